@@ -1,0 +1,172 @@
+"""Data and trained networks of the benchmarks: read from a folder, or generated from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, UInt8
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from benchmarks.networks import ResNet
+
+Triple = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training and test sets.
+
+    Args:
+        x_train: Training inputs, ``[n, ...]``.
+        y_train: Training labels, ``[n]``.
+        x_test: Test inputs.
+        y_test: Test labels.
+    """
+
+    x_train: Tensor
+    y_train: Int[Tensor, " n"]
+    x_test: Tensor
+    y_test: Int[Tensor, " m"]
+
+    def head(self, train: int, test: int) -> Split:
+        """The first ``train`` and ``test`` examples."""
+        return Split(self.x_train[:train], self.y_train[:train], self.x_test[:test], self.y_test[:test])
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A network trained elsewhere: its file, its architecture, how its inputs were normalised.
+
+    Args:
+        file: Path of the state dict below the data folder.
+        network: Builds the network the state dict fits.
+        mean: Mean of each channel, in units of pixels / 255.
+        std: Standard deviation of each channel, in the same units.
+    """
+
+    file: str
+    network: Callable[[], nn.Module]
+    mean: Triple
+    std: Triple
+
+    def load(self, folder: Path) -> nn.Module:
+        """The trained network, in evaluation mode."""
+        model = self.network()
+        model.load_state_dict(load_file(folder / self.file), strict=True)
+        return model.eval()
+
+    def normalise(self, pixels: UInt8[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
+        """Pixels 0..255 as the network wants them."""
+        mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (self.mean, self.std))
+        return (pixels / 255 - mean) / std
+
+
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_CIFAR = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+
+CHECKPOINTS: dict[str, Checkpoint] = {
+    "resnet20": Checkpoint("cifar10/resnet20.safetensors", lambda: ResNet(3), *_IMAGENET),
+    "resnet32": Checkpoint("cifar10/resnet32.safetensors", lambda: ResNet(5), *_IMAGENET),
+    "ella_resnet20": Checkpoint(
+        "cifar10/ella_resnet20.safetensors", lambda: ResNet(3, projection=True, head="fc"), *_CIFAR
+    ),
+}
+
+
+def cifar10(folder: Path, checkpoint: Checkpoint) -> Split:
+    """The CIFAR-10 subset (5438 training, 1017 test images), normalised for one network.
+
+    Args:
+        folder: The data folder.
+        checkpoint: The network that will read the images.
+
+    Returns:
+        Images ``[n, 3, 32, 32]`` in float32 and labels.
+    """
+    raw = _read(folder / "cifar10" / "cifar10_subset.npz")
+    return Split(checkpoint.normalise(raw.x_train), raw.y_train, checkpoint.normalise(raw.x_test), raw.y_test)
+
+
+def mnist(folder: Path) -> Split:
+    """The MNIST subset (14262 training, 10000 test images): ``[n, 1, 28, 28]``, pixels / 255."""
+    raw = _read(folder / "mnist" / "mnist_subset.npz")
+    return Split(raw.x_train[:, None] / 255, raw.y_train, raw.x_test[:, None] / 255, raw.y_test)
+
+
+def _read(path: Path) -> Split:
+    with np.load(path) as file:
+        x_train, y_train, x_test, y_test = (file[key] for key in ("x_train", "y_train", "x_test", "y_test"))
+    labels = (torch.from_numpy(y.astype(np.int64)) for y in (y_train, y_test))
+    return Split(torch.from_numpy(x_train), next(labels), torch.from_numpy(x_test), next(labels))
+
+
+def generated_images(channels: int, size: int, *, train: int, test: int, seed: int = 0) -> Split:
+    """Ten classes of smooth random patterns under noise, for benchmarks without data.
+
+    Args:
+        channels: Channels of an image.
+        size: Height and width of an image.
+        train: Number of training images.
+        test: Number of test images.
+        seed: Seed of patterns, labels and noise.
+
+    Returns:
+        Images ``[n, channels, size, size]`` in float32 with unit variance, nearly, and labels.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.randn(10, channels, 4, 4, generator=generator)
+    patterns = F.interpolate(coarse, size=(size, size), mode="bilinear")
+    labels = torch.randint(0, 10, (train + test,), generator=generator)
+    x = 0.25 * patterns[labels] + torch.randn(train + test, channels, size, size, generator=generator)
+    return Split(x[:train], labels[:train], x[train:], labels[train:])
+
+
+def generated_tokens(vocabulary: int, length: int, *, train: int, test: int, seed: int = 0) -> Split:
+    """Ten classes of token sequences, each class with its own frequencies; token 0 leads every sequence.
+
+    Args:
+        vocabulary: Number of tokens, the leading 0 included.
+        length: Tokens in a sequence, the leading 0 included.
+        train: Number of training sequences.
+        test: Number of test sequences.
+        seed: Seed of frequencies, labels and tokens.
+
+    Returns:
+        Tokens ``[n, length]`` in int64 and labels.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    frequencies = torch.softmax(0.5 * torch.randn(10, vocabulary - 1, generator=generator), dim=-1)
+    labels = torch.randint(0, 10, (train + test,), generator=generator)
+    x = 1 + torch.multinomial(frequencies[labels], length - 1, replacement=True, generator=generator)
+    x = F.pad(x, (1, 0))
+    return Split(x[:train], labels[:train], x[train:], labels[train:])
+
+
+def train(model: nn.Module, data: Split, *, epochs: int, rate: float = 1e-3, seed: int = 0) -> nn.Module:
+    """Adam on the cross-entropy, batches of 100: enough for a network whose curvature is not that of noise.
+
+    Args:
+        model: Network to train in place.
+        data: Only the training set is used.
+        epochs: Passes over it.
+        rate: Learning rate.
+        seed: Seed of the order of the batches.
+
+    Returns:
+        The same network, in evaluation mode.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    optimiser = torch.optim.Adam(model.parameters(), lr=rate)
+    model.train()
+    for _ in range(epochs):
+        for index in torch.randperm(len(data.y_train), generator=generator).split(100):
+            optimiser.zero_grad()
+            F.cross_entropy(model(data.x_train[index]), data.y_train[index]).backward()
+            optimiser.step()
+    return model.eval()

@@ -1,0 +1,178 @@
+"""The networks of the benchmarks: LeNet, the two kinds of CIFAR ResNet, a small transformer."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+
+def lenet(classes: int = 10) -> nn.Sequential:
+    """LeNet for 28x28 images, 29,282 parameters with 10 classes.
+
+    Args:
+        classes: Width of the output.
+
+    Returns:
+        A plain sequence of modules, the only form some peers accept.
+
+    Example:
+        >>> sum(p.numel() for p in lenet().parameters())
+        29282
+    """
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(256, 100),
+        nn.ReLU(),
+        nn.Linear(100, classes),
+    )
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions with batch norm around a shortcut (He et al. 2016, section 4.2).
+
+    Args:
+        inputs: Channels that come in.
+        outputs: Channels that go out.
+        stride: 2 halves the image.
+        projection: Where the shape changes, shortcut by 1x1 convolution and batch norm (option B of the
+            paper) instead of stride-2 subsampling padded with zero channels (option A).
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int, projection: bool) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.stride = stride
+        self.padding = outputs - inputs
+        self.downsample: nn.Sequential | None = None
+        if projection and inputs != outputs:
+            conv = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.downsample = nn.Sequential(conv, nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Float[Tensor, "n i h w"]) -> Float[Tensor, "n o h2 w2"]:
+        """Images in, images out."""
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(y + self._shortcut(x))
+
+    def _shortcut(self, x: Tensor) -> Tensor:
+        if self.downsample is not None:
+            return self.downsample(x)
+        if not self.padding:
+            return x
+        before = self.padding // 2
+        return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, before, self.padding - before))
+
+
+class ResNet(nn.Module):
+    """The CIFAR ResNet of He et al. 2016, section 4.2: depth 6 blocks + 2, channels 16-32-64.
+
+    Args:
+        blocks: Blocks in each of the three stages: 3 for ResNet-20, 5 for ResNet-32.
+        classes: Width of the output.
+        projection: Kind of shortcut, see ``BasicBlock``.
+        head: Name of the last linear layer in the state dict.
+
+    Example:
+        >>> sum(p.numel() for p in ResNet(3).parameters())
+        269722
+    """
+
+    def __init__(self, blocks: int, *, classes: int = 10, projection: bool = False, head: str = "linear") -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.layer1 = _stage(16, 16, blocks, stride=1, projection=projection)
+        self.layer2 = _stage(16, 32, blocks, stride=2, projection=projection)
+        self.layer3 = _stage(32, 64, blocks, stride=2, projection=projection)
+        self._head = head
+        self.add_module(head, nn.Linear(64, classes))
+
+    def forward(self, x: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n c"]:
+        """Normalised images in, logits out."""
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return self.get_submodule(self._head)(x.mean(dim=(2, 3)))
+
+
+def _stage(inputs: int, outputs: int, blocks: int, *, stride: int, projection: bool) -> nn.Sequential:
+    first = BasicBlock(inputs, outputs, stride=stride, projection=projection)
+    rest = (BasicBlock(outputs, outputs, stride=1, projection=projection) for _ in range(blocks - 1))
+    return nn.Sequential(first, *rest)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and a two-layer perceptron, each behind a layer norm (pre-norm).
+
+    Args:
+        width: Size of a token.
+        heads: Attention heads; divides ``width``.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.mix = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+        self.heads = heads
+
+    def forward(self, x: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
+        """Tokens in, tokens out."""
+        n, t, w = x.shape
+        q, k, v = self.qkv(self.norm1(x)).reshape(n, t, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
+        weights = torch.softmax(q @ k.mT / (w // self.heads) ** 0.5, dim=-1)
+        x = x + self.mix((weights @ v).transpose(1, 2).reshape(n, t, w))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Transformer(nn.Module):
+    """Two-layer classifier of token sequences; token 0, put first, is the class token.
+
+    Args:
+        vocabulary: Number of tokens, the class token included.
+        length: Longest sequence, the class token included.
+        classes: Width of the output.
+        width: Size of a token inside.
+        heads: Attention heads.
+        layers: Encoder layers.
+
+    Example:
+        >>> net = Transformer()
+        >>> sum(p.numel() for p in net.parameters()), net(torch.zeros(2, 32, dtype=torch.long)).shape
+        (73866, torch.Size([2, 10]))
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: int = 64,
+        length: int = 32,
+        classes: int = 10,
+        width: int = 64,
+        heads: int = 4,
+        layers: int = 2,
+    ) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocabulary, width)
+        self.position = nn.Embedding(length, width)
+        self.encoder = nn.Sequential(*(EncoderLayer(width, heads) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, tokens: Int[Tensor, "n t"]) -> Float[Tensor, "n c"]:
+        """Sequences that begin with the class token in, logits out."""
+        place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        x = self.encoder(self.token(tokens) + self.position(place))
+        return self.head(self.norm(x[:, 0]))

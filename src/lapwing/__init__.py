@@ -1,0 +1,59 @@
+"""lapwing: trustworthy error bars for a network that is already trained."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from lapwing.curvature.ggn import GGN, EmpiricalFisher, Hessian, MCFisher
+from lapwing.errors import DataWarning, LapwingError
+from lapwing.evaluation import Scores, evaluate
+from lapwing.laplace import Laplace
+from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
+from lapwing.posteriors import Posterior
+from lapwing.priors import DiagonalPrior, Isotropic, Layerwise
+from lapwing.selection import All, LastLayer, Mask, Names, Subnetwork
+from lapwing.store import load, read_header, save
+from lapwing.structures import KFAC, Auto, Diagonal, Full
+from lapwing.tuning import EvidenceGradient, MacKay, Validation, tune
+
+try:
+    __version__ = version("lapwing")
+except PackageNotFoundError:
+    __version__ = "0.0.0"
+
+__all__ = [
+    "GGN",
+    "KFAC",
+    "All",
+    "Auto",
+    "Bernoulli",
+    "Categorical",
+    "DataWarning",
+    "Diagonal",
+    "DiagonalPrior",
+    "EmpiricalFisher",
+    "EvidenceGradient",
+    "Full",
+    "Gaussian",
+    "Hessian",
+    "HeteroscedasticGaussian",
+    "Isotropic",
+    "Laplace",
+    "LapwingError",
+    "LastLayer",
+    "Layerwise",
+    "MCFisher",
+    "MacKay",
+    "Mask",
+    "Names",
+    "Poisson",
+    "Posterior",
+    "Scores",
+    "Subnetwork",
+    "Validation",
+    "evaluate",
+    "load",
+    "read_header",
+    "save",
+    "tune",
+]

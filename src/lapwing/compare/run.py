@@ -1,0 +1,88 @@
+"""The one call that fits, tunes, scores and times every method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from tqdm.auto import tqdm
+
+from lapwing.compare.bench import Bench
+from lapwing.compare.methods import likelihood_of, plain, recipes
+from lapwing.compare.table import Comparison
+from lapwing.data import Data, Source
+from lapwing.laplace import Laplace
+from lapwing.likelihoods import Likelihood
+from lapwing.predictive import Link
+from lapwing.tuning import EvidenceGradient, Method, Validation
+from lapwing.types import Unpack
+
+
+def compare(
+    model: nn.Module,
+    train: Source,
+    test: Source,
+    *,
+    methods: Mapping[str, Laplace] | None = None,
+    ood: Source | None = None,
+    validation: Source | None = None,
+    likelihood: Likelihood | None = None,
+    unpack: Unpack | None = None,
+    link: Link = "probit",
+    progress: bool = False,
+    generator: torch.Generator | None = None,
+) -> Comparison:
+    """Every method side by side: the plain network, its calibrated self, and posteriors, each tuned and scored.
+
+    Each recipe is fitted once, then tuned by its evidence and, given validation data, by their NLL: a row each. With
+    validation data the plain network has a second row too: temperature scaling, or for real targets the noise of the
+    validation residuals. The scores are those of ``evaluate``.
+
+    Args:
+        model: The trained network; left exactly as it is.
+        train: The data it was trained on: a loader that can be read again and again, or a pair of tensors.
+        test: Held-out data to score on.
+        methods: Recipes by name; ``None`` takes last layer, diagonal, KFAC, and full where it fits.
+        ood: Data from elsewhere, to be told apart; their targets are ignored.
+        validation: Held-out data to tune on; not the test data.
+        likelihood: p(y | f); ``None`` takes Categorical for integer targets and Gaussian for real ones.
+        unpack: Splits one element of a loader into inputs and targets.
+        link: How posteriors average over the uncertainty of the logits.
+        progress: Whether to show a progress bar.
+        generator: Source of randomness, for recipes and links that need it.
+
+    Returns:
+        A ``Comparison``: print it, or see its ``rows``. A method that cannot run has a ``note`` in place of numbers.
+
+    Raises:
+        LapwingError: If the plain network cannot be scored, or no posterior can be had.
+
+    Cost:
+        A fit a recipe; about 20 predictions of the validation data, and two of the test data, a recipe.
+
+    Example:
+        >>> x, y = torch.randn(60, 4), torch.randint(0, 3, (60,))
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+        >>> result = compare(model, (x[:40], y[:40]), (x[40:], y[40:]))
+        >>> [row.method for row in result.rows]
+        ['plain network', 'last layer', 'diagonal', 'KFAC', 'full']
+        >>> posterior = result.row("KFAC", "evidence").predictor
+    """
+    like = next(model.parameters(), torch.zeros(())).detach()
+    likelihood = likelihood or likelihood_of(Data(train, like=like, unpack=unpack))
+    chosen = recipes(likelihood) if methods is None else methods
+    tunings: dict[str, Method] = {"evidence": EvidenceGradient()}
+    if validation is not None:
+        tunings["validation"] = Validation(validation, unpack=unpack, link=link)
+    steps = 1 + 2 * (validation is not None) + len(chosen) * (1 + 2 * len(tunings))
+    with tqdm(total=steps, desc="comparing", disable=not progress, unit="step", leave=False) as bar:
+        bench = Bench(train, test, ood, unpack, link, like.device, generator, bar)
+        network = plain(model, likelihood, train, unpack)
+        rows = [bench.plain(network)]
+        if validation is not None:
+            rows.append(bench.calibrated(network, validation))
+        posteriors = [row for name, recipe in chosen.items() for row in bench.posterior(name, recipe, model, tunings)]
+    if posteriors and not any(row.runs for row in posteriors):
+        raise bench.failures[-1]
+    return Comparison(tuple(rows + posteriors))

@@ -1,0 +1,174 @@
+"""The table that a comparison is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from lapwing.compare.columns import COLUMNS, Column
+from lapwing.errors import ConfigError
+from lapwing.evaluation import Predictor
+from lapwing.results import Estimate
+
+@final
+@dataclass(frozen=True)
+class Row:
+    """One method, in one run or in several.
+
+    Args:
+        method: Its name.
+        tuned_by: What chose its prior (or temperature): ``"evidence"``, ``"validation"``, or ``""`` for nothing.
+        runs: Numbers by column name, one mapping a run.
+        note: Why it has no numbers; ``""`` where it has.
+        predictor: What predicted, in the first run.
+    """
+
+    method: str
+    tuned_by: str
+    runs: tuple[Mapping[str, float], ...]
+    note: str = ""
+    predictor: Predictor | None = field(default=None, repr=False, compare=False)
+
+    def values(self, column: str) -> tuple[float, ...]:
+        """Numbers of a column, one a run that has it."""
+        return tuple(run[column] for run in self.runs if column in run)
+
+    def estimate(self, column: str) -> Estimate | None:
+        """Mean over the runs, with its standard error s/√n (NaN for a single run); ``None`` without numbers.
+
+        Example:
+            >>> Row("KFAC", "evidence", ({"nll": 1.0}, {"nll": 3.0})).estimate("nll")
+            Estimate(value=2.0, stderr=1.0, samples=2)
+        """
+        values = self.values(column)
+        if not values:
+            return None
+        stderr = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+        return Estimate(statistics.fmean(values), stderr, len(values))
+
+
+@final
+@dataclass(frozen=True)
+class Comparison:
+    """Rows of methods and columns of numbers.
+
+    Args:
+        rows: One a method and way of tuning it.
+
+    Example:
+        >>> plain, kfac = Row("plain network", "", ({"nll": 0.5},)), Row("KFAC", "evidence", ({"nll": 0.25},))
+        >>> print(Comparison((plain, kfac)))
+        method         tuned by    NLL
+        plain network  –         0.500
+        KFAC           evidence  0.250
+    """
+
+    rows: tuple[Row, ...]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns in which any row has a number."""
+        known = {name for row in self.rows for run in row.runs for name in run}
+        return tuple(column for column in COLUMNS if column.name in known)
+
+    def row(self, method: str, tuned_by: str = "") -> Row:
+        """The row of a method.
+
+        Args:
+            method: Its name.
+            tuned_by: What chose its prior.
+
+        Raises:
+            ConfigError: If there is none.
+        """
+        for row in self.rows:
+            if (row.method, row.tuned_by) == (method, tuned_by):
+                return row
+        names = ", ".join(f"({row.method!r}, {row.tuned_by!r})" for row in self.rows)
+        raise ConfigError("a row of this comparison", f"({method!r}, {tuned_by!r})", names or "compare(...)")
+
+    def table(self) -> str:
+        """The table as text, with ± one standard error where there are several runs, and notes below."""
+        columns = [column for column in self.columns if column.tabled]
+        head = ["method", "tuned by", *(column.label for column in columns)]
+        cells = [[row.method, row.tuned_by or "–", *(shown(row, column) for column in columns)] for row in self.rows]
+        widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+        sides = [str.ljust, str.ljust, *[str.rjust] * len(columns)]
+
+        def line(words: Sequence[str]) -> str:
+            return "  ".join(side(w, n) for side, w, n in zip(sides, words, widths, strict=True)).rstrip()
+
+        notes = [f"{row.method}, {row.tuned_by}: {row.note}" for row in self.rows if row.note]
+        return "\n".join([line(head), *map(line, cells), *notes])
+
+    def to_dict(self) -> dict[str, Any]:
+        """``columns`` and ``rows`` as JSON has them; each number as its ``mean``, ``stderr`` and ``runs``."""
+        return {
+            "columns": [dataclasses.asdict(column) for column in self.columns],
+            "rows": [self._as_dict(row) for row in self.rows],
+        }
+
+    def to_json(self) -> str:
+        """``to_dict`` as text."""
+        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def _as_dict(self, row: Row) -> dict[str, Any]:
+        numbers: dict[str, Any] = {}
+        for column in self.columns:
+            estimate = row.estimate(column.name)
+            numbers[column.name] = estimate and {
+                "mean": finite(estimate.value),
+                "stderr": finite(estimate.stderr),
+                "runs": [finite(value) for value in row.values(column.name)],
+            }
+        return {"method": row.method, "tuned_by": row.tuned_by, "note": row.note} | numbers
+
+
+def pooled(comparisons: Sequence[Comparison]) -> Comparison:
+    """One comparison of the same methods over several runs, such as seeds.
+
+    Args:
+        comparisons: One a run, with the same rows.
+
+    Raises:
+        ConfigError: If there is none, or their rows differ.
+
+    Example:
+        >>> runs = [Comparison((Row("KFAC", "evidence", ({"nll": value},)),)) for value in (1.0, 3.0)]
+        >>> print(pooled(runs))
+        method  tuned by            NLL
+        KFAC    evidence  2.000 ± 1.000
+    """
+    names = [[(row.method, row.tuned_by) for row in comparison.rows] for comparison in comparisons]
+    if not names or any(other != names[0] for other in names):
+        raise ConfigError("runs with the same methods", f"{names}", "the same arguments of compare() in each")
+    return Comparison(tuple(_pooled(rows) for rows in zip(*(c.rows for c in comparisons), strict=True)))
+
+
+def shown(row: Row, column: Column) -> str:
+    """A number as the text table shows it."""
+    estimate = row.estimate(column.name)
+    if estimate is None:
+        return "–"
+    spread = column.spread and estimate.samples > 1
+    return column.write(estimate.value) + (f" ± {column.write(estimate.stderr)}" if spread else "")
+
+
+def finite(value: float) -> float | None:
+    """The number, or ``None`` where JSON has no word for it."""
+    return value if math.isfinite(value) else None
+
+
+def _pooled(rows: Sequence[Row]) -> Row:
+    first = rows[0]
+    note = next((row.note for row in rows if row.note), "")
+    runs = tuple(run for row in rows for run in row.runs)
+    return Row(first.method, first.tuned_by, runs, note, first.predictor)

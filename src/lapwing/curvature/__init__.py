@@ -1,0 +1,1 @@
+"""Curvature of a network's loss: products, layer factors, and what adds them up."""

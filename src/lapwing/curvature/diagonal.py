@@ -1,0 +1,38 @@
+"""The diagonal of the curvature: the sum of squared Jacobian columns, from layer factors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from lapwing.curvature.factors import Factor
+from lapwing.curvature.network import Network
+from lapwing.curvature.sums import Held
+from lapwing.linalg import Diagonal
+
+
+class DiagonalSum:
+    """Adds up ``sum_nk (J_nᵀ u_nk)²``, one number a weight.
+
+    Args:
+        network: The network whose weights are uncertain.
+    """
+
+    floats = 0
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._total = torch.zeros(network.layout.size, dtype=network.like.dtype, device=network.like.device)
+
+    def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
+        """Take in the factors of one block of cotangents of one chunk."""
+        for factor in factors:
+            squares = factor.square_sum()
+            for name, part in self._network.split(factor.names, squares).items():
+                self._total[self._network.layout.slices[name]] += part
+
+    def result(self) -> Held:
+        """The diagonal."""
+        index = self._network.index
+        return Held(Diagonal(self._total if index is None else self._total[index]))

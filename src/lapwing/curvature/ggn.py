@@ -1,0 +1,195 @@
+"""Which matrix: the directions pulled back through the network, whose outer products add up to the curvature."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.errors import ConfigError, UnsupportedError
+from lapwing.likelihoods import Likelihood
+
+COLUMNS = 64
+"""Most cotangents pulled back at once: bounds the memory of networks with many outputs."""
+
+
+@dataclass(frozen=True)
+class Curvature(abc.ABC):
+    """A matrix of the form ``sum_n sum_k (J_nᵀ u_nk)(J_nᵀ u_nk)ᵀ``, known by its cotangents u."""
+
+    @abc.abstractmethod
+    def cotangents(
+        self,
+        likelihood: Likelihood,
+        outputs: Float[Tensor, "n *event c"],
+        targets: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Iterator[Float[Tensor, "k n *event c"]]:
+        """The cotangents u, in blocks.
+
+        Args:
+            likelihood: The likelihood.
+            outputs: Canonical outputs.
+            targets: Canonical targets.
+            generator: Source of randomness, where the curvature needs one.
+
+        Yields:
+            Blocks of at most ``COLUMNS`` cotangents.
+        """
+
+    @abc.abstractmethod
+    def width(self, outputs: int) -> int:
+        """Cotangents in a block for a network with ``outputs`` outputs c."""
+
+
+@final
+@dataclass(frozen=True)
+class GGN(Curvature):
+    """The generalised Gauss-Newton matrix ``sum_n J_nᵀ B_n J_n`` with the exact output Hessian B = S Sᵀ.
+
+    The cotangents are the columns of S: c of them an example, times the positions of an event. It equals the Fisher
+    information for the exponential families here (Immer et al. 2021, equation 4; Kunstner et al. 2019).
+
+    Example:
+        >>> from lapwing.likelihoods import Gaussian
+        >>> [block.shape for block in GGN().cotangents(Gaussian(), torch.zeros(5, 2), torch.zeros(5, 2))]
+        [torch.Size([2, 5, 2])]
+    """
+
+    def cotangents(
+        self,
+        likelihood: Likelihood,
+        outputs: Float[Tensor, "n *event c"],
+        targets: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Iterator[Float[Tensor, "k n *event c"]]:
+        """Columns of S, one event position after another; see ``Curvature.cotangents``."""
+        columns = likelihood.root(outputs, targets).movedim(-1, 0)
+        yield from by_position(columns, outputs.ndim - 2)
+
+    def width(self, outputs: int) -> int:
+        """All of them, up to ``COLUMNS``."""
+        return min(outputs, COLUMNS)
+
+
+@final
+@dataclass(frozen=True)
+class MCFisher(Curvature):
+    """The Fisher information by Monte Carlo: scores at labels drawn from the model, unbiased for the GGN.
+
+    One backward pass a sample whatever the number of outputs or positions: the choice for many classes and for tokens.
+
+    Args:
+        samples: Labels drawn an example.
+    """
+
+    samples: int = 1
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ConfigError("at least one sample", f"samples={self.samples}", "MCFisher(samples=1)")
+
+    def cotangents(
+        self,
+        likelihood: Likelihood,
+        outputs: Float[Tensor, "n *event c"],
+        targets: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Iterator[Float[Tensor, "k n *event c"]]:
+        """Scores at drawn labels; see ``Curvature.cotangents``."""
+        for start in range(0, self.samples, COLUMNS):
+            size = min(COLUMNS, self.samples - start)
+            draws = [likelihood.draw(outputs, generator=generator) for _ in range(size)]
+            scores = torch.stack([likelihood.score(outputs, keep_ignored(draw, targets)) for draw in draws])
+            yield scores / self.samples**0.5
+
+    def width(self, outputs: int) -> int:
+        """One a sample, up to ``COLUMNS``."""
+        return min(self.samples, COLUMNS)
+
+
+@final
+@dataclass(frozen=True)
+class EmpiricalFisher(Curvature):
+    """The empirical Fisher ``sum_n ∇_n ∇_nᵀ`` of the gradients at the data's own labels.
+
+    One backward pass. It is not the Fisher information and vanishes where the network fits its data (Kunstner et al.
+    2019): a baseline.
+    """
+
+    def cotangents(
+        self,
+        likelihood: Likelihood,
+        outputs: Float[Tensor, "n *event c"],
+        targets: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Iterator[Float[Tensor, "k n *event c"]]:
+        """The score at the labels; see ``Curvature.cotangents``."""
+        yield likelihood.score(outputs, targets).unsqueeze(0)
+
+    def width(self, outputs: int) -> int:
+        """One."""
+        return 1
+
+
+@final
+@dataclass(frozen=True)
+class Hessian(Curvature):
+    """The exact Hessian of the negative log likelihood; only for ``Full(view="weights")``, and for small networks.
+
+    It is positive definite only at a strict minimum: elsewhere the fit is refused, naming the smallest eigenvalue.
+    """
+
+    def cotangents(
+        self,
+        likelihood: Likelihood,
+        outputs: Float[Tensor, "n *event c"],
+        targets: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Iterator[Float[Tensor, "k n *event c"]]:
+        """There are none: the Hessian is not a sum of outer products."""
+        raise UnsupportedError(
+            "a curvature that is a sum of outer products", "the exact Hessian", "Full(view='weights'), or GGN()"
+        )
+
+    def width(self, outputs: int) -> int:
+        """One."""
+        return 1
+
+
+def keep_ignored(draw: Tensor, targets: Tensor) -> Tensor:
+    """Drawn labels, ignored where the data's own are."""
+    return draw if draw.is_floating_point() else torch.where(targets == -100, targets, draw)
+
+
+def by_position(
+    columns: Float[Tensor, "r n *event c"], event_dim: int, width: int = COLUMNS
+) -> Iterator[Float[Tensor, "k n *event c"]]:
+    """Columns of a root that acts on each event position alone, as cotangents of whole outputs."""
+    if event_dim == 0:
+        yield from columns.split(width)
+        return
+    flat = columns.flatten(2, 1 + event_dim)
+    for position in range(flat.shape[2]):
+        for block in flat[:, :, position].split(width):
+            cotangent = torch.zeros(len(block), *flat.shape[1:], dtype=flat.dtype, device=flat.device)
+            cotangent[:, :, position] = block
+            yield cotangent.view(len(block), *columns.shape[1:])
+
+
+def identity_cotangents(outputs: Float[Tensor, "n *event c"]) -> Iterator[Float[Tensor, "c n *event c"]]:
+    """The c unit cotangents of each event position in turn: together they pull back the whole Jacobian."""
+    c = outputs.shape[-1]
+    eye = torch.eye(c, dtype=outputs.dtype, device=outputs.device)
+    columns = eye.view(c, *(1,) * (outputs.ndim - 1), c).expand(c, *outputs.shape)
+    yield from by_position(columns, outputs.ndim - 2, width=c)

@@ -1,0 +1,123 @@
+"""Blocks of the tangent kernel J A⁻¹ Jᵀ between chunks of data, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.curvature.dense import jacobian_rows
+from lapwing.curvature.factors import Factor, Outer
+from lapwing.curvature.ggn import identity_cotangents
+from lapwing.curvature.layers import Pass, Survey
+from lapwing.curvature.network import Network
+from lapwing.curvature.sums import BUDGET, raw
+from lapwing.data import chunks, count
+from lapwing.likelihoods import Likelihood
+from lapwing.types import Inputs
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A chunk of data as rows of the Jacobian: one for each example and cotangent, held as layer factors."""
+
+    factors: list[Factor]
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class TangentKernel:
+    """The tangent kernel of a network between chunks of data.
+
+    Args:
+        network: The network.
+        survey: What is known of its layers.
+        likelihood: Says where the outputs' axes are.
+    """
+
+    network: Network
+    survey: Survey
+    likelihood: Likelihood
+
+    def rows(self, inputs: Inputs, cotangents: Float[Tensor, "k n ..."] | None = None) -> Iterator[Rows]:
+        """Rows ``uᵀ J`` of some inputs, chunk by chunk, example by example.
+
+        Args:
+            inputs: n examples.
+            cotangents: Directions u, canonical; ``None`` takes every output of every event position.
+        """
+        size = self.survey.chunk(self.survey.output.numel(), self.network.like.element_size(), BUDGET)
+        for place, part in chunks(inputs, min(size, count(inputs))):
+            forward = Pass(self.network, self.survey, part)
+            if cotangents is None:
+                directions = torch.cat(list(identity_cotangents(self.likelihood.canonical(forward.outputs))))
+            else:
+                directions = cotangents[:, place]
+            yield Rows(
+                list(forward.factors(raw(self.likelihood, directions))), directions.shape[0] * directions.shape[1]
+            )
+
+    def gram(self, left: Rows, right: Rows, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
+        """``J_left diag(variance) J_rightᵀ``.
+
+        Args:
+            left: Rows, m of them.
+            right: Rows, m2 of them.
+            variance: Prior variance of each uncertain weight.
+
+        Cost:
+            For a layer whose weight is used at one position ``m m2 (o + i)``; otherwise explicit rows of both chunks.
+        """
+        if self.network.index is not None:
+            rows = [jacobian_rows(self.network, chunk.factors).flatten(0, 1) for chunk in (left, right)]
+            return (rows[0] * variance) @ rows[1].mT
+        by_name = {name: variance[place] for name, place in self.network.layout.slices.items()}
+        total = variance.new_zeros(left.count, right.count)
+        for a, b in zip(left.factors, right.factors, strict=True):
+            weights = torch.cat([by_name[name] for name in a.names])
+            if bool(weights.any()):
+                total += factor_gram(a, b, weights)
+        return total
+
+    def cross(
+        self,
+        inputs: Inputs,
+        training: Inputs,
+        cotangents: Float[Tensor, "k n ..."],
+        variance: Float[Tensor, " d"],
+    ) -> Float[Tensor, "m m2"]:
+        """Kernel between every output of ``inputs`` and the rows of training data.
+
+        Cost:
+            For each chunk of ``inputs`` a forward and k backward passes over the training data.
+        """
+        blocks = [
+            torch.cat([self.gram(left, right, variance) for right in self.rows(training, cotangents)], dim=1)
+            for left in self.rows(inputs)
+        ]
+        return torch.cat(blocks)
+
+    def training_gram(
+        self, training: Inputs, cotangents: Float[Tensor, "k n ..."], variance: Float[Tensor, " d"]
+    ) -> Float[Tensor, "m m"]:
+        """Kernel between all rows of training data."""
+        blocks = [
+            torch.cat([self.gram(left, right, variance) for right in self.rows(training, cotangents)], dim=1)
+            for left in self.rows(training, cotangents)
+        ]
+        gram = torch.cat(blocks)
+        return (gram + gram.mT) / 2
+
+
+def factor_gram(left: Factor, right: Factor, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
+    """``J diag(variance) Jᵀ`` of one layer between two chunks."""
+    constant = bool((variance == variance[0]).all())
+    if constant and isinstance(left, Outer) and isinstance(right, Outer) and left.positions == right.positions == 1:
+        inputs = torch.einsum("npi,mpi->pnm", left.columns.squeeze(-1), right.columns.squeeze(-1))
+        gradients = torch.einsum("nkpo,mlpo->pnkml", left.g.squeeze(-1), right.g.squeeze(-1))
+        gram = (gradients * inputs[:, :, None, :, None]).sum(0)
+        return variance[0] * gram.flatten(0, 1).flatten(1)
+    return (left.rows().flatten(0, 1) * variance) @ right.rows().flatten(0, 1).mT

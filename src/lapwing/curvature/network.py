@@ -1,0 +1,202 @@
+"""A trained network as a function of its uncertain weights, evaluated as it will be served."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lapwing.data import outputs_of, over_tensors
+from lapwing.errors import ConfigError, DataError, MismatchError
+from lapwing.tree import Layout
+from lapwing.types import Inputs, Params
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A module read as ``f(weights, inputs)``, in eval mode, its buffers frozen, the module itself never written to.
+
+    Args:
+        module: The trained network; referenced, not copied.
+        names: Parameters that are uncertain, in the order of ``named_parameters``.
+        index: Positions of the uncertain weights within those parameters' flat vector; ``None`` means all of them.
+
+    Raises:
+        ConfigError: If nothing is left to be uncertain.
+        DataError: If a weight is not finite.
+
+    Example:
+        >>> network = Network.of(nn.Linear(2, 1))
+        >>> network.size, network(torch.zeros(4, 2)).shape
+        (3, torch.Size([4, 1]))
+    """
+
+    module: nn.Module
+    names: tuple[str, ...]
+    index: Tensor | None = None
+    params: Params = field(init=False, repr=False)
+    fixed: Params = field(init=False, repr=False)
+    buffers: Params = field(init=False, repr=False)
+    state: tuple[int | float, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        known = dict(self.module.named_parameters())
+        chosen = set(self.names)
+        if not self.names or self.size_of_index == 0:
+            raise ConfigError("at least one uncertain weight", "none", "All() or a wider selection")
+        for name, value in known.items():
+            if not bool(torch.isfinite(value).all()):
+                raise DataError("finite weights", f"NaN or infinite values in {name!r}", "the checkpoint before that")
+        object.__setattr__(self, "params", {name: known[name].detach() for name in self.names})
+        fixed = {name: value.detach() for name, value in known.items() if name not in chosen}
+        object.__setattr__(self, "fixed", fixed)
+        buffers = {name: value.detach().clone() for name, value in self.module.named_buffers()}
+        object.__setattr__(self, "buffers", buffers)
+        object.__setattr__(self, "state", self._state())
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Network:
+        """All parameters that require a gradient, uncertain.
+
+        Raises:
+            ConfigError: If no parameter requires a gradient.
+        """
+        names = tuple(name for name, value in module.named_parameters() if value.requires_grad)
+        if not names:
+            raise ConfigError(
+                "a network with at least one parameter that requires a gradient",
+                "a frozen network",
+                "weights=LastLayer(), or requires_grad_(True) on what should be uncertain",
+            )
+        return cls(module, names)
+
+    @property
+    def size_of_index(self) -> int | None:
+        """Uncertain weights the index names; ``None`` without an index."""
+        return None if self.index is None else self.index.numel()
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Names and shapes of the parameters that hold uncertain weights."""
+        return Layout.of(self.params)
+
+    @cached_property
+    def uncertain(self) -> Layout:
+        """Names of the parameters and how many of their weights are uncertain, in the order of the flat vector."""
+        if self.index is None:
+            return self.layout
+        kept = torch.zeros(self.layout.size, dtype=torch.bool)
+        kept[self.index.cpu()] = True
+        sizes = [(name, int(kept[place].sum())) for name, place in self.layout.slices.items()]
+        return Layout(tuple(name for name, size in sizes if size), tuple((size,) for _, size in sizes if size))
+
+    @property
+    def size(self) -> int:
+        """Uncertain weights, d."""
+        return self.layout.size if self.index is None else self.index.numel()
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the device and dtype of the weights."""
+        return self.params[self.names[0]]
+
+    @cached_property
+    def padded(self) -> bool:
+        """Whether an embedding has a row without a gradient: forward-mode differentiation would give it one."""
+        return any(getattr(part, "padding_idx", None) is not None for part in self.module.modules())
+
+    @cached_property
+    def weights(self) -> Float[Tensor, " d"]:
+        """The trained values of the uncertain weights."""
+        self.check_unchanged()
+        flat = self.layout.flatten(self.params)
+        return flat if self.index is None else flat[self.index]
+
+    def with_weights(self, weights: Float[Tensor, " d"]) -> Params:
+        """Parameters with the uncertain weights replaced."""
+        if self.index is not None:
+            flat = self.layout.flatten(self.params)
+            weights = flat.index_copy(0, self.index, weights)
+        return self.layout.unflatten(weights)
+
+    def split(self, names: tuple[str, ...], flat: Float[Tensor, "... d"]) -> dict[str, Tensor]:
+        """A last axis that holds several parameters one after the other, parameter by parameter."""
+        sizes = [self.params[name].numel() for name in names]
+        return dict(zip(names, flat.split(sizes, dim=-1), strict=True))
+
+    def __call__(self, inputs: Inputs, params: Params | None = None) -> Tensor:
+        """Raw outputs of the network for a batch of inputs."""
+        buffers = {name: value.clone() for name, value in self.buffers.items()}
+        values = {**self.fixed, **buffers, **(self.params if params is None else params)}
+        args, kwargs = (), {}
+        inputs = over_tensors(ordinary, inputs)
+        if isinstance(inputs, Mapping):
+            kwargs = dict(inputs)
+        else:
+            args = inputs if isinstance(inputs, tuple) else (inputs,)
+        with serving(self.module):
+            return outputs_of(functional_call(self.module, values, args, kwargs))
+
+    def check_unchanged(self) -> None:
+        """Refuses to go on when the module's tensors were written to after they were captured here.
+
+        Raises:
+            MismatchError: If a parameter or buffer has changed since.
+        """
+        if self._state() != self.state:
+            raise MismatchError(
+                "the network as it was when the posterior was fitted",
+                "weights or buffers that were written to since",
+                "fitting again, or fitting a copy.deepcopy of the network before training on",
+            )
+
+    def fingerprint(self) -> str:
+        """SHA-256 of all parameters and buffers, names, shapes, dtypes and values included."""
+        digest = hashlib.sha256()
+        tensors = {name: value for name, value in self.module.state_dict().items() if isinstance(value, Tensor)}
+        for name, value in sorted(tensors.items()):
+            digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
+            digest.update(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def _state(self) -> tuple[int | float, ...]:
+        """Where the module's tensors lie, how often they were written to, and the norms of the parameters."""
+        held = [*self.module.parameters(), *self.module.buffers()]
+        versions = [0 if value.is_inference() else value._version for value in held]
+        norms = [
+            torch.linalg.vector_norm(value.detach(), dtype=torch.float64).to(self.like.device)
+            for value in self.module.parameters()
+            if value.is_floating_point()
+        ]
+        return (*(value.data_ptr() for value in held), *versions, *torch.stack(norms).tolist())
+
+
+@contextmanager
+def serving(module: nn.Module) -> Generator[None]:
+    """The module in eval mode; modes and all that a forward pass assigns to it are restored, whatever happens."""
+    before = [(part, part.training, dict(vars(part))) for part in module.modules()]
+    try:
+        for part, training, _ in before:
+            if training:
+                part.training = False
+        yield
+    finally:
+        for part, training, attributes in before:
+            vars(part).clear()
+            vars(part).update(attributes)
+            if part.training != training:
+                part.training = training
+
+
+def ordinary(value: Any) -> Any:
+    """The same value; a tensor made in inference mode, which autograd would refuse, is copied out of it."""
+    inference = isinstance(value, Tensor) and value.is_inference() and not torch.is_inference_mode_enabled()
+    return value.clone() if inference else value

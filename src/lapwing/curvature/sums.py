@@ -1,0 +1,193 @@
+"""Curvature as a sum over data: one sweep over the batches, whatever adds up the layer factors it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.curvature.factors import Factor
+from lapwing.curvature.ggn import Curvature
+from lapwing.curvature.layers import Pass, Survey
+from lapwing.curvature.network import Network
+from lapwing.data import Data, check_finite, chunks, tensors
+from lapwing.likelihoods import Gaussian, Likelihood
+from lapwing.linalg import Structured
+
+BUDGET = 2**27
+"""Bytes the layer factors of one chunk of training data may take (128 MiB)."""
+
+
+@runtime_checkable
+class Sum(Protocol):
+    """A structure being added up."""
+
+    @property
+    def floats(self) -> int:
+        """Numbers the structure needs for each example and cotangent, beyond the layer factors."""
+        ...
+
+    def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
+        """Take in the factors of one block of cotangents of one chunk, ``again`` after the chunk's first block."""
+        ...
+
+    def result(self) -> Held:
+        """What was added up."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Curvature in a structure.
+
+    Args:
+        operator: The matrix, on the flat vector of uncertain weights.
+        partition: Parameters of each block, where the operator is a ``BlockDiagonal``; empty otherwise.
+    """
+
+    operator: Structured
+    partition: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What two readings of the same examples have in common, in any order.
+
+    Args:
+        examples: Examples n.
+        inputs: Sum of squares of the inputs.
+        targets: Sum of squares of the targets.
+        nll: Negative log likelihood, nats.
+    """
+
+    examples: int
+    inputs: float
+    targets: float
+    nll: float
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """Sums over the data at the trained weights.
+
+    Args:
+        parts: Fingerprint of each chunk, in order.
+        observations: Scalar observations, ignored targets left out.
+        misfit: For Gaussian noise the squared error, weighted by the noise precision; 0 for others.
+        score: Gradient of the log likelihood in the uncertain weights; only for Gaussian noise.
+    """
+
+    parts: tuple[Fingerprint, ...]
+    observations: int
+    misfit: float
+    score: Float[Tensor, " d"] | None
+
+    @property
+    def examples(self) -> int:
+        """Examples n."""
+        return sum(part.examples for part in self.parts)
+
+    @property
+    def nll(self) -> float:
+        """Negative log likelihood of all targets, nats, all constants included."""
+        return sum(part.nll for part in self.parts)
+
+
+class Tally:
+    """Adds up ``Totals`` chunk by chunk."""
+
+    def __init__(self, likelihood: Likelihood, *, with_score: bool = True) -> None:
+        self._likelihood = likelihood
+        self._with_score = with_score and isinstance(likelihood, Gaussian)
+        self.parts: list[Fingerprint] = []
+        self._observations = 0
+        self._misfit = 0.0
+        self._score: Tensor | None = None
+
+    def add(self, forward: Pass, f: Tensor, y: Tensor) -> None:
+        """Take in one chunk: its forward pass, canonical outputs and canonical targets."""
+        likelihood = self._likelihood
+        squares = sum(float(x.double().square().sum()) for x in tensors(forward.inputs))
+        nll = float(likelihood.nll(f, y).double().sum())
+        self.parts.append(Fingerprint(len(f), squares, float(y.double().square().sum()), nll))
+        self._observations += likelihood.count(y)
+        if isinstance(likelihood, Gaussian):
+            self._misfit += float((likelihood.precisions(f) * (y - f).square()).double().sum())
+        if self._with_score:
+            score = forward.gradient(raw(likelihood, likelihood.score(f, y).unsqueeze(0))[0])
+            self._score = score if self._score is None else self._score + score
+
+    def totals(self) -> Totals:
+        """What was added up."""
+        return Totals(tuple(self.parts), self._observations, self._misfit, self._score)
+
+
+def raw(likelihood: Likelihood, cotangents: Tensor) -> Tensor:
+    """Cotangents of canonical outputs as cotangents of what the network returns."""
+    return cotangents if likelihood.class_dim == -1 else cotangents.movedim(-1, likelihood.class_dim + 1)
+
+
+def visit(
+    network: Network, survey: Survey, data: Data, likelihood: Likelihood, size: int
+) -> Iterator[tuple[Pass, Tensor, Tensor]]:
+    """Forward passes over the data in chunks of at most ``size``, with canonical outputs and targets, all checked.
+
+    Raises:
+        DataError: If inputs, targets or outputs are not finite, or targets do not fit the likelihood.
+        ShapeError: If outputs or targets do not fit the likelihood.
+    """
+    for batch in data:
+        check_finite(batch)
+        for place, inputs in chunks(batch.inputs, size):
+            forward = Pass(network, survey, inputs)
+            f = likelihood.canonical(forward.outputs)
+            y = likelihood.canonical_targets(f, batch.targets[place])
+            likelihood.check(f, y)
+            yield forward, f, y
+
+
+def sweep(
+    network: Network,
+    survey: Survey,
+    data: Data,
+    likelihood: Likelihood,
+    curvature: Curvature,
+    total: Sum,
+    *,
+    generator: torch.Generator | None = None,
+) -> Totals:
+    """One pass over the data that feeds ``total``.
+
+    Args:
+        network: The network.
+        survey: What is known of its layers.
+        data: The data.
+        likelihood: The likelihood.
+        curvature: Which matrix.
+        total: What adds up the factors.
+        generator: Source of randomness of the curvature.
+
+    Returns:
+        Sums over the data.
+
+    Cost:
+        One forward pass, and a backward pass through the activations for each cotangent; memory ``BUDGET``.
+    """
+    tally = Tally(likelihood)
+    size = chunk_size(network, survey, likelihood, curvature, total.floats)
+    for forward, f, y in visit(network, survey, data, likelihood, size):
+        blocks = curvature.cotangents(likelihood, f, y, generator=generator)
+        for number, cotangents in enumerate(blocks):
+            total.add(forward.factors(raw(likelihood, cotangents)), again=number > 0)
+        tally.add(forward, f, y)
+    return tally.totals()
+
+
+def chunk_size(network: Network, survey: Survey, likelihood: Likelihood, curvature: Curvature, floats: int = 0) -> int:
+    """Examples to a chunk so that their factors stay within ``BUDGET``."""
+    outputs = likelihood.canonical(torch.empty(1, *survey.output, device="meta")).shape[-1]
+    return survey.chunk(curvature.width(outputs), network.like.element_size(), BUDGET, floats)

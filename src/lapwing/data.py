@@ -1,0 +1,239 @@
+"""Loaders in, batches out: the only room that knows what a loader yields and what a network returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from lapwing.errors import DataError, ShapeError
+from lapwing.types import Inputs, Unpack
+
+Source: TypeAlias = Iterable[Any] | tuple[Tensor, Tensor]
+"""Training data: a loader, or a pair of tensors ``(x, y)``."""
+
+PAIR_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs and targets of ``n`` examples, on the network's device, inputs in its dtype."""
+
+    inputs: Inputs
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return count(self.inputs)
+
+
+@dataclass(frozen=True)
+class Data:
+    """A loader read as batches, again and again.
+
+    Args:
+        source: An iterable of ``(x, y)`` pairs, of mappings with ``labels``, or one pair of tensors.
+        like: Tensor whose device the batches move to and whose dtype floating inputs take; ``None`` leaves both.
+        unpack: Splits one element of ``source`` into ``(inputs, targets)``; ``None`` knows pairs and mappings.
+        progress: Whether to show a progress bar.
+
+    Example:
+        >>> data = Data((torch.zeros(5, 2), torch.zeros(5)), like=torch.zeros(1))
+        >>> [len(batch) for batch in data]
+        [5]
+    """
+
+    source: Source
+    like: Tensor | None = None
+    unpack: Unpack | None = None
+    progress: bool = False
+
+    def __iter__(self) -> Iterator[Batch]:
+        seen = 0
+        for element in tqdm(self._elements, disable=not self.progress, unit="batch", leave=False):
+            inputs, targets = (self.unpack or split)(element)
+            batch = Batch(inputs, targets)
+            if self.like is not None:
+                batch = Batch(place(inputs, self.like), targets.to(self.like.device))
+            if batch.targets.shape[:1] != (len(batch),):
+                raise ShapeError(
+                    f"as many targets as inputs in a batch ({len(batch)})",
+                    f"targets of shape {list(batch.targets.shape)}",
+                    "DataLoader(dataset, batch_size=256), or unpack= to say where inputs and targets are",
+                )
+            seen += len(batch)
+            if len(batch):
+                yield batch
+        if not seen:
+            raise DataError("at least one example", self._emptiness(), "a DataLoader, a list of batches, or (x, y)")
+
+    @cached_property
+    def _elements(self) -> Iterable[Any]:
+        """What the source yields; an iterator, which can be read only once, is kept in memory."""
+        if is_pair(self.source):
+            x, y = cast("tuple[Tensor, Tensor]", self.source)
+            together = x.shape[:1] == y.shape[:1] != ()
+            return list(zip(x.split(PAIR_BATCH), y.split(PAIR_BATCH), strict=True)) if together else [(x, y)]
+        source = cast("Iterable[Any]", self.source)
+        return list(source) if isinstance(source, Iterator) else source
+
+    def _emptiness(self) -> str:
+        if isinstance(self.source, Iterator):
+            return "an iterator that is already exhausted (it can be read only once)"
+        return f"an empty {type(self.source).__name__}"
+
+
+def is_pair(source: object) -> bool:
+    """Whether ``source`` is one pair of tensors ``(x, y)`` rather than a loader of batches."""
+    return isinstance(source, tuple) and len(source) == 2 and all(isinstance(part, Tensor) for part in source)
+
+
+def split(element: Any) -> tuple[Inputs, Tensor]:
+    """Inputs and targets of one element of a loader: a pair, several inputs then a target, or a mapping with labels.
+
+    Raises:
+        DataError: If the element is none of these.
+
+    Example:
+        >>> inputs, targets = split({"input_ids": torch.zeros(2, 3), "labels": torch.tensor([0, 1])})
+        >>> sorted(inputs), targets.tolist()
+        (['input_ids'], [0, 1])
+    """
+    if isinstance(element, Mapping):
+        inputs = {key: value for key, value in element.items() if key not in ("labels", "label")}
+        for key in ("labels", "label"):
+            if isinstance(element.get(key), Tensor):
+                return inputs, element[key]
+    elif isinstance(element, list | tuple) and len(element) >= 2 and isinstance(element[-1], Tensor):
+        inputs = element[0] if len(element) == 2 else element[:-1]
+        return (tuple(inputs) if isinstance(inputs, list) else inputs), element[-1]
+    raise DataError(
+        "batches of (x, y) or mappings with 'labels'",
+        describe(element),
+        "unpack=lambda element: (inputs, targets)",
+    )
+
+
+def describe(element: object) -> str:
+    """A short name for what a loader yielded, with keys or shapes."""
+    if isinstance(element, Mapping):
+        return f"a mapping with keys {sorted(map(str, element))}"
+    if isinstance(element, Tensor):
+        return f"a tensor of shape {list(element.shape)}"
+    if isinstance(element, list | tuple):
+        return f"a {type(element).__name__} of {len(element)}: {', '.join(type(part).__name__ for part in element)}"
+    return f"a {type(element).__name__}"
+
+
+def place(inputs: Inputs, like: Tensor) -> Inputs:
+    """Inputs on the device of ``like``; floating tensors also take its dtype."""
+
+    def move(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return value.to(like.device, like.dtype) if value.is_floating_point() else value.to(like.device)
+
+    return over_tensors(move, inputs)
+
+
+def over_tensors(change: Any, inputs: Inputs) -> Inputs:
+    """Inputs with ``change`` applied to every value, whatever holds them."""
+    if isinstance(inputs, Mapping):
+        return {key: change(value) for key, value in inputs.items()}
+    if isinstance(inputs, tuple):
+        return tuple(change(value) for value in inputs)
+    return change(inputs)
+
+
+def tensors(inputs: Inputs) -> list[Tensor]:
+    """Every tensor among the inputs, in order."""
+    values = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def count(inputs: Inputs) -> int:
+    """Examples in the inputs: the first axis of the first tensor that has one.
+
+    Raises:
+        DataError: If there is no such tensor.
+    """
+    for tensor in tensors(inputs):
+        if tensor.ndim:
+            return tensor.shape[0]
+    raise DataError("inputs with a leading axis of examples", describe(inputs), "x[None] for a single example")
+
+
+def take(inputs: Inputs, index: slice | Tensor) -> Inputs:
+    """The examples at ``index``; values without the axis of examples stay as they are.
+
+    Example:
+        >>> take((torch.arange(3), "flag"), slice(1, 3))
+        (tensor([1, 2]), 'flag')
+    """
+    n = count(inputs)
+
+    def pick(value: Any) -> Any:
+        return value[index] if isinstance(value, Tensor) and value.ndim and value.shape[0] == n else value
+
+    return over_tensors(pick, inputs)
+
+
+def concatenated(parts: list[Inputs]) -> Inputs:
+    """Inputs one after the other; values without the axis of examples are those of the first part."""
+    first, n = parts[0], count(parts[0])
+
+    def join(values: list[Any]) -> Any:
+        batched = isinstance(values[0], Tensor) and values[0].ndim and len(values[0]) == n
+        return torch.cat(values) if batched else values[0]
+
+    if isinstance(first, Tensor):
+        return join(parts)
+    if isinstance(first, Mapping):
+        return {key: join([cast("Any", part)[key] for part in parts]) for key in first}
+    return tuple(join(list(values)) for values in zip(*cast("list[tuple[Any, ...]]", parts), strict=True))
+
+
+def chunks(inputs: Inputs, size: int) -> Iterator[tuple[slice, Inputs]]:
+    """Consecutive pieces of at most ``size`` examples, as even as can be, each with its place."""
+    n = count(inputs)
+    size = -(-n // -(-n // size))
+    for start in range(0, n, size):
+        place_ = slice(start, min(start + size, n))
+        yield place_, (inputs if n <= size else take(inputs, place_))
+
+
+def outputs_of(result: Any) -> Tensor:
+    """The output tensor of a network call: a tensor, the first of a tuple, or ``.logits``.
+
+    Raises:
+        ShapeError: If there is no such tensor.
+    """
+    if isinstance(result, Tensor):
+        return result
+    logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    if isinstance(result, list | tuple) and result and isinstance(result[0], Tensor):
+        return result[0]
+    raise ShapeError(
+        "a network that returns a tensor, a tuple that starts with one, or an object with .logits",
+        describe(result),
+        "a small module that wraps yours and returns the tensor",
+    )
+
+
+def check_finite(batch: Batch) -> None:
+    """Refuses NaN and infinite inputs or targets.
+
+    Raises:
+        DataError: Naming which, and how many.
+    """
+    named = [("inputs", tensor) for tensor in tensors(batch.inputs)] + [("targets", batch.targets)]
+    for name, tensor in named:
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            bad = int((~torch.isfinite(tensor)).sum())
+            raise DataError(f"finite {name}", f"{bad} NaN or infinite values of {tensor.numel()}", "cleaning the data")

@@ -1,0 +1,7 @@
+"""What ``lapwing demo`` runs: real digits with three of them unseen, and a curve with a gap."""
+
+from __future__ import annotations
+
+from lapwing.demo.run import Demo, run
+
+__all__ = ["Demo", "run"]

@@ -1,0 +1,162 @@
+"""The figures of the demo: drawn by ``lapwing.plots``, set side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lapwing.compare import Comparison, Row
+from lapwing.demo.digits import Digits
+from lapwing.demo.findings import title
+from lapwing.demo.gap import Gap, curve
+from lapwing.metrics import rejection_curve
+from lapwing.plots import plot_band, plot_confidence, plot_evidence, plot_rejection, plot_reliability
+from lapwing.posteriors import Posterior
+from lapwing.predictive import Classification, Regression
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def panels(columns: int, rows: int = 1, *, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure of equal panels, outside pyplot.
+
+    Args:
+        columns: Panels side by side.
+        rows: Panels below one another.
+        width: Of a panel, inches.
+        height: Of a panel, inches.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
+    axes: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def scores(comparison: Comparison) -> Figure:
+    """NLL, ECE and OOD AUROC of every method with standard errors, the plain network's as a line."""
+    shown = (("nll", "NLL / nats", True), ("ece", "ECE", True), ("ood_auroc", "OOD AUROC", False))
+    figure, axes = panels(3, width=3.6, height=0.34 * len(comparison.rows) + 0.9)
+    rows = comparison.rows[::-1]
+    colors = {"": "#333333", "validation": "#0072B2", "evidence": "#D55E00"}
+    for ax, (column, label, logarithmic) in zip(axes, shown, strict=True):
+        for place, row in enumerate(rows):
+            estimate = row.estimate(column)
+            if estimate is not None:
+                error = estimate.stderr if estimate.samples > 1 else 0.0
+                ax.errorbar(estimate.value, place, xerr=error, fmt="o", color=colors[row.tuned_by], capsize=3)
+                if place == len(rows) - 1:
+                    ax.axvline(estimate.value, color="#999999", linestyle=":", linewidth=1)
+        ax.set(yticks=range(len(rows)), yticklabels=[title(row) for row in rows], xlabel=label)
+        ax.tick_params(axis="y", length=0, labelleft=ax is axes[0])
+        ax.grid(axis="y", color="#eeeeee")
+        ax.set_axisbelow(True)
+        if logarithmic:
+            ax.set_xscale("log")
+    return figure
+
+
+def reliability(rows: Sequence[Row], data: Digits) -> Figure:
+    """A reliability diagram a method."""
+    return _each(rows, lambda row, ax: plot_reliability(probs(row, data.test[0]), data.test[1], ax=ax), 3.4, 4.1)
+
+
+def confidence(rows: Sequence[Row], data: Digits) -> Figure:
+    """Confidence on known and on unseen digits, a method a panel."""
+
+    def draw(row: Row, ax: Axes) -> Axes:
+        inside, outside = (probs(row, images).amax(-1) for images in (data.test[0], data.unseen[0]))
+        return plot_confidence(inside, outside, ax=ax)
+
+    return _each(rows, draw, 3.4, 3.2)
+
+
+def rejection(rows: Sequence[Row], data: Digits) -> Figure:
+    """Rejection curves of known and unseen digits together: every unseen digit is a mistake if kept."""
+    figure, (ax,) = panels(1, width=6.4, height=4.0)
+    images = torch.cat([data.test[0], data.unseen[0]])
+    for row in rows:
+        predicted = probs(row, images)
+        wrong = predicted[len(data.test[0]) :].argmin(-1)  # any class but the predicted one
+        plot_rejection(rejection_curve(predicted, torch.cat([data.test[1], wrong])), ax=ax, label=title(row))
+    return figure
+
+
+def evidence(rows: Sequence[Row]) -> Figure:
+    """The steps of tuning by evidence, a method a panel."""
+    return _each(rows, lambda row, ax: plot_evidence(posterior(row).trace, ax=ax), 3.6, 2.9)
+
+
+def choice(row: Row) -> Figure:
+    """Log evidence and validation NLL over the prior precision: what each way of tuning sees.
+
+    Args:
+        row: A posterior tuned by validation, whose trace has both.
+    """
+    figure, (ax,) = panels(1, width=6.4, height=3.6)
+    steps = sorted(posterior(row).trace, key=lambda step: step.prior_precision)
+    x = [step.prior_precision[0] for step in steps]
+    ax.plot(x, [step.log_marginal for step in steps], color="#D55E00", marker="o", markersize=3)
+    ax.set_yscale("symlog", linthresh=10)
+    ax.set(xscale="log", xlabel="prior precision")
+    ax.set_ylabel("log evidence / nats", color="#D55E00")
+    twin = ax.twinx()
+    twin.plot(x, [step.validation_nll for step in steps], color="#0072B2", marker="s", markersize=3)
+    twin.set_ylabel("validation NLL / nats", color="#0072B2")
+    twin.spines["top"].set_visible(False)
+    return figure
+
+
+def bands(rows: Sequence[Row], data: Gap) -> Figure:
+    """The curve with a gap: mean and 95 % band of each method."""
+    x = torch.linspace(-5.5, 5.5, 300, dtype=torch.float64)[:, None]
+    figure, axes = panels(2, -(-len(rows) // 2), width=4.6, height=2.9)
+    for ax in axes[len(rows) :]:
+        ax.remove()
+    for row, ax in zip(rows, axes, strict=False):
+        prediction = predict(row, x)
+        assert isinstance(prediction, Regression)
+        noise = prediction.noise.expand_as(prediction.mean).sqrt()[:, 0]
+        plot_band(x[:, 0], prediction.mean[:, 0], prediction.outputs.std[:, 0], noise_std=noise, ax=ax)
+        ax.plot(x, curve(x), color="#D55E00", linestyle=":", linewidth=1.2, label="truth")
+        ax.plot(*(column[:, 0].numpy() for column in data.train), "k.", markersize=4, label="training data")
+        ax.set(ylim=(-4.5, 4.5), title=title(row))
+        legend = ax.get_legend()
+        if legend is not None:
+            legend.remove()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False)
+    return figure
+
+
+def predict(row: Row, x: Tensor) -> Any:
+    """Predictive distribution of a row's method."""
+    assert row.predictor is not None
+    return row.predictor.predict(x)
+
+
+def probs(row: Row, x: Tensor) -> Tensor:
+    """Class probabilities of a row's method."""
+    prediction = predict(row, x)
+    assert isinstance(prediction, Classification)
+    return prediction.probs
+
+
+def posterior(row: Row) -> Posterior:
+    """The posterior of a row."""
+    assert isinstance(row.predictor, Posterior)
+    return row.predictor
+
+
+def _each(rows: Sequence[Row], draw: Callable[[Row, Axes], Any], width: float, height: float) -> Figure:
+    figure, axes = panels(len(rows), width=width, height=height)
+    for row, ax in zip(rows, axes, strict=True):
+        draw(row, ax)
+        ax.set_title(title(row), fontsize=10)
+    return figure

@@ -1,0 +1,180 @@
+"""The demo from end to end: train, compare, draw, write."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from tqdm.auto import tqdm
+
+from lapwing.compare import Comparison, compare, pooled
+from lapwing.demo import figures, text
+from lapwing.demo.digits import Digits, digits, trained
+from lapwing.demo.findings import PLAIN, TEMPERATURE, Finding, findings
+from lapwing.demo.gap import Gap, fitted, gap
+from lapwing.errors import ConfigError
+from lapwing.report import write_json, write_report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@final
+@dataclass(frozen=True)
+class Demo:
+    """What the demo leaves.
+
+    Args:
+        digits: The digits, over all seeds.
+        gap: The curve with a gap.
+        findings: Claims and whether they hold.
+        results: The numbers, JSON.
+        report: The page, HTML.
+        seconds: How long it took.
+    """
+
+    digits: Comparison
+    gap: Comparison
+    findings: tuple[Finding, ...]
+    results: Path
+    report: Path
+    seconds: float
+
+
+@final
+@dataclass(frozen=True)
+class Size:
+    """How much of everything.
+
+    Args:
+        train: Training digits.
+        validation: Validation digits.
+        epochs: Passes over the training digits.
+        steps: Training steps on the curve.
+    """
+
+    train: int = 300
+    validation: int = 200
+    epochs: int = 200
+    steps: int = 1000
+
+
+QUICK = Size(train=70, validation=100, epochs=15, steps=100)
+"""Enough to see that everything runs, too little for the numbers to mean anything."""
+
+
+def run(out: Path, *, seeds: int = 5, quick: bool = False, progress: bool = False) -> Demo:
+    """Compare every method on digits of which three are unseen, and on a curve with a gap; write what came of it.
+
+    Args:
+        out: Folder for ``results.json``, ``report.html`` and ``figures/``, made if need be. The numbers so far are
+            written after each seed.
+        seeds: Splits, sets of unseen digits and networks, from 0.
+        quick: Whether to train for a moment only.
+        progress: Whether to show progress bars.
+
+    Raises:
+        ConfigError: If there are no seeds, or scikit-learn, matplotlib or jinja2 is not installed.
+
+    Cost:
+        About a quarter of a minute a seed on two cores; a few seconds if quick.
+    """
+    if seeds < 1:
+        raise ConfigError("at least one seed", f"seeds={seeds}", "seeds=5")
+    start, size = time.perf_counter(), QUICK if quick else Size()
+    results = out / "results.json"
+    first, total = digits(0, size.train, size.validation), None
+    for seed in tqdm(range(seeds), desc="seeds", disable=not progress, unit="seed"):
+        one = compare_digits(seed, size, progress)
+        total = one if total is None else pooled([total, one])
+        page = text.digits_section(total, first, seed + 1, findings(total))
+        write_json(page, results)
+    assert total is not None
+    points = gap(0)
+    curves = compare_curves(points, size, progress)
+    section = text.gap_section(curves)
+    page["figures"] = saved(drawn(total, first), out)
+    section["figures"] = saved({"bands": figures.bands(by_evidence(curves), points)}, out)
+    seconds = time.perf_counter() - start
+    write_json(page | {"sections": [section], "about": about(seeds, seconds)}, results)
+    return Demo(total, curves, findings(total), results, write_report(results), seconds)
+
+
+def compare_digits(seed: int, size: Size, progress: bool) -> Comparison:
+    """Every method on one split of the digits."""
+    data = digits(seed, size.train, size.validation)
+    return compare(
+        trained(data.train, seed, size.epochs),
+        data.train,
+        data.test,
+        ood=data.unseen,
+        validation=data.validation,
+        progress=progress,
+    )
+
+
+def compare_curves(data: Gap, size: Size, progress: bool) -> Comparison:
+    """Every method on the curve with a gap."""
+    return compare(
+        fitted(data.train, 0, size.steps),
+        data.train,
+        data.test,
+        ood=data.unseen,
+        validation=data.validation,
+        progress=progress,
+    )
+
+
+def drawn(comparison: Comparison, data: Digits) -> dict[str, Figure]:
+    """The figures of the digits, from the predictors of the first seed."""
+    evidence = by_evidence(comparison)
+    chosen = [
+        comparison.row(*PLAIN),
+        comparison.row(*TEMPERATURE),
+        comparison.row("KFAC", "validation"),
+        comparison.row("KFAC", "evidence"),
+    ]
+    chosen = [row for row in chosen if row.predictor is not None]
+    return {
+        "scores": figures.scores(comparison),
+        "reliability": figures.reliability(chosen, data),
+        "confidence": figures.confidence(chosen, data),
+        "rejection": figures.rejection([*chosen, comparison.row("full", "evidence")], data),
+        "evidence": figures.evidence(evidence),
+        "choice": figures.choice(comparison.row("KFAC", "validation")),
+    }
+
+
+def by_evidence(comparison: Comparison) -> list[Any]:
+    """The rows tuned by evidence that ran."""
+    return [row for row in comparison.rows if row.tuned_by == "evidence" and row.predictor is not None]
+
+
+def saved(drawings: dict[str, Figure], out: Path) -> list[dict[str, str | bool]]:
+    """The figures as SVG files, and what the page says of each."""
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    entries: list[dict[str, str | bool]] = []
+    for name, figure in drawings.items():
+        figure.savefig(out / "figures" / f"{name}.svg")
+        title, caption = text.CAPTIONS[name]
+        entries.append({"file": f"figures/{name}.svg", "title": title, "caption": caption, "wide": figure.get_figwidth() > 8})
+    return entries
+
+
+def about(seeds: int, seconds: float) -> dict[str, str | int | float]:
+    """What the numbers depend on."""
+    return {
+        "lapwing": "0.1.0",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cores": os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+        "seeds": seeds,
+        "seconds": round(seconds, 1),
+    }

@@ -1,0 +1,83 @@
+"""What the page says about the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lapwing.compare import Comparison
+from lapwing.demo.digits import Digits
+from lapwing.demo.findings import Finding
+
+
+def digits_section(comparison: Comparison, data: Digits, seeds: int, found: Sequence[Finding]) -> dict[str, Any]:
+    """The first section: handwritten digits.
+
+    Args:
+        comparison: Over all seeds so far.
+        data: The split of the first seed.
+        seeds: How many there are.
+        found: What the demo claims.
+    """
+    sizes = [len(part[1]) for part in (data.train, data.validation, data.test)]
+    return {
+        "title": "Handwritten digits, three of them unseen",
+        "text": [
+            f"A small convolutional network learns seven of the ten digits from {sizes[0]} images of 8 × 8 pixels "
+            "(scikit-learn), by Adam, without a regulariser, until it fits them: it ends up surer than it is right. "
+            "The other three digits are the out-of-distribution set. Every seed holds out other digits, draws another "
+            "split and starts from other weights.",
+            f"Each posterior is fitted once, at the trained weights, then tuned twice: by its evidence, which needs no "
+            f"further data, and by the NLL of {sizes[1]} validation images, which temperature scaling is fitted to as "
+            f"well. Scores are over about {sizes[2]} test images: means over {seeds} seed{'s' * (seeds > 1)} ± one "
+            "standard error. OOD AUROC ranks by one minus the confidence, for every method alike. Predict seconds are "
+            "those of the test and the unseen images together.",
+        ],
+        **comparison.to_dict(),
+        "findings": [finding.to_dict() for finding in found],
+        "figures": [],
+    }
+
+
+def gap_section(comparison: Comparison) -> dict[str, Any]:
+    """The second section: the curve with a gap.
+
+    Args:
+        comparison: Of one network.
+    """
+    return {
+        "title": "Regression with a gap",
+        "text": [
+            "A network of two hidden layers is fitted to 80 noisy points of sin 2x + x/3, none of them between −1 and 1.5. "
+            "Evidence tunes the prior and the noise at once. Validation points come from where the training points do, so "
+            "they say nothing about the gap: tuning by them gives up the uncertainty there. OOD AUROC tells the gap from "
+            "the rest by the predicted standard deviation.",
+        ],
+        **comparison.to_dict(),
+        "figures": [],
+    }
+
+
+CAPTIONS = {
+    "scores": (
+        "Scores with standard errors",
+        "The dotted line is the plain network. Tuning by validation calibrates; tuning by evidence separates unseen "
+        "digits best, but at weights trained without a prior it makes the network far too unsure.",
+    ),
+    "reliability": ("Reliability", "Accuracy of predictions against their confidence, first seed; bars below: examples."),
+    "confidence": ("Confidence on known and on unseen digits", "First seed. Uncertainty is of use where the two part."),
+    "rejection": (
+        "Rejection",
+        "Known and unseen test digits together, first seed: an unseen digit is a mistake unless it is rejected.",
+    ),
+    "evidence": ("Tuning by evidence", "Log evidence and prior precision at each step, first seed."),
+    "choice": (
+        "What the two ways of tuning see",
+        "KFAC, first seed: log evidence and validation NLL over the prior precision. Their optima lie far apart.",
+    ),
+    "bands": (
+        "Error bars in the gap",
+        "Each posterior tuned by evidence. Only the full covariance knows which functions the data leave open.",
+    ),
+}
+"""Title and caption of each figure."""

@@ -1,0 +1,57 @@
+"""Every error lapwing raises: what was expected, what came, what to try."""
+
+from __future__ import annotations
+
+
+class LapwingError(Exception):
+    """The root of all lapwing errors; its message has three parts.
+
+    Args:
+        expected: What the call needs, with shapes and units; completes "Expected ...".
+        got: What came instead; completes "Got ...".
+        hint: What to do about it; completes "Try ...".
+
+    Example:
+        >>> raise LapwingError("a positive prior precision", "-1.0", "Isotropic(1.0)")
+        Traceback (most recent call last):
+        ...
+        lapwing.errors.LapwingError: Expected a positive prior precision. Got -1.0. Try Isotropic(1.0).
+    """
+
+    def __init__(self, expected: str, got: str, hint: str) -> None:
+        super().__init__(f"Expected {expected}. Got {got}. Try {hint}.")
+        self.expected = expected
+        self.got = got
+        self.hint = hint
+
+
+class ConfigError(LapwingError, ValueError):
+    """An option has a value that makes no sense, whatever the data."""
+
+
+class DataError(LapwingError, ValueError):
+    """The data cannot be used: empty, not finite, exhausted, or not the same on a second pass."""
+
+
+class ShapeError(LapwingError, ValueError):
+    """A tensor has the wrong shape."""
+
+
+class MismatchError(LapwingError, ValueError):
+    """A saved posterior and a network, or a network then and now, do not belong together."""
+
+
+class NumericalError(LapwingError, ArithmeticError):
+    """A number went wrong: a matrix is not positive definite, or a result is not finite."""
+
+
+class TooLargeError(LapwingError, MemoryError):
+    """The call would need more memory than allowed; nothing was allocated."""
+
+
+class UnsupportedError(LapwingError, TypeError):
+    """The combination of choices has no implementation."""
+
+
+class DataWarning(UserWarning):
+    """The data can be used, but something about them is probably a mistake."""

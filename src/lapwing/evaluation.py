@@ -1,0 +1,159 @@
+"""Scores of a predictor on held-out data: one call, one small table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from lapwing import metrics
+from lapwing.data import Data, Source
+from lapwing.likelihoods import Likelihood
+from lapwing.predictive import (
+    Classification,
+    Counts,
+    MultiLabel,
+    Predictive,
+    Regression,
+    canonical_targets,
+    log_predictive,
+)
+from lapwing.types import Inputs, Unpack
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """Whatever predicts: a posterior, or a baseline."""
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """p(y | f)."""
+        ...
+
+    def predict(self, x: Inputs) -> Predictive:
+        """Predictive distribution of the targets."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scores(Mapping[str, float]):
+    """Scores by name, lower better but for accuracy, AUROC and the area under the rejection curve.
+
+    Example:
+        >>> print(Scores({"accuracy": 0.9, "nll": 0.25}))
+        accuracy  0.9000
+        nll       0.2500
+    """
+
+    values_: Mapping[str, float]
+
+    def __getitem__(self, name: str) -> float:
+        return self.values_[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_)
+
+    def __len__(self) -> int:
+        return len(self.values_)
+
+    def __str__(self) -> str:
+        width = max(map(len, self), default=0)
+        return "\n".join(f"{name:<{width}}  {value:.4f}" for name, value in self.items())
+
+
+def evaluate(
+    predictor: Predictor,
+    data: Source,
+    *,
+    ood: Source | None = None,
+    unpack: Unpack | None = None,
+    progress: bool = False,
+    **options: Any,
+) -> Scores:
+    """Scores on held-out data.
+
+    Args:
+        predictor: A posterior, or a baseline such as ``Map(model)``.
+        data: Held-out data: a loader, or a pair of tensors.
+        ood: Data from elsewhere; their targets are ignored.
+        unpack: Splits one element of a loader.
+        progress: Whether to show a progress bar.
+        **options: Passed on to ``predict``, such as ``link="mc"``.
+
+    Returns:
+        Classes: ``accuracy``, ``nll`` (nats an example), ``ece`` (15 bins), ``adaptive_ece``, ``brier``,
+        ``rejection_area``, and with ``ood`` the ``ood_auroc`` of one minus the confidence. Real targets: ``rmse``,
+        ``nll``, ``crps`` (units of y), ``picp`` (coverage of the 95 % interval), and with ``ood`` the ``ood_auroc`` of
+        the summed standard deviation. Many labels and counts: ``nll``.
+
+    Example:
+        >>> import lapwing as lw
+        >>> x, y = torch.randn(40, 2), torch.randint(0, 3, (40,))
+        >>> posterior = lw.Laplace(lw.Categorical()).fit(torch.nn.Linear(2, 3), (x, y))
+        >>> sorted(lw.evaluate(posterior, (x, y)))
+        ['accuracy', 'adaptive_ece', 'brier', 'ece', 'nll', 'rejection_area']
+    """
+    pairs = list(_predictions(predictor, data, unpack, progress, options))
+    targets = torch.cat([y.cpu() for _, y in pairs])
+    logs = torch.cat([log_predictive(p, y).flatten().cpu() for p, y in pairs])
+    scores: dict[str, float] = {}
+    first = pairs[0][0]
+    if isinstance(first, Classification):
+        probs = torch.cat([p.probs.cpu() for p, _ in pairs if isinstance(p, Classification)])
+        scores = _classification(probs, targets)
+    else:
+        scores["nll"] = float(-logs.double().mean())
+    if isinstance(first, Regression):
+        parts = [(p.mean, p.std, *p.interval()) for p, _ in pairs if isinstance(p, Regression)]
+        mean, std, low, high = (torch.cat([part.cpu() for part in column]) for column in zip(*parts, strict=True))
+        scores |= {
+            "rmse": metrics.rmse(mean, targets),
+            "crps": metrics.crps(mean, std, targets),
+            "picp": metrics.picp(low, high, targets),
+        }
+    if ood is not None:
+        inside = torch.cat([_uncertainty(p) for p, _ in pairs])
+        outside = torch.cat(
+            [_uncertainty(p) for p, _ in _predictions(predictor, ood, unpack, progress, options, False)]
+        )
+        scores["ood_auroc"] = metrics.auroc(inside, outside)
+    return Scores(scores)
+
+
+def _predictions(
+    predictor: Predictor,
+    data: Source,
+    unpack: Unpack | None,
+    progress: bool,
+    options: Mapping[str, Any],
+    with_targets: bool = True,
+) -> Iterator[tuple[Predictive, Tensor]]:
+    for batch in Data(data, unpack=unpack, progress=progress):
+        prediction = predictor.predict(batch.inputs, **options)
+        targets = canonical_targets(predictor.likelihood, prediction, batch.targets) if with_targets else batch.targets
+        yield prediction, targets
+
+
+def _classification(probs: Tensor, targets: Tensor) -> dict[str, float]:
+    return {
+        "accuracy": metrics.accuracy(probs, targets),
+        "nll": metrics.nll(probs, targets),
+        "ece": metrics.ece(probs, targets),
+        "adaptive_ece": metrics.adaptive_ece(probs, targets),
+        "brier": metrics.brier(probs, targets),
+        "rejection_area": metrics.rejection_curve(probs, targets).area,
+    }
+
+
+def _uncertainty(prediction: Predictive) -> Tensor:
+    """How unsure a prediction is: the out-of-distribution score of each example."""
+    match prediction:
+        case Classification():
+            return (1 - prediction.confidence).flatten().cpu()
+        case MultiLabel():
+            return prediction.entropy.mean(-1).flatten().cpu()
+        case Regression() | Counts():
+            return prediction.std.sum(-1).flatten().cpu()

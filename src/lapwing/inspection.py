@@ -1,0 +1,103 @@
+"""Two readings of the training data, compared: shuffled targets, augmentation and dropped batches get a name."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sized
+
+from lapwing.curvature.layers import Survey
+from lapwing.curvature.network import Network
+from lapwing.curvature.sums import Fingerprint, Tally, Totals, visit
+from lapwing.data import Data
+from lapwing.errors import DataError, DataWarning
+from lapwing.likelihoods import Likelihood
+
+
+def check_repeatable(network: Network, survey: Survey, data: Data, likelihood: Likelihood, totals: Totals) -> None:
+    """Read the data again and name what changed since the curvature was computed.
+
+    Lists and pairs of tensors cannot change and are not read again; neither is an iterator, which is spent.
+
+    Args:
+        network: The network.
+        survey: What is known of its layers.
+        data: The training data.
+        likelihood: The likelihood.
+        totals: Sums of the first reading.
+
+    Raises:
+        DataError: If the same inputs came with other targets.
+
+    Warns:
+        DataWarning: If examples were left out, or the inputs changed.
+
+    Cost:
+        One batch where the order is fixed; a forward pass over the data where it is shuffled.
+    """
+    if not _is_complete(data, totals) or isinstance(data.source, list | tuple | Iterator):
+        return
+    first, size = totals.parts[0], totals.parts[0].examples
+    tally = Tally(likelihood, with_score=False)
+    for forward, f, y in visit(network, survey, data, likelihood, size):
+        tally.add(forward, f, y)
+        if len(tally.parts) == 1 and alike(first, tally.parts[0]):
+            return
+    again = tally.totals()
+    _compare(total(totals), total(again))
+
+
+def _is_complete(data: Data, totals: Totals) -> bool:
+    """Whether every example of the loader's dataset was read, as far as one can tell; warns if not."""
+    dataset = getattr(data.source, "dataset", None)
+    if not isinstance(dataset, Sized) or len(dataset) <= totals.examples:
+        return True
+    warnings.warn(
+        f"the loader gave {totals.examples} of its dataset's {len(dataset)} examples: the posterior will be too wide. "
+        "Try drop_last=False, or a sampler that visits every example",
+        DataWarning,
+        stacklevel=4,
+    )
+    return False
+
+
+def _compare(first: Fingerprint, second: Fingerprint) -> None:
+    if first.examples != second.examples:
+        changed = f"{first.examples} examples, then {second.examples}"
+        cure = "drop_last=False and a sampler that visits every example once"
+    elif not close(first.inputs, second.inputs):
+        changed, cure = (
+            "other inputs",
+            "the dataset without random augmentation: the curvature is that of one random copy",
+        )
+    elif not close(first.targets, second.targets):
+        changed, cure = "other targets", "a loader without random labels (mixup, label noise)"
+    elif not close(first.nll, second.nll):
+        raise DataError(
+            "the same target for the same input in every pass over the data",
+            f"the same inputs and targets in another pairing (NLL {first.nll:.6g}, then {second.nll:.6g} nats)",
+            "shuffling inputs and targets together",
+        )
+    else:
+        return
+    warnings.warn(f"two passes over the training data differ: {changed}. Try {cure}", DataWarning, stacklevel=4)
+
+
+def total(totals: Totals) -> Fingerprint:
+    """One fingerprint of all examples."""
+    parts = totals.parts
+    return Fingerprint(
+        totals.examples, sum(part.inputs for part in parts), sum(part.targets for part in parts), totals.nll
+    )
+
+
+def alike(a: Fingerprint, b: Fingerprint) -> bool:
+    """Whether two fingerprints agree up to rounding."""
+    return (
+        a.examples == b.examples and close(a.inputs, b.inputs) and close(a.targets, b.targets) and close(a.nll, b.nll)
+    )
+
+
+def close(a: float, b: float) -> bool:
+    """Whether two sums agree up to float32 rounding."""
+    return math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-6)

@@ -1,0 +1,97 @@
+"""The recipe: a trained network and its loader in, a posterior out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import nn
+
+from lapwing.curvature.ggn import GGN, Curvature
+from lapwing.curvature.survey import find_layers
+from lapwing.data import Data, Source
+from lapwing.inspection import check_repeatable
+from lapwing.likelihoods import Likelihood
+from lapwing.posteriors import Posterior
+from lapwing.priors import Isotropic, Prior
+from lapwing.selection import All, Selection, first_inputs
+from lapwing.structures import Auto, Structure, Task
+from lapwing.types import Unpack
+
+
+@final
+@dataclass(frozen=True)
+class Laplace:
+    """The Laplace approximation: p(θ | y) ≈ N(θ*, Λ⁻¹) with Λ = G + A (MacKay 1992; Daxberger et al. 2021).
+
+    Four choices, each an object with its own options. A recipe is frozen, comparable, and holds no data.
+
+    Args:
+        likelihood: p(y | f): ``Categorical()``, ``Gaussian()``, ``Bernoulli()``, ``Poisson()``, ...
+        prior: p(θ), with diagonal precision A: ``Isotropic``, ``Layerwise``, ``DiagonalPrior``.
+        structure: How Λ is held: ``Auto``, ``Full``, ``Diagonal``, ``KFAC``.
+        weights: Which weights are uncertain: ``All``, ``LastLayer``, ``Names``, ``Subnetwork``, ``Mask``.
+        curvature: Which matrix G: ``GGN``, ``MCFisher``, ``EmpiricalFisher``.
+
+    Example:
+        >>> import lapwing as lw
+        >>> x, y = torch.randn(50, 4), torch.randint(0, 3, (50,))
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+        >>> posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, (x, y))
+        >>> posterior.predict(x[:5]).probs.shape
+        torch.Size([5, 3])
+    """
+
+    likelihood: Likelihood
+    prior: Prior = field(default_factory=Isotropic, kw_only=True)
+    structure: Structure = field(default_factory=Auto, kw_only=True)
+    weights: Selection = field(default_factory=All, kw_only=True)
+    curvature: Curvature = field(default_factory=GGN, kw_only=True)
+
+    def fit(
+        self,
+        model: nn.Module,
+        data: Source,
+        *,
+        unpack: Unpack | None = None,
+        progress: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Posterior:
+        """The posterior of a trained network.
+
+        Args:
+            model: The trained network; used in eval mode and left exactly as it is.
+            data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair of tensors.
+            unpack: Splits one element of the loader into ``(inputs, targets)``.
+            progress: Whether to show a progress bar.
+            generator: Source of randomness, for ``MCFisher``.
+
+        Raises:
+            ConfigError: If no weight is left to be uncertain.
+            DataError: If the data are empty, not finite, change between two passes, or do not fit the likelihood.
+            ShapeError: If outputs or targets have the wrong shape.
+            TooLargeError: If the structure would not fit in memory.
+            UnsupportedError: If the network is random in eval mode, or its outputs depend on other examples.
+
+        Cost:
+            One pass over the data: a forward pass, and a backward pass through the activations for each output.
+        """
+        module = unwrapped(model)
+        like = next(module.parameters(), torch.zeros(()))
+        read = Data(data, like=like.detach(), unpack=unpack, progress=progress)
+        with torch.inference_mode(False):
+            network = self.weights.choose(module, read, self.likelihood, self.prior)
+            survey = find_layers(network, first_inputs(read))
+            task = Task(network, survey, read, self.likelihood, self.prior, self.curvature, generator)
+            posterior = self.structure.fit(task)
+            check_repeatable(network, survey, read, self.likelihood, posterior.totals)
+        return posterior
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network inside ``DataParallel``, ``DistributedDataParallel`` or ``torch.compile``."""
+    while isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        model = model.module
+    original = getattr(model, "_orig_mod", None)
+    return original if isinstance(original, nn.Module) else model

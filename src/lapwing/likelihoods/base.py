@@ -1,0 +1,151 @@
+"""What every likelihood answers: its loss, its curvature in the outputs, a root of that, and draws."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from lapwing.errors import ConfigError, ShapeError
+from lapwing.likelihoods.targets import check_finite
+
+
+@dataclass(frozen=True)
+class Likelihood(abc.ABC):
+    """The distribution p(y | f) of a target given a network's output f.
+
+    Canonical outputs are ``[n, *event, c]``: examples, then ``event_dim`` axes of positions (tokens,
+    pixels) that are conditionally independent given f, then the ``c`` outputs of one position.
+    ``canonical`` brings a network's outputs into that form; every other method takes it. Where f is the
+    natural parameter (all but ``HeteroscedasticGaussian``) the output Hessian B does not depend on the
+    target and equals the Fisher information: generalised Gauss-Newton matrix and Fisher are one.
+
+    Args:
+        event_dim: Number of event axes: 0 for one answer an example, 1 for tokens, 2 for pixels.
+        class_dim: Axis of the ``c`` outputs in what the network returns: -1, or 1 for ``[n, c, h, w]``.
+
+    Raises:
+        ConfigError: If the two contradict each other.
+    """
+
+    event_dim: int = field(default=0, kw_only=True)
+    class_dim: int = field(default=-1, kw_only=True)
+
+    def __post_init__(self) -> None:
+        last = self.event_dim + 1
+        if self.event_dim < 0 or not (self.class_dim == -1 or 1 <= self.class_dim <= last):
+            raise ConfigError(
+                "event_dim >= 0 and class_dim either -1 or an axis from 1 to event_dim + 1",
+                f"event_dim={self.event_dim}, class_dim={self.class_dim}",
+                "event_dim=1 for tokens [n, t, c], or event_dim=2, class_dim=1 for pixels [n, c, h, w]",
+            )
+
+    def canonical(self, outputs: Tensor) -> Tensor:
+        """A network's outputs as ``[n, *event, c]``, a view.
+
+        Args:
+            outputs: What the network returned, the ``c`` outputs on axis ``class_dim``.
+
+        Raises:
+            ShapeError: If the rank is not ``event_dim + 2``.
+        """
+        self._check_rank(outputs)
+        return outputs.movedim(self.class_dim, -1)
+
+    @abc.abstractmethod
+    def canonical_targets(self, outputs: Float[Tensor, "*batch c"], targets: Tensor) -> Tensor:
+        """Targets as the other methods take them: shaped and typed to match canonical outputs.
+
+        Args:
+            outputs: Canonical outputs.
+            targets: Targets as the loader gives them; ``[n]`` is accepted where the outputs are ``[n, 1]``.
+
+        Raises:
+            ShapeError: If the shape does not fit the outputs.
+            DataError: If the type does not fit the likelihood.
+        """
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """Raise on canonical outputs and targets that this likelihood cannot have produced.
+
+        Args:
+            outputs: Canonical outputs.
+            targets: Canonical targets.
+
+        Raises:
+            ShapeError: If a rank or shape is wrong.
+            DataError: If a number is not finite or a target impossible.
+        """
+        self._check_rank(outputs)
+        check_finite(outputs, "outputs", "checking the inputs and the weights of the network")
+        self._check_targets(outputs, targets)
+
+    @abc.abstractmethod
+    def nll(self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"]) -> Float[Tensor, "*batch"]:
+        """Negative log likelihood -log p(y | f) at each position, in nats, all constants included.
+
+        Args:
+            outputs: Canonical outputs f.
+            targets: Canonical targets y.
+
+        Returns:
+            One number a position, 0 where the target is ignored.
+        """
+
+    @abc.abstractmethod
+    def score(
+        self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"]
+    ) -> Float[Tensor, "*batch c"]:
+        """Gradient of the log likelihood in the outputs, ∂ log p(y | f) / ∂f; 0 where ignored."""
+
+    @abc.abstractmethod
+    def hessian(
+        self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"] | None = None
+    ) -> Float[Tensor, "*batch c c"]:
+        """Output Hessian B, the expectation of score scoreᵀ under the model.
+
+        Args:
+            outputs: Canonical outputs f.
+            targets: Canonical targets; used only to put 0 where they are ignored.
+        """
+
+    @abc.abstractmethod
+    def root(
+        self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"] | None = None
+    ) -> Float[Tensor, "*batch c r"]:
+        """A root S of the output Hessian, S Sᵀ = B; arguments as in ``hessian``."""
+
+    @abc.abstractmethod
+    def draw(
+        self, outputs: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
+    ) -> Shaped[Tensor, "*target"]:
+        """Canonical targets drawn from p(y | f).
+
+        Args:
+            outputs: Canonical outputs f.
+            generator: Source of randomness; ``None`` draws from PyTorch's global one.
+        """
+
+    @abc.abstractmethod
+    def mean(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch m"]:
+        """Expected target given f, the inverse link: probabilities, means or rates."""
+
+    @abc.abstractmethod
+    def count(self, targets: Shaped[Tensor, "*target"]) -> int:
+        """Number of scalar observations in canonical targets, the ignored left out."""
+
+    @abc.abstractmethod
+    def _check_targets(self, outputs: Tensor, targets: Tensor) -> None: ...
+
+    def _check_rank(self, outputs: Tensor) -> None:
+        if outputs.ndim != self.event_dim + 2 or outputs.shape[-1] == 0:
+            axes = ["n", *(f"e{i + 1}" for i in range(self.event_dim))]
+            axes.insert(self.class_dim if self.class_dim > 0 else len(axes), "c")
+            raise ShapeError(
+                f"outputs of shape [{', '.join(axes)}] for event_dim={self.event_dim}",
+                f"shape {list(outputs.shape)}",
+                "outputs.unsqueeze(-1) for a single output, or event_dim=1 for tokens and 2 for pixels",
+            )

@@ -1,0 +1,130 @@
+"""One of c classes, given c logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lapwing import probes
+from lapwing.errors import DataError
+from lapwing.likelihoods.base import Likelihood
+from lapwing.likelihoods.targets import IGNORED, check_shape, is_integral
+
+
+@final
+@dataclass(frozen=True)
+class Categorical(Likelihood):
+    """p(y = k | f) = softmax(f)_k, with integer targets; the label -100 marks a position to ignore.
+
+    B = diag(p) - p pᵀ has rank c - 1; its root is S = diag(√p) - p √pᵀ (S Sᵀ = B because Σ p = 1).
+
+    Example:
+        >>> likelihood = Categorical()
+        >>> likelihood.nll(torch.zeros(1, 2), torch.tensor([1]))
+        tensor([0.6931])
+    """
+
+    def canonical_targets(self, outputs: Float[Tensor, "*batch c"], targets: Tensor) -> Tensor:
+        """Labels ``[n, *event]`` as 64-bit integers; see ``Likelihood.canonical_targets``."""
+        self._check_labels(outputs, targets)
+        return targets.to(device=outputs.device, dtype=torch.long)
+
+    def nll(self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+        """Cross-entropy logsumexp(f) - f_y in nats; see ``Likelihood.nll``."""
+        kept = targets != IGNORED
+        index = targets.where(kept, 0).unsqueeze(-1)
+        losses = -torch.log_softmax(outputs, -1).gather(-1, index).squeeze(-1)
+        return losses.where(kept, 0.0)
+
+    def score(self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch c"]:
+        """Residual e_y - p; see ``Likelihood.score``."""
+        kept = (targets != IGNORED).unsqueeze(-1)
+        index = targets.unsqueeze(-1).where(kept, 0)
+        classes = torch.arange(outputs.shape[-1], device=outputs.device)
+        probs = torch.softmax(outputs, -1)
+        return torch.where(classes == index, _complement(probs), -probs).where(kept, 0.0)
+
+    def hessian(
+        self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"] | None = None
+    ) -> Float[Tensor, "*batch c c"]:
+        """B = diag(p) - p pᵀ; see ``Likelihood.hessian``."""
+        probs = torch.softmax(outputs, -1)
+        off_diagonal = -probs.unsqueeze(-1) * probs.unsqueeze(-2)
+        return _mask(_with_diagonal(off_diagonal, probs * _complement(probs)), targets)
+
+    def root(
+        self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"] | None = None
+    ) -> Float[Tensor, "*batch c c"]:
+        """S = diag(√p) - p √pᵀ; see ``Likelihood.root``."""
+        probs = torch.softmax(outputs, -1)
+        half = torch.exp(0.5 * torch.log_softmax(outputs, -1))
+        off_diagonal = -probs.unsqueeze(-1) * half.unsqueeze(-2)
+        return _mask(_with_diagonal(off_diagonal, half * _complement(probs)), targets)
+
+    def draw(
+        self, outputs: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
+    ) -> Int[Tensor, "*batch"]:
+        """Labels with probability softmax(f), by inversion of the distribution function."""
+        below = torch.softmax(outputs.double(), -1).cumsum(-1)
+        uniform = torch.special.ndtr(probes.gaussian(outputs.shape[:-1], like=below, generator=generator))
+        uniform = uniform.clamp(max=1 - 2**-53).unsqueeze(-1) * below[..., -1:]
+        return (below <= uniform).sum(-1).clamp(max=outputs.shape[-1] - 1)
+
+    def mean(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
+        """Class probabilities softmax(f)."""
+        return torch.softmax(outputs, -1)
+
+    def count(self, targets: Int[Tensor, "*target"]) -> int:
+        """Number of labels that are not -100."""
+        return int((targets != IGNORED).sum())
+
+    def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
+        self._check_labels(outputs, targets)
+        classes = outputs.shape[-1]
+        outside = (targets != IGNORED) & ((targets < 0) | (targets >= classes))
+        if bool(outside.any()):
+            wrong = targets[outside]
+            raise DataError(
+                f"labels from 0 to {classes - 1}, or {IGNORED} to ignore, for {classes} outputs",
+                f"{wrong.numel()} labels outside, from {int(wrong.min())} to {int(wrong.max())}",
+                "renumbering the labels from 0, or a network with one output a class",
+            )
+
+    def _check_labels(self, outputs: Tensor, targets: Tensor) -> None:
+        if not is_integral(targets):
+            raise DataError(
+                "integer class labels for Categorical",
+                f"targets of type {targets.dtype}",
+                "targets.argmax(-1) for one-hot labels, Bernoulli() for many labels at once, "
+                "or Gaussian() for regression",
+            )
+        check_shape(
+            targets,
+            tuple(outputs.shape[:-1]),
+            "targets.squeeze(-1) for labels [n, 1], or event_dim=1 for one label a token and 2 a pixel",
+        )
+
+
+def _complement(probs: Tensor) -> Tensor:
+    """1 - p without cancellation: the largest probability's complement is the sum of the others."""
+    largest = _is_largest(probs)
+    others = probs.masked_fill(largest, 0.0).sum(-1, keepdim=True)
+    return torch.where(largest, others, 1 - probs)
+
+
+def _is_largest(probs: Tensor) -> Bool[Tensor, "*batch c"]:
+    index = probs.argmax(-1, keepdim=True)
+    return torch.arange(probs.shape[-1], device=probs.device) == index
+
+
+def _with_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:
+    eye = torch.eye(matrix.shape[-1], dtype=torch.bool, device=matrix.device)
+    return torch.where(eye, diagonal.unsqueeze(-1), matrix)
+
+
+def _mask(matrix: Tensor, targets: Tensor | None) -> Tensor:
+    return matrix if targets is None else matrix.where((targets != IGNORED)[..., None, None], 0.0)

@@ -1,0 +1,141 @@
+"""A symmetric matrix held entry by entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.linalg.eigenbasis import Eigenbasis, nonnegative, positive, symmetric
+from lapwing.linalg.operator import Operator, check_shape
+from lapwing.linalg.structured import Diagonal, Structured
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dense(Structured):
+    """The matrix ``scale * M + shift * I`` for a symmetric ``M``.
+
+    ``solve`` and ``logdet`` use the eigendecomposition of ``M`` once it is known (``eigenvalues()`` computes
+    it; scaled and shifted copies share it) and a Cholesky factor until then. The roots are Cholesky factors
+    either way, so a sample does not depend on what was asked before it. Where Cholesky breaks down, ``M``
+    being singular up to rounding, the eigendecomposition takes over: negative eigenvalues of ``M`` that are
+    rounding count as 0.
+
+    Args:
+        matrix: Symmetric ``M``, ``[d, d]``.
+        scale: Factor of ``M``.
+        shift: Added to the diagonal, such as a prior precision.
+
+    Example:
+        >>> gram = Dense(torch.tensor([[2.0, 2.0], [2.0, 2.0]]))
+        >>> gram.shifted(1.0).solve(torch.tensor([5.0, 5.0])).tolist()
+        [1.0, 1.0]
+    """
+
+    matrix: Tensor
+    scale: float | Tensor = 1.0
+    shift: float | Tensor = 0.0
+    shared: Eigenbasis | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the shape."""
+        m = self.matrix
+        check_shape(
+            m,
+            m.ndim == 2 and m.shape[0] == m.shape[-1],
+            "a square matrix [d, d]",
+            "LowRank for a root [d, r]",
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``d`` rows and columns."""
+        return (len(self.matrix), len(self.matrix))
+
+    def root(self) -> Operator:
+        """The Cholesky factor ``L``, or ``Q √Λ`` where ``A`` is singular.
+
+        Cost: ``d³/3`` multiplications once, then ``d²/2`` a column.
+        """
+        lower = self._cholesky
+        if lower is None:
+            return self._columns(nonnegative(self._spectrum).sqrt())
+        return self._in_float64(lambda e: lower @ e, lambda v: lower.mT @ v)
+
+    def inverse_root(self) -> Operator:
+        """``L⁻ᵀ``, by triangular solves."""
+        lower = self._cholesky
+        if lower is None:
+            return self._columns(positive(self._spectrum).rsqrt())
+        return self._in_float64(
+            lambda e: torch.linalg.solve_triangular(lower.mT, e, upper=True),
+            lambda v: torch.linalg.solve_triangular(lower, v, upper=False),
+        )
+
+    def logdet(self) -> Float[Tensor, ""]:
+        """``Σ log Λ``, or ``2 Σ log diag L``."""
+        lower = None if self.basis.known else self._cholesky
+        return positive(self._spectrum).log().sum() if lower is None else 2 * lower.diagonal().log().sum()
+
+    def diagonal(self) -> Float[Tensor, "d"]:
+        """``scale * diag M + shift``."""
+        return self.scale * self.matrix.diagonal() + self.shift
+
+    def eigenvalues(self) -> Float[Tensor, "d"]:
+        """All ``d``, ascending, float64; one ``eigh`` (``9 d³``) for this operator and all its copies."""
+        return self._spectrum
+
+    @cached_property
+    def basis(self) -> Eigenbasis:
+        """The eigendecomposition of ``M``, one for all scaled and shifted copies."""
+        return self.shared or Eigenbasis(self.matrix)
+
+    @property
+    def _like(self) -> Tensor:
+        return self.matrix
+
+    @property
+    def _spectrum(self) -> Float[Tensor, "d"]:
+        return self.scale * self.basis.values + self.shift
+
+    @cached_property
+    def _cholesky(self) -> Float[Tensor, "d d"] | None:
+        matrix = self.scale * symmetric(self.matrix)
+        matrix.diagonal().add_(self.shift)
+        lower, failed = torch.linalg.cholesky_ex(matrix)
+        return None if bool(failed) else lower
+
+    def _columns(self, weights: Float[Tensor, "d"]) -> Operator:
+        """The operator ``Q diag(weights)``."""
+        vectors = self.basis.vectors
+        return self._in_float64(
+            lambda e: vectors @ (weights[:, None] * e), lambda v: weights[:, None] * (vectors.mT @ v)
+        )
+
+    def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        return self.scale * (self.matrix @ block) + self.shift * block
+
+    def _dense(self) -> Float[Tensor, "d d"]:
+        matrix = self.scale * self.matrix
+        matrix.diagonal().add_(self.shift)
+        return matrix
+
+    def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        lower = None if self.basis.known else self._cholesky
+        if lower is not None:
+            return torch.cholesky_solve(block, lower)
+        vectors = self.basis.vectors
+        return vectors @ ((vectors.mT @ block) / positive(self._spectrum)[:, None])
+
+    def _scaled(self, c: float | Tensor) -> Dense:
+        return replace(self, scale=c * self.scale, shift=c * self.shift, shared=self.basis)
+
+    def _shifted(self, s: float | Tensor) -> Dense:
+        return replace(self, shift=self.shift + s, shared=self.basis)
+
+    def _plus_diagonal(self, other: Diagonal) -> Dense:
+        shift = None if other.values.requires_grad else other.constant
+        return Dense(self._dense() + torch.diag(other.values)) if shift is None else self._shifted(shift)

@@ -1,0 +1,160 @@
+"""Matrices known by their products."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.errors import ShapeError, TooLargeError, UnsupportedError
+
+
+class Operator(abc.ABC):
+    """A real matrix known by its products with vectors and with blocks of columns.
+
+    A subclass is final and supplies four things: ``shape``, ``T``, ``_like`` (a tensor whose dtype and device
+    are the operator's) and ``_matmat`` (the product with a block that has been checked).
+    """
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+
+    @property
+    @abc.abstractmethod
+    def T(self) -> Operator:
+        """The adjoint: ``<u, A v> = <A.T u, v>``."""
+
+    @property
+    @abc.abstractmethod
+    def _like(self) -> Tensor: ...
+
+    @abc.abstractmethod
+    def _matmat(self, block: Float[Tensor, "columns k"]) -> Float[Tensor, "rows k"]: ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What operands must have and products come back in."""
+        return self._like.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where operands must live."""
+        return self._like.device
+
+    def __matmul__(self, v: Float[Tensor, "columns *k"]) -> Float[Tensor, "rows *k"]:
+        """The product ``A v``.
+
+        Args:
+            v: A vector ``[columns]`` or a block of columns ``[columns, k]``, in the operator's dtype.
+
+        Returns:
+            ``[rows]`` or ``[rows, k]``.
+
+        Raises:
+            ShapeError: ``v`` does not fit.
+            UnsupportedError: ``v`` has another dtype.
+        """
+        return on_columns(self._matmat, check_operand(self, v, self.shape[1]))
+
+    def dense(self, max_bytes: int = 2**31) -> Float[Tensor, "rows columns"]:
+        """The matrix itself, written out.
+
+        Args:
+            max_bytes: Refuse to build a matrix larger than this, in bytes.
+
+        Returns:
+            ``[rows, columns]`` in the operator's dtype.
+
+        Raises:
+            TooLargeError: The matrix would need more; nothing is allocated.
+        """
+        rows, columns = self.shape
+        needed = rows * columns * self.dtype.itemsize
+        if needed > max_bytes:
+            raise TooLargeError(
+                f"a dense matrix of at most {max_bytes:,} bytes",
+                f"{rows} x {columns} {self.dtype}, which needs {needed:,} bytes",
+                "products (operator @ v), or a larger max_bytes",
+            )
+        return self._dense()
+
+    def _dense(self) -> Float[Tensor, "rows columns"]:
+        return self._matmat(torch.eye(self.shape[1], dtype=self.dtype, device=self.device))
+
+    def __repr__(self) -> str:
+        """Name, shape, dtype and device; never the numbers."""
+        rows, columns = self.shape
+        return f"{type(self).__name__}({rows} x {columns}, {self.dtype}, {self.device})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FunctionOperator(Operator):
+    """An operator given by two functions: its product and its adjoint's.
+
+    Args:
+        forward: ``A V`` for a block ``V [columns, k]``.
+        adjoint: ``Aᵀ U`` for a block ``U [rows, k]``.
+        size: Rows and columns.
+        like: A tensor whose dtype and device are the operator's.
+
+    Example:
+        >>> shift = FunctionOperator(
+        ...     lambda v: v.roll(1, 0), lambda u: u.roll(-1, 0), size=(3, 3), like=torch.empty(0)
+        ... )
+        >>> (shift @ torch.tensor([1.0, 2.0, 3.0])).tolist()
+        [3.0, 1.0, 2.0]
+        >>> (shift.T @ torch.tensor([3.0, 1.0, 2.0])).tolist()
+        [1.0, 2.0, 3.0]
+    """
+
+    forward: Callable[[Tensor], Tensor]
+    adjoint: Callable[[Tensor], Tensor]
+    size: tuple[int, int]
+    like: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.size
+
+    @property
+    def T(self) -> FunctionOperator:
+        """The same two functions, exchanged."""
+        return FunctionOperator(self.adjoint, self.forward, (self.size[1], self.size[0]), self.like)
+
+    @property
+    def _like(self) -> Tensor:
+        return self.like
+
+    def _matmat(self, block: Float[Tensor, "columns k"]) -> Float[Tensor, "rows k"]:
+        return self.forward(block)
+
+
+def on_columns(product: Callable[[Tensor], Tensor], v: Float[Tensor, "n *k"]) -> Float[Tensor, "m *k"]:
+    """Apply a product of blocks ``[n, k]`` to a block or to a single vector ``[n]``."""
+    return product(v) if v.ndim == 2 else product(v[:, None])[:, 0]
+
+
+def check_operand(operator: Operator, v: Tensor, length: int) -> Tensor:
+    """Return ``v`` if it is ``[length]`` or ``[length, k]`` in the operator's dtype; raise otherwise."""
+    if v.ndim not in (1, 2) or v.shape[0] != length:
+        raise ShapeError(
+            f"a vector [{length}] or a block of columns [{length}, k] for {operator!r}",
+            f"shape {list(v.shape)}",
+            "v.T if the samples lead",
+        )
+    if v.dtype != operator.dtype:
+        raise UnsupportedError(f"dtype {operator.dtype} for {operator!r}", f"{v.dtype}", "v.to(operator.dtype)")
+    return v
+
+
+def check_shape(tensor: Tensor, fits: bool, expected: str, hint: str) -> None:
+    """Raise unless a tensor that defines an operator fits, has entries, and is floating point."""
+    if not (fits and tensor.numel() > 0 and tensor.is_floating_point()):
+        raise ShapeError(f"{expected}, floating point and not empty", f"{tensor.dtype} {list(tensor.shape)}", hint)

@@ -1,0 +1,202 @@
+"""Symmetric positive (semi-)definite operators that solve, root and log-det exactly; the simplest of them."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.errors import ConfigError, ShapeError
+from lapwing.linalg.eigenbasis import nonnegative, positive
+from lapwing.linalg.operator import FunctionOperator, Operator, check_operand, check_shape, on_columns
+
+
+class Structured(Operator):
+    """A symmetric positive (semi-)definite operator whose structure answers every question exactly.
+
+    Vectors come back in the operator's dtype; the work behind them is float64 wherever something is
+    factorised. The spectrum and what is summed over it (``eigenvalues``, ``logdet``, ``trace``) stay float64.
+    Everything is differentiable, in scale, shift and matrices; where a gradient passes through eigenvectors
+    (solves and roots of LowRank, and of Kronecker in its factors) the eigenvalues must be distinct.
+    """
+
+    @property
+    def T(self) -> Structured:
+        """The operator itself: it is symmetric."""
+        return self
+
+    def solve(self, b: Float[Tensor, "d *k"]) -> Float[Tensor, "d *k"]:
+        """The solution ``x`` of ``A x = b``.
+
+        Args:
+            b: A vector ``[d]`` or a block of columns ``[d, k]``, in the operator's dtype.
+
+        Returns:
+            ``x``, shaped as ``b``.
+
+        Raises:
+            NumericalError: ``A`` is not positive definite.
+        """
+        return on_columns(self._solve, check_operand(self, b, self.shape[0]).double()).to(self.dtype)
+
+    @abc.abstractmethod
+    def root(self) -> Operator:
+        """An operator ``R [d, r]`` with ``R Rᵀ = A``; ``R @ noise`` has covariance ``A``."""
+
+    @abc.abstractmethod
+    def inverse_root(self) -> Operator:
+        """An operator ``W [d, d]`` with ``W Wᵀ = A⁻¹``; ``W @ noise`` has covariance ``A⁻¹``."""
+
+    @abc.abstractmethod
+    def logdet(self) -> Float[Tensor, ""]:
+        """The natural logarithm of the determinant, float64."""
+
+    @abc.abstractmethod
+    def diagonal(self) -> Float[Tensor, "d"]:
+        """The diagonal entries."""
+
+    @abc.abstractmethod
+    def eigenvalues(self) -> Float[Tensor, "d"]:
+        """All ``d`` eigenvalues with their multiplicity, float64, in no promised order."""
+
+    def trace(self) -> Float[Tensor, ""]:
+        """The sum of the diagonal, float64."""
+        return self.diagonal().double().sum()
+
+    def scaled(self, c: float | Tensor) -> Structured:
+        """The operator ``c A``, sharing any factorisation that survives.
+
+        Args:
+            c: A finite scalar, not negative; gradients flow into a tensor.
+        """
+        if not _is_finite_scalar(c) or c < 0:
+            raise ConfigError("a finite scalar c >= 0 to scale by", f"{c}", "a positive number")
+        return self._scaled(c)
+
+    def shifted(self, s: float | Tensor) -> Structured:
+        """The operator ``A + s I``, sharing any factorisation that survives.
+
+        Args:
+            s: A finite scalar, such as a prior precision; gradients flow into a tensor.
+        """
+        if not _is_finite_scalar(s):
+            raise ConfigError("a finite scalar to shift by", f"{s}", "plus_diagonal for one value an entry")
+        return self._shifted(s)
+
+    def plus_diagonal(self, other: Diagonal) -> Structured:
+        """The sum ``A + D``, in a structure that is still exact.
+
+        Args:
+            other: The diagonal ``D``, such as a prior precision.
+
+        Raises:
+            ShapeError: ``D`` has another size or dtype.
+            UnsupportedError: The sum has no exact structure; the message says which prior to use instead.
+        """
+        if (other.shape, other.dtype) != (self.shape, self.dtype):
+            raise ShapeError(
+                f"a Diagonal of {self.shape[0]} entries, {self.dtype}", f"{other!r}", "one entry for each row"
+            )
+        return self._plus_diagonal(other)
+
+    @abc.abstractmethod
+    def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        """Solve for a checked block; float64 in and out, whatever the operator's dtype."""
+
+    @abc.abstractmethod
+    def _scaled(self, c: float | Tensor) -> Structured: ...
+
+    @abc.abstractmethod
+    def _shifted(self, s: float | Tensor) -> Structured: ...
+
+    @abc.abstractmethod
+    def _plus_diagonal(self, other: Diagonal) -> Structured: ...
+
+    def _in_float64(self, forward: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor]) -> FunctionOperator:
+        """A square operator in this one's dtype from products that work in float64."""
+
+        def cast(product: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+            return lambda block: product(block.double()).to(self.dtype)
+
+        return FunctionOperator(cast(forward), cast(adjoint), self.shape, self._like)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Diagonal(Structured):
+    """The matrix ``diag(values)``.
+
+    Args:
+        values: Diagonal entries ``[d]``, not negative; positive where ``solve`` and ``logdet`` are asked for.
+
+    Example:
+        >>> Diagonal(torch.tensor([1.0, 4.0])).solve(torch.tensor([1.0, 1.0])).tolist()
+        [1.0, 0.25]
+    """
+
+    values: Tensor
+
+    def __post_init__(self) -> None:
+        """Check the shape."""
+        check_shape(self.values, self.values.ndim == 1, "diagonal entries [d]", "matrix.diagonal()")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``d`` rows and columns."""
+        return (len(self.values), len(self.values))
+
+    @property
+    def constant(self) -> Float[Tensor, ""] | None:
+        """The value, float64, that all entries share; None where they differ. Its gradient spreads evenly."""
+        values = self.values.double()
+        return values.mean() if bool((values == values[0]).all()) else None
+
+    def root(self) -> Diagonal:
+        """``diag(√values)``."""
+        return Diagonal(nonnegative(self.values).sqrt())
+
+    def inverse_root(self) -> Diagonal:
+        """``diag(1/√values)``."""
+        return Diagonal(positive(self.values).rsqrt())
+
+    def logdet(self) -> Float[Tensor, ""]:
+        """``Σ log values``."""
+        return positive(self.values).double().log().sum()
+
+    def diagonal(self) -> Float[Tensor, "d"]:
+        """The entries themselves."""
+        return self.values
+
+    def eigenvalues(self) -> Float[Tensor, "d"]:
+        """The entries themselves, float64."""
+        return self.values.double()
+
+    @property
+    def _like(self) -> Tensor:
+        return self.values
+
+    def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        return self.values[:, None] * block
+
+    def _dense(self) -> Float[Tensor, "d d"]:
+        return torch.diag(self.values)
+
+    def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        return block / positive(self.values)[:, None]
+
+    def _scaled(self, c: float | Tensor) -> Diagonal:
+        return Diagonal(c * self.values)
+
+    def _shifted(self, s: float | Tensor) -> Diagonal:
+        return Diagonal(self.values + s)
+
+    def _plus_diagonal(self, other: Diagonal) -> Diagonal:
+        return Diagonal(self.values + other.values)
+
+
+def _is_finite_scalar(value: float | Tensor) -> bool:
+    number = torch.as_tensor(value)
+    return number.ndim == 0 and bool(number.isfinite())

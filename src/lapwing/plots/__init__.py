@@ -1,0 +1,16 @@
+"""One function a figure: each takes results, draws on ``ax`` and returns it.
+
+Nothing is shown and no global style is touched. Without ``ax`` a figure of its own is made, outside pyplot's
+list: ``ax.figure.savefig("name.png")`` writes it, a cell that ends in ``ax.figure`` shows it. Colours are
+those of Okabe & Ito (2008), distinct to colour-blind readers; hatches and line styles tell them apart in
+print.
+"""
+
+from __future__ import annotations
+
+from lapwing.plots.calibration import plot_reliability
+from lapwing.plots.detection import plot_confidence, plot_rejection
+from lapwing.plots.evidence import plot_evidence
+from lapwing.plots.regression import plot_band
+
+__all__ = ["plot_band", "plot_confidence", "plot_evidence", "plot_rejection", "plot_reliability"]

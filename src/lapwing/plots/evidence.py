@@ -1,0 +1,69 @@
+"""The evidence trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from lapwing.errors import DataError
+from lapwing.plots.canvas import BLUE, ORANGE, axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@runtime_checkable
+class Step(Protocol):
+    """What a step of tuning must know to be drawn."""
+
+    @property
+    def log_marginal(self) -> float:
+        """Log evidence, nats."""
+        ...
+
+    @property
+    def prior_precision(self) -> float | Sequence[float] | Tensor:
+        """Prior precision: one number, or one a group of parameters."""
+        ...
+
+
+def plot_evidence(trace: Sequence[Step], *, ax: Axes | None = None, **kw: Any) -> Axes:
+    """Evidence trace: log evidence at each step of tuning and, on a second axis, the prior precisions.
+
+    Args:
+        trace: Steps with ``log_marginal`` (nats) and ``prior_precision`` (one number, or one a group).
+        ax: Where to draw; ``None`` makes a figure.
+        **kw: Passed on to ``Axes.plot`` for the evidence.
+
+    Returns:
+        The axes of the evidence; those of the precisions are the last of ``ax.figure.axes``.
+
+    Raises:
+        DataError: The trace has no steps.
+        ConfigError: ``matplotlib`` is not installed.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> trace = [SimpleNamespace(log_marginal=-9.0 + k, prior_precision=1.0 + k) for k in range(3)]
+        >>> plot_evidence(trace).get_ylabel()
+        'log evidence / nats'
+    """
+    if not trace:
+        raise DataError("a trace of at least one step", "none", "lw.tune(posterior), which records its steps")
+    precisions = torch.stack([torch.as_tensor(step.prior_precision).double().flatten() for step in trace])
+    groups = precisions.shape[1]
+    ax = axes(ax, 6.0, 3.6)
+    twin = ax.twinx()
+    kw = {"color": BLUE, "marker": "o", "markersize": 4, "linewidth": 1.5} | kw
+    ax.plot(range(len(trace)), [float(step.log_marginal) for step in trace], **kw)
+    twin.plot(precisions.numpy(force=True), color=ORANGE, linestyle="--", marker="s", markersize=3, linewidth=1)
+    twin.set_yscale("log")
+    twin.spines["top"].set_visible(False)
+    twin.set_ylabel("prior precision" if groups == 1 else f"prior precisions, {groups} groups", color=ORANGE)
+    ax.set_ylabel("log evidence / nats", color=kw["color"])
+    ax.set_xlabel("step")
+    ax.locator_params(axis="x", integer=True)
+    return ax

@@ -1,0 +1,249 @@
+"""What every posterior answers."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.curvature.layers import Survey
+from lapwing.curvature.network import Network
+from lapwing.curvature.sums import Totals
+from lapwing.data import Batch, check_finite, count, place
+from lapwing.errors import DataError, UnsupportedError
+from lapwing.evidence import Complexity, Evidence
+from lapwing.likelihoods import Gaussian, Likelihood
+from lapwing.predictive import Draws, JointMoments, Link, Moments, Predictive, predictive
+from lapwing.predictive.links import SAMPLES
+from lapwing.priors import Prior
+from lapwing.types import Inputs
+
+P = TypeVar("P", bound="Posterior")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of tuning.
+
+    Args:
+        log_marginal: Log evidence, nats.
+        prior_precision: Precision of each group.
+        noise_precision: Noise precision of a Gaussian likelihood (of its first output); ``None`` for others.
+        effective_dimension: Directions the data determined at these values.
+        validation_nll: Negative log predictive density of a held-out example, nats, where that was measured.
+    """
+
+    log_marginal: float
+    prior_precision: tuple[float, ...]
+    noise_precision: float | None
+    effective_dimension: float
+    validation_nll: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior(abc.ABC):
+    """A Gaussian around a trained network.
+
+    Args:
+        network: The network.
+        survey: What is known of its layers.
+        likelihood: p(y | f), with the noise it has now.
+        prior: p(θ), with the precision it has now.
+        totals: Sums over the training data at the trained weights.
+        fitted: The likelihood with which the curvature was computed.
+        trace: Steps of tuning, oldest first.
+    """
+
+    network: Network
+    survey: Survey
+    likelihood: Likelihood
+    prior: Prior
+    totals: Totals
+    fitted: Likelihood
+    trace: tuple[Step, ...]
+
+    def predict(
+        self,
+        x: Inputs,
+        link: Link = "probit",
+        *,
+        joint: bool = False,
+        linearised: bool = True,
+        samples: int = SAMPLES,
+        generator: torch.Generator | None = None,
+    ) -> Predictive:
+        """Predictive distribution of the targets at ``x``.
+
+        The linearised predictive ``f ~ N(f(x), J Λ⁻¹ Jᵀ)`` (Immer et al. 2021, equation 7), passed through the link.
+
+        Args:
+            x: Inputs of n examples, as the network takes them.
+            link: For classes, how the logits' uncertainty is averaged: ``"probit"``, ``"bridge"`` or ``"mc"``.
+            joint: Whether to return the covariance between the examples too, ``[n, c, n, c]``.
+            linearised: Whether the network is taken as linear in its weights; ``False`` averages networks with
+                drawn weights.
+            samples: Draws, where the link or the network need them.
+            generator: Source of randomness for them.
+
+        Returns:
+            ``Classification`` with ``probs [n, c]``, ``Regression`` with ``mean``, ``std`` (noise included) and
+            ``outputs`` (noise left out), ``MultiLabel`` or ``Counts``.
+
+        Raises:
+            DataError: If there are no inputs, or they are not finite.
+            MismatchError: If the network was written to since the fit.
+
+        Cost:
+            Linearised: a forward and c backward passes through the activations. Otherwise ``samples`` forward passes.
+
+        Example:
+            >>> import lapwing as lw
+            >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(20, 2), torch.randint(0, 3, (20,))
+            >>> posterior = lw.Laplace(lw.Categorical()).fit(model, (x, y))
+            >>> posterior.predict(x[:4]).probs.shape
+            torch.Size([4, 3])
+        """
+        inputs = self._inputs(x)
+        with torch.no_grad():
+            if not linearised:
+                outputs = Draws(self._network_draws(inputs, samples, generator))
+            elif joint:
+                outputs = self._joint_moments(inputs)
+            else:
+                outputs = self._moments(inputs)
+            return predictive(self.likelihood, outputs, link, samples=samples, generator=generator)
+
+    def sample_functions(
+        self, x: Inputs, samples: int = 1, *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "s n *event c"]:
+        """Draws of the outputs at ``x``, jointly over its examples.
+
+        Args:
+            x: Inputs of n examples.
+            samples: Draws s.
+            generator: Source of randomness.
+
+        Cost:
+            The joint covariance of all outputs of ``x``, and its root.
+        """
+        with torch.no_grad():
+            return self._joint_moments(self._inputs(x)).sample(samples, generator=generator)
+
+    def log_marginal(self) -> float:
+        """Log evidence log p(y) of the Laplace approximation at the trained weights, nats, all constants included.
+
+        ``log p(y | θ*) + log p(θ*) + d/2 log 2π - ½ log det Λ`` (MacKay 1992; Immer et al. 2021, equation 9).
+
+        Cost:
+            One factorisation of the curvature, kept for the next call. No data.
+        """
+        return float(self.evidence.log_marginal(self.precisions, self.scale))
+
+    def effective_dimension(self) -> float:
+        """Directions of weight space that the data determined, ``γ = d - tr(A Λ⁻¹)`` (MacKay 1992)."""
+        return float(self.evidence.effective_dimensions(self.precisions, self.scale).sum())
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The evidence as a function of prior precision and noise."""
+        layout = self.network.uncertain
+        group, groups = self.prior.groups(layout)
+        group = group.to(self.network.like.device)
+        weights = self.network.weights.double()
+        zeros = weights.new_zeros(groups)
+        noisy = isinstance(self.fitted, Gaussian)
+        return Evidence(
+            complexity=self._complexity(),
+            square_norms=zeros.index_add(0, group, weights.square()),
+            sizes=zeros.index_add(0, group, torch.ones_like(weights)),
+            nll=self.totals.nll,
+            misfit=self.totals.misfit if noisy else 0.0,
+            observations=self.totals.observations if noisy else 0,
+        )
+
+    def with_choices(self: P, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> P:
+        """The posterior with another prior and noise: the curvature is reused, nothing is fitted again.
+
+        Args:
+            prior: The new prior.
+            likelihood: The fitted likelihood, with another noise precision.
+            steps: What tuning did, to be added to the trace.
+
+        Raises:
+            UnsupportedError: If the likelihood differs from the fitted one by more than a factor of its noise.
+        """
+        check_noise(likelihood, self.fitted)
+        changed = replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
+        if type(prior) is type(self.prior) and "evidence" in self.__dict__:
+            object.__setattr__(changed, "evidence", self.evidence)
+        return changed
+
+    @property
+    def noise_scale(self) -> float:
+        """Noise precision now, relative to the one the curvature was computed with."""
+        if isinstance(self.likelihood, Gaussian) and isinstance(self.fitted, Gaussian):
+            return first(self.likelihood.precision) / first(self.fitted.precision)
+        return 1.0
+
+    @property
+    def precisions(self) -> Float[Tensor, " g"]:
+        """Prior precision of each group, float64."""
+        return self.prior.precisions(self.network.uncertain).to(self.network.like.device)
+
+    @property
+    def scale(self) -> Float[Tensor, ""]:
+        """``noise_scale`` as a tensor, float64."""
+        return torch.tensor(self.noise_scale, dtype=torch.float64, device=self.network.like.device)
+
+    def _inputs(self, x: Inputs) -> Inputs:
+        self.network.check_unchanged()
+        inputs = place(x, self.network.like)
+        if not count(inputs):
+            raise DataError("at least one example", "none", "x[None] for a single example")
+        check_finite(Batch(inputs, torch.zeros(0)))
+        return inputs
+
+    @abc.abstractmethod
+    def _complexity(self) -> Complexity: ...
+
+    @abc.abstractmethod
+    def _moments(self, inputs: Inputs) -> Moments: ...
+
+    @abc.abstractmethod
+    def _joint_moments(self, inputs: Inputs) -> JointMoments: ...
+
+    @abc.abstractmethod
+    def _network_draws(
+        self, inputs: Inputs, samples: int, generator: torch.Generator | None
+    ) -> Float[Tensor, "s n *event c"]: ...
+
+
+def check_noise(likelihood: Likelihood, fitted: Likelihood) -> None:
+    """Refuses a likelihood that the curvature was not computed with, up to one factor of its noise precision.
+
+    Raises:
+        UnsupportedError: If it is another.
+    """
+    same = likelihood == fitted
+    if isinstance(likelihood, Gaussian) and isinstance(fitted, Gaussian):
+        now, then = (torch.tensor(it.precision, dtype=torch.float64) for it in (likelihood, fitted))
+        ratios = torch.outer(now.view(-1), 1 / then.view(-1))
+        factors = ratios.diagonal() if ratios.shape[0] == ratios.shape[1] else ratios
+        same = replace(likelihood, precision=fitted.precision) == fitted
+        same = same and bool(factors.max() <= (1 + 1e-9) * factors.min())
+    if not same:
+        raise UnsupportedError(
+            "the fitted likelihood, its noise precision changed by one factor for all outputs",
+            f"{likelihood} for a posterior fitted with {fitted}",
+            "fitting again with this likelihood",
+        )
+
+
+def first(precision: float | tuple[float, ...]) -> float:
+    """The noise precision of the first output."""
+    return precision[0] if isinstance(precision, tuple) else precision

@@ -1,0 +1,87 @@
+"""A Gaussian over the weights whose precision is any structured operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing import probes
+from lapwing.curvature.sums import Held
+from lapwing.curvature.variance import Propagation
+from lapwing.errors import ConfigError
+from lapwing.evidence import Complexity, Shift, complexity_of
+from lapwing.posteriors.base import Posterior
+from lapwing.predictive import JointMoments, Moments
+from lapwing.types import Inputs, Params
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class WeightPosterior(Posterior):
+    """N(θ*, Λ⁻¹) with Λ = s G + A: curvature G at the trained weights θ*, prior precision A, noise s.
+
+    Args:
+        held: The curvature G.
+    """
+
+    held: Held
+
+    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+        """Draws of the uncertain weights, one flat vector a row.
+
+        Args:
+            samples: Draws s.
+            generator: Source of randomness.
+
+        Returns:
+            ``θ* + W ε`` with ``W Wᵀ = Λ⁻¹`` and standard normal ε.
+        """
+        noise = probes.gaussian((self.network.size, samples), like=self.network.like, generator=generator)
+        return self.network.weights + (self.precision.operator.inverse_root() @ noise).mT
+
+    def params(self, weights: Float[Tensor, " d"]) -> Params:
+        """One draw as named parameters, ready for ``torch.func.functional_call``."""
+        return self.network.with_weights(weights)
+
+    @cached_property
+    def precision(self) -> Held:
+        """The posterior precision Λ."""
+        prior = self.prior.operator(self.network.uncertain, self.network.like)
+        curvature = self.held.operator if self.noise_scale == 1.0 else self.held.operator.scaled(self.noise_scale)
+        return Held(curvature.plus_diagonal(prior), self.held.partition)
+
+    @cached_property
+    def shift(self) -> Shift | None:
+        """How the mode of the linear model moves with the hyper-parameters; ``None`` where no score was kept."""
+        if self.totals.score is None:
+            return None
+        group = self.prior.groups(self.network.uncertain)[0].to(self.network.like.device)
+        return Shift(self.held.operator, self.totals.score, self.network.weights, group)
+
+    def _complexity(self) -> Complexity:
+        return complexity_of(self.held.operator, self.prior.groups(self.network.uncertain)[0])
+
+    @cached_property
+    def _propagation(self) -> Propagation:
+        return Propagation(self.network, self.survey, self.likelihood, self.precision)
+
+    def _moments(self, inputs: Inputs) -> Moments:
+        return Moments(*self._propagation.moments(inputs))
+
+    def _joint_moments(self, inputs: Inputs) -> JointMoments:
+        mean, covariance = self._propagation.joint(inputs)
+        return JointMoments(mean, covariance.view(*mean.shape, *mean.shape))
+
+    def _network_draws(
+        self, inputs: Inputs, samples: int, generator: torch.Generator | None
+    ) -> Float[Tensor, "s n *event c"]:
+        if samples < 1:
+            raise ConfigError("at least one draw of the weights", f"samples={samples}", "samples=32")
+        draws = self.sample(samples, generator=generator)
+        outputs = [self.network(inputs, self.params(draw)) for draw in draws]
+        return torch.stack([self.likelihood.canonical(f) for f in outputs])

@@ -1,0 +1,158 @@
+"""The one entry: from a likelihood and what is known of the outputs to a predictive distribution."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from lapwing.errors import ConfigError, NumericalError, UnsupportedError
+from lapwing.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Likelihood,
+    Poisson,
+)
+from lapwing.likelihoods.heteroscedastic import split
+from lapwing.predictive.classification import Classification, MultiLabel
+from lapwing.predictive.joint import Draws, JointMoments
+from lapwing.predictive.links import MAX_BYTES, SAMPLES, laplace_bridge, monte_carlo, probit, probit_binary
+from lapwing.predictive.moments import Moments
+from lapwing.predictive.regression import Counts, Regression
+
+Link: TypeAlias = Literal["probit", "bridge", "mc"]
+"""How the logits' uncertainty is averaged out: probit approximation, Laplace bridge, or Monte Carlo."""
+
+Outputs: TypeAlias = Moments | JointMoments | Draws
+"""What is known of a network's outputs."""
+
+Predictive: TypeAlias = Classification | MultiLabel | Regression | Counts
+"""A distribution of targets."""
+
+
+def predictive(
+    likelihood: Likelihood,
+    outputs: Outputs,
+    link: Link = "probit",
+    *,
+    samples: int = SAMPLES,
+    max_bytes: int = MAX_BYTES,
+    generator: torch.Generator | None = None,
+) -> Predictive:
+    """The distribution of targets p(y) = ∫ p(y | f) p(f) df at each position.
+
+    Gaussian and Poisson targets have closed forms and take no link; a Gaussian whose noise depends on the
+    input is matched by its mean and variance. Draws are averaged as they are, whatever the link.
+
+    Args:
+        likelihood: p(y | f).
+        outputs: What is known of f, in canonical form ``[n, *event, c]``. Joint outputs give the same
+            probabilities and coherent samples.
+        link: For classes and labels, how the uncertainty is averaged out.
+        samples: Draws for ``link="mc"``.
+        max_bytes: Memory for those draws.
+        generator: Source of randomness for them; ``None`` draws from PyTorch's global one.
+
+    Returns:
+        ``Classification`` for Categorical, ``MultiLabel`` for Bernoulli, ``Regression`` for the Gaussians,
+        ``Counts`` for Poisson.
+
+    Raises:
+        ConfigError: If the link is not one of the three.
+        UnsupportedError: If the link does not exist for this likelihood.
+        NumericalError: If the covariance is not positive semi-definite, or expected rates overflow.
+
+    Example:
+        >>> moments = Moments(torch.tensor([[2.0, 0.0]]), 4 * torch.eye(2).expand(1, 2, 2))
+        >>> predictive(Categorical(), moments).probs
+        tensor([[0.7768, 0.2232]])
+    """
+    if link not in get_args(Link):
+        raise ConfigError(f"a link that is one of {', '.join(get_args(Link))}", f"{link!r}", "'probit'")
+    match likelihood:
+        case Categorical() | Bernoulli():
+            return _labels(likelihood, outputs, link, samples, max_bytes, generator)
+        case Gaussian():
+            return Regression(outputs, 1 / likelihood.precisions(outputs.mean))
+        case HeteroscedasticGaussian():
+            return _heteroscedastic(outputs)
+        case Poisson():
+            return _counts(outputs)
+        case _:
+            raise UnsupportedError(
+                "a likelihood of lapwing.likelihoods",
+                type(likelihood).__name__,
+                "Categorical, Bernoulli, Gaussian, HeteroscedasticGaussian or Poisson",
+            )
+
+
+def _labels(
+    likelihood: Categorical | Bernoulli,
+    outputs: Outputs,
+    link: Link,
+    samples: int,
+    max_bytes: int,
+    generator: torch.Generator | None,
+) -> Classification | MultiLabel:
+    many = isinstance(likelihood, Bernoulli)
+    kind = MultiLabel if many else Classification
+    if isinstance(outputs, Draws):
+        probs = likelihood.mean(outputs.values)
+        return kind(outputs, probs.mean(0), _stderr(probs))
+    moments = outputs.marginal()
+    if link == "mc":
+        return kind(
+            outputs,
+            *monte_carlo(moments, samples, link=likelihood.mean, max_bytes=max_bytes, generator=generator),
+        )
+    if link == "bridge":
+        if many:
+            raise UnsupportedError(
+                "link 'probit' or 'mc' for Bernoulli",
+                "link 'bridge', which for a single logit is the sigmoid of its mean",
+                "'probit'",
+            )
+        return kind(outputs, laplace_bridge(moments))
+    return kind(outputs, probit_binary(moments) if many else probit(moments))
+
+
+def _heteroscedastic(outputs: Outputs) -> Regression:
+    size = split(outputs.mean)[0].shape[-1]
+    log_variances = outputs.select(slice(size, None))
+    if isinstance(log_variances, Draws):
+        noise = log_variances.values.exp().mean(0)
+    else:
+        noise = _expected_exp(log_variances, "noise variances")
+    return Regression(outputs.select(slice(size)), noise)
+
+
+def _counts(outputs: Outputs) -> Counts:
+    if isinstance(outputs, Draws):
+        rates = Draws(outputs.values.exp())
+        return Counts(outputs, rates.mean, rates.covariance)
+    mean = _expected_exp(outputs, "rates")
+    if isinstance(outputs, JointMoments):
+        products = torch.outer(mean.reshape(-1), mean.reshape(-1)).reshape(outputs.covariance.shape)
+    else:
+        products = mean[..., :, None] * mean[..., None, :]
+    return Counts(outputs, mean, products * torch.expm1(outputs.covariance))
+
+
+def _expected_exp(moments: Moments | JointMoments, what: str) -> Tensor:
+    """E e^f = e^(m + v/2) for Gaussian f."""
+    mean = torch.exp(moments.mean + 0.5 * moments.variance)
+    if not bool(torch.isfinite(mean).all()):
+        raise NumericalError(
+            f"finite expected {what} exp(mean + variance / 2)",
+            f"an exponent of {float((moments.mean + 0.5 * moments.variance).max()):g}",
+            "a larger prior precision, or float64",
+        )
+    return mean
+
+
+def _stderr(values: Tensor) -> Tensor | None:
+    s = values.shape[0]
+    return values.std(0) / s**0.5 if s > 1 else None

@@ -1,0 +1,145 @@
+"""The predictive distribution of real targets and of counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing import probes
+from lapwing.errors import ConfigError
+from lapwing.predictive.joint import Draws, JointMoments
+from lapwing.predictive.moments import Moments
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """Real targets: uncertain outputs plus Gaussian observation noise.
+
+    Args:
+        outputs: What is known of the outputs; ``outputs.variance`` is without noise.
+        noise: Variance of the observation noise, ``[c]`` or ``[n, *event, c]``.
+
+    Example:
+        >>> p = Regression(Moments(torch.zeros(1, 1), 9 * torch.ones(1, 1, 1)), noise=torch.tensor([16.0]))
+        >>> p.std, p.outputs.std
+        (tensor([[5.]]), tensor([[3.]]))
+    """
+
+    outputs: Moments | JointMoments | Draws
+    noise: Tensor
+
+    @property
+    def mean(self) -> Float[Tensor, "*batch c"]:
+        """Expected target, ``[n, *event, c]``."""
+        return self.outputs.mean
+
+    @property
+    def variance(self) -> Float[Tensor, "*batch c"]:
+        """Variance of the target, noise included, ``[n, *event, c]``."""
+        return self.outputs.variance + self.noise
+
+    @property
+    def std(self) -> Float[Tensor, "*batch c"]:
+        """Standard deviation of the target, noise included, ``[n, *event, c]``."""
+        return self.variance.sqrt()
+
+    @property
+    def covariance(self) -> Tensor:
+        """Covariance with noise: ``[n, *event, c, c]``, or of the whole batch for joint outputs."""
+        return plus_diagonal(self.outputs.covariance, self.noise.expand(self.mean.shape))
+
+    def interval(
+        self, level: float = 0.95, *, noise: bool = True
+    ) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch c"]]:
+        """Central interval that holds the target with the given probability, mean ± z std.
+
+        Args:
+            level: Probability, between 0 and 1.
+            noise: Whether to include observation noise; without it the interval is the noiseless output's.
+
+        Returns:
+            Lower and upper ends, ``[n, *event, c]`` each.
+
+        Raises:
+            ConfigError: If ``level`` is not between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise ConfigError("a level between 0 and 1", f"level={level}", "level=0.95")
+        z = torch.special.ndtri(torch.tensor(0.5 * (1 + level), dtype=torch.float64)).item()
+        half = z * (self.std if noise else self.outputs.std)
+        return self.mean - half, self.mean + half
+
+    def sample(
+        self, k: int, *, noise: bool = True, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "k *batch c"]:
+        """Drawn targets ``[k, n, *event, c]``, or outputs without noise.
+
+        Args:
+            k: Number of draws; coherent over the batch where ``outputs`` are joint.
+            noise: Whether to add observation noise.
+            generator: Source of randomness; ``None`` draws from PyTorch's global one.
+        """
+        values = self.outputs.sample(k, generator=generator)
+        if not noise:
+            return values
+        return values + probes.gaussian(values.shape, like=values, generator=generator) * self.noise.sqrt()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """Counts whose rate e^f is uncertain.
+
+    Args:
+        log_rates: What is known of the outputs f.
+        mean: Expected count, the expected rate E e^f, ``[n, *event, c]``.
+        rate_covariance: Covariance of the rates e^f, shaped as that of ``log_rates``.
+
+    Example:
+        >>> Counts(Moments.certain(torch.zeros(1, 1)), torch.ones(1, 1), torch.zeros(1, 1, 1)).variance
+        tensor([[1.]])
+    """
+
+    log_rates: Moments | JointMoments | Draws
+    mean: Float[Tensor, "*batch c"]
+    rate_covariance: Tensor
+
+    @property
+    def covariance(self) -> Tensor:
+        """Covariance of the counts, diag(mean) + rate covariance (law of total variance)."""
+        return plus_diagonal(self.rate_covariance, self.mean)
+
+    @property
+    def variance(self) -> Float[Tensor, "*batch c"]:
+        """Variance of the counts, ``[n, *event, c]``."""
+        size = self.mean.numel()
+        if self.rate_covariance.ndim == 2 * self.mean.ndim:
+            return self.covariance.reshape(size, size).diagonal().reshape(self.mean.shape)
+        return self.covariance.diagonal(dim1=-2, dim2=-1)
+
+    @property
+    def std(self) -> Float[Tensor, "*batch c"]:
+        """Standard deviation of the counts, ``[n, *event, c]``."""
+        return self.variance.sqrt()
+
+    def sample(
+        self, k: int, *, noise: bool = True, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "k *batch c"]:
+        """Drawn counts ``[k, n, *event, c]``, or rates unless ``noise``; see ``Regression.sample``."""
+        rates = self.log_rates.sample(k, generator=generator).exp()
+        if not noise:
+            return rates
+        device = generator.device if generator is not None else torch.device("cpu")
+        return torch.poisson(rates.to(device), generator=generator).to(rates)
+
+
+def plus_diagonal(covariance: Tensor, values: Float[Tensor, "*batch c"]) -> Tensor:
+    """Covariance ``[*batch, c, c]``, or joint ``[*batch, c, *batch, c]``, plus a diagonal."""
+    if covariance.ndim == 2 * values.ndim:
+        return covariance + torch.diag(values.reshape(-1)).reshape(covariance.shape)
+    return covariance + torch.diag_embed(values)

@@ -1,0 +1,164 @@
+"""Saving and loading a posterior."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lapwing.curvature.sums import Held
+from lapwing.errors import DataError, UnsupportedError
+from lapwing.laplace import unwrapped
+from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
+from lapwing.store.archive import Json, Tensors, read_header, read_tensors, write
+from lapwing.store.binding import bound, check_parameters, network_state
+from lapwing.store.operators import operator_from, operator_state
+from lapwing.store.records import (
+    inputs_from,
+    inputs_state,
+    likelihood_from,
+    likelihood_state,
+    prior_from,
+    prior_state,
+    survey_from,
+    survey_state,
+    totals_from,
+    totals_state,
+    trace_from,
+    trace_state,
+)
+
+
+def save(posterior: Posterior, path: str | PathLike[str]) -> None:
+    """Writes a posterior to a file, without its network: save that as you always do.
+
+    The file is safetensors with a JSON header and holds no code. It is written beside ``path`` and then moved there, so
+    that an interruption leaves the old file. The same posterior gives the same bytes.
+
+    Args:
+        posterior: Any posterior.
+        path: The file; one already there is replaced. ``.safetensors`` is the usual ending.
+
+    Raises:
+        ConfigError: If the directory does not exist.
+        MismatchError: If the network was written to since the fit.
+        UnsupportedError: If the posterior holds what no file can: an operator or likelihood that is not lapwing's, or
+            training inputs that are no tensors or plain values.
+
+    Cost:
+        The curvature's bytes on disk. A posterior over functions holds its training inputs, and so does its file.
+
+    Example:
+        >>> import tempfile, lapwing as lw
+        >>> from lapwing.store import load, save
+        >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(20, 2), torch.randint(0, 3, (20,))
+        >>> posterior = lw.Laplace(lw.Categorical()).fit(model, (x, y))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(posterior, f"{folder}/model.safetensors")
+        ...     again = load(f"{folder}/model.safetensors", model)
+        >>> again.log_marginal() == posterior.log_marginal()
+        True
+    """
+    posterior.network.check_unchanged()
+    tensors = Tensors()
+    header = {
+        "versions": {"lapwing": installed(), "torch": str(torch.__version__)},
+        "posterior": type(posterior).__name__,
+        "likelihood": likelihood_state(posterior.likelihood),
+        "fitted": likelihood_state(posterior.fitted),
+        "prior": prior_state(posterior.prior, tensors),
+        "network": network_state(posterior.network, tensors),
+        "survey": survey_state(posterior.survey),
+        "totals": totals_state(posterior.totals, tensors),
+        "trace": trace_state(posterior.trace, tensors),
+        **held_state(posterior, tensors),
+    }
+    write(Path(path), header, tensors)
+
+
+def load(path: str | PathLike[str], model: nn.Module) -> Posterior:
+    """The posterior of a file, around the network it was fitted to.
+
+    It predicts, samples and scores itself as the saved one did, to the last bit on the same machine, and can be tuned
+    further.
+
+    Args:
+        path: The file.
+        model: The network, its weights as they were; left as it is. The posterior is put on its device.
+
+    Raises:
+        DataError: If the file is damaged, not lapwing's, or of a schema newer than this lapwing.
+        FileNotFoundError: If there is none.
+        MismatchError: If the network has other parameters, by name, shape or dtype, or other weights, by fingerprint.
+
+    Cost:
+        Reading the file, and hashing it and the network. Factorisations are computed again when first asked for.
+    """
+    header = read_header(path)
+    module = unwrapped(model)
+    check_parameters(header["network"], module)
+    tensors = read_tensors(Path(path), header)
+    network = bound(header["network"], tensors, module)
+    device = network.like.device
+    common: dict[str, Any] = {
+        "network": network,
+        "survey": survey_from(header["survey"]),
+        "likelihood": likelihood_from(header["likelihood"]),
+        "prior": prior_from(header["prior"], tensors),
+        "totals": totals_from(header["totals"], tensors, device),
+        "fitted": likelihood_from(header["fitted"]),
+        "trace": trace_from(header["trace"], tensors),
+    }
+    return posterior_from(header, tensors, device, common)
+
+
+def held_state(posterior: Posterior, tensors: Tensors) -> Json:
+    """What one kind of posterior holds and others do not."""
+    match posterior:
+        case WeightPosterior():
+            operator = operator_state(posterior.held.operator, "curvature", tensors)
+            return {"curvature": {"operator": operator, "partition": posterior.held.partition}}
+        case FunctionPosterior():
+            return {
+                "inputs": inputs_state(posterior.inputs, "inputs", tensors),
+                "cotangents": tensors.put("cotangents", posterior.cotangents),
+                "grams": tensors.put("grams", posterior.grams),
+            }
+        case _:
+            raise UnsupportedError(
+                "a WeightPosterior or a FunctionPosterior",
+                type(posterior).__name__,
+                "a posterior that Laplace.fit returned",
+            )
+
+
+def posterior_from(header: Json, tensors: Tensors, device: torch.device, common: dict[str, Any]) -> Posterior:
+    """The posterior of a header; ``common`` is what every kind has."""
+    match header["posterior"]:
+        case "WeightPosterior":
+            curvature = header["curvature"]
+            partition = tuple(tuple(names) for names in curvature["partition"])
+            return WeightPosterior(
+                **common, held=Held(operator_from(curvature["operator"], tensors, device), partition)
+            )
+        case "FunctionPosterior":
+            return FunctionPosterior(
+                **common,
+                inputs=inputs_from(header["inputs"], tensors, device),
+                cotangents=tensors.get(header["cotangents"], device),
+                grams=tensors.get(header["grams"], device),
+            )
+        case kind:
+            raise DataError("a kind of posterior this lapwing has", f"'{kind}'", "the lapwing that wrote the file")
+
+
+def installed() -> str:
+    """The version of this lapwing; 0.0.0 where it runs from its sources without being installed."""
+    try:
+        return version("lapwing")
+    except PackageNotFoundError:
+        return "0.0.0"

@@ -1,0 +1,210 @@
+"""How the posterior is held, and what it takes to compute it in that form."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from lapwing.curvature.dense import DenseSum
+from lapwing.curvature.diagonal import DiagonalSum
+from lapwing.curvature.ggn import Curvature, Hessian
+from lapwing.curvature.gram import TangentKernel
+from lapwing.curvature.hessian import HessianProduct
+from lapwing.curvature.kfac import Bias, KroneckerSum, Sharing
+from lapwing.curvature.layers import Survey
+from lapwing.curvature.network import Network
+from lapwing.curvature.sums import Held, Sum, Tally, Totals, chunk_size, sweep, visit
+from lapwing.data import Batch, Data, concatenated
+from lapwing.errors import TooLargeError, UnsupportedError
+from lapwing.likelihoods import Likelihood
+from lapwing.linalg import Dense
+from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
+from lapwing.priors import DiagonalPrior, Prior
+from lapwing.types import Inputs
+
+logger = logging.getLogger(__name__)
+
+View: TypeAlias = Literal["auto", "weights", "functions"]
+
+AUTO_FULL = 2000
+"""Most weights for which ``Auto`` picks the full matrix: its eigendecomposition takes seconds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Everything a structure needs to compute a posterior."""
+
+    network: Network
+    survey: Survey
+    data: Data
+    likelihood: Likelihood
+    prior: Prior
+    curvature: Curvature
+    generator: torch.Generator | None
+
+    def summed(self, total: Sum) -> WeightPosterior:
+        """A posterior over the weights from one sweep over the data."""
+        setting = (self.network, self.survey, self.data, self.likelihood, self.curvature)
+        totals = sweep(*setting, total, generator=self.generator)
+        return self.posterior(totals, total.result())
+
+    def posterior(self, totals: Totals, held: Held) -> WeightPosterior:
+        """The posterior over the weights with this curvature."""
+        setting = (self.network, self.survey, self.likelihood, self.prior)
+        return WeightPosterior(*setting, totals, self.likelihood, (), held)
+
+
+@final
+@dataclass(frozen=True)
+class Full:
+    """The whole covariance, in whichever view is cheaper: d × d over the weights, or nc × nc over the training outputs.
+
+    Args:
+        view: ``"weights"``, ``"functions"``, or ``"auto"`` for the smaller matrix.
+        max_bytes: Largest matrix it will make.
+
+    Raises:
+        TooLargeError: If the matrix would be larger; nothing is computed.
+
+    Cost:
+        Weights: ``n c d²`` to sum, ``d³`` once. Functions: ``(n c)² d`` or less, ``(n c)³`` once, and a pass over the
+        training data for every prediction.
+    """
+
+    view: View = "auto"
+    max_bytes: int = 2**32
+
+    def fit(self, task: Task) -> Posterior:
+        """The posterior of a task in this structure."""
+        d = task.network.size
+        if self.view == "weights":
+            return self._weights(task, d)
+        batches = list(task.data)
+        rows = sum(len(batch) for batch in batches) * task.survey.output.numel()
+        if self.view == "functions" or rows < d:
+            return self._functions(task, batches, rows)
+        return self._weights(task, d)
+
+    def _weights(self, task: Task, d: int) -> Posterior:
+        self._check(d, task, "d × d over the weights")
+        return self._exact(task) if isinstance(task.curvature, Hessian) else task.summed(DenseSum(task.network))
+
+    def _exact(self, task: Task) -> Posterior:
+        """The posterior with the exact Hessian, refused where that and the prior are not positive definite."""
+        tally = Tally(task.likelihood)
+        size = chunk_size(task.network, task.survey, task.likelihood, task.curvature)
+        for forward, f, y in visit(task.network, task.survey, task.data, task.likelihood, size):
+            tally.add(forward, f, y)
+        matrix = HessianProduct(task.network, task.likelihood, task.data).dense(self.max_bytes)
+        posterior = task.posterior(tally.totals(), Held(Dense((matrix + matrix.mT) / 2)))
+        posterior.precision.operator.logdet()
+        return posterior
+
+    def _functions(self, task: Task, batches: list[Batch], rows: int) -> Posterior:
+        if isinstance(task.prior, DiagonalPrior):
+            raise UnsupportedError(
+                "an Isotropic or Layerwise prior in function space", "one precision a weight", "Full(view='weights')"
+            )
+        groups = task.prior.groups(task.network.uncertain)[1]
+        self._check(rows, task, "nc × nc over the training outputs", groups)
+        inputs, cotangents, totals = self._record(task, batches)
+        kernel = TangentKernel(task.network, task.survey, task.likelihood)
+        group = task.prior.groups(task.network.uncertain)[0].to(task.network.like.device)
+        variances = [(group == g).to(task.network.like) for g in range(groups)]
+        grams = torch.stack([kernel.training_gram(inputs, cotangents, variance) for variance in variances])
+        return FunctionPosterior(
+            task.network,
+            task.survey,
+            task.likelihood,
+            task.prior,
+            totals,
+            task.likelihood,
+            (),
+            inputs,
+            cotangents,
+            grams,
+        )
+
+    def _record(self, task: Task, batches: list[Batch]) -> tuple[Inputs, Tensor, Totals]:
+        """Training inputs, the cotangents that make them rows, and sums over the data."""
+        tally = Tally(task.likelihood)
+        size = chunk_size(task.network, task.survey, task.likelihood, task.curvature)
+        inputs, cotangents = [], []
+        read = Data([(batch.inputs, batch.targets) for batch in batches], like=task.network.like)
+        for forward, f, y in visit(task.network, task.survey, read, task.likelihood, size):
+            blocks = task.curvature.cotangents(task.likelihood, f, y, generator=task.generator)
+            inputs.append(forward.inputs)
+            cotangents.append(torch.cat(list(blocks)))
+            tally.add(forward, f, y)
+        return concatenated(inputs), torch.cat(cotangents, dim=1), tally.totals()
+
+    def _check(self, size: int, task: Task, what: str, copies: int = 1) -> None:
+        needed = copies * size * size * task.network.like.element_size()
+        if needed > self.max_bytes:
+            raise TooLargeError(
+                f"a covariance {what} of at most {self.max_bytes:,} bytes",
+                f"{size:,} rows, which need {needed:,} bytes",
+                "structure KFAC() or Diagonal(), weights LastLayer() or Subnetwork(1000), or a larger Full(max_bytes=)",
+            )
+
+
+@final
+@dataclass(frozen=True)
+class Diagonal:
+    """Independent weights: the diagonal of the curvature.
+
+    Cost:
+        Memory d. A pass over the data with c cotangents.
+    """
+
+    def fit(self, task: Task) -> Posterior:
+        """The posterior of a task in this structure."""
+        return task.summed(DiagonalSum(task.network))
+
+
+@final
+@dataclass(frozen=True)
+class KFAC:
+    """Independent layers, each a Kronecker product of input and gradient second moments; norms exact.
+
+    Args:
+        sharing: ``"expand"`` takes each position that shares a weight for an example of its own, ``"reduce"`` adds them
+            up first (Eschenhagen et al. 2023).
+        bias: ``"joint"`` treats a bias as a last input of its weight, ``"separate"`` gives it a block of its own.
+
+    Cost:
+        Memory o² + i² a layer. A pass over the data with c cotangents, and an eigendecomposition of each factor.
+    """
+
+    sharing: Sharing = "expand"
+    bias: Bias = "joint"
+
+    def fit(self, task: Task) -> Posterior:
+        """The posterior of a task in this structure."""
+        return task.summed(KroneckerSum(task.network, self.sharing, self.bias))
+
+
+@final
+@dataclass(frozen=True)
+class Auto:
+    """Picks Full up to 2000 uncertain weights, KFAC beyond, Diagonal for single weights beyond; logs what it picked."""
+
+    def fit(self, task: Task) -> Posterior:
+        """The posterior of a task in the structure picked."""
+        picked = self.pick(task.network)
+        logger.info("Auto picked %s for %d uncertain weights", picked, task.network.size)
+        return picked.fit(task)
+
+    def pick(self, network: Network) -> Full | KFAC | Diagonal:
+        """The structure for a network."""
+        if network.size <= AUTO_FULL:
+            return Full(view="weights")
+        return KFAC() if network.index is None else Diagonal()
+
+
+Structure: TypeAlias = Auto | Full | Diagonal | KFAC
+"""How the posterior is held."""

@@ -1,0 +1,284 @@
+"""Choosing the prior precision and the noise: by evidence (gradient, or MacKay's fixed point) or by validation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, final, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from scipy.optimize import minimize, minimize_scalar
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from lapwing.data import Batch, Data, Source
+from lapwing.errors import ConfigError, UnsupportedError
+from lapwing.evidence import Evidence
+from lapwing.likelihoods import Gaussian
+from lapwing.posteriors import Posterior, Step, WeightPosterior
+from lapwing.posteriors.base import first
+from lapwing.predictive import Link, canonical_targets, log_predictive
+from lapwing.types import Unpack
+
+P = TypeVar("P", bound=Posterior)
+
+At: TypeAlias = Literal["weights", "mode"]
+"""Where the evidence is taken: at the trained weights, or at the mode of the linear model around them."""
+
+BOUNDS = (1e-10, 1e12)
+"""Precisions considered."""
+
+
+@runtime_checkable
+class Method(Protocol):
+    """A way to choose hyper-parameters."""
+
+    def tune(self, posterior: P, progress: bool) -> P:
+        """The posterior with the prior and noise it chose."""
+        ...
+
+
+def tune(posterior: P, method: Method | None = None, *, progress: bool = False) -> P:
+    """A posterior with a better prior precision, and for Gaussian likelihoods a better noise precision.
+
+    Nothing is fitted again: the curvature and its one eigendecomposition are reused.
+
+    Args:
+        posterior: The posterior.
+        method: ``EvidenceGradient()`` (the default), ``MacKay()`` or ``Validation(data)``.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The posterior at the chosen values; its ``trace`` has grown by the steps taken.
+
+    Example:
+        >>> import lapwing as lw
+        >>> x = torch.randn(50, 2)
+        >>> posterior = lw.Laplace(lw.Gaussian()).fit(torch.nn.Linear(2, 1), (x, x.sum(1, keepdim=True)))
+        >>> tuned = lw.tune(posterior)
+        >>> tuned.log_marginal() > posterior.log_marginal()
+        True
+    """
+    return (method or EvidenceGradient()).tune(posterior, progress)
+
+
+@final
+@dataclass(frozen=True)
+class EvidenceGradient:
+    """Maximises the log evidence over log precisions by L-BFGS (MacKay 1992; Immer et al. 2021, section 3).
+
+    Args:
+        noise: Whether to choose the noise of a Gaussian likelihood too: one factor for all outputs.
+        at: ``"weights"`` takes the evidence at the trained weights; ``"mode"`` at the mode of the linear model, which
+            moves with the hyper-parameters: exact for Gaussian likelihoods only.
+        steps: Most steps.
+
+    Cost:
+        No data. An eigendecomposition once; then a sum over eigenvalues a step. Several precisions with ``Full``: a
+        Cholesky factorisation a step.
+    """
+
+    noise: bool = True
+    at: At = "weights"
+    steps: int = 200
+
+    def tune(self, posterior: P, progress: bool) -> P:
+        """The posterior of largest evidence."""
+        evidence = evidence_at(posterior, self.at)
+        noisy = self.noise and isinstance(posterior.likelihood, Gaussian)
+        start = torch.cat([posterior.precisions.log(), posterior.scale.log().view(1)[: int(noisy)]])
+        taken: list[Step] = []
+        bar = tqdm(desc="evidence", disable=not progress, unit="step", leave=False)
+
+        def values(point: Tensor) -> tuple[Tensor, Tensor]:
+            return point[: len(posterior.precisions)].exp(), point[-1].exp() if noisy else posterior.scale
+
+        def objective(point: object) -> tuple[float, object]:
+            x = torch.as_tensor(point, dtype=torch.float64).to(start).requires_grad_()
+            with torch.enable_grad():
+                value = -evidence.log_marginal(*values(x))
+                (gradient,) = torch.autograd.grad(value, x)
+            return value.item(), gradient.cpu().numpy()
+
+        def record(point: object) -> None:
+            bar.update()
+            taken.append(step(posterior, evidence, *values(torch.as_tensor(point).to(start))))
+
+        bounds = [(math.log(BOUNDS[0]), math.log(BOUNDS[1]))] * len(start)
+        options = {"maxiter": self.steps, "ftol": 1e-15, "gtol": 1e-9}
+        result = minimize(
+            objective, start.cpu().numpy(), jac=True, method="L-BFGS-B", bounds=bounds, callback=record, options=options
+        )
+        bar.close()
+        record(result.x)
+        return chosen(posterior, *values(torch.as_tensor(result.x).to(start)), tuple(taken))
+
+
+@final
+@dataclass(frozen=True)
+class MacKay:
+    """MacKay's fixed point: α_g ← γ_g / |θ_g|², ρ ← (N − γ) ρ / misfit (MacKay 1992, equations 4.9 and 4.10).
+
+    Args:
+        noise: Whether to choose the noise of a Gaussian likelihood too.
+        at: As in ``EvidenceGradient``.
+        steps: Most steps.
+        tolerance: Stops when no precision changes by more, relatively.
+
+    Cost:
+        As ``EvidenceGradient``, without a line search.
+    """
+
+    noise: bool = True
+    at: At = "weights"
+    steps: int = 500
+    tolerance: float = 1e-9
+
+    def tune(self, posterior: P, progress: bool) -> P:
+        """The posterior at the fixed point."""
+        evidence = evidence_at(posterior, self.at)
+        noisy = self.noise and isinstance(posterior.likelihood, Gaussian)
+        precisions, scale = posterior.precisions, posterior.scale
+        taken = [step(posterior, evidence, precisions, scale)]
+        for _ in tqdm(range(self.steps), desc="MacKay", disable=not progress, unit="step", leave=False):
+            gamma = evidence.effective_dimensions(precisions, scale)
+            misfit, norms = evidence.fit(precisions, scale)
+            before = torch.cat([precisions, scale.view(1)])
+            precisions = (gamma / norms).clamp(*BOUNDS)
+            if noisy:
+                scale = ((evidence.observations - gamma.sum()) / misfit).clamp(*BOUNDS)
+            taken.append(step(posterior, evidence, precisions, scale))
+            if bool(((torch.cat([precisions, scale.view(1)]) / before).log().abs() < self.tolerance).all()):
+                break
+        return chosen(posterior, precisions, scale, tuple(taken))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """Minimises the negative log predictive density of held-out data over one factor for all prior precisions.
+
+    For Gaussian likelihoods a factor for the noise precision is searched for too, after the first and before a second
+    search for the prior's.
+
+    Args:
+        data: Held-out data, as for ``fit``.
+        unpack: Splits one element of a loader.
+        link: As in ``predict``; should be the one used later.
+        noise: Whether to choose the noise of a Gaussian likelihood too.
+        bounds: Factors tried, relative to the precisions now.
+        coarse: Points of the first grid, evenly spaced in the logarithm.
+        refine: Most evaluations of the search between the best point's neighbours.
+
+    Cost:
+        ``coarse + refine`` predictions of the held-out data; three times that with noise.
+    """
+
+    data: Source
+    unpack: Unpack | None = field(default=None, kw_only=True)
+    link: Link = field(default="probit", kw_only=True)
+    noise: bool = field(default=True, kw_only=True)
+    bounds: tuple[float, float] = field(default=(1e-6, 1e6), kw_only=True)
+    coarse: int = field(default=13, kw_only=True)
+    refine: int = field(default=8, kw_only=True)
+
+    def tune(self, posterior: P, progress: bool) -> P:
+        """The posterior of smallest validation NLL."""
+        noisy = self.noise and isinstance(posterior.likelihood, Gaussian)
+        batches = list(Data(self.data, like=posterior.network.like, unpack=self.unpack))
+        rounds = (True, False, True) if noisy else (True,)
+        total = len(rounds) * (self.coarse + self.refine)
+        with tqdm(total=total, desc="validation", disable=not progress, unit="fit", leave=False) as bar:
+            for prior in rounds:
+                posterior = self._search(posterior, batches, prior, bar)
+        return posterior
+
+    def _search(self, posterior: P, batches: list[Batch], prior: bool, bar: Any) -> P:
+        """The best factor for the prior precisions, or for the noise precision."""
+        taken: list[Step] = []
+        start = posterior.evidence
+
+        def values(log_factor: float) -> tuple[Tensor, Tensor]:
+            factor = math.exp(log_factor)
+            return (
+                (posterior.precisions * factor, posterior.scale)
+                if prior
+                else (posterior.precisions, posterior.scale * factor)
+            )
+
+        def loss(log_factor: float) -> float:
+            candidate = chosen(posterior, *values(log_factor), ())
+            losses = [self._losses(candidate, batch) for batch in batches]
+            value = float(torch.cat(losses).mean())
+            taken.append(replace(step(posterior, start, *values(log_factor)), validation_nll=value))
+            bar.update()
+            return value
+
+        low, high = (math.log(bound) for bound in self.bounds)
+        grid = torch.linspace(low, high, self.coarse, dtype=torch.float64).tolist()
+        losses = [loss(point) for point in grid]
+        best = min(range(len(grid)), key=losses.__getitem__)
+        near = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+        minimize_scalar(loss, bounds=near, method="bounded", options={"maxiter": self.refine, "xatol": 1e-2})
+        winner = min(taken, key=lambda one: one.validation_nll or math.inf)
+        taken.append(winner)
+        precisions = torch.tensor(winner.prior_precision, dtype=torch.float64).to(posterior.precisions)
+        scale = posterior.scale
+        if winner.noise_precision is not None and isinstance(posterior.likelihood, Gaussian):
+            scale = scale * winner.noise_precision / first(posterior.likelihood.precision)
+        return chosen(posterior, precisions, scale, tuple(taken))
+
+    def _losses(self, posterior: Posterior, batch: Batch) -> Float[Tensor, "*batch"]:
+        prediction = posterior.predict(batch.inputs, self.link, generator=torch.Generator().manual_seed(0))
+        targets = canonical_targets(posterior.likelihood, prediction, batch.targets)
+        return -log_predictive(prediction, targets, generator=torch.Generator().manual_seed(0)).flatten()
+
+
+def evidence_at(posterior: Posterior, at: At) -> Evidence:
+    """The evidence at the trained weights, or at the mode of the linear model around them.
+
+    Raises:
+        UnsupportedError: If the mode is not known in closed form.
+    """
+    if at == "weights":
+        return posterior.evidence
+    shift = posterior.shift if isinstance(posterior, WeightPosterior) else None
+    if shift is None:
+        raise UnsupportedError(
+            "a Gaussian likelihood and a posterior over the weights for at='mode'",
+            f"{type(posterior.likelihood).__name__} and {type(posterior).__name__}",
+            "at='weights'",
+        )
+    return replace(posterior.evidence, shift=shift)
+
+
+def step(posterior: Posterior, evidence: Evidence, precisions: Tensor, scale: Tensor) -> Step:
+    """One step of a trace."""
+    with torch.no_grad():
+        log_marginal = float(evidence.log_marginal(precisions, scale))
+    gamma = float(evidence.effective_dimensions(precisions, scale).sum())
+    noise = None
+    if isinstance(posterior.fitted, Gaussian):
+        noise = first(posterior.fitted.precision) * float(scale)
+    return Step(log_marginal, tuple(precisions.tolist()), noise, gamma)
+
+
+def chosen(posterior: P, precisions: Float[Tensor, " g"], scale: Tensor, steps: tuple[Step, ...]) -> P:
+    """The posterior with these values.
+
+    Raises:
+        ConfigError: If they are not positive and finite: the evidence has no maximum.
+    """
+    values = torch.cat([precisions.detach(), scale.detach().view(1)]).cpu()
+    if not bool((torch.isfinite(values) & (values > 0)).all()):
+        raise ConfigError(
+            "hyper-parameters that are positive and finite", f"{values.tolist()}", "Validation(data), or another prior"
+        )
+    prior = posterior.prior.with_precisions(values[:-1])
+    likelihood = posterior.likelihood
+    if isinstance(posterior.fitted, Gaussian):
+        fitted, factor = posterior.fitted.precision, float(values[-1])
+        scaled = tuple(p * factor for p in fitted) if isinstance(fitted, tuple) else fitted * factor
+        likelihood = posterior.fitted.with_precision(scaled)
+    return posterior.with_choices(prior, likelihood, steps)

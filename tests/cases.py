@@ -1,0 +1,422 @@
+"""Small networks of every kind with data and a likelihood, in float64, built afresh and the same each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
+from lapwing.types import Inputs
+
+N = 4
+
+
+class Case(NamedTuple):
+    model: nn.Module
+    inputs: Inputs
+    targets: Tensor
+    likelihood: Likelihood
+
+
+def regression(model: nn.Module, inputs: Inputs, outputs: int = 2) -> Case:
+    return Case(model, inputs, torch.randn(N, outputs), Gaussian(1.5))
+
+
+def classification(model: nn.Module, inputs: Inputs, classes: int = 3) -> Case:
+    return Case(model, inputs, torch.randint(0, classes, (N,)), Categorical())
+
+
+def stir(model: nn.Module) -> nn.Module:
+    """Away from the identity: affine parameters and running statistics as after training."""
+    for part in model.modules():
+        if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d | nn.GroupNorm | nn.LayerNorm):
+            for value in part.parameters():
+                nn.init.normal_(value, 0.5, 0.5)
+        if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
+            nn.init.normal_(part.running_mean)
+            nn.init.uniform_(part.running_var, 0.5, 2.0)
+    return model
+
+
+def mlp() -> Case:
+    return classification(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), torch.randn(N, 4))
+
+
+def multi_label() -> Case:
+    model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.SiLU(), nn.Linear(4, 3))
+    return Case(model, torch.randn(N, 3), torch.randint(0, 2, (N, 3)).double(), Bernoulli())
+
+
+def counts() -> Case:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Softplus(), nn.Linear(4, 2))
+    return Case(model, torch.randn(N, 3), torch.poisson(torch.full((N, 2), 2.0)), Poisson())
+
+
+def lenet() -> Case:
+    """Stride, padding, dilation and groups, in-place activations."""
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3, stride=2, padding=(1, 0)),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(4, 4, 2, dilation=(1, 2), groups=2),
+        nn.ReLU(inplace=True),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4, 3),
+    )
+    return classification(model, torch.randn(N, 2, 7, 9))
+
+
+def conv1d_same() -> Case:
+    model = nn.Sequential(
+        nn.Conv1d(2, 3, 4, padding="same", dilation=2),
+        nn.Tanh(),
+        nn.Conv1d(3, 2, 3, padding="valid", bias=False),
+        nn.AdaptiveAvgPool1d(1),
+        nn.Flatten(),
+    )
+    return regression(model, torch.randn(N, 2, 6))
+
+
+def conv3d() -> Case:
+    model = nn.Sequential(
+        nn.Conv3d(1, 2, (2, 1, 2), stride=(1, 2, 1), padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(48, 2)
+    )
+    return regression(model, torch.randn(N, 1, 3, 2, 2).double())
+
+
+def depthwise() -> Case:
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3, groups=3, padding=1), nn.ReLU(), nn.Conv2d(6, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
+    return regression(model, torch.randn(N, 3, 4, 4))
+
+
+def circular_padding() -> Case:
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), nn.Tanh(), nn.Flatten(), nn.Linear(18, 2)
+    )
+    return regression(model, torch.randn(N, 1, 3, 3))
+
+
+def batch_norm() -> Case:
+    model = nn.Sequential(
+        nn.Conv2d(1, 3, 2, bias=False),
+        nn.BatchNorm2d(3),
+        nn.ReLU(inplace=True),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.BatchNorm1d(3),
+        nn.Linear(3, 3),
+    )
+    return classification(stir(model), torch.randn(N, 1, 4, 4))
+
+
+def group_norm() -> Case:
+    model = nn.Sequential(nn.Conv1d(2, 4, 2), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(16, 2))
+    return regression(stir(model), torch.randn(N, 2, 5))
+
+
+def layer_norm() -> Case:
+    """Over two axes with positions in front, over one axis, and without a bias."""
+    model = nn.Sequential(
+        nn.Linear(3, 3), nn.LayerNorm((2, 3)), nn.Tanh(), nn.LayerNorm(3, bias=False), nn.Flatten(), nn.Linear(24, 2)
+    )
+    return regression(stir(model), torch.randn(N, 4, 2, 3))
+
+
+def rms_norm() -> Case:
+    model = nn.Sequential(nn.Linear(3, 4), nn.RMSNorm(4), nn.Linear(4, 2))
+    return regression(model, torch.randn(N, 3))
+
+
+def in_place() -> Case:
+    model = nn.Sequential(
+        nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 4), nn.LeakyReLU(inplace=True), nn.Linear(4, 2)
+    )
+    return regression(model, torch.randn(N, 3))
+
+
+class Encoder(nn.Module):
+    """Token embeddings, positions, a class token, one layer of attention."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(6, 4)
+        self.positions = nn.Parameter(torch.randn(4, 4))
+        self.token = nn.Parameter(torch.randn(4)) if batch_first else None
+        self.layer = nn.TransformerEncoderLayer(
+            4, 2, 5, dropout=0.2, batch_first=batch_first, norm_first=not batch_first
+        )
+        self.head = nn.Linear(4, 3)
+        self.batch_first = batch_first
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = self.embed(tokens) + self.positions[: tokens.shape[1]]
+        if self.token is not None:
+            return self.head(self.layer(torch.cat([self.token.expand(len(h), 1, -1), h], dim=1))[:, 0])
+        return self.head(self.layer(h.transpose(0, 1)).mean(0))
+
+
+def transformer_batch_first() -> Case:
+    return classification(stir(Encoder(batch_first=True)), torch.randint(0, 6, (N, 3)))
+
+
+def transformer_sequence_first() -> Case:
+    return classification(stir(Encoder(batch_first=False)), torch.randint(0, 6, (N, 3)))
+
+
+class CrossAttention(nn.Module):
+    """Queries that look at another sequence, with a padding mask and learned extra positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(
+            4, 2, kdim=3, vdim=2, add_bias_kv=True, add_zero_attn=True, batch_first=True
+        )
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor) -> Tensor:
+        mixed, weights = self.attention(query, key, value, key_padding_mask=hidden)
+        return self.head(mixed.mean(1)) + weights.sum(1)[:, :2]
+
+
+def cross_attention() -> Case:
+    hidden = torch.zeros(N, 4, dtype=torch.bool)
+    hidden[1, 2:] = True
+    return regression(CrossAttention(), (torch.randn(N, 2, 4), torch.randn(N, 4, 3), torch.randn(N, 4, 2), hidden))
+
+
+class Twice(nn.Module):
+    """One layer called twice, and one convolution at two sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(1, 2, 2)
+        self.inner = nn.Linear(3, 3)
+        self.norm = nn.LayerNorm(3)
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide, narrow = self.conv(x), self.conv(x[..., ::2])
+        h = torch.cat([wide.mean(-1), narrow.amax(-1)[:, :1]], dim=1)
+        for _ in range(2):
+            h = torch.tanh(self.norm(self.inner(h)))
+        return self.head(h)
+
+
+def called_twice() -> Case:
+    return regression(stir(Twice()), torch.randn(N, 1, 6))
+
+
+class Tied(nn.Module):
+    """A decoder that shares the weight of the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 3)
+        self.mix = nn.Linear(3, 3)
+        self.decode = nn.Linear(3, 5, bias=False)
+        self.decode.weight = self.embed.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = self.embed(tokens)
+        return self.decode(torch.tanh(self.mix(h) + h.mean(1, keepdim=True)))
+
+
+def tied() -> Case:
+    tokens = torch.randint(0, 5, (N, 3))
+    return Case(Tied(), tokens, torch.randint(0, 5, (N, 3)), Categorical(event_dim=1))
+
+
+class Bare(nn.Module):
+    """Parameters without a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(3))
+        self.layer = nn.Linear(3, 2)
+        self.matrix = nn.Parameter(torch.randn(2, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.layer(x * self.scale)) @ self.matrix
+
+
+def bare_parameter() -> Case:
+    return regression(Bare(), torch.randn(N, 3))
+
+
+class Branching(nn.Module):
+    """A bare parameter behind a decision that cannot be vectorised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(2))
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.layer(x)
+        return h * self.scale if float(h.detach().square().sum()) >= 0 else h
+
+
+def branching() -> Case:
+    return regression(Branching(), torch.randn(N, 3))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTM(2, 3, batch_first=True)
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.cell(x)[0][:, -1])
+
+
+def lstm() -> Case:
+    return regression(Recurrent(), torch.randn(N, 3, 2))
+
+
+class UNet(nn.Module):
+    """Down, up again by a transposed convolution, and a skip connection: one class a pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Conv2d(1, 2, 3, padding=1)
+        self.down = nn.Conv2d(2, 2, 2, stride=2)
+        self.up = nn.ConvTranspose2d(2, 2, 2, stride=2)
+        self.leave = nn.Conv2d(4, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skip = torch.tanh(self.enter(x))
+        return self.leave(torch.cat([skip, self.up(torch.tanh(self.down(skip)))], dim=1))
+
+
+def unet() -> Case:
+    labels = torch.randint(0, 3, (N, 2, 2))
+    labels[0, 1, 0] = -100
+    return Case(UNet(), torch.randn(N, 1, 2, 2), labels, Categorical(event_dim=2, class_dim=1))
+
+
+class Tagger(nn.Module):
+    """Called by keywords, answers with an object that has ``logits``, one answer a token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(6, 3, padding_idx=0)
+        self.layer = nn.Linear(3, 3)
+        self.classifier = nn.Linear(3, 2)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, scale: float = 1.0) -> SimpleNamespace:
+        h = self.embed(input_ids)
+        mask = attention_mask.unsqueeze(-1).to(h)
+        pooled = (h * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+        return SimpleNamespace(logits=scale * self.classifier(F.gelu(self.layer(h + pooled))))
+
+
+def tagger() -> Case:
+    ids = torch.tensor([[1, 2, 3], [4, 5, 1], [2, 2, 0], [5, 0, 0]])
+    labels = torch.tensor([[0, 1, 1], [1, -100, 0], [0, 0, -100], [1, -100, -100]])
+    inputs = {"input_ids": ids, "attention_mask": (ids != 0).long(), "scale": 1.5}
+    return Case(Tagger(), inputs, labels, Categorical(event_dim=1))
+
+
+def frozen_backbone() -> Case:
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    model[0].requires_grad_(False)
+    model[2].weight.requires_grad_(False)
+    model[4].bias.requires_grad_(False)
+    return classification(model, torch.randn(N, 4))
+
+
+class Folded(nn.Module):
+    """Examples and positions in one axis: rows of a linear layer, frames of a convolution, heads in a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames = nn.Conv2d(1, 2, 2)
+        self.rows = nn.Linear(2, 4)
+        self.heads = nn.Linear(2, 2)
+        self.norm = nn.BatchNorm1d(4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t = x.shape[:2]
+        h = self.frames(x.flatten(0, 1).unsqueeze(1)).mean((2, 3))
+        h = self.norm(self.rows(h)).unflatten(0, (n, t)).transpose(0, 1)
+        h = torch.tanh(self.heads(h.reshape(t, 2 * n, 2)))
+        return self.head(h.reshape(t, n, 4).mean(0))
+
+
+def folded() -> Case:
+    return regression(stir(Folded()), torch.randn(N, 3, 3, 3))
+
+
+class Reparametrised(nn.Module):
+    """A weight that is computed from parameters, and one whose weight is also used directly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(3, 4))
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.normed(x))
+        return self.layer(h) + h @ self.layer.weight.mT.square()
+
+
+def reparametrised() -> Case:
+    return regression(Reparametrised(), torch.randn(N, 3))
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    case.__name__: case
+    for case in (
+        mlp,
+        multi_label,
+        counts,
+        lenet,
+        conv1d_same,
+        conv3d,
+        depthwise,
+        circular_padding,
+        batch_norm,
+        group_norm,
+        layer_norm,
+        rms_norm,
+        in_place,
+        transformer_batch_first,
+        transformer_sequence_first,
+        cross_attention,
+        called_twice,
+        tied,
+        bare_parameter,
+        branching,
+        lstm,
+        unet,
+        tagger,
+        frozen_backbone,
+        folded,
+        reparametrised,
+    )
+}
+
+
+def build(name: str) -> Case:
+    """The case of that name in float64, whatever the state of the global generator; modules in training mode."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        case = CASES[name]()
+    return Case(case.model.double(), as_double(case.inputs), as_double(case.targets), case.likelihood)
+
+
+def as_double(values: Inputs) -> Inputs:
+    if isinstance(values, dict):
+        return {key: as_double(value) for key, value in values.items()}
+    if isinstance(values, tuple):
+        return tuple(as_double(value) for value in values)
+    return values.double() if isinstance(values, Tensor) and values.is_floating_point() else values

@@ -1,0 +1,42 @@
+"""Fixtures every test may use. Import nothing of lapwing here: its shape checker must be installed first."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when torch loads: idle threads must not spin
+
+import pytest
+import torch
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="no CUDA device")
+    for item in items:
+        if item.get_closest_marker("gpu") is not None:
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The CPU, and the GPU where there is one."""
+    return torch.device(request.param)
+
+
+@pytest.fixture
+def dtype() -> torch.dtype:
+    """Double precision: laws are tested to rounding."""
+    return torch.float64
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """A seeded source of randomness, on the CPU so that every device sees the same draws."""
+    return torch.Generator().manual_seed(0)

@@ -1,0 +1,43 @@
+"""The diagonal of the curvature of every network against that of the naive dense matrix."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lapwing.curvature.diagonal import DiagonalSum
+from lapwing.curvature.ggn import GGN, EmpiricalFisher
+from lapwing.curvature.network import Network
+from lapwing.curvature.sums import sweep
+from lapwing.linalg import Diagonal
+from tests.cases import CASES
+from tests.curvature import naive
+from tests.curvature.naive import known
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_the_diagonal_of_the_gauss_newton_matrix(name: str) -> None:
+    case = known(name)
+    total = DiagonalSum(case.network)
+    sweep(case.network, case.survey, case.data, case.case.likelihood, GGN(), total)
+    held = total.result()
+    assert isinstance(held.operator, Diagonal) and held.partition == ()
+    torch.testing.assert_close(held.operator.values, naive.ggn(case).diagonal(), rtol=1e-9, atol=1e-10)
+
+
+def test_it_is_the_sum_of_squared_gradients_for_the_empirical_fisher() -> None:
+    case = known("lenet")
+    total = DiagonalSum(case.network)
+    sweep(case.network, case.survey, case.data, case.case.likelihood, EmpiricalFisher(), total)
+    score = case.case.likelihood.score(case.outputs, case.case.targets)
+    gradients = torch.einsum("nc,ncd->nd", score, case.jacobian)
+    torch.testing.assert_close(total.result().operator.diagonal(), gradients.square().sum(0))
+
+
+def test_single_weights_have_their_own_entries() -> None:
+    case = known("mlp")
+    index = torch.tensor([0, 3, 40])
+    network = Network(case.case.model, case.network.names, index)
+    total = DiagonalSum(network)
+    sweep(network, case.survey, case.data, case.case.likelihood, GGN(), total)
+    torch.testing.assert_close(total.result().operator.diagonal(), naive.ggn(case).diagonal()[index])

@@ -1,0 +1,97 @@
+"""Blocks of the tangent kernel against J A⁻¹ Jᵀ from the naive Jacobian."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from lapwing.curvature import gram
+from lapwing.curvature.ggn import GGN
+from lapwing.curvature.gram import TangentKernel
+from lapwing.curvature.network import Network
+from lapwing.curvature.survey import find_layers
+from lapwing.data import take
+from tests.cases import CASES
+from tests.curvature import naive
+from tests.curvature.naive import Known, known
+from tests.curvature.unchanged import unchanged
+
+
+def kernel(case: Known) -> TangentKernel:
+    return TangentKernel(case.network, case.survey, case.case.likelihood)
+
+
+def layerwise(case: Known) -> Tensor:
+    """One variance a parameter, 0 for the first of several."""
+    variance = torch.empty(case.network.size, dtype=torch.float64)
+    for number, place in enumerate(case.network.layout.slices.values()):
+        variance[place] = 0.5 * number
+    return variance if len(case.network.names) > 1 else torch.ones_like(variance)
+
+
+def variances(case: Known) -> dict[str, Tensor]:
+    return {
+        "one": torch.full((case.network.size,), 0.7, dtype=torch.float64),
+        "layerwise": layerwise(case),
+        "each": torch.rand(case.network.size, dtype=torch.float64),
+    }
+
+
+def training_cotangents(case: Known) -> Tensor:
+    blocks = GGN().cotangents(case.case.likelihood, case.outputs, case.case.targets)
+    return torch.cat(list(blocks))
+
+
+def test_rows_of_one_chunk_know_how_many_they_are() -> None:
+    case = known("tagger")
+    (rows,) = kernel(case).rows(case.case.inputs)
+    assert rows.count == 4 * 3 * 2
+    (rows,) = kernel(case).rows(case.case.inputs, training_cotangents(case)[:2])
+    assert rows.count == 8
+
+
+@pytest.mark.parametrize("prior", ["one", "layerwise", "each"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_training_kernel_is_that_of_the_pulled_back_rows(name: str, prior: str) -> None:
+    case, variance = known(name), variances(known(name))[prior]
+    cotangents = training_cotangents(case)
+    rows = naive.pulled_back(case, cotangents).flatten(0, 1)
+    with unchanged(case.case.model):
+        found = kernel(case).training_gram(case.case.inputs, cotangents, variance)
+    torch.testing.assert_close(found, rows @ torch.diag(variance) @ rows.mT, rtol=1e-9, atol=1e-10)
+    assert torch.equal(found, found.mT)
+
+
+@pytest.mark.parametrize("prior", ["one", "each"])
+@pytest.mark.parametrize("name", ["mlp", "lenet", "unet", "transformer_batch_first", "tagger"])
+def test_chunks_do_not_matter(name: str, prior: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, variance = known(name), variances(known(name))[prior]
+    cotangents = training_cotangents(case)
+    monkeypatch.setattr(gram, "BUDGET", 1)
+    assert len(list(kernel(case).rows(case.case.inputs))) == 4
+    rows = naive.pulled_back(case, cotangents).flatten(0, 1)
+    found = kernel(case).training_gram(case.case.inputs, cotangents, variance)
+    torch.testing.assert_close(found, rows @ torch.diag(variance) @ rows.mT, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["mlp", "depthwise", "unet", "tagger", "bare_parameter"])
+def test_the_cross_kernel_has_every_output_on_the_left(name: str) -> None:
+    case = known(name)
+    variance, cotangents = variances(case)["each"], training_cotangents(case)
+    left = case.jacobian[1:3].flatten(0, -2)
+    right = naive.pulled_back(case, cotangents).flatten(0, 1)
+    new = take(case.case.inputs, slice(1, 3))
+    found = kernel(case).cross(new, case.case.inputs, cotangents, variance)
+    torch.testing.assert_close(found, left @ torch.diag(variance) @ right.mT, rtol=1e-9, atol=1e-10)
+
+
+def test_single_weights_can_be_uncertain() -> None:
+    case = known("mlp")
+    index = torch.tensor([1, 2, 30])
+    network = Network(case.case.model, case.network.names, index)
+    part = TangentKernel(network, find_layers(network, case.case.inputs), case.case.likelihood)
+    variance, cotangents = torch.rand(3, dtype=torch.float64), training_cotangents(case)
+    rows = naive.pulled_back(case, cotangents).flatten(0, 1)[:, index]
+    found = part.training_gram(case.case.inputs, cotangents, variance)
+    torch.testing.assert_close(found, rows @ torch.diag(variance) @ rows.mT)

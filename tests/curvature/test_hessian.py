@@ -1,0 +1,90 @@
+"""Matrix-free curvature against the dense matrices of every network."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lapwing.curvature.hessian import GGNProduct, HessianProduct
+from lapwing.curvature.network import Network
+from lapwing.data import Data
+from lapwing.errors import UnsupportedError
+from lapwing.likelihoods import Gaussian
+from lapwing.testing import check_symmetric
+from tests.cases import CASES
+from tests.curvature import naive
+from tests.curvature.naive import Known, known
+from tests.curvature.unchanged import unchanged
+
+TWICE = ["mlp", "counts", "lenet", "layer_norm", "called_twice", "tied", "bare_parameter", "unet", "tagger"]
+TWICE += ["batch_norm", "cross_attention", "transformer_batch_first", "lstm"]
+
+
+def exact_hessian(case: Known) -> Tensor:
+    """Central differences of the gradient of the module's own loss."""
+    model = copy.deepcopy(case.case.model)
+    params = [value for value in model.parameters() if value.requires_grad]
+    weights = nn.utils.parameters_to_vector(params).detach()
+
+    def gradient(at: Tensor) -> Tensor:
+        nn.utils.vector_to_parameters(at, params)
+        f = case.case.likelihood.canonical(naive.call(model, case.case.inputs))
+        y = case.case.likelihood.canonical_targets(f, case.case.targets)
+        return naive.gradient(case.case.likelihood.nll(f, y).sum(), params)
+
+    steps = 1e-5 * torch.eye(len(weights), dtype=torch.float64)
+    return torch.stack([(gradient(weights + step) - gradient(weights - step)) / 2e-5 for step in steps])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_products_with_the_gauss_newton_matrix(name: str) -> None:
+    case = known(name)
+    operator = GGNProduct(case.network, case.survey, case.case.likelihood, case.data)
+    block = torch.randn(case.network.size, 2, dtype=torch.float64)
+    with unchanged(case.case.model):
+        product = operator @ block
+    torch.testing.assert_close(product, naive.ggn(case) @ block, rtol=1e-9, atol=1e-10)
+    assert operator.T is operator and operator.dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_products_with_the_hessian(name: str) -> None:
+    case = known(name)
+    operator = HessianProduct(case.network, case.case.likelihood, case.data)
+    with unchanged(case.case.model):
+        dense = operator.dense()
+    torch.testing.assert_close(dense, exact_hessian(case), rtol=1e-5, atol=1e-6)
+    assert operator.T is operator and operator.dtype == torch.float64
+
+
+def test_products_are_sums_over_batches() -> None:
+    case = known("mlp")
+    x, y = case.case.inputs, case.case.targets
+    assert isinstance(x, Tensor)
+    data = Data([(x[:3], y[:3]), (x[3:], y[3:])], like=case.network.like)
+    for parts, whole in (
+        (HessianProduct(case.network, case.case.likelihood, data), exact_hessian(case)),
+        (GGNProduct(case.network, case.survey, case.case.likelihood, data), naive.ggn(case)),
+    ):
+        torch.testing.assert_close(parts.dense(), whole, rtol=1e-5, atol=1e-6)
+        check_symmetric(parts)
+
+
+def test_an_operation_without_a_second_derivative_is_refused() -> None:
+    """PyTorch's own second derivative of the weight norm is wrong: better none."""
+    case = known("reparametrised")
+    with pytest.raises(UnsupportedError, match="_weight_norm_interface"):
+        HessianProduct(case.network, case.case.likelihood, case.data).dense()
+
+
+def test_rows_without_a_gradient_have_no_curvature() -> None:
+    """Forward mode would move the padding row of an embedding."""
+    model = nn.Sequential(nn.Embedding(3, 2, padding_idx=0), nn.Flatten(), nn.Tanh(), nn.Linear(4, 1)).double()
+    x, y = torch.tensor([[0, 1], [2, 0]]), torch.zeros(2, 1, dtype=torch.float64)
+    network = Network.of(model)
+    hessian = HessianProduct(network, Gaussian(), Data([(x, y)], like=network.like)).dense()
+    torch.testing.assert_close(hessian, hessian.mT)
+    assert not hessian[:2].any() and hessian[2:6].any()

@@ -1,0 +1,77 @@
+"""Products with the Jacobian of every network, by both executors, against the naive Jacobian."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from lapwing.curvature.jacobian import BatchJacobian, Jacobian
+from lapwing.curvature.network import Network
+from lapwing.curvature.survey import find_layers
+from lapwing.data import Data
+from lapwing.testing import check_adjoint, check_linear
+from tests.cases import CASES
+from tests.curvature.naive import Known, known
+from tests.curvature.unchanged import unchanged
+
+BUDGETS = {"rows": 2**28, "columns": 0}
+
+
+def flat(case: Known) -> Tensor:
+    return case.jacobian.flatten(0, -2)
+
+
+@pytest.mark.parametrize("executor", BUDGETS)
+@pytest.mark.parametrize("name", CASES)
+def test_products_with_the_jacobian_and_its_adjoint(name: str, executor: str) -> None:
+    case = known(name)
+    rows = flat(case)
+    columns = case.survey.output.numel()
+    part = BatchJacobian(case.network, case.survey, case.case.likelihood, case.case.inputs, BUDGETS[executor])
+    weights = torch.randn(case.network.size, columns, dtype=torch.float64)
+    outputs = torch.randn(len(rows), columns, dtype=torch.float64)
+    with unchanged(case.case.model):
+        pushed, pulled = part.push(weights), part.pull(outputs)
+    torch.testing.assert_close(pushed, rows @ weights, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(pulled, rows.mT @ outputs, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("columns", [1, 3, 5])
+def test_batches_follow_each_other(columns: int) -> None:
+    case = known("mlp")
+    x, y = case.case.inputs, case.case.targets
+    assert isinstance(x, Tensor)
+    data = Data([(x[:1], y[:1]), (x[1:], y[1:])], like=case.network.like)
+    operator = Jacobian(case.network, case.survey, case.case.likelihood, data)
+    rows = flat(case)
+    assert operator.shape == rows.shape and operator.T.shape == rows.mT.shape and operator.T.T is operator
+    assert operator.dtype == operator.T.dtype == torch.float64
+    weights, outputs = torch.randn(rows.shape[1], columns).double(), torch.randn(len(rows), columns).double()
+    torch.testing.assert_close(operator @ weights, rows @ weights)
+    torch.testing.assert_close(operator.T @ outputs, rows.mT @ outputs)
+    torch.testing.assert_close(operator.dense(), rows)
+    check_adjoint(operator)
+    check_linear(operator)
+
+
+def test_small_chunks_of_rows_add_up() -> None:
+    case = known("mlp")
+    budget = 3 * case.network.size * 8
+    part = BatchJacobian(case.network, case.survey, case.case.likelihood, case.case.inputs, budget)
+    assert len(list(part._rows())) == 4
+    rows, block = flat(case), torch.randn(12, 4).double()
+    torch.testing.assert_close(part.pull(block), rows.mT @ block)
+    torch.testing.assert_close(part.push(rows.mT @ block), rows @ rows.mT @ block)
+
+
+@pytest.mark.parametrize("executor", BUDGETS)
+def test_single_weights_can_be_uncertain(executor: str) -> None:
+    case = known("lenet")
+    index = torch.tensor([0, 40, 100])
+    network = Network(case.case.model, case.network.names, index)
+    survey = find_layers(network, case.case.inputs)
+    part = BatchJacobian(network, survey, case.case.likelihood, case.case.inputs, BUDGETS[executor])
+    rows = flat(case)[:, index]
+    torch.testing.assert_close(part.push(torch.eye(3, dtype=torch.float64)), rows)
+    torch.testing.assert_close(part.pull(torch.eye(12, dtype=torch.float64)), rows.mT)

@@ -1,0 +1,196 @@
+"""Kronecker factors against explicit loops over positions, and their place in the flat vector."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lapwing.curvature import kfac
+from lapwing.curvature.ggn import GGN, MCFisher
+from lapwing.curvature.kfac import KroneckerSum
+from lapwing.curvature.network import Network
+from lapwing.curvature.sums import Held, sweep
+from lapwing.curvature.survey import find_layers
+from lapwing.data import Data
+from lapwing.errors import ConfigError
+from lapwing.likelihoods import Categorical, Gaussian
+from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
+from tests.cases import Case
+from tests.curvature import naive, naive_kfac
+from tests.curvature.naive import known
+
+Sharing = Literal["expand", "reduce"]
+
+CASES = [
+    "mlp",
+    "multi_label",
+    "lenet",
+    "conv1d_same",
+    "conv3d",
+    "depthwise",
+    "layer_norm",
+    "group_norm",
+    "batch_norm",
+    "called_twice",
+    "tagger",
+    "tied",
+    "unet",
+    "transformer_sequence_first",
+]
+
+
+def held(name: str, sharing: Sharing = "expand", bias: Literal["joint", "separate"] = "joint") -> Held:
+    case = known(name)
+    total = KroneckerSum(case.network, sharing, bias)
+    sweep(case.network, case.survey, case.data, case.case.likelihood, GGN(), total)
+    return total.result()
+
+
+def blocks(found: Held) -> dict[tuple[str, ...], Tensor]:
+    assert isinstance(found.operator, BlockDiagonal)
+    return {names: block.dense() for names, block in zip(found.partition, found.operator.blocks, strict=True)}
+
+
+@pytest.mark.parametrize("sharing", ["expand", "reduce"])
+@pytest.mark.parametrize("name", CASES)
+def test_blocks_are_the_products_of_the_naive_factors(name: str, sharing: Sharing) -> None:
+    case = known(name)
+    expected = naive_kfac.kfac(case.case, [(case.case.inputs, case.case.targets)], sharing)
+    compared = 0
+    for names, block in blocks(held(name, sharing)).items():
+        owner = names[0].rpartition(".")[0]
+        if owner in expected and names[0] in case.survey.names:
+            kind = "joint" if len(names) == 2 else "weight"
+            torch.testing.assert_close(block, expected[owner].block(kind), rtol=1e-9, atol=1e-11)
+            compared += 1
+    assert compared >= 1 and compared + len(case.survey.loose) >= len(expected) - 1
+
+
+@pytest.mark.parametrize("sharing", ["expand", "reduce"])
+@pytest.mark.parametrize("name", ["mlp", "lenet", "tagger"])
+def test_a_bias_can_have_a_block_of_its_own(name: str, sharing: Sharing) -> None:
+    case = known(name)
+    expected = naive_kfac.kfac(case.case, [(case.case.inputs, case.case.targets)], sharing)
+    for names, block in blocks(held(name, sharing, "separate")).items():
+        (parameter,) = names
+        owner, _, kind = parameter.rpartition(".")
+        factors = expected[owner]
+        torch.testing.assert_close(block, factors.block("bias" if kind == "bias" else "weight"), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["batch_norm", "group_norm", "layer_norm", "bare_parameter", "lstm", "unet", "tied"])
+def test_norms_and_parameters_without_a_layer_have_their_exact_block(name: str) -> None:
+    case = known(name)
+    exact = naive.ggn(case)
+    known_layers = {layer.names for layer in case.survey.layers if layer.kind in ("linear", "conv", "embedding")}
+    others = {names: block for names, block in blocks(held(name)).items() if names not in known_layers}
+    assert others
+    for names, block in others.items():
+        place = torch.cat([torch.arange(case.network.size)[case.network.layout.slices[name]] for name in names])
+        torch.testing.assert_close(block, exact[place][:, place], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("bias", ["joint", "separate"])
+@pytest.mark.parametrize("name", ["mlp", "lenet", "depthwise", "tagger", "layer_norm", "transformer_batch_first"])
+def test_blocks_lie_where_their_parameters_do(name: str, bias: Literal["joint", "separate"]) -> None:
+    """Where every factor is exact, so is the matrix: one example, one output, one position."""
+    case = known(name)
+    found = held(name, "expand", bias)
+    assert isinstance(found.operator, BlockDiagonal) and found.operator.index is not None
+    layout = case.network.layout
+    for names, index in zip(found.partition, found.operator.index, strict=True):
+        place = torch.cat([torch.arange(layout.size)[layout.slices[name]] for name in names])
+        assert torch.equal(index.sort().values, place.sort().values)
+
+
+@pytest.mark.parametrize("sharing", ["expand", "reduce"])
+def test_one_linear_layer_seen_once_is_exact(sharing: Sharing) -> None:
+    """A single example makes the Kronecker product exact, so the order of its entries shows."""
+    conv = nn.Sequential(nn.Conv2d(4, 2, (2, 3), groups=2), nn.Flatten()).double()
+    embedding = nn.Sequential(nn.Embedding(3, 2), nn.Flatten()).double()
+    linear = nn.Linear(3, 2).double()
+    for model, x in (
+        (conv, torch.randn(1, 4, 2, 3, dtype=torch.float64)),
+        (linear, torch.randn(1, 3, dtype=torch.float64)),
+        (embedding, torch.tensor([[1]])),
+    ):
+        network = Network.of(model)
+        total = KroneckerSum(network, sharing)
+        y = torch.zeros(1, 2, dtype=torch.float64)
+        case = Case(model, x, y, Gaussian(2.0))
+        sweep(network, find_layers(network, x), Data([(x, y)], like=network.like), case.likelihood, GGN(), total)
+        _, rows = naive.jacobian(model, x)
+        torch.testing.assert_close(total.result().operator.dense(), 2.0 * rows[0].mT @ rows[0])
+
+
+@pytest.mark.parametrize("sharing", ["expand", "reduce"])
+def test_sequences_of_different_lengths_weigh_as_their_positions_do(sharing: Sharing) -> None:
+    case = known("tagger")
+    batches = []
+    for length in (3, 1):
+        inputs = {"input_ids": torch.randint(1, 6, (2, length)), "attention_mask": torch.ones(2, length).long()}
+        batches.append((inputs, torch.randint(0, 2, (2, length))))
+    expected = naive_kfac.kfac(case.case, batches, sharing)
+    total = KroneckerSum(case.network, sharing)
+    sweep(case.network, case.survey, Data(batches, like=case.network.like), case.case.likelihood, GGN(), total)
+    for names, block in blocks(total.result()).items():
+        owner = names[0].rpartition(".")[0]
+        torch.testing.assert_close(block, expected[owner].block("joint" if len(names) == 2 else "weight"))
+
+
+def test_large_blocks_without_structure_keep_only_their_diagonal(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = blocks(held("bare_parameter"))
+    monkeypatch.setattr(kfac, "EXACT", 3)
+    found = held("bare_parameter")
+    assert isinstance(found.operator, BlockDiagonal)
+    kinds = {names: type(block) for names, block in zip(found.partition, found.operator.blocks, strict=True)}
+    assert kinds == {("layer.weight", "layer.bias"): Kronecker, ("scale",): Dense, ("matrix",): Diagonal}
+    torch.testing.assert_close(found.operator.blocks[2].diagonal(), exact[("matrix",)].diagonal())
+
+
+def test_embeddings_have_a_diagonal_input_factor() -> None:
+    found = held("tagger")
+    assert isinstance(found.operator, BlockDiagonal)
+    table = found.operator.blocks[found.partition.index(("embed.weight",))]
+    assert isinstance(table, Kronecker) and table.right.ndim == 1
+    assert float(table.right[0]) == 0.0 and float(table.right.sum()) * float(table.scale) == pytest.approx(1.0)
+
+
+def test_a_table_that_is_never_looked_up_has_no_curvature() -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(3, 2, padding_idx=0), nn.Linear(2, 2)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.head(self.table(tokens).sum(1))
+
+    tokens, labels = torch.zeros(3, 2, dtype=torch.long), torch.tensor([0, 1, 0])
+    network = Network.of(Padded())
+    total = KroneckerSum(network)
+    survey = find_layers(network, tokens)
+    sweep(network, survey, Data([(tokens, labels)], like=network.like), Categorical(), GGN(), total)
+    diagonal = total.result().operator.diagonal()
+    assert torch.equal(diagonal[:6], torch.zeros(6)) and bool(torch.isfinite(diagonal).all())
+
+
+def test_sampled_factors_are_unbiased(generator: torch.Generator) -> None:
+    case, repeats = known("mlp"), 300
+    exact = held("mlp").operator.dense()
+    draws = []
+    for _ in range(repeats):
+        total = KroneckerSum(case.network)
+        sweep(case.network, case.survey, case.data, case.case.likelihood, MCFisher(), total, generator=generator)
+        draws.append(total.result().operator.dense())
+    stacked = torch.stack(draws)
+    errors = stacked.std(0) / repeats**0.5
+    assert bool(((stacked.mean(0) - exact).abs() <= 4.5 * errors + 1e-12).all())
+
+
+def test_single_weights_cannot_be_uncertain() -> None:
+    case = known("mlp")
+    with pytest.raises(ConfigError, match="Full or Diagonal"):
+        KroneckerSum(Network(case.case.model, ("0.weight",), torch.tensor([0])))

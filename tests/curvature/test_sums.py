@@ -1,0 +1,194 @@
+"""One sweep over the data: what it adds up, whatever the size of its chunks, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from lapwing.curvature import sums
+from lapwing.curvature.dense import DenseSum
+from lapwing.curvature.diagonal import DiagonalSum
+from lapwing.curvature.ggn import GGN, EmpiricalFisher, MCFisher
+from lapwing.curvature.kfac import KroneckerSum
+from lapwing.curvature.network import Network
+from lapwing.curvature.sums import Held, Sum, Tally, Totals, chunk_size, raw, sweep, visit
+from lapwing.data import Data
+from lapwing.errors import DataError, ShapeError
+from lapwing.likelihoods import Categorical, Gaussian
+from tests.cases import CASES
+from tests.curvature.naive import Known, known
+from tests.curvature.unchanged import unchanged
+
+STRUCTURES: dict[str, Callable[[Network], Sum]] = {
+    "diagonal": DiagonalSum,
+    "dense": DenseSum,
+    "kfac": KroneckerSum,
+    "kfac-reduce": lambda network: KroneckerSum(network, "reduce", "separate"),
+}
+
+
+def swept(case: Known, structure: str, **changes: object) -> tuple[Held, Totals]:
+    total = STRUCTURES[structure](case.network)
+    given = {"data": case.data, "likelihood": case.case.likelihood, "curvature": GGN(), **changes}
+    totals = sweep(case.network, case.survey, total=total, **given)  # type: ignore[arg-type]
+    return total.result(), totals
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("name", CASES)
+def test_chunks_of_one_give_what_all_at_once_gives(name: str, structure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = known(name)
+    with unchanged(case.case.model):
+        whole, totals = swept(case, structure)
+    monkeypatch.setattr(sums, "BUDGET", 1)
+    single, parts = swept(case, structure)
+    assert len(totals.parts) == 1 and len(parts.parts) == 4
+    torch.testing.assert_close(single.operator.dense(), whole.operator.dense(), rtol=1e-9, atol=1e-11)
+    assert single.partition == whole.partition
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_batches_of_the_loader_do_not_matter(structure: str) -> None:
+    case = known("lenet")
+    x, y = case.case.inputs, case.case.targets
+    assert isinstance(x, Tensor)
+    batches = Data([(x[:1], y[:1]), (x[1:], y[1:])], like=case.network.like)
+    one, two = swept(case, structure)[0], swept(case, structure, data=batches)[0]
+    torch.testing.assert_close(one.operator.dense(), two.operator.dense(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_random_curvature_takes_a_generator(structure: str) -> None:
+    case = known("mlp")
+    seeds = [torch.Generator().manual_seed(seed) for seed in (1, 1, 2)]
+    first, again, other = (swept(case, structure, curvature=MCFisher(), generator=g)[0] for g in seeds)
+    assert torch.equal(first.operator.dense(), again.operator.dense())
+    assert not torch.equal(first.operator.dense(), other.operator.dense())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_totals_are_sums_over_the_data(name: str) -> None:
+    case = known(name)
+    likelihood = case.case.likelihood
+    totals = swept(case, "diagonal", curvature=EmpiricalFisher())[1]
+    y = likelihood.canonical_targets(case.outputs, case.case.targets)
+    assert totals.examples == len(case.outputs)
+    assert totals.observations == likelihood.count(y)
+    assert totals.nll == pytest.approx(float(likelihood.nll(case.outputs, y).sum()))
+    (part,) = totals.parts
+    assert part.targets == pytest.approx(float(y.double().square().sum()))
+    if not isinstance(likelihood, Gaussian):
+        assert totals.misfit == 0.0 and totals.score is None
+        return
+    residual = y - case.outputs
+    assert totals.misfit == pytest.approx(1.5 * float(residual.square().sum()))
+    assert totals.score is not None
+    expected = 1.5 * residual.flatten() @ case.jacobian.flatten(0, -2)
+    torch.testing.assert_close(totals.score, expected, rtol=1e-9, atol=1e-10)
+
+
+def test_inputs_of_every_kind_are_in_the_fingerprint() -> None:
+    case = known("cross_attention")
+    (part,) = swept(case, "diagonal")[1].parts
+    assert isinstance(case.case.inputs, tuple)
+    assert part.inputs == pytest.approx(sum(float(x.double().square().sum()) for x in case.case.inputs))
+
+
+def test_a_tally_need_not_know_the_score() -> None:
+    case = known("in_place")
+    tally = Tally(case.case.likelihood, with_score=False)
+    for forward, f, y in visit(case.network, case.survey, case.data, case.case.likelihood, 2):
+        tally.add(forward, f, y)
+    totals = tally.totals()
+    assert [part.examples for part in totals.parts] == [2, 2] == [part.examples for part in tally.parts]
+    assert totals.score is None and totals.misfit > 0 and math.isfinite(totals.nll)
+
+
+def test_noise_may_differ_between_outputs() -> None:
+    case = known("in_place")
+    likelihood = Gaussian((0.5, 4.0))
+    totals = swept(case, "diagonal", likelihood=likelihood)[1]
+    residual = case.case.targets - case.outputs
+    weighted = torch.tensor([0.5, 4.0], dtype=torch.float64) * residual
+    assert totals.misfit == pytest.approx(float((weighted * residual).sum()))
+    assert totals.score is not None
+    torch.testing.assert_close(totals.score, weighted.flatten() @ case.jacobian.flatten(0, 1))
+
+
+def test_cotangents_return_to_the_axes_of_the_network() -> None:
+    u = torch.randn(3, 4, 2, 5, 7)
+    assert raw(Categorical(event_dim=2, class_dim=1), u).shape == (3, 4, 7, 2, 5)
+    assert raw(Categorical(event_dim=2), u) is u
+
+
+def test_chunks_follow_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = known("unet")
+    arguments = (case.network, case.survey, case.case.likelihood)
+    assert chunk_size(*arguments, GGN()) == 4096
+    monkeypatch.setattr(sums, "BUDGET", 5 * 8 * sum(case.survey.floats))
+    assert chunk_size(*arguments, MCFisher()) == 5 and chunk_size(*arguments, GGN()) < 5
+    assert chunk_size(*arguments, MCFisher(), floats=10**6) == 1
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_data_that_are_not_finite_are_refused(value: float) -> None:
+    case = known("in_place")
+    x, y = case.case.inputs, case.case.targets
+    assert isinstance(x, Tensor)
+    for what, pair in {
+        "inputs": (x.clone().fill_(value), y),
+        "targets": (x, y.index_fill(0, torch.tensor(2), value)),
+    }.items():
+        with pytest.raises(DataError, match=f"finite {what}"):
+            swept(case, "diagonal", data=Data([pair], like=case.network.like))
+
+
+def test_targets_that_do_not_fit_are_refused() -> None:
+    case = known("mlp")
+    x = case.case.inputs
+    with pytest.raises(DataError, match="labels from 0 to 2"):
+        swept(case, "dense", data=Data([(x, torch.tensor([0, 1, 2, 3]))], like=case.network.like))
+    with pytest.raises(ShapeError, match="targets of shape"):
+        swept(case, "dense", data=Data([(x, torch.zeros(4, 2, dtype=torch.long))], like=case.network.like))
+    with pytest.raises(ShapeError, match="event_dim=1"):
+        swept(case, "dense", likelihood=Categorical(event_dim=1))
+
+
+@pytest.mark.parametrize("name", ["mlp", "lstm", "unet", "bare_parameter"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_an_interrupted_sweep_leaves_the_module_as_it_was(
+    name: str, structure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = known(name)
+    monkeypatch.setattr(sums, "BUDGET", 1)
+    passes = 0
+
+    def interrupt(*_: object) -> None:
+        nonlocal passes
+        passes += 1
+        if passes == 3:
+            raise KeyboardInterrupt
+
+    with unchanged(case.case.model):
+        last = list(case.case.model.modules())[-1]
+        handle = last.register_forward_hook(interrupt)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                swept(case, structure)
+        finally:
+            handle.remove()
+
+
+def test_what_is_held_is_on_the_uncertain_weights_alone() -> None:
+    case = known("mlp")
+    index = torch.tensor([1, 20, 30])
+    network = Network(case.case.model, case.network.names, index)
+    for structure in ("diagonal", "dense"):
+        total = STRUCTURES[structure](network)
+        sweep(network, case.survey, case.data, case.case.likelihood, GGN(), total)
+        whole = swept(case, structure)[0].operator.dense()
+        torch.testing.assert_close(total.result().operator.dense(), whole[index][:, index])

@@ -1,0 +1,102 @@
+"""What all structured operators share, and Diagonal."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lapwing.errors import ConfigError, NumericalError, ShapeError
+from lapwing.linalg import Dense, Diagonal, Kronecker, LowRank, Structured
+from tests.linalg.cases import normal, spd
+
+OPERATORS = [
+    Diagonal(torch.ones(4)),
+    Dense(torch.eye(4)),
+    LowRank(torch.ones(4, 1)),
+    Kronecker(*[torch.eye(2)] * 2),
+]
+every_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: type(operator).__name__)
+
+
+@every_operator
+@pytest.mark.parametrize("c", [-1.0, float("nan"), float("inf"), torch.ones(4), torch.tensor(-1.0)])
+def test_scaling_by_what_is_no_scale(operator: Structured, c: float | torch.Tensor) -> None:
+    with pytest.raises(ConfigError, match="finite scalar c >= 0"):
+        operator.scaled(c)
+
+
+@every_operator
+@pytest.mark.parametrize("s", [float("nan"), float("-inf"), torch.ones(1)])
+def test_shifting_by_what_is_no_scalar(operator: Structured, s: float | torch.Tensor) -> None:
+    with pytest.raises(ConfigError, match=r"finite scalar to shift by.*plus_diagonal"):
+        operator.shifted(s)
+
+
+@every_operator
+def test_adding_a_diagonal_of_another_size_or_dtype(operator: Structured) -> None:
+    for other in (torch.ones(3), torch.ones(4).double()):
+        with pytest.raises(ShapeError, match=r"a Diagonal of 4 entries, torch.float32. Got Diagonal"):
+            operator.plus_diagonal(Diagonal(other))
+
+
+@every_operator
+def test_solving_for_what_does_not_fit(operator: Structured) -> None:
+    with pytest.raises(ShapeError, match=r"vector \[4\].* Got shape \[2, 4\]"):
+        operator.shifted(1.0).solve(torch.ones(2, 4))
+
+
+@every_operator
+def test_scaled_to_nothing_and_shifted(operator: Structured) -> None:
+    torch.testing.assert_close(operator.scaled(0.0).shifted(2.0).solve(torch.ones(4)), torch.full((4,), 0.5))
+
+
+@every_operator
+def test_trace_sums_in_float64(operator: Structured) -> None:
+    assert operator.trace() == 4.0
+    assert operator.trace().dtype == torch.float64
+    assert operator.T is operator
+
+
+def test_diagonal_is_entrywise() -> None:
+    values = torch.tensor([1.0, 4.0, 9.0])
+    operator = Diagonal(values)
+    assert operator.root().diagonal().tolist() == [1, 2, 3]
+    assert operator.scaled(2.0).shifted(1.0).diagonal().tolist() == [3, 9, 19]
+    assert operator.plus_diagonal(operator).diagonal().tolist() == [2, 8, 18]
+    assert operator.logdet() == pytest.approx(torch.tensor(36.0).log().item())
+
+
+def test_diagonal_that_is_constant() -> None:
+    values = torch.full((3,), 0.1, dtype=torch.float64)
+    constant = Diagonal(values).constant
+    assert constant is not None
+    assert constant.item() == pytest.approx(0.1, rel=1e-15)
+    assert Diagonal(torch.tensor([1.0, 1.0, 1.1])).constant is None
+
+
+def test_diagonal_that_is_not_positive() -> None:
+    singular, negative = Diagonal(torch.tensor([1.0, 0.0])), Diagonal(torch.tensor([1.0, -2.0]))
+    assert singular.root().diagonal().tolist() == [1, 0]
+    for question in (singular.logdet, singular.inverse_root, lambda: singular.solve(torch.ones(2))):
+        with pytest.raises(NumericalError, match="smallest eigenvalue 0"):
+            question()
+    with pytest.raises(NumericalError, match="smallest eigenvalue -2"):
+        negative.root()
+
+
+@pytest.mark.parametrize("values", [torch.ones(2, 2), torch.ones(0), torch.tensor(1.0), torch.tensor([1, 2])])
+def test_values_that_are_no_diagonal(values: torch.Tensor) -> None:
+    with pytest.raises(ShapeError, match=r"diagonal entries \[d\], floating point and not empty"):
+        Diagonal(values)
+
+
+def test_gradients_reach_the_matrices() -> None:
+    b = normal(6, 2)
+
+    def answers(matrix: torch.Tensor, root: torch.Tensor, base: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        spread = Diagonal(base.exp())
+        kinds = (Dense(matrix @ matrix.mT).plus_diagonal(spread), LowRank(root, spread), spread)
+        return tuple(answer for kind in kinds for answer in (kind.logdet(), kind.solve(b), kind.inverse_root() @ b))
+
+    point = (spd(6, 10.0), normal(6, 2, seed=1), normal(6, seed=2))
+    assert torch.autograd.gradcheck(answers, tuple(x.requires_grad_() for x in point))

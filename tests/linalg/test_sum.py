@@ -1,0 +1,75 @@
+"""Sums, and the structures they reduce to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lapwing.errors import ShapeError, UnsupportedError
+from lapwing.linalg import Dense, Diagonal, FunctionOperator, Kronecker, LowRank, Structured, Sum
+from tests.linalg.cases import eye, normal, spd, spectrum
+
+DIAGONAL = Diagonal(spectrum(6, 10.0))
+DENSE = Dense(spd(6, 10.0))
+LOW_RANK = LowRank(normal(6, 2))
+KRONECKER = Kronecker(spd(2, 10.0), spd(3, 10.0))
+
+
+@pytest.mark.parametrize(
+    ("terms", "structure"),
+    [
+        ((KRONECKER,), Kronecker),
+        ((DIAGONAL, DIAGONAL), Diagonal),
+        ((DIAGONAL, LOW_RANK, DIAGONAL), LowRank),
+        ((LOW_RANK, LOW_RANK.shifted(1.0)), LowRank),
+        ((LOW_RANK.shifted(1.0), LOW_RANK), LowRank),
+        ((Diagonal(torch.ones(6).double()), KRONECKER), Kronecker),
+        ((DIAGONAL, KRONECKER, LOW_RANK, DENSE), Dense),
+        ((KRONECKER, Sum((DENSE, DIAGONAL))), Dense),
+    ],
+)
+def test_what_a_sum_reduces_to(terms: tuple[Structured, ...], structure: type[Structured]) -> None:
+    total = Sum(terms)
+    reduced = total.reduce()
+    assert isinstance(reduced, structure)
+    assert reduced is total.reduce()
+    torch.testing.assert_close(reduced.dense(), total.dense())
+    torch.testing.assert_close(total.dense(), torch.stack([term.dense() for term in terms]).sum(0))
+
+
+def test_what_does_not_reduce_still_multiplies() -> None:
+    total, v = Sum((KRONECKER, LOW_RANK)), normal(6)
+    torch.testing.assert_close(total @ v, KRONECKER @ v + LOW_RANK @ v)
+    torch.testing.assert_close(total.diagonal(), KRONECKER.diagonal() + LOW_RANK.diagonal())
+    torch.testing.assert_close(total.trace(), KRONECKER.trace() + LOW_RANK.trace())
+    for question in (total.reduce, total.logdet, total.root, lambda: total.solve(v)):
+        with pytest.raises(UnsupportedError, match=r"Got Kronecker \+ LowRank. Try an iterative Solver such as CG"):
+            question()
+
+
+def test_kronecker_and_a_varying_diagonal_names_a_solver() -> None:
+    with pytest.raises(UnsupportedError, match="Solver"):
+        Sum((KRONECKER, DIAGONAL)).logdet()
+
+
+def test_a_term_known_only_by_its_products() -> None:
+    matrix, v = spd(6, 10.0), normal(6, 2)
+    product = FunctionOperator(lambda x: matrix @ x, lambda x: matrix @ x, size=(6, 6), like=matrix)
+    total = Sum((product, DIAGONAL)).shifted(0.5)
+    torch.testing.assert_close(total @ v, matrix @ v + DIAGONAL @ v + 0.5 * v)
+    for question in (total.diagonal, total.trace, total.logdet, lambda: total.scaled(2.0)):
+        with pytest.raises(UnsupportedError, match=r"Got FunctionOperator \+ Diagonal \+ Diagonal. Try an iterative"):
+            question()
+
+
+def test_scaled_and_shifted_sums_stay_sums() -> None:
+    total = Sum((LOW_RANK, DIAGONAL)).scaled(2.0).shifted(0.5)
+    assert isinstance(total, Sum)
+    torch.testing.assert_close(total.dense(), 2 * (LOW_RANK.dense() + DIAGONAL.dense()) + 0.5 * eye(6))
+
+
+def test_terms_that_do_not_belong_together() -> None:
+    with pytest.raises(ShapeError, match="one or more terms"):
+        Sum(())
+    with pytest.raises(ShapeError, match=r"one shape.*Diagonal\(3 x 3.*Diagonal\(6 x 6"):
+        Sum((Diagonal(torch.ones(3).double()), DIAGONAL))

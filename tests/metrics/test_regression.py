@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+from torch import Tensor
+
+from lapwing.errors import ConfigError, DataError, ShapeError
+from lapwing.metrics import crps, gaussian_nll, picp, rmse
+
+
+@pytest.fixture
+def predictions(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    mean, targets = torch.randn(2, 40, 3, generator=generator, dtype=torch.float64)
+    return mean, 0.2 + torch.rand(40, 3, generator=generator, dtype=torch.float64), targets
+
+
+def test_scores_equal_their_definitions(predictions: tuple[Tensor, Tensor, Tensor]) -> None:
+    mean, std, targets = predictions
+    m, s, y = (tensor.numpy() for tensor in predictions)
+    assert rmse(mean, targets) == pytest.approx(np.sqrt(np.mean((m - y) ** 2)), rel=1e-14)
+    assert gaussian_nll(mean, std**2, targets) == pytest.approx(-stats.norm(m, s).logpdf(y).mean(), rel=1e-13)
+    w = (y - m) / s
+    closed = s * (w * (2 * stats.norm.cdf(w) - 1) + 2 * stats.norm.pdf(w) - 1 / np.sqrt(np.pi))
+    assert crps(mean, std, targets) == pytest.approx(closed.mean(), rel=1e-12)
+    assert picp(mean - std, mean + std, targets) == np.mean(np.abs(y - m) <= s)
+
+
+def test_rmse_equals_torchmetrics(predictions: tuple[Tensor, Tensor, Tensor]) -> None:
+    regression = pytest.importorskip("torchmetrics.functional.regression")
+    mean, _, targets = predictions
+    theirs = regression.mean_squared_error(mean.flatten(), targets.flatten(), squared=False)
+    assert rmse(mean, targets) == pytest.approx(float(theirs), rel=1e-12)
+
+
+def test_crps_is_the_integral_of_the_squared_distance_to_the_step() -> None:
+    m, s, y = 0.3, 0.7, 1.1
+    below = integrate.quad(lambda x: stats.norm.cdf(x, m, s) ** 2, -10, y)[0]
+    above = integrate.quad(lambda x: stats.norm.sf(x, m, s) ** 2, y, 10)[0]
+    mean, std, target = (torch.tensor([value], dtype=torch.float64) for value in (m, s, y))
+    assert crps(mean, std, target) == pytest.approx(below + above, rel=1e-9)
+
+
+def test_an_interval_covers_at_its_level(generator: torch.Generator) -> None:
+    y = torch.randn(20_000, generator=generator, dtype=torch.float64)
+    limit = torch.full_like(y, stats.norm.ppf(0.95))
+    assert picp(-limit, limit, y) == pytest.approx(0.9, abs=0.007)
+
+
+ONES = torch.ones(4)
+
+
+@pytest.mark.parametrize(
+    ("score", "arguments", "error", "message"),
+    [
+        (rmse, (ONES, ONES[:, None]), ShapeError, r"targets of the shape of mean, \[4\]. Got \[4, 1\]"),
+        (gaussian_nll, (ONES, ONES[:1], ONES), ShapeError, r"variance of the shape of mean.*expand_as"),
+        (picp, (ONES, ONES, ONES[:2]), ShapeError, r"targets of the shape of low"),
+        (rmse, (ONES[:0], ONES[:0]), DataError, r"at least one number in mean"),
+        (rmse, (ONES, ONES * torch.nan), DataError, r"finite targets. Got 4 NaN"),
+        (gaussian_nll, (ONES, 0 * ONES, ONES), DataError, r"variance > 0. Got 4 of 4 not.*noise"),
+        (crps, (ONES, -ONES, ONES), DataError, r"std > 0. Got 4 of 4 not"),
+        (picp, (ONES, 0 * ONES, ONES), DataError, r"low <= high. Got 4 intervals"),
+    ],
+)
+def test_bad_input_costs_a_sentence(score, arguments: tuple[Tensor, ...], error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        score(*arguments)
+
+
+def test_without_scoringrules_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scoringrules", None)
+    with pytest.raises(ConfigError, match=r"pip install lapwing\[metrics\]"):
+        crps(ONES, ONES, ONES)

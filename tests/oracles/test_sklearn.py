@@ -1,0 +1,131 @@
+"""A linear network is Bayesian linear regression: scikit-learn's Gaussian process and BayesianRidge are the oracles.
+
+Both take the weights at the posterior mode, so the network is given scikit-learn's weights, or its evidence is taken
+``at="mode"`` from any weights at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lapwing as lw
+from lapwing.posteriors import WeightPosterior
+from lapwing.predictive import Regression
+from tests.posterior_cases import normal, seeded
+
+sklearn_process = pytest.importorskip("sklearn.gaussian_process")
+sklearn_linear = pytest.importorskip("sklearn.linear_model")
+
+PRIOR, NOISE = 0.4, 3.0
+VIEWS = {"weights": lw.Full(view="weights"), "functions": lw.Full(view="functions")}
+
+
+def data(n: int = 40, d: int = 5) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs and targets that are not centred, and new inputs."""
+    x = 1.5 + normal(n, d) * torch.linspace(0.5, 2.0, d, dtype=torch.float64)
+    y = x @ normal(d, 1, seed=1) + 0.5 * normal(n, 1, seed=2)
+    return x, y, 1.5 + normal(7, d, seed=3)
+
+
+def linear(weights: np.ndarray | None = None, d: int = 5) -> nn.Module:
+    model = seeded(lambda: nn.Linear(d, 1, bias=False))
+    if weights is not None:
+        with torch.no_grad():
+            model.weight.copy_(torch.as_tensor(weights))
+    return model
+
+
+def fit(model: nn.Module, structure: lw.structures.Structure, prior: float, noise: float) -> lw.Posterior:
+    x, y, _ = data()
+    recipe = lw.Laplace(lw.Gaussian(noise), prior=lw.Isotropic(prior), structure=structure)
+    return recipe.fit(model, (x, y))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_full_posterior_is_a_gaussian_process(view: str) -> None:
+    """K = x xᵀ / α is a scaled DotProduct kernel; the network has the process's mean only at its mode."""
+    x, y, new = data()
+    kernels = sklearn_process.kernels
+    kernel = kernels.ConstantKernel(1 / PRIOR, "fixed") * kernels.DotProduct(0.0, "fixed")
+    process = sklearn_process.GaussianProcessRegressor(kernel, alpha=1 / NOISE, optimizer=None).fit(x, y.ravel())
+    mode = torch.linalg.solve(NOISE * x.mT @ x + PRIOR * torch.eye(5), NOISE * x.mT @ y).ravel()
+    posterior = fit(linear(mode.numpy()), VIEWS[view], PRIOR, NOISE)
+    mean, covariance = process.predict(new, return_cov=True)
+    prediction = posterior.predict(new, joint=True)
+    assert isinstance(prediction, Regression)
+    close(prediction.mean.squeeze(-1), mean)
+    close(prediction.outputs.covariance.reshape(7, 7), covariance)
+    assert posterior.log_marginal() == pytest.approx(process.log_marginal_likelihood_value_, rel=1e-9)
+
+
+def test_evidence_at_the_mode_is_that_of_the_gaussian_process_whatever_the_weights() -> None:
+    x, y, _ = data()
+    kernels = sklearn_process.kernels
+    kernel = kernels.ConstantKernel(1 / PRIOR, "fixed") * kernels.DotProduct(0.0, "fixed")
+    process = sklearn_process.GaussianProcessRegressor(kernel, alpha=1 / NOISE, optimizer=None).fit(x, y.ravel())
+    posterior = fit(linear(), VIEWS["weights"], PRIOR, NOISE)
+    assert isinstance(posterior, WeightPosterior)
+    evidence = replace(posterior.evidence, shift=posterior.shift)
+    exact = process.log_marginal_likelihood_value_
+    assert float(evidence.log_marginal(posterior.precisions, posterior.scale)) == pytest.approx(exact, rel=1e-9)
+    assert posterior.log_marginal() < exact - 1
+
+
+@pytest.mark.parametrize("structure", [*VIEWS.values(), lw.KFAC()], ids=["weights", "functions", "kfac"])
+def test_predicts_like_bayesian_ridge_at_its_hyperparameters(structure: lw.structures.Structure) -> None:
+    """KFAC is exact here: one output, one position, so G ⊗ A is ρ ⊗ xᵀx."""
+    _, _, new = data()
+    ridge = bayesian_ridge()
+    posterior = fit(linear(ridge.coef_), structure, float(ridge.lambda_), float(ridge.alpha_))
+    check_predictions(posterior, ridge, new)
+    assert posterior.log_marginal() == pytest.approx(ridge.scores_[-1], rel=1e-6)
+
+
+@pytest.mark.parametrize("start", [(1.0, 1.0), (30.0, 0.02)], ids=["near", "far"])
+@pytest.mark.parametrize("structure", [lw.Full(view="weights"), lw.KFAC()], ids=["full", "kfac"])
+@pytest.mark.parametrize("method", ["MacKay", "EvidenceGradient"])
+def test_tuning_is_bayesian_ridge(method: str, structure: lw.structures.Structure, start: tuple[float, float]) -> None:
+    _, _, new = data()
+    ridge = bayesian_ridge()
+    prior, noise = start
+    tuned = lw.tune(fit(linear(ridge.coef_), structure, prior, noise), getattr(lw, method)(at="mode"))
+    assert isinstance(tuned.prior, lw.Isotropic) and isinstance(tuned.likelihood, lw.Gaussian)
+    assert tuned.prior.precision == pytest.approx(ridge.lambda_, rel=1e-6)
+    assert tuned.likelihood.precision == pytest.approx(ridge.alpha_, rel=1e-6)
+    assert tuned.trace[-1].log_marginal == pytest.approx(ridge.scores_[-1], rel=1e-6)
+    check_predictions(tuned, ridge, new)
+
+
+@pytest.mark.parametrize("method", ["MacKay", "EvidenceGradient"])
+def test_tuning_at_the_mode_does_not_depend_on_the_weights(method: str) -> None:
+    ridge = bayesian_ridge()
+    tuned = lw.tune(fit(linear(), lw.Full(view="weights"), 1.0, 1.0), getattr(lw, method)(at="mode"))
+    assert isinstance(tuned.prior, lw.Isotropic)
+    assert tuned.prior.precision == pytest.approx(ridge.lambda_, rel=1e-6)
+    assert tuned.trace[-1].log_marginal == pytest.approx(ridge.scores_[-1], rel=1e-6)
+
+
+def bayesian_ridge():
+    """Flat hyperpriors, no intercept, run to convergence; its last score is the evidence at the final values."""
+    x, y, _ = data()
+    flat = dict.fromkeys(("alpha_1", "alpha_2", "lambda_1", "lambda_2"), 0.0)
+    ridge = sklearn_linear.BayesianRidge(max_iter=10_000, tol=1e-13, fit_intercept=False, compute_score=True, **flat)
+    return ridge.fit(x.numpy(), y.numpy().ravel())
+
+
+def check_predictions(posterior: lw.Posterior, ridge, new: Tensor) -> None:
+    """Means of the network and standard deviations with noise."""
+    mean, std = ridge.predict(new.numpy(), return_std=True)
+    prediction = posterior.predict(new)
+    assert isinstance(prediction, Regression)
+    close(prediction.mean.squeeze(-1), mean, 1e-6)
+    close(prediction.std.squeeze(-1), std, 1e-6)
+
+
+def close(actual: Tensor, expected: np.ndarray, tolerance: float = 1e-9) -> None:
+    torch.testing.assert_close(actual, torch.as_tensor(expected), rtol=tolerance, atol=tolerance)

@@ -1,0 +1,81 @@
+"""Gaussians over the outputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lapwing as lw
+from lapwing.errors import UnsupportedError
+from lapwing.evidence import Grams, Spectrum
+from lapwing.posteriors import FunctionPosterior, functions
+from tests.posterior_cases import PROBLEMS, Linearised, Problem, problem, refused
+
+
+def fit(name: str, prior: lw.priors.Prior | None = None) -> tuple[Problem, FunctionPosterior]:
+    case = problem(name)
+    recipe = lw.Laplace(case.likelihood, prior=prior or lw.Isotropic(), structure=lw.Full(view="functions"))
+    posterior = case.fit(recipe)
+    assert isinstance(posterior, FunctionPosterior)
+    return case, posterior
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_holds_the_tangent_kernel_between_training_rows(name: str) -> None:
+    """Its Gram matrix has the nonzero eigenvalues of the GGN."""
+    case, posterior = fit(name)
+    eigenvalues = torch.linalg.eigvalsh(posterior.grams[0])
+    ggn = torch.linalg.eigvalsh(Linearised(case, posterior.network).ggn)
+    size = min(len(eigenvalues), len(ggn))
+    torch.testing.assert_close(eigenvalues[-size:], ggn[-size:], rtol=1e-9, atol=1e-9)
+    rest = eigenvalues[: len(eigenvalues) - size]
+    torch.testing.assert_close(rest, torch.zeros_like(rest), rtol=0, atol=1e-9)
+
+
+def test_holds_a_gram_matrix_a_group() -> None:
+    _, one = fit("categorical")
+    _, two = fit("categorical", lw.Layerwise((1.0, 1.0)))
+    assert len(one.grams) == 1 and len(two.grams) == 2
+    torch.testing.assert_close(two.grams.sum(0), one.grams[0], rtol=1e-10, atol=1e-10)
+    assert isinstance(one.evidence.complexity, Spectrum) and isinstance(two.evidence.complexity, Grams)
+
+
+def test_cannot_sample_weights() -> None:
+    case, posterior = fit("categorical")
+    assert not hasattr(posterior, "sample")
+    with refused(UnsupportedError, expected="over the weights for linearised=False", got="over functions", hint="KFAC"):
+        posterior.predict(case.new, linearised=False)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(lw.Isotropic(), lw.Layerwise(2.0)), (lw.Layerwise(), lw.Isotropic(2.0)), (lw.Isotropic(), lw.DiagonalPrior(2.0))],
+)
+def test_refuses_a_prior_with_other_groups(before: lw.priors.Prior, after: lw.priors.Prior) -> None:
+    case, posterior = fit("categorical", before)
+    got = f"{type(after).__name__} with"
+    with refused(UnsupportedError, expected="as when the kernel was computed", got=got, hint="fitting again"):
+        posterior.with_choices(after, case.likelihood)
+
+
+def test_predicts_in_pieces_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, posterior = fit("images")
+    usual = posterior.predict(case.new).logits.covariance
+    sizes: list[int] = []
+    explained = FunctionPosterior._explained
+
+    def watched(self: FunctionPosterior, inputs: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(inputs))
+        return explained(self, inputs)
+
+    monkeypatch.setattr(FunctionPosterior, "_explained", watched)
+    monkeypatch.setattr(functions, "BUDGET", 8 * 3 * 30 * 2)
+    torch.testing.assert_close(posterior.predict(case.new).logits.covariance, usual, rtol=1e-12, atol=1e-13)
+    assert sizes == [2, 2]
+
+
+def test_interpolates_certain_data() -> None:
+    """With hardly any noise, the outputs at the training inputs are known."""
+    case, posterior = fit("gaussian")
+    sharp = posterior.with_choices(lw.Isotropic(), case.likelihood.with_precision(1e10))
+    assert float(sharp.predict(case.x).outputs.std.max()) < 1e-3 < float(posterior.predict(case.x).outputs.std.min())

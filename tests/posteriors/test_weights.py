@@ -1,0 +1,100 @@
+"""Gaussians over the weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.func import functional_call
+
+import lapwing as lw
+from lapwing.linalg import BlockDiagonal, Dense, Diagonal
+from lapwing.posteriors import WeightPosterior
+from tests.posterior_cases import STRUCTURES, Problem, normal, problem
+
+over_weights = pytest.mark.parametrize("structure", [name for name in STRUCTURES if name != "full-functions"])
+
+
+def fit(name: str, structure: str, weights: lw.selection.Selection | None = None) -> tuple[Problem, WeightPosterior]:
+    case = problem(name)
+    recipe = lw.Laplace(case.likelihood, structure=STRUCTURES[structure], weights=weights or lw.All())
+    posterior = case.fit(recipe)
+    assert isinstance(posterior, WeightPosterior)
+    return case, posterior
+
+
+@over_weights
+def test_draws_differ_from_the_trained_weights_by_a_root_of_the_covariance(structure: str) -> None:
+    _, posterior = fit("images", structure)
+    draws = posterior.sample(5, generator=torch.Generator().manual_seed(0))
+    noise = torch.randn(posterior.network.size, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = posterior.network.weights + (posterior.precision.operator.inverse_root() @ noise).mT
+    assert torch.equal(draws, expected)
+    assert draws.shape == (5, posterior.network.size)
+
+
+@pytest.mark.parametrize("weights", [lw.All(), lw.LastLayer(), lw.Subnetwork(4, by="magnitude")])
+def test_draws_become_networks(weights: lw.selection.Selection) -> None:
+    case, posterior = fit("images", "full-weights", weights)
+    params = posterior.params(posterior.network.weights)
+    trained = dict(case.model.named_parameters())
+    assert all(torch.equal(value, trained[name]) for name, value in params.items())
+    draw = posterior.params(posterior.sample()[0])
+    model = case.model.eval()
+    changed = functional_call(model, {**trained, **draw}, (case.new,))
+    assert not torch.allclose(changed, model(case.new))
+
+
+def test_draws_of_a_subnetwork_move_nothing_else() -> None:
+    case, posterior = fit("categorical", "full-weights", lw.Subnetwork(4, by="magnitude"))
+    draw = posterior.params(posterior.sample()[0])
+    trained = dict(case.model.named_parameters())
+    moved = sum(int((value != trained[name]).sum()) for name, value in draw.items())
+    assert moved == 4
+
+
+@pytest.mark.parametrize("name", ["gaussian", "categorical"])
+def test_networks_with_drawn_weights_are_averaged(name: str, generator: torch.Generator) -> None:
+    case, posterior = fit(name, "full-weights")
+    state = generator.get_state()
+    prediction = posterior.predict(case.new, linearised=False, samples=6, generator=generator)
+    generator.set_state(state)
+    model = case.model.eval()
+    draws = [posterior.params(draw) for draw in posterior.sample(6, generator=generator)]
+    outputs = torch.stack([functional_call(model, params, (case.new,)).detach() for params in draws])
+    if name == "gaussian":
+        torch.testing.assert_close(prediction.mean, outputs.mean(0))
+        torch.testing.assert_close(prediction.outputs.variance, outputs.var(0))
+    else:
+        torch.testing.assert_close(prediction.probs, torch.softmax(outputs, -1).mean(0))
+
+
+@pytest.mark.parametrize(
+    ("structure", "kind"), [("full-weights", Dense), ("diagonal", Diagonal), ("kfac", BlockDiagonal)]
+)
+def test_precision_keeps_the_structure(structure: str, kind: type) -> None:
+    _, posterior = fit("images", structure)
+    assert type(posterior.precision.operator) is kind
+    assert posterior.precision.partition == posterior.held.partition
+
+
+def test_only_gaussian_likelihoods_know_their_mode() -> None:
+    assert fit("gaussian", "kfac")[1].shift is not None
+    assert fit("categorical", "kfac")[1].shift is None
+
+
+@over_weights
+def test_the_mode_of_a_linear_network_is_its_ridge_regression(structure: str) -> None:
+    """One output and one position: every structure but the diagonal is exact, and that one only moves towards it."""
+    x, y = normal(20, 3), normal(20, 1, seed=1)
+    with torch.random.fork_rng():
+        model = torch.nn.Linear(3, 1, bias=False).double()
+    posterior = lw.Laplace(lw.Gaussian(2.0), prior=lw.Isotropic(0.7), structure=STRUCTURES[structure]).fit(
+        model, (x, y)
+    )
+    assert isinstance(posterior, WeightPosterior) and posterior.shift is not None
+    mode = posterior.network.weights + posterior.shift.step(posterior.precisions, posterior.scale)
+    ridge = torch.linalg.solve(2.0 * x.mT @ x + 0.7 * torch.eye(3), 2.0 * x.mT @ y).squeeze(-1)
+    if structure == "diagonal":
+        assert (mode - ridge).norm() < (posterior.network.weights - ridge).norm()
+    else:
+        torch.testing.assert_close(mode, ridge, rtol=1e-9, atol=1e-10)

@@ -1,0 +1,192 @@
+"""predictive: the right distribution for each likelihood, link and kind of outputs."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lapwing.errors import ConfigError, NumericalError, UnsupportedError
+from lapwing.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Likelihood,
+    Poisson,
+)
+from lapwing.predictive import (
+    Classification,
+    Counts,
+    Draws,
+    JointMoments,
+    Moments,
+    MultiLabel,
+    Regression,
+    laplace_bridge,
+    monte_carlo,
+    predictive,
+    probit,
+    probit_binary,
+)
+
+LINKS: list[Any] = ["probit", "bridge", "mc"]
+
+
+def joint_and_marginal(n: int = 3, c: int = 2, scale: float = 0.5) -> tuple[JointMoments, Moments]:
+    factor = scale * torch.randn(n * c, n * c, dtype=torch.float64)
+    mean = torch.randn(n, c, dtype=torch.float64)
+    joint = JointMoments(mean, (factor @ factor.mT).reshape(n, c, n, c))
+    return joint, joint.marginal()
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(11)
+
+
+def test_categorical_takes_each_link() -> None:
+    joint, moments = joint_and_marginal(c=3)
+    for outputs in (joint, moments):
+        by_link = {link: predictive(Categorical(), outputs, link, generator=seeded()) for link in LINKS}
+        assert all(isinstance(p, Classification) and p.logits is outputs for p in by_link.values())
+        torch.testing.assert_close(by_link["probit"].probs, probit(moments))
+        torch.testing.assert_close(by_link["bridge"].probs, laplace_bridge(moments))
+        probs, stderr = monte_carlo(moments, generator=seeded())
+        torch.testing.assert_close(by_link["mc"].probs, probs)
+        torch.testing.assert_close(by_link["mc"].stderr, stderr)
+        assert by_link["probit"].stderr is None
+
+
+def test_probit_is_the_default() -> None:
+    _, moments = joint_and_marginal()
+    assert torch.equal(predictive(Categorical(), moments).probs, probit(moments))
+
+
+def test_bernoulli_takes_probit_and_monte_carlo() -> None:
+    _, moments = joint_and_marginal()
+    p = predictive(Bernoulli(), moments)
+    assert isinstance(p, MultiLabel)
+    torch.testing.assert_close(p.probs, probit_binary(moments))
+    mc = predictive(Bernoulli(), moments, "mc", samples=20_000, generator=seeded())
+    assert isinstance(mc, MultiLabel) and mc.stderr is not None
+    torch.testing.assert_close(mc.probs, p.probs, atol=0.03, rtol=0)
+    with pytest.raises(UnsupportedError, match="'probit' or 'mc' for Bernoulli"):
+        predictive(Bernoulli(), moments, "bridge")
+
+
+def test_draws_are_averaged_after_the_link() -> None:
+    values = torch.randn(30, 4, 3, dtype=torch.float64)
+    p = predictive(Categorical(), Draws(values))
+    assert isinstance(p, Classification) and p.stderr is not None
+    torch.testing.assert_close(p.probs, torch.softmax(values, -1).mean(0))
+    torch.testing.assert_close(p.stderr, torch.softmax(values, -1).std(0) / 30**0.5)
+    torch.testing.assert_close(predictive(Bernoulli(), Draws(values)).probs, torch.sigmoid(values).mean(0))
+    assert predictive(Categorical(), Draws(values[:1])).stderr is None
+
+
+def test_gaussian_adds_its_noise() -> None:
+    joint, moments = joint_and_marginal()
+    for outputs in (joint, moments, Draws(moments.sample(5))):
+        p = predictive(Gaussian((2.0, 4.0)), outputs)
+        assert isinstance(p, Regression)
+        assert p.noise.tolist() == [0.5, 0.25]
+        torch.testing.assert_close(p.variance, outputs.variance + p.noise)
+
+
+def test_heteroscedastic_noise_is_the_expected_variance() -> None:
+    joint, moments = joint_and_marginal(c=4)
+    draws = Draws(moments.sample(100_000, generator=seeded()))
+    expected = torch.exp(moments.mean[:, 2:] + 0.5 * moments.variance[:, 2:])
+    for outputs in (joint, moments, draws):
+        p = predictive(HeteroscedasticGaussian(), outputs)
+        assert isinstance(p, Regression) and p.mean.shape == (3, 2)
+        tolerance = 0.05 if outputs is draws else 1e-12
+        torch.testing.assert_close(p.noise, expected, rtol=tolerance, atol=0)
+        torch.testing.assert_close(p.outputs.mean, outputs.mean[:, :2])
+    targets = HeteroscedasticGaussian().draw(draws.values, generator=seeded())
+    p = predictive(HeteroscedasticGaussian(), moments)
+    torch.testing.assert_close(targets.var(0), p.variance, rtol=0.05, atol=0)
+
+
+def test_poisson_moments_are_those_of_a_lognormal_mixture() -> None:
+    joint, moments = joint_and_marginal(n=2, scale=0.3)
+    p = predictive(Poisson(), moments)
+    assert isinstance(p, Counts)
+    k = 200_000
+    draws = p.sample(k, generator=seeded())
+    assert bool(((draws.mean(0) - p.mean).abs() < 5 * (p.variance / k).sqrt()).all())
+    torch.testing.assert_close(draws.var(0), p.variance, rtol=0.05, atol=0)
+    for i in range(2):
+        torch.testing.assert_close(draws[:, i].mT.cov(), p.covariance[i], rtol=0.05, atol=0.05)
+    together = predictive(Poisson(), joint)
+    assert isinstance(together, Counts)
+    torch.testing.assert_close(together.mean, p.mean)
+    torch.testing.assert_close(together.variance, p.variance)
+    torch.testing.assert_close(together.covariance[0, :, 0], p.covariance[0])
+    many = together.sample(k, generator=seeded()).flatten(1)
+    torch.testing.assert_close(many.mT.cov().reshape(2, 2, 2, 2), together.covariance, rtol=0.05, atol=0.05)
+
+
+def test_poisson_draws_are_averaged() -> None:
+    values = torch.randn(40, 3, 2, dtype=torch.float64)
+    p = predictive(Poisson(), Draws(values))
+    assert isinstance(p, Counts)
+    torch.testing.assert_close(p.mean, values.exp().mean(0))
+    torch.testing.assert_close(p.variance, values.exp().var(0) + p.mean)
+
+
+@pytest.mark.parametrize("likelihood, width", [(Poisson(), 1), (HeteroscedasticGaussian(), 2)])
+def test_expectations_that_overflow_are_refused(likelihood: Likelihood, width: int) -> None:
+    huge = Moments(torch.zeros(1, width), 1e4 * torch.eye(width).expand(1, width, width))
+    with pytest.raises(NumericalError, match=r"finite expected (rates|noise variances).*exponent of 5000"):
+        predictive(likelihood, huge)
+
+
+def test_token_outputs_keep_their_axes() -> None:
+    moments = Moments(torch.randn(2, 5, 3), torch.eye(3).expand(2, 5, 3, 3))
+    for link in LINKS:
+        p = predictive(Categorical(event_dim=1), moments, link)
+        assert isinstance(p, Classification)
+        assert p.probs.shape == (2, 5, 3) and p.labels.shape == (2, 5)
+        assert p.sample(4).shape == (4, 2, 5, 3)
+
+
+def test_joint_targets_of_certain_outputs_have_only_their_noise() -> None:
+    p = predictive(Gaussian(4.0), Moments.certain(torch.zeros(3, 1)))
+    assert isinstance(p, Regression)
+    assert p.std.tolist() == [[0.5]] * 3
+    assert float(p.outputs.std.max()) == 0.0
+
+
+def test_an_unknown_link_or_likelihood_is_refused() -> None:
+    _, moments = joint_and_marginal()
+    unchecked: Any = inspect.unwrap(predictive)  # without the test suite's own type checker
+    with pytest.raises(ConfigError, match=r"one of probit, bridge, mc\. Got 'softmax'"):
+        unchecked(Categorical(), moments, "softmax")
+
+    @dataclass(frozen=True)
+    class Other(Likelihood):
+        def canonical_targets(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
+        def nll(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
+        def score(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
+        def hessian(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor: ...
+        def root(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor: ...
+        def draw(self, outputs: Tensor, *, generator: torch.Generator | None = None) -> Tensor: ...
+        def mean(self, outputs: Tensor) -> Tensor: ...
+        def count(self, targets: Tensor) -> int: ...
+        def _check_targets(self, outputs: Tensor, targets: Tensor) -> None: ...
+
+    with pytest.raises(UnsupportedError, match="Got Other"):
+        predictive(Other(), moments)
+
+
+def test_probabilities_are_finite_for_extreme_logits() -> None:
+    mean = torch.tensor([[1e4, -1e4, 0.0]])
+    for link in LINKS:
+        p = predictive(Categorical(), Moments(mean, torch.eye(3).expand(1, 3, 3)), link)
+        assert bool(torch.isfinite(p.probs).all()) and math.isclose(float(p.probs.sum()), 1.0, rel_tol=1e-6)

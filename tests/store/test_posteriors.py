@@ -1,0 +1,266 @@
+"""The law of the store: a loaded posterior is the saved one, to the last bit."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lapwing as lw
+from lapwing.curvature.sums import Held
+from lapwing.errors import DataError, UnsupportedError
+from lapwing.linalg import Diagonal, LowRank
+from lapwing.posteriors import FunctionPosterior, Posterior, Step, WeightPosterior
+from lapwing.priors import Prior
+from lapwing.store import archive, load, posteriors, read_header, save
+from lapwing.structures import Structure
+from lapwing.tree import Layout
+from tests.posterior_cases import PROBLEMS, STRUCTURES, WEIGHTS, normal, problem
+
+STEPS = (Step(-3.5, (0.1, 0.2), 4.0, 1.5), Step(-2.5, (1 / 3,), None, 1.25, 0.5))
+
+
+def again(posterior: Posterior, folder: Path, model: nn.Module | None = None) -> Posterior:
+    save(posterior, folder / "posterior.safetensors")
+    return load(folder / "posterior.safetensors", posterior.network.module if model is None else model)
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """All tensors of a frozen record, those of records inside it too."""
+    if isinstance(value, Tensor):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from tensors_of(getattr(value, field.name))
+
+
+def answers(posterior: Posterior, new: Any) -> list[Tensor]:
+    """Everything a posterior can be asked, with the same draws."""
+
+    def seed() -> torch.Generator:
+        return torch.Generator().manual_seed(3)
+
+    predictives = [posterior.predict(new), posterior.predict(new, joint=True)]
+    numbers = torch.tensor([posterior.log_marginal(), posterior.effective_dimension()], dtype=torch.float64)
+    asked = [
+        numbers,
+        posterior.evidence.square_norms,
+        *(tensor for predictive in predictives for tensor in tensors_of(predictive)),
+        *(predictive.sample(3, generator=seed()) for predictive in predictives),
+        posterior.sample_functions(new, 3, generator=seed()),
+    ]
+    if isinstance(posterior, WeightPosterior):
+        asked += [posterior.sample(3, generator=seed()), posterior.held.operator.diagonal()]
+        drawn = posterior.predict(new, linearised=False, samples=3, generator=seed())
+        asked.append(drawn.sample(2, generator=seed()))
+    return asked
+
+
+def check_same(loaded: Posterior, saved: Posterior, new: Any) -> None:
+    assert type(loaded) is type(saved)
+    assert (loaded.likelihood, loaded.fitted, loaded.prior) == (saved.likelihood, saved.fitted, saved.prior)
+    assert (loaded.survey, loaded.trace) == (saved.survey, saved.trace)
+    for ours, theirs in zip(answers(loaded, new), answers(saved, new), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_round_trip_of_every_likelihood_and_structure(name: str, structure: str, tmp_path: Path) -> None:
+    case = problem(name)
+    posterior = case.fit(lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=STRUCTURES[structure]))
+    check_same(again(posterior, tmp_path, copy.deepcopy(case.model)), posterior, case.new)
+
+
+def prior_of(kind: str, layout: Layout) -> Prior:
+    """A prior of one kind whose precisions all differ."""
+    if kind == "isotropic":
+        return lw.Isotropic(0.7)
+    if kind == "layerwise":
+        return lw.Layerwise(tuple(0.5 + i / 3 for i in range(len(layout.layers))))
+    return lw.DiagonalPrior(torch.linspace(0.5, 2.0, layout.size, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("prior", ["isotropic", "layerwise", "diagonal"])
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("structure", [lw.Full(view="weights"), lw.Diagonal()], ids=["full", "diagonal"])
+def test_round_trip_of_every_selection_and_prior(
+    structure: Structure, weights: str, prior: str, tmp_path: Path
+) -> None:
+    case = problem("images")
+    fitted = case.fit(lw.Laplace(case.likelihood, structure=structure, weights=WEIGHTS[weights]))
+    posterior = fitted.with_choices(prior_of(prior, fitted.network.uncertain), case.likelihood)
+    loaded = again(posterior, tmp_path)
+    check_same(loaded, posterior, case.new)
+    assert loaded.network.uncertain == posterior.network.uncertain
+
+
+def with_rank(posterior: Posterior, base: Diagonal | None) -> WeightPosterior:
+    assert isinstance(posterior, WeightPosterior)
+    return replace(posterior, held=Held(LowRank(normal(posterior.network.size, 3), base)))
+
+
+@pytest.mark.parametrize("based", [False, True])
+def test_round_trip_of_low_rank_curvature(based: bool, tmp_path: Path) -> None:
+    case = problem("categorical")
+    fitted = case.fit(lw.Laplace(case.likelihood, structure=lw.Diagonal()))
+    posterior = with_rank(fitted, Diagonal(normal(fitted.network.size).exp()) if based else None)
+    loaded = again(posterior, tmp_path)
+    assert torch.equal(loaded.sample(3, generator=torch.Generator()), posterior.sample(3, generator=torch.Generator()))
+    check_same(loaded, posterior, case.new)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_noise_prior_and_trace_of_tuning_survive_and_tuning_goes_on(structure: str, tmp_path: Path) -> None:
+    case = problem("gaussian")
+    posterior = case.fit(lw.Laplace(case.likelihood, prior=lw.Layerwise(), structure=STRUCTURES[structure]))
+    tuned = posterior.with_choices(lw.Layerwise((0.3, 2.0)), lw.Gaussian(1.7), STEPS)
+    loaded = again(tuned, tmp_path)
+    check_same(loaded, tuned, case.new)
+    assert loaded.fitted == lw.Gaussian(2.5)
+    further = (lw.Layerwise((5.0, 0.4)), lw.Gaussian(0.9), STEPS[:1])
+    check_same(loaded.with_choices(*further), tuned.with_choices(*further), case.new)
+    assert loaded.with_choices(*further).trace == STEPS + STEPS[:1]
+
+
+@pytest.mark.parametrize("structure", ["full-weights", "diagonal", "kfac"])
+def test_tuning_takes_the_same_steps_after_loading(structure: str, tmp_path: Path) -> None:
+    case = problem("gaussian")
+    posterior = lw.tune(case.fit(lw.Laplace(case.likelihood, structure=STRUCTURES[structure])))
+    loaded = again(posterior, tmp_path)
+    assert loaded.trace == posterior.trace != ()
+    at_mode = lw.EvidenceGradient(at="mode")
+    check_same(lw.tune(loaded, at_mode), lw.tune(posterior, at_mode), case.new)
+
+
+def test_saving_what_was_loaded_gives_the_same_bytes(tmp_path: Path) -> None:
+    case = problem("images")
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC()))
+    save(posterior, tmp_path / "a")
+    posterior.log_marginal()
+    save(posterior, tmp_path / "b")
+    save(load(tmp_path / "a", case.model), tmp_path / "c")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes()
+
+
+class Scaled(nn.Module):
+    """Takes several inputs, one of them no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(3, 2, dtype=torch.float64)
+
+    def forward(self, x: Tensor, shift: Tensor | None = None, double: bool = False) -> Tensor:
+        f = self.body(x if shift is None else x + shift)
+        return 2 * f if double else f
+
+
+@pytest.mark.parametrize(
+    "form",
+    [lambda x: x, lambda x: (x, x.flip(1), True), lambda x: {"x": x, "shift": None, "double": True}],
+    ids=["tensor", "tuple", "mapping"],
+)
+def test_functions_over_inputs_of_every_form(form: Any, tmp_path: Path) -> None:
+    x, y = normal(8, 3), torch.arange(8) % 2
+    batches = [(form(x[i : i + 4]), y[i : i + 4]) for i in (0, 4)]
+    recipe = lw.Laplace(lw.Categorical(), structure=lw.Full(view="functions"))
+    posterior = recipe.fit(Scaled(), batches, unpack=lambda element: element)
+    loaded = again(posterior, tmp_path)
+    assert isinstance(posterior, FunctionPosterior)
+    assert isinstance(loaded, FunctionPosterior)
+    assert type(loaded.inputs) is type(posterior.inputs)
+    check_same(loaded, posterior, form(normal(2, 3, seed=5)))
+
+
+def test_functions_over_images_that_lie_channels_last(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
+    x = torch.randn(6, 3, 8, 8).to(memory_format=torch.channels_last)
+    model(x)
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.Full(view="functions")).fit(model, (x, torch.arange(6) % 2))
+    check_same(again(posterior, tmp_path), posterior, x[:2])
+
+
+def test_loaded_posterior_is_on_the_network_s_device(device: torch.device, tmp_path: Path) -> None:
+    case = problem("gaussian")
+    model = case.model.to(device)
+    posterior = lw.Laplace(case.likelihood, structure=lw.KFAC()).fit(model, case.batches())
+    loaded = again(posterior, tmp_path)
+    assert isinstance(loaded, WeightPosterior)
+    assert loaded.held.operator.device == loaded.network.weights.device == next(model.parameters()).device
+    check_same(loaded, posterior, case.new)
+    save(posterior, tmp_path / "moved")
+    moved = load(tmp_path / "moved", copy.deepcopy(model).cpu())
+    assert moved.log_marginal() == pytest.approx(posterior.log_marginal(), rel=1e-12)
+
+
+def test_header_tells_what_is_inside(tmp_path: Path) -> None:
+    case = problem("categorical")
+    recipe = lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=lw.KFAC(), weights=lw.LastLayer())
+    posterior = case.fit(recipe).with_choices(lw.Isotropic(0.7), case.likelihood, STEPS[1:])
+    save(posterior, tmp_path / "a")
+    header = read_header(tmp_path / "a")
+    assert header["posterior"] == "WeightPosterior"
+    assert header["versions"]["torch"] == str(torch.__version__)
+    assert header["prior"] == {"kind": "Isotropic", "precision": 0.7}
+    assert header["likelihood"]["kind"] == header["fitted"]["kind"] == "Categorical"
+    assert header["network"]["uncertain"] == ["3.weight", "3.bias"]
+    assert header["network"]["size"] == posterior.network.size
+    assert header["network"]["fingerprint"] == posterior.network.fingerprint()
+    assert header["network"]["parameters"]["0.weight"] == {"shape": [4, 3], "dtype": "float64"}
+    assert (header["totals"]["examples"], header["totals"]["nll"]) == (10, posterior.totals.nll)
+    assert header["trace"][0]["prior_precision"] == [1 / 3]
+    assert header["curvature"]["operator"]["kind"] == "BlockDiagonal"
+    assert header["curvature"]["operator"]["blocks"][0]["kind"] == "Kronecker"
+
+
+def test_loading_never_unpickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = problem("categorical")
+    posterior = case.fit(lw.Laplace(case.likelihood))
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError
+
+    for name in ("load", "loads", "dump", "dumps"):
+        monkeypatch.setattr(pickle, name, refuse)
+    assert again(posterior, tmp_path).log_marginal() == posterior.log_marginal()
+
+
+def test_version_of_sources_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> str:
+        raise posteriors.PackageNotFoundError(name)
+
+    monkeypatch.setattr(posteriors, "version", absent)
+    assert posteriors.installed() == "0.0.0"
+    monkeypatch.setattr(posteriors, "version", lambda name: f"{name} 1.2")
+    assert posteriors.installed() == "lapwing 1.2"
+
+
+def test_posteriors_of_others_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    class Odd(Posterior):
+        pass
+
+    Odd.__abstractmethods__ = frozenset()
+    case = problem("categorical")
+    fitted = case.fit(lw.Laplace(case.likelihood))
+    common = {name: getattr(fitted, name) for name in Posterior.__dataclass_fields__}
+    with pytest.raises(UnsupportedError, match=r"Got Odd\."):
+        save(Odd(**common), tmp_path / "a")  # type: ignore[abstract]
+    assert not list(tmp_path.iterdir())
+
+
+def test_unknown_kinds_of_posteriors_are_refused(tmp_path: Path) -> None:
+    case = problem("categorical")
+    save(case.fit(lw.Laplace(case.likelihood)), tmp_path / "a")
+    header = read_header(tmp_path / "a")
+    tensors = archive.read_tensors(tmp_path / "a", header)
+    del header["format"], header["schema"], header["checksum"]
+    archive.write(tmp_path / "b", header | {"posterior": "SamplePosterior"}, tensors)
+    with pytest.raises(DataError, match="'SamplePosterior'"):
+        load(tmp_path / "b", case.model)

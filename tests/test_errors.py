@@ -1,0 +1,34 @@
+"""Every error has three parts, and a built-in class that callers already catch."""
+
+from __future__ import annotations
+
+import pytest
+
+from lapwing import errors
+from tests.posterior_cases import refused
+
+KINDS = {
+    errors.ConfigError: ValueError,
+    errors.DataError: ValueError,
+    errors.ShapeError: ValueError,
+    errors.MismatchError: ValueError,
+    errors.NumericalError: ArithmeticError,
+    errors.TooLargeError: MemoryError,
+    errors.UnsupportedError: TypeError,
+}
+
+
+@pytest.mark.parametrize(("kind", "builtin"), KINDS.items())
+def test_says_what_was_expected_what_came_and_what_to_try(kind: type[errors.LapwingError], builtin: type) -> None:
+    with refused(kind, expected="a cat", got="a dog", hint="meowing"):
+        raise kind("a cat", "a dog", "meowing")
+    assert issubclass(kind, errors.LapwingError) and issubclass(kind, builtin)
+
+
+def test_every_error_of_the_module_is_tested() -> None:
+    public = {value for name, value in vars(errors).items() if name.endswith("Error")}
+    assert public == {*KINDS, errors.LapwingError}
+
+
+def test_warnings_are_shown_by_default() -> None:
+    assert issubclass(errors.DataWarning, UserWarning)

@@ -1,0 +1,338 @@
+"""The recipe: what it accepts, what it refuses and how, and that the network is left alone whatever happens."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import lapwing as lw
+from lapwing.errors import ConfigError, DataError, LapwingError, MismatchError, ShapeError, TooLargeError
+from lapwing.errors import UnsupportedError as Unsupported
+from lapwing.laplace import unwrapped
+from tests.posterior_cases import STRUCTURES, labels, mlp, normal, portrait, problem, refused, seeded
+
+X, Y, NEW = normal(12, 3), labels(12, classes=3), normal(4, 3, seed=2)
+every_structure = pytest.mark.parametrize("structure", STRUCTURES)
+
+
+def with_entry(x: Tensor, value: float, row: int = 0) -> Tensor:
+    changed = x.clone()
+    changed[row, 0] = value
+    return changed
+
+
+def classify(model: nn.Module, data: Any, **options: Any) -> lw.Posterior:
+    return lw.Laplace(lw.Categorical()).fit(model, data, **options)
+
+
+class Wrapped(nn.Module):
+    """A network whose outputs something is done with."""
+
+    def __init__(self, change: Callable[[Tensor], Any], outputs: int = 3) -> None:
+        super().__init__()
+        self.inner = mlp(outputs)
+        self.change = change
+
+    def forward(self, x: Tensor) -> Any:
+        return self.change(self.inner(x))
+
+
+class TestRecipe:
+    def test_is_frozen_and_comparable(self) -> None:
+        recipe = lw.Laplace(lw.Categorical(), structure=lw.KFAC())
+        assert recipe == lw.Laplace(lw.Categorical(), structure=lw.KFAC()) != lw.Laplace(lw.Categorical())
+        with pytest.raises(FrozenInstanceError):
+            recipe.prior = lw.Isotropic(2.0)  # type: ignore[misc]
+
+    def test_shows_progress_on_request(self, capsys: pytest.CaptureFixture[str]) -> None:
+        classify(mlp(3), (X, Y))
+        assert capsys.readouterr().err == ""
+        classify(mlp(3), (X, Y), progress=True)
+        assert "batch" in capsys.readouterr().err
+
+    def test_finds_the_network_in_its_wrappers(self) -> None:
+        model = mlp(3)
+        assert unwrapped(model) is model
+        assert unwrapped(nn.DataParallel(model)) is model
+        assert unwrapped(nn.DataParallel(torch.compile(model))) is model  # type: ignore[arg-type]
+
+    def test_every_default_is_the_one_documented(self) -> None:
+        recipe = lw.Laplace(lw.Categorical())
+        defaults = (lw.Isotropic(1.0), lw.Auto(), lw.All(), lw.GGN())
+        assert (recipe.prior, recipe.structure, recipe.weights, recipe.curvature) == defaults
+
+
+class TestFormats:
+    @pytest.mark.parametrize(
+        "data",
+        [
+            [(X[:5], Y[:5]), (X[5:], Y[5:])],
+            [[X[:5], Y[:5]], [X[5:], Y[5:]]],
+            DataLoader(TensorDataset(X, Y), batch_size=5),
+            DataLoader(TensorDataset(X, Y), batch_size=5, shuffle=True),
+            (X.float(), Y),
+        ],
+        ids=["tuples", "lists", "loader", "shuffled", "float32"],
+    )
+    def test_of_pairs(self, data: Any) -> None:
+        usual = classify(mlp(3), (X, Y))
+        tolerance = 1e-5 if isinstance(data, tuple) else 1e-12
+        assert classify(mlp(3), data).log_marginal() == pytest.approx(usual.log_marginal(), rel=tolerance)
+
+    def test_of_an_iterator(self) -> None:
+        batches = iter([(X[:5], Y[:5]), (X[5:], Y[5:])])
+        usual = classify(mlp(3), (X, Y))
+        assert classify(mlp(3), batches).log_marginal() == pytest.approx(usual.log_marginal(), rel=1e-12)
+
+    @every_structure
+    def test_of_hugging_face(self, structure: str) -> None:
+        """Mappings with labels in; the network takes keywords and returns an object with logits."""
+
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = mlp(3)
+
+            def forward(self, features: Tensor, scale: Tensor, labels: Tensor | None = None) -> Any:
+                assert labels is None
+                return SimpleNamespace(loss=None, logits=self.inner(scale * features))
+
+        rows = [{"features": X[i], "scale": torch.tensor([1.0]), "labels": Y[i]} for i in range(12)]
+        recipe = lw.Laplace(lw.Categorical(), structure=STRUCTURES[structure])
+        posterior = recipe.fit(Model(), DataLoader(rows, batch_size=5))
+        usual = recipe.fit(mlp(3), (X, Y))
+        assert posterior.log_marginal() == pytest.approx(usual.log_marginal(), rel=1e-12)
+        probs = posterior.predict({"features": NEW, "scale": torch.ones(4, 1)}).probs
+        torch.testing.assert_close(probs, usual.predict(NEW).probs, rtol=1e-10, atol=1e-12)
+
+    @every_structure
+    def test_of_several_inputs_and_a_tuple_of_outputs(self, structure: str) -> None:
+        class Sum(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = mlp(3)
+
+            def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, None]:
+                return self.inner(a + b), None
+
+        recipe = lw.Laplace(lw.Categorical(), structure=STRUCTURES[structure])
+        posterior = recipe.fit(Sum(), DataLoader(TensorDataset(X - 1, torch.ones_like(X), Y), batch_size=5))
+        probs = posterior.predict((NEW - 1, torch.ones_like(NEW))).probs
+        torch.testing.assert_close(probs, recipe.fit(mlp(3), (X, Y)).predict(NEW).probs, rtol=1e-10, atol=1e-12)
+
+    def test_of_ones_own(self) -> None:
+        posterior = classify(mlp(3), [{"question": X, "answer": Y}], unpack=lambda it: (it["question"], it["answer"]))
+        assert posterior.log_marginal() == classify(mlp(3), (X, Y)).log_marginal()
+
+    @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+    def test_where_gradients_are_switched_off(self, mode: Any) -> None:
+        model = mlp(3)
+        usual = classify(model, (X, Y))
+        with mode():
+            posterior = classify(model, (X, Y))
+            probs = posterior.predict(NEW * 1.0).probs
+        assert torch.equal(probs, usual.predict(NEW).probs)
+        assert posterior.log_marginal() == usual.log_marginal()
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("row", [0, 11])
+    @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+    def test_inputs_that_are_not_finite(self, bad: float, row: int) -> None:
+        with refused(DataError, expected="finite inputs", got="1 NaN or infinite", hint="cleaning the data"):
+            classify(mlp(3), (with_entry(X, bad, row), Y))
+
+    @pytest.mark.parametrize("bad", [float("nan"), float("-inf")])
+    def test_targets_that_are_not_finite(self, bad: float) -> None:
+        with refused(DataError, expected="finite targets", got="1 NaN or infinite", hint="cleaning the data"):
+            lw.Laplace(lw.Gaussian()).fit(mlp(3), (X, with_entry(X, bad)))
+
+    @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+    @pytest.mark.parametrize("weights", [lw.All(), lw.LastLayer()])
+    def test_weights_that_are_not_finite(self, weights: Any, bad: float) -> None:
+        model = mlp(3)
+        with torch.no_grad():
+            model[0].weight[1, 2] = bad
+        with refused(DataError, expected="finite weights", got="'0.weight'", hint="the checkpoint before"):
+            lw.Laplace(lw.Categorical(), weights=weights).fit(model, (X, Y))
+
+    def test_buffers_that_are_not_finite(self) -> None:
+        case = problem("images")
+        model = copy.deepcopy(case.model)
+        model[1].running_mean[0] = float("nan")
+        with refused(DataError, expected="finite outputs", got="NaN", hint="checking the inputs and the weights"):
+            classify(model, (case.x, case.y))
+
+    @pytest.mark.parametrize("data", [[], (X[:0], Y[:0]), DataLoader(TensorDataset(X[:0], Y[:0]))])
+    def test_an_empty_loader(self, data: Any) -> None:
+        with refused(DataError, expected="at least one example", got="an empty", hint="a DataLoader"):
+            classify(mlp(3), data)
+
+    def test_a_second_fit_on_an_exhausted_iterator(self) -> None:
+        batches = iter([(X, Y)])
+        classify(mlp(3), batches)
+        with refused(DataError, expected="at least one example", got="an iterator that is already", hint="DataLoader"):
+            classify(mlp(3), batches)
+
+    @pytest.mark.parametrize("label", [3, -1, 7])
+    def test_labels_outside_the_classes(self, label: int) -> None:
+        y = Y.clone()
+        y[4] = label
+        got = f"1 labels outside, from {label} to {label}"
+        with refused(DataError, expected="labels from 0 to 2", got=got, hint="renumbering the labels"):
+            classify(mlp(3), (X, y))
+
+    @pytest.mark.parametrize(
+        ("likelihood", "change", "expected", "got"),
+        [
+            (lw.Categorical(), lambda f: f[:, 0], "outputs of shape [n, ..., c]", "[3]"),
+            (lw.Categorical(), lambda f: f.mean(), "outputs of shape [n, ..., c]", "[]"),
+            (lw.Categorical(), lambda f: f[:, None], "[n, c] for event_dim=0", "1, 3]"),
+            (lw.Categorical(event_dim=1), lambda f: f, "[n, e1, c] for event_dim=1", "3]"),
+            (lw.Categorical(event_dim=1, class_dim=2), lambda f: f, "[n, e1, c] for event_dim=1", "3]"),
+            (lw.Categorical(event_dim=2, class_dim=1), lambda f: f, "[n, c, e1, e2] for event_dim=2", "3]"),
+        ],
+    )
+    def test_outputs_of_another_rank(self, likelihood: Any, change: Any, expected: str, got: str) -> None:
+        with refused(ShapeError, expected=expected, got=got, hint="unsqueeze(-1) for a single output"):
+            lw.Laplace(likelihood).fit(Wrapped(change), (X, Y))
+
+    @pytest.mark.parametrize(
+        ("likelihood", "y", "kind", "expected", "hint"),
+        [
+            (lw.Categorical(), X, DataError, "integer class labels for Categorical", "Gaussian() for regression"),
+            (lw.Categorical(), Y.double(), DataError, "integer class labels for Categorical", "Gaussian()"),
+            (lw.Categorical(), Y[:, None], ShapeError, "targets of shape [12]", "squeeze(-1)"),
+            (lw.Gaussian(), Y, DataError, "real targets for Gaussian", "Categorical() for class labels"),
+            (lw.Gaussian(), X[:, :2], ShapeError, "targets of shape [12, 3]", "one number an output"),
+            (lw.Poisson(), X, DataError, "counts 0, 1, 2", "Gaussian()"),
+            (lw.Bernoulli(), X, DataError, "targets that are 0 or 1", "Gaussian()"),
+        ],
+    )
+    def test_a_likelihood_for_other_targets(
+        self, likelihood: Any, y: Tensor, kind: type[LapwingError], expected: str, hint: str
+    ) -> None:
+        with refused(kind, expected=expected, got="", hint=hint):
+            lw.Laplace(likelihood).fit(mlp(3), (X, y))
+
+    @pytest.mark.parametrize("prior", [lw.Isotropic, lw.Layerwise, lw.DiagonalPrior])
+    @pytest.mark.parametrize("precision", [0.0, -1.0, float("inf"), float("nan")])
+    def test_prior_precisions_that_are_not_positive(self, prior: Any, precision: float) -> None:
+        with refused(ConfigError, expected="positive finite prior precisions", got=f"{precision:g}", hint="(1.0)"):
+            prior(precision)
+
+    def test_a_frozen_network(self) -> None:
+        model = mlp(3).requires_grad_(False)
+        with refused(ConfigError, expected="requires a gradient", got="a frozen network", hint="weights=LastLayer()"):
+            classify(model, (X, Y))
+        assert lw.Laplace(lw.Categorical(), weights=lw.LastLayer()).fit(model, (X, Y)).network.size == 15
+
+    def test_a_network_without_parameters(self) -> None:
+        with refused(ConfigError, expected="requires a gradient", got="a frozen network", hint="requires_grad_"):
+            classify(nn.Tanh(), (X, Y))
+
+    def test_a_covariance_that_would_not_fit(self) -> None:
+        model = nn.Linear(3000, 300, device="meta").to_empty(device="cpu").requires_grad_()
+        nn.init.zeros_(model.weight)
+        nn.init.zeros_(model.bias)
+        data = torch.zeros(4, 3000), torch.zeros(4, dtype=torch.long)
+        bytes_ = f"{(300 * 3001) ** 2 * 4:,} bytes"
+        recipe = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights"))
+        with refused(TooLargeError, expected="at most 4,294,967,296 bytes", got=bytes_, hint="KFAC() or Diagonal()"):
+            recipe.fit(model, data)
+        small = replace(recipe, structure=lw.Full(view="functions", max_bytes=10_000))
+        with refused(TooLargeError, expected="nc × nc", got=f"{1200**2 * 4:,} bytes", hint="LastLayer()"):
+            small.fit(model, data)
+
+    @pytest.mark.parametrize("change", [F.dropout, lambda f: f + 0.1 * torch.randn_like(f)])
+    def test_a_network_that_is_random_in_eval_mode(self, change: Any) -> None:
+        with refused(Unsupported, expected="the same outputs twice in eval mode", got="different", hint="nn.Dropout"):
+            classify(Wrapped(change), (X, Y))
+
+    def test_a_network_that_mixes_its_examples(self) -> None:
+        model = nn.Sequential(mlp(3), nn.BatchNorm1d(3, track_running_stats=False).double())
+        with refused(Unsupported, expected="one example each", got="batch", hint="BatchNorm"):
+            classify(model, (X, Y))
+
+    def test_no_output_tensor(self) -> None:
+        with refused(ShapeError, expected="an object with .logits", got="keys ['scores']", hint="a small module"):
+            classify(Wrapped(lambda f: {"scores": f}), (X, Y))
+
+
+class Interrupting(nn.Module):
+    """Passes its input on, and interrupts when a countdown outside of the module reaches zero."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__()
+        self.countdown = SimpleNamespace(left=0)
+        self.error = error
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.countdown.left -= 1
+        if self.countdown.left == 0:
+            raise self.error
+        return x
+
+
+class TestInterruption:
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+    @pytest.mark.parametrize("call", range(1, 8))
+    @pytest.mark.parametrize("structure", ["full-weights", "full-functions", "kfac"])
+    def test_leaves_the_module_untouched(self, structure: str, call: int, error: type[BaseException]) -> None:
+        layer = Interrupting(error)
+        model = seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), layer, nn.Dropout(), nn.Linear(4, 3)))
+        model[1].eval()
+        before = portrait(model)
+        recipe = lw.Laplace(lw.Categorical(), structure=STRUCTURES[structure])
+        batches = list(zip(X.split(3), Y.split(3), strict=True))
+        layer.countdown.left = call
+        with pytest.raises(error):
+            recipe.fit(model, batches)
+        assert portrait(model) == before
+        posterior = recipe.fit(model, batches)
+        layer.countdown.left = 1
+        with pytest.raises(error):
+            posterior.predict(NEW)
+        assert portrait(model) == before
+
+
+class TestServing:
+    @every_structure
+    def test_networks_in_train_mode_are_used_in_eval_mode_and_put_back(self, structure: str) -> None:
+        case = problem("images")
+        served, trained = copy.deepcopy(case.model).eval(), copy.deepcopy(case.model).train()
+        trained[1].eval()
+        recipe = lw.Laplace(case.likelihood, structure=STRUCTURES[structure])
+        posteriors = [recipe.fit(model, case.batches()) for model in (served, trained)]
+        a, b = (posterior.predict(case.new).probs for posterior in posteriors)
+        assert torch.equal(a, b)
+        assert not any(part.training for part in served.modules())
+        assert [part.training for part in trained] == [True, False, True, True, True]
+
+    @pytest.mark.parametrize("write", ["step", "load", "buffer"])
+    def test_a_network_trained_on_after_the_fit_is_refused(self, write: str) -> None:
+        case = problem("images")
+        model = copy.deepcopy(case.model)
+        posterior = lw.Laplace(case.likelihood).fit(model, case.batches())
+        if write == "step":
+            with torch.no_grad():
+                model[0].weight.add_(0.1)
+        elif write == "load":
+            model.load_state_dict({name: value + 1 for name, value in model.state_dict().items()})
+        else:
+            model[1].running_mean.add_(1.0)
+        words = {"expected": "as it was when the posterior was fitted", "got": "written to", "hint": "copy.deepcopy"}
+        for ask in (lambda: posterior.predict(case.new), lambda: posterior.sample_functions(case.new)):
+            with refused(MismatchError, **words):
+                ask()
+        with refused(MismatchError, **words):
+            posterior.log_marginal()

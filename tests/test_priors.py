@@ -1,0 +1,144 @@
+"""Priors: precision of each weight, log density, groups for tuning, round trips."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.distributions import Normal
+
+from lapwing.errors import ConfigError, ShapeError
+from lapwing.priors import DiagonalPrior, Isotropic, Layerwise, Prior, prior_from_state
+from lapwing.tree import Layout
+
+LAYOUT = Layout(("a.weight", "a.bias", "scale"), ((2, 3), (2,), ()))
+D = LAYOUT.size
+PRIORS = [
+    Isotropic(0.1),
+    Layerwise(0.1),
+    Layerwise((0.1, 2.0)),
+    DiagonalPrior(0.1),
+    DiagonalPrior(torch.linspace(0.1, 2.0, D, dtype=torch.float64)),
+]
+LIKE = torch.zeros(1, dtype=torch.float64)
+
+
+@pytest.fixture(params=PRIORS, ids=lambda prior: f"{type(prior).__name__}-{prior.precision!r:.9}")
+def prior(request: pytest.FixtureRequest) -> Prior:
+    return request.param
+
+
+def test_log_density_is_a_product_of_normals(prior: Any) -> None:
+    vector = torch.randn(D, dtype=torch.float64)
+    std = prior.diagonal(LAYOUT, LIKE).rsqrt()
+    expected = Normal(torch.zeros(D, dtype=torch.float64), std).log_prob(vector).sum()
+    torch.testing.assert_close(prior.log_density(vector, LAYOUT), expected)
+
+
+def test_gradient_of_the_log_density_is_minus_precision_times_weights(prior: Any) -> None:
+    vector = torch.randn(D, dtype=torch.float64, requires_grad=True)
+    prior.log_density(vector, LAYOUT).backward()
+    torch.testing.assert_close(vector.grad, -prior.diagonal(LAYOUT, LIKE) * vector.detach())
+
+
+def test_diagonal_is_the_precision_of_each_weights_group(prior: Any) -> None:
+    index, groups = prior.groups(LAYOUT)
+    precisions = prior.precisions(LAYOUT)
+    assert precisions.shape == (groups,) and precisions.dtype == torch.float64
+    assert index.dtype == torch.long and index.unique().tolist() == list(range(groups))
+    torch.testing.assert_close(prior.diagonal(LAYOUT, LIKE), precisions[index])
+    single = prior.diagonal(LAYOUT, torch.zeros(1))
+    assert single.dtype == torch.float32 and single.shape == (D,)
+
+
+def test_operator_is_the_diagonal_precision(prior: Any) -> None:
+    vector = torch.randn(D, dtype=torch.float64)
+    torch.testing.assert_close(prior.operator(LAYOUT, LIKE) @ vector, prior.diagonal(LAYOUT, LIKE) * vector)
+
+
+def test_with_precisions_keeps_the_kind_and_takes_the_numbers(prior: Any) -> None:
+    precisions = prior.precisions(LAYOUT) * 3
+    other = prior.with_precisions(precisions)
+    assert type(other) is type(prior)
+    assert other != prior
+    torch.testing.assert_close(other.precisions(LAYOUT), precisions, rtol=0, atol=0)
+    assert other.with_precisions(prior.precisions(LAYOUT)).diagonal(LAYOUT, LIKE).equal(prior.diagonal(LAYOUT, LIKE))
+
+
+def test_state_survives_json(prior: Any) -> None:
+    again = prior_from_state(json.loads(json.dumps(prior.state())))
+    assert again == prior and hash(again) == hash(prior)
+
+
+def test_priors_of_another_kind_or_precision_differ() -> None:
+    assert len({*PRIORS, *[prior_from_state(prior.state()) for prior in PRIORS]}) == len(PRIORS)
+    assert DiagonalPrior(1.0) != DiagonalPrior(2.0)
+    assert DiagonalPrior(1.0) != "prior"
+
+
+def test_layerwise_gives_every_layer_its_own() -> None:
+    assert Layerwise((1.0, 3.0)).diagonal(LAYOUT, LIKE).tolist() == [1.0] * 8 + [3.0]
+    assert Layerwise(2.0).precisions(LAYOUT).tolist() == [2.0, 2.0]
+
+
+def test_a_prior_does_not_change_with_the_tensor_it_was_made_from() -> None:
+    values = torch.ones(D)
+    prior = DiagonalPrior(values)
+    values.fill_(5.0)
+    assert prior.diagonal(LAYOUT, LIKE).tolist() == [1.0] * D
+
+
+def test_weight_decay_is_the_prior_whose_map_it_trains() -> None:
+    # Ridge regression: the minimum of mean loss + wd/2 |θ|² is where the log joint is flat.
+    n, weight_decay = 20, 0.03
+    x, y = torch.randn(n, D, dtype=torch.float64), torch.randn(n, dtype=torch.float64)
+    eye = torch.eye(D, dtype=torch.float64)
+    weights = torch.linalg.solve(x.mT @ x / n + weight_decay * eye, x.mT @ y / n).requires_grad_()
+    prior = Isotropic.from_weight_decay(weight_decay, n)
+    log_joint = prior.log_density(weights, LAYOUT) - 0.5 * (y - x @ weights).square().sum()
+    log_joint.backward()
+    torch.testing.assert_close(weights.grad, torch.zeros(D, dtype=torch.float64), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [Isotropic, Layerwise, DiagonalPrior])
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_precisions_must_be_positive_and_finite(kind: Any, bad: float) -> None:
+    with pytest.raises(ConfigError, match=rf"positive finite prior precisions.*Got {bad:g}\. Try {kind.__name__}"):
+        kind(bad)
+    with pytest.raises(ConfigError, match=f"Got {bad:g}"):
+        kind(1.0).with_precisions(torch.tensor([bad]))
+
+
+def test_one_bad_precision_among_many_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"Got -2\."):
+        Layerwise((1.0, -2.0))
+    with pytest.raises(ConfigError, match=r"Got shape \[0\]"):
+        Layerwise(())
+    with pytest.raises(ConfigError, match=r"Got -2\."):
+        DiagonalPrior(torch.tensor([1.0, -2.0]))
+
+
+def test_the_wrong_number_of_precisions_is_refused() -> None:
+    with pytest.raises(ShapeError, match=r"each of 2 layers\. Got \[3\]"):
+        Layerwise((1.0, 2.0, 3.0)).diagonal(LAYOUT, LIKE)
+    with pytest.raises(ShapeError, match=r"each of 9 weights\. Got \[2\]"):
+        DiagonalPrior(torch.ones(2)).precisions(LAYOUT)
+    with pytest.raises(ShapeError, match=r"one precision for all weights\. Got \[2\]"):
+        Isotropic().with_precisions(torch.ones(2))
+    with pytest.raises(ShapeError, match=r"flat vector \[9\]\. Got shape \[8\]"):
+        Isotropic().log_density(torch.zeros(8), LAYOUT)
+
+
+@pytest.mark.parametrize("weight_decay, n", [(0.0, 10), (-1.0, 10), (math.nan, 10), (1.0, 0)])
+def test_weight_decay_must_be_positive(weight_decay: float, n: int) -> None:
+    with pytest.raises(ConfigError, match="positive weight_decay"):
+        Isotropic.from_weight_decay(weight_decay, n)
+
+
+@pytest.mark.parametrize("state", [{}, {"kind": "Cauchy", "precision": 1.0}, {"kind": "Isotropic"}])
+def test_an_unknown_state_is_refused(state: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="Isotropic, Layerwise, DiagonalPrior"):
+        prior_from_state(state)
