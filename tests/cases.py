@@ -361,11 +361,12 @@ class Reparametrised(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(3, 4))
+        self.inner = nn.Linear(3, 4)
+        nn.utils.parametrize.register_parametrization(self.inner, "weight", nn.Softplus())
         self.layer = nn.Linear(4, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = torch.tanh(self.normed(x))
+        h = torch.tanh(self.inner(x))
         return self.layer(h) + h @ self.layer.weight.mT.square()
 
 

@@ -1,4 +1,4 @@
-"""Small networks with data, and what their posteriors must be, from dense matrices and automatic differentiation alone."""
+"""Small networks with data, and what their posteriors must be: dense matrices from automatic differentiation."""
 
 from __future__ import annotations
 

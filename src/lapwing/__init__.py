@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
+from lapwing.compare import Comparison, compare
 from lapwing.curvature.ggn import GGN, EmpiricalFisher, Hessian, MCFisher
 from lapwing.errors import DataWarning, LapwingError
 from lapwing.evaluation import Scores, evaluate
@@ -28,6 +29,7 @@ __all__ = [
     "Auto",
     "Bernoulli",
     "Categorical",
+    "Comparison",
     "DataWarning",
     "Diagonal",
     "DiagonalPrior",
@@ -51,6 +53,7 @@ __all__ = [
     "Scores",
     "Subnetwork",
     "Validation",
+    "compare",
     "evaluate",
     "load",
     "read_header",

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, final, runtime_ch
 
 import torch
 from jaxtyping import Float
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import minimize
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -169,10 +169,10 @@ class Validation:
         noise: Whether to choose the noise of a Gaussian likelihood too.
         bounds: Factors tried, relative to the precisions now.
         coarse: Points of the first grid, evenly spaced in the logarithm.
-        refine: Most evaluations of the search between the best point's neighbours.
+        refine: Points of the second grid, between the best point's neighbours.
 
     Cost:
-        ``coarse + refine`` predictions of the held-out data; three times that with noise.
+        Two passes of predictions over the held-out data, each for a whole grid; six with noise.
     """
 
     data: Source
@@ -188,8 +188,8 @@ class Validation:
         noisy = self.noise and isinstance(posterior.likelihood, Gaussian)
         batches = list(Data(self.data, like=posterior.network.like, unpack=self.unpack))
         rounds = (True, False, True) if noisy else (True,)
-        total = len(rounds) * (self.coarse + self.refine)
-        with tqdm(total=total, desc="validation", disable=not progress, unit="fit", leave=False) as bar:
+        total = 2 * len(rounds) * len(batches)
+        with tqdm(total=total, desc="validation", disable=not progress, unit="batch", leave=False) as bar:
             for prior in rounds:
                 posterior = self._search(posterior, batches, prior, bar)
         return posterior
@@ -201,27 +201,23 @@ class Validation:
 
         def values(log_factor: float) -> tuple[Tensor, Tensor]:
             factor = math.exp(log_factor)
-            return (
-                (posterior.precisions * factor, posterior.scale)
-                if prior
-                else (posterior.precisions, posterior.scale * factor)
-            )
+            by_prior, by_noise = (factor, 1.0) if prior else (1.0, factor)
+            return posterior.precisions * by_prior, posterior.scale * by_noise
 
-        def loss(log_factor: float) -> float:
-            candidate = chosen(posterior, *values(log_factor), ())
-            losses = [self._losses(candidate, batch) for batch in batches]
-            value = float(torch.cat(losses).mean())
-            taken.append(replace(step(posterior, start, *values(log_factor)), validation_nll=value))
-            bar.update()
-            return value
+        def measure(log_factors: list[float]) -> list[float]:
+            choices = [chosen(posterior, *values(point), ()) for point in log_factors]
+            losses = self._losses(posterior, choices, batches, bar)
+            for point, loss in zip(log_factors, losses, strict=True):
+                taken.append(replace(step(posterior, start, *values(point)), validation_nll=loss))
+            return losses
 
         low, high = (math.log(bound) for bound in self.bounds)
         grid = torch.linspace(low, high, self.coarse, dtype=torch.float64).tolist()
-        losses = [loss(point) for point in grid]
+        losses = measure(grid)
         best = min(range(len(grid)), key=losses.__getitem__)
         near = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-        minimize_scalar(loss, bounds=near, method="bounded", options={"maxiter": self.refine, "xatol": 1e-2})
-        winner = min(taken, key=lambda one: one.validation_nll or math.inf)
+        measure(torch.linspace(*near, self.refine + 2, dtype=torch.float64)[1:-1].tolist())
+        winner = min(taken, key=lambda one: math.inf if one.validation_nll is None else one.validation_nll)
         taken.append(winner)
         precisions = torch.tensor(winner.prior_precision, dtype=torch.float64).to(posterior.precisions)
         scale = posterior.scale
@@ -229,10 +225,19 @@ class Validation:
             scale = scale * winner.noise_precision / first(posterior.likelihood.precision)
         return chosen(posterior, precisions, scale, tuple(taken))
 
-    def _losses(self, posterior: Posterior, batch: Batch) -> Float[Tensor, "*batch"]:
-        prediction = posterior.predict(batch.inputs, self.link, generator=torch.Generator().manual_seed(0))
-        targets = canonical_targets(posterior.likelihood, prediction, batch.targets)
-        return -log_predictive(prediction, targets, generator=torch.Generator().manual_seed(0)).flatten()
+    def _losses(self, posterior: P, choices: list[P], batches: list[Batch], bar: Any) -> list[float]:
+        """Mean validation loss of each choice."""
+        totals, counts = torch.zeros(2, len(choices), dtype=torch.float64)
+        for batch in batches:
+            generator = torch.Generator().manual_seed(0)
+            predictions = posterior.predict_each(batch.inputs, choices, self.link, generator=generator)
+            for i, prediction in enumerate(predictions):
+                targets = canonical_targets(posterior.likelihood, prediction, batch.targets)
+                losses = -log_predictive(prediction, targets, generator=torch.Generator().manual_seed(0))
+                totals[i] += float(losses.double().sum())
+                counts[i] += losses.numel()
+            bar.update()
+        return (totals / counts).tolist()
 
 
 def evidence_at(posterior: Posterior, at: At) -> Evidence:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lapwing.curvature.jacobian import BatchJacobian, Jacobian
 from lapwing.curvature.network import Network
 from lapwing.curvature.survey import find_layers
 from lapwing.data import Data
+from lapwing.likelihoods import Gaussian
 from lapwing.testing import check_adjoint, check_linear
 from tests.cases import CASES
+from tests.curvature import naive
 from tests.curvature.naive import Known, known
 from tests.curvature.unchanged import unchanged
 
 BUDGETS = {"rows": 2**28, "columns": 0}
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
 
 def flat(case: Known) -> Tensor:
@@ -75,3 +81,15 @@ def test_single_weights_can_be_uncertain(executor: str) -> None:
     rows = flat(case)[:, index]
     torch.testing.assert_close(part.push(torch.eye(3, dtype=torch.float64)), rows)
     torch.testing.assert_close(part.pull(torch.eye(12, dtype=torch.float64)), rows.mT)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_without_forward_mode_the_adjoint_of_the_adjoint_will_do(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)).double()
+    network, x = Network.of(model), torch.randn(4, 3, dtype=torch.float64)
+    part = BatchJacobian(network, find_layers(network, x), Gaussian(), x, budget=0)
+    block = torch.randn(network.size, 3, dtype=torch.float64)
+    with caplog.at_level(logging.INFO, "lapwing"):
+        pushed = part.push(block)
+    assert "adjoint of the adjoint" in caplog.text
+    torch.testing.assert_close(pushed, naive.jacobian(model, x)[1].flatten(0, 1) @ block)

@@ -203,7 +203,7 @@ def test_a_layer_owns_the_calls_on_its_parameters() -> None:
 def test_chunks_shrink_with_what_an_example_needs() -> None:
     survey = Survey((), (), torch.Size([3]), (10, 20))
     assert survey.chunk(cotangents=2, itemsize=8, budget=6400) == 20
-    assert survey.chunk(cotangents=2, itemsize=8, budget=6400, extra=40) == 6
+    assert survey.chunk(cotangents=2, itemsize=8, budget=6400, extra=30) == 8
     assert survey.chunk(cotangents=2, itemsize=8, budget=1) == 1
     assert Survey((), (), torch.Size([3]), (0, 0)).chunk(2, 8, 10**9) == 4096
 

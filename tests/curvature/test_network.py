@@ -141,6 +141,20 @@ def test_using_the_module_does_not_count_as_a_change() -> None:
     network.check_unchanged()
 
 
+def test_a_copy_has_a_module_of_its_own() -> None:
+    model, x = small(), torch.randn(4, 3, dtype=torch.float64)
+    torch.nn.init.normal_(model[0].weight)
+    network = Network(model, ("0.weight",), torch.tensor([1, 3]))
+    other = copy.deepcopy(network)
+    other.check_unchanged()
+    assert other.module is not model and torch.equal(other.weights, network.weights)
+    expected = network(x)
+    torch.nn.init.zeros_(model[0].weight)
+    assert torch.equal(other(x), expected)
+    with pytest.raises(MismatchError):
+        copy.deepcopy(network)
+
+
 def test_the_fingerprint_follows_values_and_names() -> None:
     model = small()
     first = Network.of(model).fingerprint()
@@ -168,6 +182,26 @@ def test_modes_are_restored_even_when_interrupted() -> None:
         assert not any(part.training for part in model.modules())
         raise KeyboardInterrupt
     assert [part.training for part in model.modules()] == [True, False, True, True]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_compiled_parts_have_modes_too() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), torch.jit.script(nn.Dropout())).train()
+    network, x = Network.of(model), torch.ones(3, 2)
+    assert torch.equal(network(x), network(x))
+    assert model.training and model[1].training
+
+
+def test_what_a_forward_pass_assigns_to_the_module_is_gone_afterwards() -> None:
+    class Remembers(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            self.last, self.count = x, getattr(self, "count", 0) + 1
+            return super().forward(x)
+
+    model = Remembers(2, 1)
+    with unchanged(model):
+        Network.of(model)(torch.ones(3, 2))
+    assert not hasattr(model, "last") and not hasattr(model, "count")
 
 
 @pytest.mark.parametrize("name", ["mlp", "lstm", "unet"])

@@ -42,8 +42,7 @@ LOOSE = {
     "rms_norm": {"1.weight"},
     "folded": {"frames.weight", "frames.bias", "norm.weight", "norm.bias"},
     "reparametrised": {
-        "normed.parametrizations.weight.original0",
-        "normed.parametrizations.weight.original1",
+        "inner.parametrizations.weight.original",
         "layer.weight",
         "layer.bias",
     },
@@ -224,6 +223,23 @@ def test_a_layer_whose_size_does_not_follow_the_examples_is_left_out() -> None:
 
     survey = find_layers(Network.of(Constant()), torch.randn(3, 2))
     assert set(survey.loose) == {"seed", "layer.weight", "layer.bias", "even.weight", "even.bias"}
+
+
+def test_a_layer_whose_rank_follows_the_examples_is_left_out() -> None:
+    class Ranked(nn.Module):
+        """Two examples are one pair."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = nn.Linear(2, 2), nn.Linear(2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.layer(x.unsqueeze(0)).squeeze(0) if len(x) == 2 else self.layer(x)
+            return self.head(torch.tanh(h))
+
+    survey = find_layers(Network.of(Ranked()), torch.randn(3, 2))
+    assert survey.loose == ("layer.weight", "layer.bias")
+    assert [layer.names for layer in survey.layers] == [("head.weight", "head.bias")]
 
 
 @pytest.mark.parametrize("padded", ["first", "second", "none"])

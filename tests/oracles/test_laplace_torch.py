@@ -1,6 +1,6 @@
 """Evidence, functional covariances and predictions equal those of laplace-torch 0.3, to rounding.
 
-Both hold Λ = s JᵀBJ + A at the trained weights and define the evidence as log p(y | θ*) − ½ |θ*|²_A − ½ log det Λ / det A
+Both hold Λ = s JᵀBJ + A at the trained weights and define the evidence as log p(y | θ*) − ½ |θ*|²_A − ½ log det Λ/det A
 with all constants of the likelihood. Where a definition differs, the test says how and translates:
 
 - Its Kronecker blocks treat a bias apart from its weight: ``KFAC(bias="separate")`` here.
@@ -192,9 +192,10 @@ def test_subnetwork() -> None:
 
 
 def test_gaussian_process() -> None:
-    """The same posterior in function space. Its evidence adds log p(y | θ*), with its constant, to the exact log N(y; m, K + σ²).
+    """The same posterior in function space.
 
-    The exact one is the evidence at the mode of the linear model.
+    Its evidence is ½ nc log 2π + log p(y | θ*) more than the exact log N(y; m, K + σ²), which is the evidence here at
+    the mode of the linear model.
     """
     model, likelihood, x, y, new = problem("regression")
     other = peer("regression", "all", "gp", backends.BackPackGGN, n_subset=len(x))

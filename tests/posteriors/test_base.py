@@ -158,6 +158,23 @@ class TestChoices:
         with refused(UnsupportedError, expected="one factor", got=type(now).__name__, hint="fitting again"):
             fitted.with_choices(posterior.prior, now)
 
+    @every_structure
+    @pytest.mark.parametrize("name", ["gaussian", "images", "tokens", "pixels"])
+    def test_predict_together_as_each_alone(self, name: str, structure: str) -> None:
+        case, posterior = fit(name, structure, prior=lw.Layerwise())
+        likelihoods = [case.likelihood] * 3
+        if isinstance(case.likelihood, lw.Gaussian):
+            likelihoods[1] = case.likelihood.with_precision(9.0)
+        layers = len(posterior.network.uncertain.layers)
+        values = (1.0, 0.2, tuple(1.0 + i for i in range(layers)))
+        choices = [posterior.with_choices(lw.Layerwise(v), f) for v, f in zip(values, likelihoods, strict=True)]
+        together = posterior.predict_each(case.new, choices)
+        alone = [choice.predict(case.new) for choice in choices]
+        for a, b in zip(together, alone, strict=True):
+            assert type(a) is type(b)
+            torch.testing.assert_close(a.covariance, b.covariance, rtol=1e-9, atol=1e-11)
+        assert not torch.allclose(alone[0].covariance, alone[1].covariance, rtol=1e-3, atol=0)
+
 
 class TestEvidence:
     def test_prefers_the_prior_that_drew_the_weights(self) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lapwing.compare.columns import COLUMNS, Column
-from lapwing.compare.methods import recipes
+from lapwing.compare.methods import likelihood_of, recipes
 from lapwing.compare.run import compare
 from lapwing.compare.table import Comparison, Row, pooled
 
-__all__ = ["COLUMNS", "Column", "Comparison", "Row", "compare", "pooled", "recipes"]
+__all__ = ["COLUMNS", "Column", "Comparison", "Row", "compare", "likelihood_of", "pooled", "recipes"]

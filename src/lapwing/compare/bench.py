@@ -98,7 +98,7 @@ class Bench:
         return self._timed(what, lambda: evaluate(predictor, self.test, ood=self.ood, unpack=self.unpack, **options))
 
     def _timed(self, what: str, call: Callable[[], T]) -> Measured[T]:
-        self.bar.set_postfix_str(what)
+        self.bar.set_postfix_str(what, refresh=False)
         result = measured(call, self.device)
         self.bar.update()
         return result

@@ -33,8 +33,9 @@ class Column:
     tabled: bool = True
 
     def write(self, value: float) -> str:
-        """A number as a table writes it."""
-        return f"{value:{self.format}}"
+        """A number as a table writes it; from a million on, by its exponent."""
+        text = f"{value:{self.format}}" if abs(value) < 1e6 else f"{value:.1e}"
+        return text.replace("-", "−")
 
 
 COLUMNS = (

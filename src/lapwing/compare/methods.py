@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from lapwing.baselines import Map
 from lapwing.data import Data, Source
-from lapwing.errors import UnsupportedError
+from lapwing.errors import DataError, UnsupportedError
 from lapwing.laplace import Laplace
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.selection import LastLayer
@@ -34,14 +35,31 @@ def recipes(likelihood: Likelihood) -> dict[str, Laplace]:
     }
 
 
-def likelihood_of(train: Data) -> Likelihood:
+def likelihood_of(train: Source, unpack: Unpack | None = None) -> Likelihood:
     """Categorical for integer targets, one label a position; Gaussian for real ones.
 
     Args:
         train: The training data, of which the first batch is read.
+        unpack: Splits one element of a loader into inputs and targets.
+
+    Raises:
+        DataError: If the data can be read only once, or are empty.
     """
-    targets = next(iter(train)).targets
+    check_rereadable(train)
+    targets = next(iter(Data(train, unpack=unpack))).targets
     return Gaussian() if targets.is_floating_point() else Categorical(event_dim=max(targets.ndim - 1, 0))
+
+
+def check_rereadable(data: Source | None) -> None:
+    """Refuses an iterator, which is spent after one reading.
+
+    Raises:
+        DataError: If it is one.
+    """
+    if isinstance(data, Iterator):
+        raise DataError(
+            "data that can be read again and again", f"a {type(data).__name__}", "list(data), or its loader"
+        )
 
 
 def plain(model: nn.Module, likelihood: Likelihood, train: Source, unpack: Unpack | None) -> Map:

@@ -9,9 +9,9 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from lapwing.compare.bench import Bench
-from lapwing.compare.methods import likelihood_of, plain, recipes
+from lapwing.compare.methods import check_rereadable, likelihood_of, plain, recipes
 from lapwing.compare.table import Comparison
-from lapwing.data import Data, Source
+from lapwing.data import Source
 from lapwing.laplace import Laplace
 from lapwing.likelihoods import Likelihood
 from lapwing.predictive import Link
@@ -56,6 +56,7 @@ def compare(
         A ``Comparison``: print it, or see its ``rows``. A method that cannot run has a ``note`` in place of numbers.
 
     Raises:
+        DataError: If some data can be read only once.
         LapwingError: If the plain network cannot be scored, or no posterior can be had.
 
     Cost:
@@ -69,15 +70,17 @@ def compare(
         ['plain network', 'last layer', 'diagonal', 'KFAC', 'full']
         >>> posterior = result.row("KFAC", "evidence").predictor
     """
-    like = next(model.parameters(), torch.zeros(())).detach()
-    likelihood = likelihood or likelihood_of(Data(train, like=like, unpack=unpack))
+    for source in (train, test, ood, validation):
+        check_rereadable(source)
+    device = next(model.parameters(), torch.zeros(())).device
+    likelihood = likelihood or likelihood_of(train, unpack)
     chosen = recipes(likelihood) if methods is None else methods
     tunings: dict[str, Method] = {"evidence": EvidenceGradient()}
     if validation is not None:
         tunings["validation"] = Validation(validation, unpack=unpack, link=link)
     steps = 1 + 2 * (validation is not None) + len(chosen) * (1 + 2 * len(tunings))
     with tqdm(total=steps, desc="comparing", disable=not progress, unit="step", leave=False) as bar:
-        bench = Bench(train, test, ood, unpack, link, like.device, generator, bar)
+        bench = Bench(train, test, ood, unpack, link, device, generator, bar)
         network = plain(model, likelihood, train, unpack)
         rows = [bench.plain(network)]
         if validation is not None:

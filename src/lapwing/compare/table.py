@@ -15,6 +15,7 @@ from lapwing.errors import ConfigError
 from lapwing.evaluation import Predictor
 from lapwing.results import Estimate
 
+
 @final
 @dataclass(frozen=True)
 class Row:

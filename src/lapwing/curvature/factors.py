@@ -72,8 +72,11 @@ class Outer:
         """``J diag(variance) Jᵀ`` of each example."""
         scale = self.matrix(variance)
         if self.positions > 1:
-            return explicit_covariance(self.matrices, scale)
-        return separable_covariance(self.g, self.columns, scale)
+            root = (self.matrices * scale.sqrt()).flatten(2)
+            return root @ root.mT
+        g, a = self.g.squeeze(-1), self.columns.squeeze(-1)
+        root = (g * torch.einsum("npi,poi->npo", a.square(), scale).sqrt().unsqueeze(1)).flatten(2)
+        return root @ root.mT
 
     def flat(self, matrices: Float[Tensor, "... p o i"]) -> Float[Tensor, "... d"]:
         """Matrices with the bias in the last column, as flat weights in the order of ``names``."""
@@ -173,7 +176,8 @@ class Rows:
 
     def covariance(self, variance: Float[Tensor, " d"]) -> Float[Tensor, "n k k"]:
         """``J diag(variance) Jᵀ`` of each example."""
-        return (self.values * variance) @ self.values.mT
+        root = self.values * variance.sqrt()
+        return root @ root.mT
 
 
 Factor: TypeAlias = Outer | Lookup | Rows
@@ -186,18 +190,3 @@ def outer(g: Float[Tensor, "n k p o t"], a: Float[Tensor, "n p i t"]) -> Float[T
     left = g.transpose(1, 2).reshape(n * p, k * o, t)
     product = left @ a.reshape(n * p, -1, t).mT
     return product.view(n, p, k, o, -1).transpose(1, 2)
-
-
-def separable_covariance(
-    g: Float[Tensor, "n k p o 1"], a: Float[Tensor, "n p i 1"], scale: Float[Tensor, "p o i"]
-) -> Float[Tensor, "n k k"]:
-    """``sum_poi M_k scale M_l`` for ``M = g aᵀ`` with one position, without forming M."""
-    weight = torch.einsum("npi,poi->npo", a.squeeze(-1).square(), scale)
-    left = g.squeeze(-1).flatten(2)
-    return (left * weight.flatten(1).unsqueeze(1)) @ left.mT
-
-
-def explicit_covariance(matrices: Float[Tensor, "n k p o i"], scale: Float[Tensor, "p o i"]) -> Float[Tensor, "n k k"]:
-    """``sum_poi M_k scale M_l`` for matrices at hand."""
-    root = (matrices * scale.sqrt()).flatten(2)
-    return root @ root.mT

@@ -19,9 +19,9 @@ from lapwing.data import count
 from lapwing.errors import UnsupportedError
 from lapwing.types import Inputs, Params
 
-
 NORMS = ("channel_norm", "layer_norm")
 """Layers whose uncertain parameters are element-wise: their Jacobian is as small as they are."""
+
 
 @dataclass(frozen=True)
 class Layer:

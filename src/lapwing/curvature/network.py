@@ -167,6 +167,10 @@ class Network:
             digest.update(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
+    def __reduce__(self) -> tuple[type[Network], tuple[nn.Module, tuple[str, ...], Tensor | None]]:
+        self.check_unchanged()
+        return (Network, (self.module, self.names, self.index))
+
     def _state(self) -> tuple[int | float, ...]:
         """Where the module's tensors lie, how often they were written to, and the norms of the parameters."""
         held = [*self.module.parameters(), *self.module.buffers()]
@@ -190,7 +194,8 @@ def serving(module: nn.Module) -> Generator[None]:
         yield
     finally:
         for part, training, attributes in before:
-            vars(part).clear()
+            for name in vars(part).keys() - attributes.keys():
+                del vars(part)[name]
             vars(part).update(attributes)
             if part.training != training:
                 part.training = training

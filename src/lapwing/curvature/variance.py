@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.curvature.columns import DenseColumns
 from lapwing.curvature.dense import jacobian_rows
-from lapwing.curvature.factors import Factor, Lookup, Outer, explicit_covariance, outer, separable_covariance
+from lapwing.curvature.factors import Factor, Lookup, Outer, Rows, outer
 from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.kfac import separated
 from lapwing.curvature.layers import Pass, Survey
@@ -19,7 +19,7 @@ from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Held, raw
 from lapwing.data import chunks, count
 from lapwing.likelihoods import Likelihood
-from lapwing.linalg import BlockDiagonal, Diagonal, Kronecker, Structured
+from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 from lapwing.types import Inputs
 
 BUDGET = 2**25
@@ -30,20 +30,23 @@ BUDGET = 2**25
 class Propagation:
     """Carries a Gaussian over the weights to the outputs: mean f(x), covariance J Λ⁻¹ Jᵀ (Immer et al. 2021, eq. 7).
 
+    Several precisions that share their eigenvectors, those of one curvature with other hyper-parameters, share all of
+    the work but the last contraction.
+
     Args:
         network: The network.
         survey: What is known of its layers.
         likelihood: Says where the outputs' axes are.
-        held: The posterior precision Λ.
+        precisions: Posterior precisions Λ, one or several.
     """
 
     network: Network
     survey: Survey
     likelihood: Likelihood
-    held: Held
+    precisions: tuple[Held, ...]
 
-    def moments(self, inputs: Inputs) -> tuple[Float[Tensor, "n *event c"], Float[Tensor, "n *event c c"]]:
-        """Mean and covariance of the outputs of each example and event position.
+    def moments(self, inputs: Inputs) -> tuple[Float[Tensor, "n *event c"], list[Float[Tensor, "n *event c c"]]]:
+        """Mean, and for each precision the covariance, of the outputs of each example and event position.
 
         Args:
             inputs: n examples.
@@ -52,75 +55,83 @@ class Propagation:
             One forward pass and c backward passes through the activations, times the positions of an event; the
             contractions of the structure; memory ``BUDGET`` beyond the result.
         """
-        means, covariances = [], []
+        means: list[Tensor] = []
+        covariances: list[list[Tensor]] = [[] for _ in self.precisions]
         for part in self._passes(inputs):
             f = self.likelihood.canonical(part.outputs)
             positions = [
-                self.covariance(list(part.factors(raw(self.likelihood, cotangents))))
+                self.covariances(list(part.factors(raw(self.likelihood, cotangents))))
                 for cotangents in identity_cotangents(f)
             ]
             means.append(f)
-            covariances.append(torch.stack(positions, dim=1).view(*f.shape, f.shape[-1]))
-        return torch.cat(means), torch.cat(covariances)
+            for column, blocks in zip(covariances, zip(*positions, strict=True), strict=True):
+                column.append(torch.stack(blocks, dim=1).view(*f.shape, f.shape[-1]))
+        return torch.cat(means), [torch.cat(column) for column in covariances]
 
     def joint(self, inputs: Inputs) -> tuple[Float[Tensor, "n *event c"], Float[Tensor, "m m"]]:
-        """Mean of each example, and the covariance of all m outputs of all examples at once.
+        """Mean of each example, and under the first precision the covariance of all m outputs of all examples at once.
 
         Cost:
-            As ``moments``; memory m times d numbers for the largest layer, and m².
+            As ``moments``; memory m times d numbers, and m².
         """
         means: list[Tensor] = []
         roots: list[Tensor] = []
         for part in self._passes(inputs):
             f = self.likelihood.canonical(part.outputs)
-            positions = []
-            for cotangents in identity_cotangents(f):
-                factors = list(part.factors(raw(self.likelihood, cotangents)))
-                positions.append(self.whitened(factors))
+            positions = [
+                self.whitened(list(part.factors(raw(self.likelihood, cotangents))))
+                for cotangents in identity_cotangents(f)
+            ]
             means.append(f)
             roots.append(torch.stack(positions, dim=1).flatten(0, 2))
         root = torch.cat(roots)
         return torch.cat(means), root @ root.mT
 
-    def covariance(self, factors: list[Factor]) -> Float[Tensor, "n k k"]:
-        """``J Λ⁻¹ Jᵀ`` of each example of a chunk."""
-        if isinstance(self.held.operator, BlockDiagonal):
-            return sum_of([block_covariance(factor, self._blocks[factor.names]) for factor in self._split(factors)])
-        if isinstance(self.held.operator, Diagonal):
-            variance = self._variances
-            return sum_of([f.covariance(torch.cat([variance[name] for name in f.names])) for f in factors])
-        root = self.whitened(factors)
-        return root @ root.mT
+    def covariances(self, factors: list[Factor]) -> list[Float[Tensor, "n k k"]]:
+        """``J Λ⁻¹ Jᵀ`` of each example of a chunk, for each precision."""
+        first = self.precisions[0].operator
+        if isinstance(first, BlockDiagonal | Diagonal):
+            rotated = [in_basis(factor, block) for factor, block in self._blocks(factors, self.precisions[0])]
+            variances = [
+                [variance_of(block, factor) for factor, block in self._blocks(factors, held)]
+                for held in self.precisions
+            ]
+            return [
+                sum_of([factor.covariance(v) for factor, v in zip(rotated, column, strict=True)])
+                for column in variances
+            ]
+        rows = jacobian_rows(self.network, factors)
+        roots = [whitened_rows(rows, held.operator) for held in self.precisions]
+        return [root @ root.mT for root in roots]
 
     def whitened(self, factors: list[Factor]) -> Float[Tensor, "n k r"]:
-        """``J W`` with ``W Wᵀ = Λ⁻¹``, explicit."""
-        if isinstance(self.held.operator, BlockDiagonal):
-            blocks = [whitened_block(factor, self._blocks[factor.names]) for factor in self._split(factors)]
-            return torch.cat(blocks, dim=-1)
-        rows = jacobian_rows(self.network, factors)
-        return (self.held.operator.inverse_root().T @ rows.flatten(0, 1).mT).mT.view(*rows.shape[:2], -1)
+        """``J W`` with ``W Wᵀ = Λ⁻¹`` of the first precision, explicit."""
+        held = self.precisions[0]
+        if isinstance(held.operator, BlockDiagonal | Diagonal):
+            pairs = self._blocks(factors, held)
+            parts = [in_basis(f, block).rows() * variance_of(block, f).sqrt() for f, block in pairs]
+            return torch.cat(parts, dim=-1)
+        return whitened_rows(jacobian_rows(self.network, factors), held.operator)
 
-    @cached_property
-    def _blocks(self) -> dict[tuple[str, ...], Structured]:
-        operator = self.held.operator
-        blocks = operator.blocks if isinstance(operator, BlockDiagonal) else ()
-        return dict(zip(self.held.partition, blocks, strict=True))
-
-    @cached_property
-    def _variances(self) -> dict[str, Tensor]:
-        """Marginal variances by parameter; 0 where a weight is not uncertain."""
-        variance = 1.0 / self.held.operator.diagonal()
+    def _blocks(self, factors: list[Factor], held: Held) -> Iterator[tuple[Factor, Structured]]:
+        """Each factor with its own block of the precision; a bias with a block of its own apart from its weight."""
+        if isinstance(held.operator, BlockDiagonal):
+            blocks = dict(zip(held.partition, held.operator.blocks, strict=True))
+            for factor in factors:
+                for part in (factor,) if factor.names in blocks else separated(factor):
+                    yield part, blocks[part.names]
+            return
+        precision = held.operator.diagonal()
         if self.network.index is not None:
-            variance = variance.new_zeros(self.network.layout.size).index_copy(0, self.network.index, variance)
-        return {name: variance[place] for name, place in self.network.layout.slices.items()}
-
-    def _split(self, factors: list[Factor]) -> Iterator[Factor]:
+            certain = precision.new_full((self.network.layout.size,), float("inf"))
+            precision = certain.index_copy(0, self.network.index, precision)
         for factor in factors:
-            yield from (factor,) if factor.names in self._blocks else separated(factor)
+            yield factor, Diagonal(torch.cat([precision[self.network.layout.slices[name]] for name in factor.names]))
 
     def _passes(self, inputs: Inputs) -> Iterator[Pass]:
         outputs = self.survey.output.numel()
-        extra = 0 if isinstance(self.held.operator, BlockDiagonal | Diagonal) else 2 * self.network.layout.size
+        by_layers = isinstance(self.precisions[0].operator, BlockDiagonal | Diagonal)
+        extra = 0 if by_layers else 2 * self.network.layout.size
         size = self.survey.chunk(outputs, self.network.like.element_size(), BUDGET, extra)
         for _, part in chunks(inputs, min(size, count(inputs))):
             yield Pass(self.network, self.survey, part)
@@ -131,41 +142,33 @@ def sum_of(parts: list[Tensor]) -> Tensor:
     return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
 
 
-def block_covariance(factor: Factor, block: Structured) -> Float[Tensor, "n k k"]:
-    """``J Λ⁻¹ Jᵀ`` of one layer whose precision block is at hand."""
-    if isinstance(block, Diagonal):
-        return factor.covariance(1.0 / block.values)
+def whitened_rows(rows: Float[Tensor, "n k d"], precision: Structured) -> Float[Tensor, "n k r"]:
+    """``J W`` with ``W Wᵀ = Λ⁻¹``."""
+    return (precision.inverse_root().T @ rows.flatten(0, 1).mT).mT.view(*rows.shape[:2], -1)
+
+
+def in_basis(factor: Factor, block: Structured) -> Factor:
+    """A layer's Jacobian in the eigenbasis of its precision block, where the covariance of its weights is diagonal."""
     if isinstance(block, Kronecker) and isinstance(factor, Lookup):
-        rotated = replace(factor, g=factor.g @ block.left_vectors)
-        return rotated.covariance(scale_of(block, factor.g)[0].mT.flatten())
+        return replace(factor, g=factor.g @ block.left_vectors)
     if isinstance(block, Kronecker) and isinstance(factor, Outer):
-        scale = scale_of(block, factor.g)
-        if factor.positions == 1:
-            return separable_covariance(*rotated_factors(factor, block), scale)
-        return explicit_covariance(rotated_matrices(factor, block), scale)
-    root = whitened_block(factor, block)
-    return root @ root.mT
+        if factor.positions > 1:
+            return Rows(factor.names, rotated_matrices(factor, block).flatten(2))
+        columns = DenseColumns(block.right_vectors.mT @ factor.columns)
+        return Outer(factor.names[0], None, columns, block.left_vectors.mT @ factor.g)
+    if isinstance(block, Dense):
+        return Rows(factor.names, factor.rows() @ block.basis.vectors.to(block.dtype))
+    if isinstance(factor, Outer) and factor.positions > 1:
+        return Rows(factor.names, factor.rows())
+    return factor
 
 
-def whitened_block(factor: Factor, block: Structured) -> Float[Tensor, "n k r"]:
-    """``J W`` of one layer, ``W Wᵀ`` the inverse of its precision block."""
-    if isinstance(block, Kronecker) and isinstance(factor, Outer):
-        return (rotated_matrices(factor, block) * scale_of(block, factor.g).sqrt()).flatten(2)
+def variance_of(block: Structured, factor: Factor) -> Float[Tensor, " d"]:
+    """Posterior variances of a layer's weights in the eigenbasis of its precision block, ordered as ``in_basis``."""
+    spectrum = block.eigenvalues()
     if isinstance(block, Kronecker) and isinstance(factor, Lookup):
-        rotated = replace(factor, g=factor.g @ block.left_vectors)
-        return rotated.rows() * scale_of(block, factor.g)[0].mT.flatten().sqrt()
-    rows = factor.rows()
-    return (block.inverse_root().T @ rows.flatten(0, 1).mT).mT.view(*rows.shape[:2], -1)
-
-
-def scale_of(block: Kronecker, like: Tensor) -> Float[Tensor, "p o i"]:
-    """Posterior variances in the eigenbasis of a Kronecker block."""
-    return (1.0 / block.spectrum).to(like)
-
-
-def rotated_factors(factor: Outer, block: Kronecker) -> tuple[Tensor, Tensor]:
-    """Gradients and inputs of a layer in the eigenbasis of its block."""
-    return block.left_vectors.mT @ factor.g, block.right_vectors.mT @ factor.columns
+        spectrum = block.spectrum[0].mT.flatten()
+    return (1.0 / spectrum).to(block.dtype)
 
 
 def rotated_matrices(factor: Outer, block: Kronecker) -> Float[Tensor, "n k p o i"]:

@@ -37,7 +37,7 @@ class Digits:
     held_out: tuple[int, ...]
 
 
-def digits(seed: int, train: int = 300, validation: int = 200) -> Digits:
+def digits(seed: int, train: int = 300, validation: int = 200, test: int = 750) -> Digits:
     """A split of the 1797 digits that come with scikit-learn (Alpaydin & Kaynak 1998).
 
     Three digits are held out, other ones for each seed: 0, 1, 2 for seed 0, then 2, 3, 4, and so on round the clock.
@@ -45,7 +45,8 @@ def digits(seed: int, train: int = 300, validation: int = 200) -> Digits:
     Args:
         seed: Picks the digits held out, and shuffles the rest.
         train: Training examples.
-        validation: Validation examples; what is left is for testing.
+        validation: Validation examples.
+        test: Test examples, and most examples of unseen digits.
 
     Raises:
         ConfigError: If scikit-learn is not installed.
@@ -54,18 +55,19 @@ def digits(seed: int, train: int = 300, validation: int = 200) -> Digits:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ConfigError("scikit-learn, which has the digits", str(error), "pip install lapwing[demo]") from error
-    source = load_digits()
-    images = torch.tensor(source["images"], dtype=torch.float32)[:, None] / 16
-    labels = torch.tensor(source["target"])
+    pixels, digit = load_digits(return_X_y=True)
+    images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
+    labels = torch.tensor(digit)
     held_out = tuple((2 * seed + k) % CLASSES for k in range(UNSEEN))
     kept = [digit for digit in range(CLASSES) if digit not in held_out]
     foreign = torch.isin(labels, torch.tensor(held_out))
     x, y = images[~foreign], torch.searchsorted(torch.tensor(kept), labels[~foreign])
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
-    parts = order.tensor_split([train, train + validation])
+    parts = order.split([train, validation, test, len(x) - train - validation - test])
     pairs = [(x[part], y[part]) for part in parts]
-    unseen = images[foreign], torch.zeros(int(foreign.sum()), dtype=torch.long)
-    return Digits(pairs[0], pairs[1], pairs[2], unseen, held_out)
+    unseen = images[foreign][:test]
+    zeros = torch.zeros(len(unseen), dtype=torch.long)
+    return Digits(pairs[0], pairs[1], pairs[2], (unseen, zeros), held_out)
 
 
 def trained(data: Pair, seed: int, epochs: int = 200) -> nn.Sequential:

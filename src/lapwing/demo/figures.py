@@ -108,7 +108,7 @@ def choice(row: Row) -> Figure:
     ax.set(xscale="log", xlabel="prior precision")
     ax.set_ylabel("log evidence / nats", color="#D55E00")
     twin = ax.twinx()
-    twin.plot(x, [step.validation_nll for step in steps], color="#0072B2", marker="s", markersize=3)
+    twin.plot(x, [step.validation_nll or 0.0 for step in steps], color="#0072B2", marker="s", markersize=3)
     twin.set_ylabel("validation NLL / nats", color="#0072B2")
     twin.spines["top"].set_visible(False)
     return figure

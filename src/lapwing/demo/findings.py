@@ -84,6 +84,8 @@ def _beats(winner: Row, plain: Row) -> Iterator[Finding]:
 
 
 def _keeps_up(winner: Row, scaled: Row) -> Iterator[Finding]:
+    if len(scaled.values("nll")) != len(winner.values("nll")):
+        return
     loss = paired(winner, scaled, "nll")
     claim = f"NLL: {title(winner)} is no worse than {scaled.method} by more than one standard error"
     yield Finding(claim, loss.value, loss.stderr, loss.value <= loss.stderr)

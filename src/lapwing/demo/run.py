@@ -55,17 +55,19 @@ class Size:
     Args:
         train: Training digits.
         validation: Validation digits.
+        test: Test digits, and most unseen ones.
         epochs: Passes over the training digits.
         steps: Training steps on the curve.
     """
 
     train: int = 300
     validation: int = 200
+    test: int = 750
     epochs: int = 200
     steps: int = 1000
 
 
-QUICK = Size(train=70, validation=100, epochs=15, steps=100)
+QUICK = Size(train=70, validation=100, test=100, epochs=15, steps=100)
 """Enough to see that everything runs, too little for the numbers to mean anything."""
 
 
@@ -89,14 +91,14 @@ def run(out: Path, *, seeds: int = 5, quick: bool = False, progress: bool = Fals
         raise ConfigError("at least one seed", f"seeds={seeds}", "seeds=5")
     start, size = time.perf_counter(), QUICK if quick else Size()
     results = out / "results.json"
-    first, total = digits(0, size.train, size.validation), None
+    first = digits(0, size.train, size.validation, size.test)
+    runs: list[Comparison] = []
+    page: dict[str, Any] = {}
     for seed in tqdm(range(seeds), desc="seeds", disable=not progress, unit="seed"):
-        one = compare_digits(seed, size, progress)
-        total = one if total is None else pooled([total, one])
-        page = text.digits_section(total, first, seed + 1, findings(total))
+        runs = [pooled([*runs, compare_digits(seed, size, progress)])]
+        page = text.digits_section(runs[0], first, seed + 1, findings(runs[0]))
         write_json(page, results)
-    assert total is not None
-    points = gap(0)
+    total, points = runs[0], gap(0)
     curves = compare_curves(points, size, progress)
     section = text.gap_section(curves)
     page["figures"] = saved(drawn(total, first), out)
@@ -108,7 +110,7 @@ def run(out: Path, *, seeds: int = 5, quick: bool = False, progress: bool = Fals
 
 def compare_digits(seed: int, size: Size, progress: bool) -> Comparison:
     """Every method on one split of the digits."""
-    data = digits(seed, size.train, size.validation)
+    data = digits(seed, size.train, size.validation, size.test)
     return compare(
         trained(data.train, seed, size.epochs),
         data.train,
@@ -163,14 +165,16 @@ def saved(drawings: dict[str, Figure], out: Path) -> list[dict[str, str | bool]]
     for name, figure in drawings.items():
         figure.savefig(out / "figures" / f"{name}.svg")
         title, caption = text.CAPTIONS[name]
-        entries.append({"file": f"figures/{name}.svg", "title": title, "caption": caption, "wide": figure.get_figwidth() > 8})
+        entries.append(
+            {"file": f"figures/{name}.svg", "title": title, "caption": caption, "wide": bool(figure.get_figwidth() > 8)}
+        )
     return entries
 
 
 def about(seeds: int, seconds: float) -> dict[str, str | int | float]:
     """What the numbers depend on."""
     return {
-        "lapwing": "0.1.0",
+        "lapwing": version("lapwing"),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "cores": os.cpu_count() or 1,

@@ -29,7 +29,7 @@ def digits_section(comparison: Comparison, data: Digits, seeds: int, found: Sequ
             "split and starts from other weights.",
             f"Each posterior is fitted once, at the trained weights, then tuned twice: by its evidence, which needs no "
             f"further data, and by the NLL of {sizes[1]} validation images, which temperature scaling is fitted to as "
-            f"well. Scores are over about {sizes[2]} test images: means over {seeds} seed{'s' * (seeds > 1)} ± one "
+            f"well. Scores are over {sizes[2]} test images: means over {seeds} seed{'s' * (seeds > 1)} ± one "
             "standard error. OOD AUROC ranks by one minus the confidence, for every method alike. Predict seconds are "
             "those of the test and the unseen images together.",
         ],
@@ -48,10 +48,10 @@ def gap_section(comparison: Comparison) -> dict[str, Any]:
     return {
         "title": "Regression with a gap",
         "text": [
-            "A network of two hidden layers is fitted to 80 noisy points of sin 2x + x/3, none of them between −1 and 1.5. "
-            "Evidence tunes the prior and the noise at once. Validation points come from where the training points do, so "
-            "they say nothing about the gap: tuning by them gives up the uncertainty there. OOD AUROC tells the gap from "
-            "the rest by the predicted standard deviation.",
+            "A network of two hidden layers is fitted to 80 noisy points of sin 2x + x/3, none of them between −1 and "
+            "1.5. Evidence tunes the prior and the noise at once. Validation points come from where the training "
+            "points do, so they say nothing about the gap: tuning by them gives up the uncertainty there. OOD AUROC "
+            "tells the gap from the rest by the predicted standard deviation.",
         ],
         **comparison.to_dict(),
         "figures": [],
@@ -64,7 +64,10 @@ CAPTIONS = {
         "The dotted line is the plain network. Tuning by validation calibrates; tuning by evidence separates unseen "
         "digits best, but at weights trained without a prior it makes the network far too unsure.",
     ),
-    "reliability": ("Reliability", "Accuracy of predictions against their confidence, first seed; bars below: examples."),
+    "reliability": (
+        "Reliability",
+        "Accuracy of predictions against their confidence, first seed; bars below: examples.",
+    ),
     "confidence": ("Confidence on known and on unseen digits", "First seed. Uncertainty is of use where the two part."),
     "rejection": (
         "Rejection",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
@@ -115,8 +116,36 @@ class Posterior(abc.ABC):
             elif joint:
                 outputs = self._joint_moments(inputs)
             else:
-                outputs = self._moments(inputs)
+                (outputs,) = self._moments(inputs, [self])
             return predictive(self.likelihood, outputs, link, samples=samples, generator=generator)
+
+    def predict_each(
+        self: P,
+        x: Inputs,
+        choices: Sequence[P],
+        link: Link = "probit",
+        *,
+        samples: int = SAMPLES,
+        generator: torch.Generator | None = None,
+    ) -> list[Predictive]:
+        """Linearised predictions under several choices of prior and noise, which share all but the last contraction.
+
+        Args:
+            x: Inputs of n examples.
+            choices: This posterior with other priors and noises, see ``with_choices``.
+            link: As in ``predict``.
+            samples: As in ``predict``.
+            generator: As in ``predict``.
+
+        Cost:
+            A ``predict``, and a contraction of the explicit Jacobian of each chunk for every choice; in function space
+            a ``predict`` for every choice.
+        """
+        inputs = self._inputs(x)
+        with torch.no_grad():
+            moments = self._moments(inputs, choices)
+            pairs = zip(choices, moments, strict=True)
+            return [predictive(c.likelihood, m, link, samples=samples, generator=generator) for c, m in pairs]
 
     def sample_functions(
         self, x: Inputs, samples: int = 1, *, generator: torch.Generator | None = None
@@ -212,7 +241,7 @@ class Posterior(abc.ABC):
     def _complexity(self) -> Complexity: ...
 
     @abc.abstractmethod
-    def _moments(self, inputs: Inputs) -> Moments: ...
+    def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]: ...
 
     @abc.abstractmethod
     def _joint_moments(self, inputs: Inputs) -> JointMoments: ...

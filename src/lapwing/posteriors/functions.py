@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -71,7 +72,7 @@ class FunctionPosterior(Posterior):
     def _prior_propagation(self) -> Propagation:
         """The outputs' covariance before any data: the tangent kernel at one input."""
         prior = self.prior.operator(self.network.uncertain, self.network.like)
-        return Propagation(self.network, self.survey, self.likelihood, Held(prior))
+        return Propagation(self.network, self.survey, self.likelihood, (Held(prior),))
 
     def _explained(self, inputs: Inputs) -> Float[Tensor, "m r"]:
         """A root of what the data took away from the prior covariance of the outputs."""
@@ -79,8 +80,11 @@ class FunctionPosterior(Posterior):
         cross = kernel.cross(inputs, self.inputs, self.cotangents, self._variance)
         return (self._inner.T @ cross.double().mT).mT
 
-    def _moments(self, inputs: Inputs) -> Moments:
-        mean, prior = self._prior_propagation.moments(inputs)
+    def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
+        return [choice._own_moments(inputs) for choice in choices if isinstance(choice, FunctionPosterior)]
+
+    def _own_moments(self, inputs: Inputs) -> Moments:
+        mean, (prior,) = self._prior_propagation.moments(inputs)
         rows = self.survey.output.numel() * self.grams.shape[-1]
         covariances = []
         for place, part in chunks(inputs, max(1, BUDGET // (8 * rows))):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
@@ -68,10 +69,12 @@ class WeightPosterior(Posterior):
 
     @cached_property
     def _propagation(self) -> Propagation:
-        return Propagation(self.network, self.survey, self.likelihood, self.precision)
+        return Propagation(self.network, self.survey, self.likelihood, (self.precision,))
 
-    def _moments(self, inputs: Inputs) -> Moments:
-        return Moments(*self._propagation.moments(inputs))
+    def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
+        precisions = tuple(choice.precision for choice in choices if isinstance(choice, WeightPosterior))
+        mean, covariances = replace(self._propagation, precisions=precisions).moments(inputs)
+        return [Moments(mean, covariance) for covariance in covariances]
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         mean, covariance = self._propagation.joint(inputs)

@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from lapwing.compare import Column
 from lapwing.errors import ConfigError, DataError
 
 KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
@@ -48,7 +49,9 @@ def write_report(results: Path, out: Path | None = None) -> Path:
     try:
         content = json.loads(results.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError("a JSON file of results", str(error), "lapwing demo, or lapwing compare, which write one") from error
+        raise DataError(
+            "a JSON file of results", str(error), "lapwing demo, or lapwing compare, which write one"
+        ) from error
     page = render(content, results.parent)
     out = out or results.with_name("report.html")
     out.write_text(page, encoding="utf-8")
@@ -88,11 +91,16 @@ def _section(part: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "columns": columns,
         "rows": [_row(row, columns, best) for row in part["rows"]],
         "findings": part.get("findings", []),
-        "figures": [{"wide": False} | figure | {"source": _inlined(folder / figure["file"])} for figure in part.get("figures", [])],
+        "figures": [
+            {"wide": False} | figure | {"source": _inlined(folder / figure["file"])}
+            for figure in part.get("figures", [])
+        ],
     }
 
 
-def _row(row: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], best: Mapping[str, str | None]) -> dict[str, Any]:
+def _row(
+    row: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], best: Mapping[str, str | None]
+) -> dict[str, Any]:
     cells: list[dict[str, Any]] = []
     for column in columns:
         number = row[column["name"]]
@@ -116,7 +124,7 @@ def _best(column: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str |
 
 
 def _written(value: float | None, column: Mapping[str, Any]) -> str:
-    return "–" if value is None else f"{value:{column['format']}}".replace("-", "−")
+    return "–" if value is None else Column(**column).write(value)
 
 
 def _inlined(path: Path) -> str:

@@ -1,0 +1,184 @@
+"""The command line: ``lapwing demo | fit | evaluate | compare | report``.
+
+``fit``, ``evaluate`` and ``compare`` take ``module:function``, a function of yours without arguments that returns what
+there is to work on: ``(model, train)``, ``(model, train, test)``, or a mapping with any of the names ``model``,
+``train``, ``test``, ``validation``, ``ood``, ``likelihood`` and ``unpack``. The module is looked for in the current
+folder too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from lapwing.likelihoods import Likelihood
+
+NAMES = ("model", "train", "test", "validation", "ood", "likelihood", "unpack")
+
+
+def demo(*, out: Path = Path("runs/demo"), seeds: int = 5, quick: bool = False) -> None:
+    """Train, fit, tune and compare on handwritten digits and on a curve with a gap; write a report.
+
+    Args:
+        out: Folder for results.json, report.html and figures.
+        seeds: How many times, each with other unseen digits.
+        quick: Train for a moment only, to see that everything runs.
+    """
+    from lapwing.demo import run
+
+    done = run(out, seeds=seeds, quick=quick, progress=True)
+    for part in (done.digits.table(), done.gap.table(), "\n".join(map(str, done.findings))):
+        say(part + "\n")
+    say(f"{done.results}, {done.report}: {done.seconds:.0f} seconds")
+
+
+def fit(
+    setup: str,
+    /,
+    *,
+    out: Path = Path("posterior.safetensors"),
+    structure: Literal["auto", "full", "kfac", "diagonal"] = "auto",
+    weights: Literal["all", "last-layer"] = "all",
+    tune: Literal["evidence", "validation", "none"] = "evidence",
+) -> None:
+    """Fit a posterior to a trained network, tune it, and save it.
+
+    Args:
+        setup: module:function of yours that returns (model, train) or a mapping of names; see lapwing --help.
+        out: Where the posterior goes.
+        structure: How the covariance is held.
+        weights: Which weights are uncertain.
+        tune: What chooses the prior precision, and the noise of real targets.
+    """
+    import lapwing as lw
+    from lapwing.compare import likelihood_of
+
+    task = read(setup, "train", *(["validation"] if tune == "validation" else []))
+    held = {"auto": lw.Auto, "full": lw.Full, "kfac": lw.KFAC, "diagonal": lw.Diagonal}[structure]()
+    chosen = lw.LastLayer() if weights == "last-layer" else lw.All()
+    likelihood: Likelihood = task.get("likelihood") or likelihood_of(task["train"], task.get("unpack"))
+    recipe = lw.Laplace(likelihood, structure=held, weights=chosen)
+    posterior = recipe.fit(task["model"], task["train"], unpack=task.get("unpack"), progress=True)
+    if tune == "evidence":
+        posterior = lw.tune(posterior, progress=True)
+    elif tune == "validation":
+        method = lw.Validation(task["validation"], unpack=task.get("unpack"))
+        posterior = lw.tune(posterior, method, progress=True)
+    lw.save(posterior, out)
+    say(f"{out}: log evidence {posterior.log_marginal():.6g} nats, {posterior.effective_dimension():.4g} of ")
+    say(f"{posterior.network.size} weights determined by the data, {posterior.prior}")
+
+
+def evaluate(setup: str, posterior: Path, /) -> None:
+    """Score a saved posterior on test data.
+
+    Args:
+        setup: module:function of yours that returns a mapping with model and test, and if you wish ood.
+        posterior: What lapwing fit saved.
+    """
+    import lapwing as lw
+
+    task = read(setup, "test")
+    loaded = lw.load(posterior, task["model"])
+    scores = lw.evaluate(loaded, task["test"], ood=task.get("ood"), unpack=task.get("unpack"), progress=True)
+    say(str(scores))
+
+
+def compare(setup: str, /, *, out: Path = Path("runs/compare/results.json")) -> None:
+    """Compare every method on a trained network, and write a report.
+
+    Args:
+        setup: module:function of yours that returns (model, train, test) or a mapping of names; with validation every
+            posterior is tuned by it too, with ood uncertainty is scored by how well it tells those data apart.
+        out: Where the numbers go; report.html is put beside them.
+    """
+    import lapwing as lw
+    from lapwing.report import write_json, write_report
+
+    task = read(setup, "train", "test")
+    result = lw.compare(task.pop("model"), task.pop("train"), task.pop("test"), **task, progress=True)
+    write_json(result.to_dict(), out)
+    say(result.table())
+    say(f"{out}, {write_report(out)}")
+
+
+def report(results: Path, /, *, out: Path | None = None) -> None:
+    """Make one self-contained page of a results.json.
+
+    Args:
+        results: What lapwing demo or lapwing compare wrote.
+        out: Where the page goes; report.html beside the results if not given.
+    """
+    from lapwing.report import write_report
+
+    say(str(write_report(results, out)))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; an error of lapwing is one line on stderr and exit code 2.
+
+    Args:
+        arguments: What was typed; ``None`` takes ``sys.argv``.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads must not slow a busy machine; read by torch
+    try:
+        import tyro
+    except ImportError:
+        sys.exit("The command line needs tyro. Try pip install 'lapwing[cli]'.")
+    from lapwing.errors import LapwingError
+
+    logging.basicConfig(format="%(name)s: %(message)s")
+    logging.getLogger("lapwing").setLevel(logging.INFO)
+    commands = {"demo": demo, "fit": fit, "evaluate": evaluate, "compare": compare, "report": report}
+    try:
+        tyro.extras.subcommand_cli_from_dict(commands, prog="lapwing", description=__doc__, args=arguments)
+    except LapwingError as error:
+        say(f"lapwing: {error}", sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        say("lapwing: interrupted", sys.stderr)
+        sys.exit(130)
+
+
+def read(setup: str, *needed: str) -> dict[str, Any]:
+    """What a user's function returns, by name.
+
+    Args:
+        setup: ``module:function``.
+        needed: Names the command cannot do without, besides the model.
+
+    Raises:
+        ConfigError: If there is no such function, or it returns something else.
+    """
+    from lapwing.errors import ConfigError
+
+    expected = "a function as module:function, such as mymodule:setup"
+    module, _, name = setup.partition(":")
+    if not module or not name:
+        raise ConfigError(expected, repr(setup), "a name with one colon")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(expected, str(error), "calling lapwing from the folder of the module") from error
+    finally:
+        sys.path.pop(0)
+    result = function()
+    task: dict[str, Any] = dict(result) if isinstance(result, Mapping) else dict(zip(NAMES, result, strict=False))
+    wrong = sorted(set(task) - set(NAMES)) + [f"no {each}" for each in ("model", *needed) if each not in task]
+    if wrong:
+        raise ConfigError(
+            f"{setup} to return {', '.join(('model', *needed))}", ", ".join(wrong), f"a mapping with names of {NAMES}"
+        )
+    return task
+
+
+def say(text: str, stream: Any = None) -> None:
+    """Write a line to stdout, or to another stream."""
+    (stream or sys.stdout).write(text + "\n")

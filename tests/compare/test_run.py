@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import lapwing as lw
+from lapwing.compare import compare
+from lapwing.data import Source
+from lapwing.errors import DataError, LapwingError, TooLargeError
+
+
+def classes(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Three overlapping clouds."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % 3
+    centres = torch.tensor([[0.0, 2.0], [2.0, 0.0], [-1.5, -1.5]], dtype=torch.float64)
+    return centres[y] + torch.randn(n, 2, generator=generator, dtype=torch.float64), y
+
+
+def trained(data: tuple[torch.Tensor, torch.Tensor], outputs: int, steps: int = 60) -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, outputs)).double()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    x, y = data
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y) if outputs > 1 else (model(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.fixture
+def model() -> nn.Sequential:
+    return trained(classes(45, 0), 3)
+
+
+def test_rows_hold_what_the_parts_give_on_their_own(model: nn.Sequential) -> None:
+    train, validation, test = classes(45, 0), classes(30, 1), classes(40, 2)
+    foreign = (test[0] + 9.0, test[1])
+    result = compare(model, train, test, ood=foreign, validation=validation)
+    names = [(row.method, row.tuned_by) for row in result.rows]
+    structures = ("last layer", "diagonal", "KFAC", "full")
+    assert names[:2] == [("plain network", ""), ("temperature scaling", "validation")]
+    assert names[2:] == [(name, how) for name in structures for how in ("evidence", "validation")]
+
+    fitted = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, train)
+    for how, method in (("evidence", lw.EvidenceGradient()), ("validation", lw.Validation(validation))):
+        tuned = lw.tune(fitted, method)
+        (run,) = result.row("KFAC", how).runs
+        for name, value in lw.evaluate(tuned, test, ood=foreign).items():
+            assert run[name] == pytest.approx(value, rel=1e-9), name
+        assert run["evidence"] == pytest.approx(tuned.log_marginal(), rel=1e-9)
+        assert run["prior_precision"] == pytest.approx(float(tuned.prior.precisions(tuned.network.uncertain)))
+        assert min(run[f"{step}_seconds"] for step in ("fit", "tune", "predict")) > 0
+    plain = result.row("plain network").runs[0]
+    assert plain["nll"] == pytest.approx(nn.functional.cross_entropy(model(test[0]), test[1]).item())
+    assert "evidence" not in plain
+
+
+def test_the_row_of_a_method_holds_its_posterior(model: nn.Sequential) -> None:
+    train, test = classes(45, 0), classes(40, 2)
+    row = compare(model, train, test, methods={"mine": lw.Laplace(lw.Categorical())}).rows[-1]
+    assert row.predictor is not None
+    assert lw.evaluate(row.predictor, test)["nll"] == pytest.approx(row.values("nll")[0])
+
+
+def test_evidence_alone_without_validation_data(model: nn.Sequential) -> None:
+    result = compare(model, classes(45, 0), classes(40, 2), methods={"mine": lw.Laplace(lw.Categorical())})
+    assert [(row.method, row.tuned_by) for row in result.rows] == [("plain network", ""), ("mine", "evidence")]
+
+
+def test_several_prior_precisions_have_no_column(model: nn.Sequential) -> None:
+    recipe = lw.Laplace(lw.Categorical(), prior=lw.Layerwise(), structure=lw.Diagonal())
+    result = compare(model, classes(45, 0), classes(40, 2), methods={"layers": recipe})
+    assert "prior_precision" not in [column.name for column in result.columns]
+
+
+def test_real_targets_take_noise_from_residuals() -> None:
+    x, _ = classes(45, 0)
+    data = x, torch.sin(x.sum(1, keepdim=True))
+    model = trained(data, 1)
+    more, _ = classes(40, 3)
+    held_out = more, torch.sin(more.sum(1, keepdim=True))
+    result = compare(model, data, held_out, validation=held_out, methods={})
+    assert [(row.method, row.tuned_by) for row in result.rows] == [
+        ("plain network", ""),
+        ("plain network", "validation"),
+    ]
+    columns = [column.name for column in result.columns]
+    assert columns[:4] == ["rmse", "nll", "crps", "picp"]
+    best = result.row("plain network", "validation").values("nll")[0]  # tuned on the test data: the least there is
+    assert best <= result.row("plain network").values("nll")[0]
+
+
+def test_a_method_that_cannot_run_says_why(model: nn.Sequential) -> None:
+    methods = {
+        "fits": lw.Laplace(lw.Categorical(), structure=lw.Diagonal()),
+        "does not": lw.Laplace(lw.Categorical(), structure=lw.Full(max_bytes=10)),
+    }
+    result = compare(model, classes(45, 0), classes(40, 2), methods=methods)
+    row = result.row("does not", "evidence")
+    assert row.runs == ()
+    assert "at most 10 bytes" in row.note
+    assert row.note in result.table()
+
+
+def test_if_none_can_run_the_reason_is_raised(model: nn.Sequential) -> None:
+    methods = {"does not": lw.Laplace(lw.Categorical(), structure=lw.Full(max_bytes=10))}
+    with pytest.raises(TooLargeError, match="at most 10 bytes"):
+        compare(model, classes(45, 0), classes(40, 2), methods=methods)
+
+
+def test_a_temperature_that_does_not_exist_is_a_note(model: nn.Sequential) -> None:
+    x, y = classes(45, 0)
+    right = model(x).argmax(1) == y
+    methods = {"mine": lw.Laplace(lw.Categorical(), structure=lw.Diagonal())}
+    result = compare(model, (x, y), classes(40, 2), validation=(x[right], y[right]), methods=methods)
+    assert "classified rightly" in result.row("temperature scaling", "validation").note
+
+
+@pytest.mark.parametrize("which", ["train", "test", "validation", "ood"])
+def test_data_that_can_be_read_once_are_refused(model: nn.Sequential, which: str) -> None:
+    sources: dict[str, Source] = {"train": classes(45, 0), "test": classes(40, 2)}
+    sources[which] = iter([classes(40, 2)])
+    with pytest.raises(DataError, match="again and again"):
+        compare(model, **sources)
+
+
+def test_bad_test_data_are_an_error_not_a_note(model: nn.Sequential) -> None:
+    x, y = classes(40, 2)
+    with pytest.raises(LapwingError, match="labels"):
+        compare(model, classes(45, 0), (x, y + 7))
+
+
+def test_the_network_is_left_as_it_was(model: nn.Sequential) -> None:
+    model.train()
+    before = copy.deepcopy(model.state_dict())
+    compare(model, classes(45, 0), classes(40, 2), validation=classes(30, 1))
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

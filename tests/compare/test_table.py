@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from lapwing.compare import Comparison, Row, pooled
+from lapwing.errors import ConfigError
+
+
+def one(nll: float, **more: float) -> Comparison:
+    plain = Row("plain network", "", ({"nll": 0.5, "accuracy": 0.9},))
+    return Comparison((plain, Row("KFAC", "evidence", ({"nll": nll, **more},))))
+
+
+def test_estimate_is_mean_and_standard_error() -> None:
+    estimate = pooled([one(1.0), one(2.0), one(6.0)]).row("KFAC", "evidence").estimate("nll")
+    assert estimate is not None
+    assert estimate.value == pytest.approx(3.0)
+    assert estimate.stderr == pytest.approx(math.sqrt(7.0 / 3))  # s² = (4 + 1 + 9) / 2
+    assert estimate.samples == 3
+
+
+def test_one_run_has_no_standard_error() -> None:
+    estimate = one(1.0).row("KFAC", "evidence").estimate("nll")
+    assert estimate is not None
+    assert math.isnan(estimate.stderr)
+    assert one(1.0).row("KFAC", "evidence").estimate("accuracy") is None
+
+
+def test_pooling_in_steps_is_pooling_at_once() -> None:
+    runs = [one(1.0), one(2.0), one(6.0)]
+    assert pooled([pooled(runs[:2]), runs[2]]) == pooled(runs)
+
+
+def test_pooling_keeps_the_first_note_and_the_runs_that_were() -> None:
+    failed = Comparison((one(1.0).rows[0], Row("KFAC", "evidence", (), "too large")))
+    row = pooled([one(1.0), failed]).row("KFAC", "evidence")
+    assert (row.values("nll"), row.note) == ((1.0,), "too large")
+
+
+@pytest.mark.parametrize("runs", [[], [one(1.0), Comparison(one(1.0).rows[:1])]])
+def test_pooling_other_rows_is_refused(runs: list[Comparison]) -> None:
+    with pytest.raises(ConfigError, match="same methods"):
+        pooled(runs)
+
+
+def test_a_row_that_is_not_there_names_those_that_are() -> None:
+    with pytest.raises(ConfigError, match=r"Got \('KFAC', ''\). Try .*\('KFAC', 'evidence'\)"):
+        one(1.0).row("KFAC")
+
+
+def test_table_shows_columns_in_order_spreads_and_notes() -> None:
+    failed = Row("full", "evidence", (), "Expected less. Got more. Try KFAC.")
+    runs = pooled([one(1.0, peak_mib=10.0), one(2.0, peak_mib=11.0)])
+    lines = Comparison((*runs.rows, failed)).table().splitlines()
+    assert lines[0].split("  ")[0] == "method"
+    assert lines[0].index("accuracy") < lines[0].index("NLL") < lines[0].index("peak MiB")
+    assert "1.500 ± 0.500" in lines[2]
+    assert lines[2].endswith(" 10")  # half to even, and no spread for memory
+    assert lines[4] == "full, evidence: Expected less. Got more. Try KFAC."
+
+
+def test_columns_that_are_not_tabled_stay_in_the_json() -> None:
+    comparison = one(1.0, adaptive_ece=0.125)
+    assert "adaptive" not in comparison.table()
+    assert comparison.to_dict()["rows"][1]["adaptive_ece"]["mean"] == 0.125
+
+
+def test_json_has_every_run_and_null_for_what_is_not_there() -> None:
+    content = json.loads(pooled([one(1.0), one(3.0)]).to_json())
+    assert [column["name"] for column in content["columns"]] == ["accuracy", "nll"]
+    assert content["rows"][1] == {
+        "method": "KFAC",
+        "tuned_by": "evidence",
+        "note": "",
+        "accuracy": None,
+        "nll": {"mean": 2.0, "stderr": 1.0, "runs": [1.0, 3.0]},
+    }
+    assert json.loads(one(1.0).to_json())["rows"][1]["nll"] == {"mean": 1.0, "stderr": None, "runs": [1.0]}
+
+
+def test_json_has_no_nan() -> None:
+    assert json.loads(one(math.inf).to_json())["rows"][1]["nll"]["mean"] is None

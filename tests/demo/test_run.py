@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from lapwing.demo import Demo, run
+from lapwing.errors import ConfigError
+
+pytest.importorskip("sklearn")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    return run(tmp_path_factory.mktemp("demo"), seeds=2, quick=True)
+
+
+def test_every_method_has_a_row_with_all_numbers_of_every_seed(demo: Demo) -> None:
+    results = json.loads(demo.results.read_text(encoding="utf-8"))
+    tuned = [(name, how) for name in ("last layer", "diagonal", "KFAC", "full") for how in ("evidence", "validation")]
+    names = [(row["method"], row["tuned_by"]) for row in results["rows"]]
+    assert names == [("plain network", ""), ("temperature scaling", "validation"), *tuned]
+    scores = ("accuracy", "nll", "ece", "brier", "ood_auroc", "predict_seconds", "peak_mib")
+    for row in results["rows"][:1] + results["rows"][2:]:
+        assert all(len(row[name]["runs"]) == 2 and row[name]["stderr"] >= 0 for name in scores), row
+    for row in results["rows"][2:]:
+        assert all(len(row[name]["runs"]) == 2 for name in ("evidence", "fit_seconds", "tune_seconds")), row
+
+
+def test_evidence_is_larger_where_it_was_what_was_tuned(demo: Demo) -> None:
+    for name in ("last layer", "diagonal", "KFAC", "full"):
+        pairs = zip(*(demo.digits.row(name, how).values("evidence") for how in ("evidence", "validation")), strict=True)
+        assert all(by_evidence >= by_validation for by_evidence, by_validation in pairs)
+
+
+def test_the_second_section_is_the_curve(demo: Demo) -> None:
+    (section,) = json.loads(demo.results.read_text(encoding="utf-8"))["sections"]
+    assert [column["name"] for column in section["columns"]][:4] == ["rmse", "nll", "crps", "picp"]
+    full, plain = (demo.gap.row(*row).values("ood_auroc")[0] for row in (("full", "evidence"), ("plain network", "")))
+    assert full > 0.9 > plain == 0.5  # only the posterior knows where the gap is
+
+
+def test_page_and_figures_are_written(demo: Demo) -> None:
+    page = demo.report.read_text(encoding="utf-8")
+    figures = sorted(path.stem for path in (demo.results.parent / "figures").iterdir())
+    assert figures == ["bands", "choice", "confidence", "evidence", "rejection", "reliability", "scores"]
+    assert page.count("data:image/svg+xml;base64,") == len(figures)
+    assert not re.search(r"(src|href)=\"(?!data:|#)", page)
+
+
+def test_findings_are_in_the_results(demo: Demo) -> None:
+    found = json.loads(demo.results.read_text(encoding="utf-8"))["findings"]
+    assert [finding["claim"] for finding in found] == [finding.claim for finding in demo.findings]
+
+
+def test_no_seeds_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="at least one seed"):
+        run(tmp_path, seeds=0)

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lapwing import cli
+from lapwing.errors import ConfigError
+
+SETUP = """
+import torch
+from torch import nn
+
+def data(n, seed):
+    g = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % 3
+    return torch.eye(3)[y] + 0.7 * torch.randn(n, 3, generator=g), y
+
+def model():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+    x, y = data(60, 0)
+    for _ in range(40):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+    return net
+
+def setup():
+    return {"model": model(), "train": data(60, 0), "test": data(50, 1), "validation": data(40, 2), "ood": data(9, 3)}
+
+def pair():
+    return model(), data(60, 0)
+
+def alone():
+    return (model(),)
+
+def typo():
+    return {"model": model(), "train": data(60, 0), "tests": data(9, 1)}
+
+def bad():
+    x, y = data(60, 0)
+    return model(), (x / 0, y)
+
+def interrupted():
+    raise KeyboardInterrupt
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a module of the user's, who is in it."""
+    (tmp_path / "theirs.py").write_text(SETUP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "theirs", raising=False)
+    return tmp_path
+
+
+def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str | None, str]:
+    """Exit code and message of a command that must fail."""
+    with pytest.raises(SystemExit) as info:
+        cli.main(arguments)
+    return info.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tune", ["evidence", "validation", "none"])
+def test_what_fit_saves_evaluate_scores(capsys: pytest.CaptureFixture[str], tune: str) -> None:
+    cli.main(["fit", "theirs:setup", "--structure", "kfac", "--tune", tune, "--out", "mine.safetensors"])
+    assert "log evidence" in capsys.readouterr().out
+    cli.main(["evaluate", "theirs:setup", "mine.safetensors"])
+    scores = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert 0.5 < float(scores["accuracy"]) <= 1
+    assert {"nll", "ece", "ood_auroc"} <= set(scores)
+
+
+def test_fit_takes_a_pair_and_the_last_layer(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    cli.main(["fit", "theirs:pair", "--weights", "last-layer", "--structure", "diagonal"])
+    assert "of 15 weights" in capsys.readouterr().out
+    assert (folder / "posterior.safetensors").exists()
+
+
+def test_compare_writes_numbers_and_page_and_report_makes_the_page_again(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    cli.main(["compare", "theirs:setup", "--out", "here/results.json"])
+    assert "temperature scaling  validation" in capsys.readouterr().out
+    results = json.loads((folder / "here" / "results.json").read_text())
+    assert [row["method"] for row in results["rows"]][::2] == ["plain network", "last layer", "diagonal", "KFAC", "full"]
+    page = (folder / "here" / "report.html").read_text()
+    cli.main(["report", "here/results.json", "--out", "again.html"])
+    assert (folder / "again.html").read_text() == page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fit", "theirs"], "Expected a function as module:function"),
+        (["fit", "nothere:setup"], "No module named 'nothere'"),
+        (["fit", "theirs:nothere"], "has no attribute 'nothere'"),
+        (["fit", "theirs:alone"], "no train"),
+        (["fit", "theirs:pair", "--tune", "validation"], "no validation"),
+        (["compare", "theirs:typo"], "tests, no test"),
+        (["fit", "theirs:bad"], "finite inputs"),
+        (["report", "nothere.json"], "Expected a JSON file of results"),
+        (["demo", "--seeds", "0"], "Expected at least one seed"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    code, err = failure(capsys, *arguments)
+    lines = [line for line in err.splitlines() if line.startswith("lapwing: ")]
+    assert (code, len(lines)) == (2, 1)
+    assert message in lines[0]
+
+
+def test_an_interrupt_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    code, err = failure(capsys, "fit", "theirs:interrupted")
+    assert (code, err) == (130, "lapwing: interrupted\n")
+
+
+def test_an_error_of_the_user_is_not_hidden(folder: Path) -> None:
+    (folder / "broken.py").write_text("def setup():\n    return 1 / 0\n")
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["fit", "broken:setup"])
+
+
+def test_without_tyro_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    with pytest.raises(SystemExit, match=r"lapwing\[cli\]"):
+        cli.main(["demo"])
+
+
+def test_the_search_path_is_left_as_it_was() -> None:
+    before = list(sys.path)
+    cli.read("theirs:pair", "train")
+    with pytest.raises(ConfigError):
+        cli.read("nothere:pair")
+    assert sys.path == before
+
+
+def test_help_names_every_command_and_does_not_load_torch() -> None:
+    code = f"""
+import importlib.util, sys, types
+sys.modules["lapwing"] = package = types.ModuleType("lapwing")
+package.__path__ = [{str(Path(cli.__file__).parent)!r}]
+import lapwing.cli
+try:
+    lapwing.cli.main(["--help"])
+except SystemExit as end:
+    assert end.code in (0, None)
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert all(name in done.stdout for name in ("demo", "fit", "evaluate", "compare", "report", "module:function"))
