@@ -71,8 +71,10 @@ def fit(
         method = lw.Validation(task["validation"], unpack=task.get("unpack"))
         posterior = lw.tune(posterior, method, progress=True)
     lw.save(posterior, out)
-    say(f"{out}: log evidence {posterior.log_marginal():.6g} nats, {posterior.effective_dimension():.4g} of ")
-    say(f"{posterior.network.size} weights determined by the data, {posterior.prior}")
+    say(f"log evidence         {posterior.log_marginal():.6g} nats")
+    say(f"effective dimension  {posterior.effective_dimension():.4g} of {posterior.network.size} weights")
+    say(f"prior                {posterior.prior}")
+    say(f"saved                {out}")
 
 
 def evaluate(setup: str, posterior: Path, /) -> None:
