@@ -153,7 +153,8 @@ def run_isolated(
     Args:
         work: A function at the top of an importable module; its first argument is a ``Meter``.
         timeout: Seconds allowed between two reports of the process (loading, or one step), then it is killed.
-        limit_gib: Limit on the memory of the process in GiB, enforced by the kernel; on the CPU only.
+        limit_gib: Limit on the memory of the process in GiB, and never more than 80 % of what is free now;
+            enforced by the kernel, on the CPU only.
         **options: Passed on to ``work`` as JSON.
 
     Returns:
@@ -161,7 +162,7 @@ def run_isolated(
     """
     read_fd, write_fd = os.pipe()
     name = f"{work.__module__}:{work.__qualname__}"
-    order = json.dumps({"work": name, "options": options, "limit_gib": limit_gib})
+    order = json.dumps({"work": name, "options": options, "limit_gib": min(limit_gib, 0.8 * _free_gib())})
     with tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace") as said:
         child = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.meter", str(write_fd), order],
@@ -177,6 +178,13 @@ def run_isolated(
         code = child.wait()
         said.seek(0)
         return _merge(events, _ending(code, events, said.read(), timeout=timeout if late else None))
+
+
+def _free_gib() -> float:
+    info = Path("/proc/meminfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    free = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return free[0] * 1024 / GIB if free else float("inf")
 
 
 def _listen(child: subprocess.Popen[bytes], reports: TextIO, timeout: float) -> tuple[list[dict[str, Any]], bool]:

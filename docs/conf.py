@@ -28,3 +28,4 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
+napoleon_custom_sections = ["Cost", "Source", "Warns"]

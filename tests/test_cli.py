@@ -89,7 +89,13 @@ def test_compare_writes_numbers_and_page_and_report_makes_the_page_again(
     cli.main(["compare", "theirs:setup", "--out", "here/results.json"])
     assert "temperature scaling  validation" in capsys.readouterr().out
     results = json.loads((folder / "here" / "results.json").read_text())
-    assert [row["method"] for row in results["rows"]][::2] == ["plain network", "last layer", "diagonal", "KFAC", "full"]
+    assert [row["method"] for row in results["rows"]][::2] == [
+        "plain network",
+        "last layer",
+        "diagonal",
+        "KFAC",
+        "full",
+    ]
     page = (folder / "here" / "report.html").read_text()
     cli.main(["report", "here/results.json", "--out", "again.html"])
     assert (folder / "again.html").read_text() == page

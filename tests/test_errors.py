@@ -32,3 +32,10 @@ def test_every_error_of_the_module_is_tested() -> None:
 
 def test_warnings_are_shown_by_default() -> None:
     assert issubclass(errors.DataWarning, UserWarning)
+
+
+def test_an_option_is_one_of_those_there_are() -> None:
+    with pytest.raises(
+        errors.ConfigError, match=r"view= to be one of 'auto', 'weights'\. Got 'both'\. Try view='auto'"
+    ):
+        errors.check_option("view", "both", ("auto", "weights"))

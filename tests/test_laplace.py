@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
+from lapwing.curvature.network import unwrapped
 from lapwing.errors import MismatchError
-from lapwing.laplace import unwrapped
 from tests.posterior_cases import STRUCTURES, labels, mlp, normal, portrait, problem, refused, seeded
 
 X, Y, NEW = normal(12, 3), labels(12, classes=3), normal(4, 3, seed=2)

@@ -12,7 +12,7 @@ import lapwing as lw
 from lapwing.curvature.network import Network
 from lapwing.data import Data
 from lapwing.errors import ConfigError, DataError, ShapeError
-from lapwing.selection import Selection, first_inputs
+from lapwing.selection import Selection
 from tests.posterior_cases import Linearised, Problem, convnet, labels, mlp, normal, problem, refused, seeded
 
 X, Y = normal(10, 3), labels(10, classes=3)
@@ -189,4 +189,4 @@ def test_the_module_is_left_as_it_is(selection: Selection) -> None:
 
 def test_first_inputs_are_checked() -> None:
     with refused(DataError, expected="finite inputs", got="3 NaN", hint="cleaning"):
-        first_inputs(Data([(X.new_full((1, 3), torch.nan), Y[:1]), (X, Y)], like=X))
+        Data([(X.new_full((1, 3), torch.nan), Y[:1]), (X, Y)], like=X).first()

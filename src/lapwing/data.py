@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast, final
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ Source: TypeAlias = Iterable[Any] | tuple[Tensor, Tensor]
 PAIR_BATCH = 256
 
 
+@final
 @dataclass(frozen=True)
 class Batch:
     """Inputs and targets of ``n`` examples, on the network's device, inputs in its dtype."""
@@ -31,6 +32,7 @@ class Batch:
         return count(self.inputs)
 
 
+@final
 @dataclass(frozen=True)
 class Data:
     """A loader read as batches, again and again.
@@ -70,6 +72,12 @@ class Data:
                 yield batch
         if not seen:
             raise DataError("at least one example", self._emptiness(), "a DataLoader, a list of batches, or (x, y)")
+
+    def first(self) -> Inputs:
+        """The inputs of the first batch, checked to be finite."""
+        inputs = next(iter(self)).inputs
+        check_inputs(inputs)
+        return inputs
 
     @cached_property
     def _elements(self) -> Iterable[Any]:
@@ -226,14 +234,29 @@ def outputs_of(result: Any) -> Tensor:
     )
 
 
-def check_finite(batch: Batch) -> None:
-    """Refuses NaN and infinite inputs or targets.
+def check_finite(values: Tensor, what: str, hint: str) -> None:
+    """Raise unless every entry is finite.
+
+    Args:
+        values: Tensor to look at; integers always pass.
+        what: Its name in the message.
+        hint: What to try.
 
     Raises:
-        DataError: Naming which, and how many.
+        DataError: If an entry is NaN or infinite.
     """
-    named = [("inputs", tensor) for tensor in tensors(batch.inputs)] + [("targets", batch.targets)]
-    for name, tensor in named:
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            bad = int((~torch.isfinite(tensor)).sum())
-            raise DataError(f"finite {name}", f"{bad} NaN or infinite values of {tensor.numel()}", "cleaning the data")
+    if not values.is_floating_point():
+        return
+    bad = int((~torch.isfinite(values)).sum())
+    if bad:
+        raise DataError(f"finite {what}", f"{bad} NaN or infinite of {values.numel()}", hint)
+
+
+def check_inputs(inputs: Inputs) -> None:
+    """Raise unless every tensor among the inputs is finite.
+
+    Raises:
+        DataError: If an entry is NaN or infinite.
+    """
+    for tensor in tensors(inputs):
+        check_finite(tensor, "inputs", "cleaning the data")

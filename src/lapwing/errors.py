@@ -55,3 +55,17 @@ class UnsupportedError(LapwingError, TypeError):
 
 class DataWarning(UserWarning):
     """The data can be used, but something about them is probably a mistake."""
+
+
+def check_option(name: str, value: object, options: tuple[object, ...]) -> None:
+    """Refuses an option that is not one of those there are.
+
+    Raises:
+        ConfigError: Naming the options.
+
+    Example:
+        >>> check_option("view", "weights", ("auto", "weights"))
+    """
+    if value not in options:
+        known = ", ".join(map(repr, options))
+        raise ConfigError(f"{name}= to be one of {known}", repr(value), f"{name}={options[0]!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ class Predictor(Protocol):
         ...
 
 
+@final
 @dataclass(frozen=True)
 class Scores(Mapping[str, float]):
     """Scores by name, lower better but for accuracy, AUROC and the area under the rejection curve.
@@ -98,14 +99,13 @@ def evaluate(
     """
     pairs = list(_predictions(predictor, data, unpack, progress, options))
     targets = torch.cat([y.cpu() for _, y in pairs])
-    logs = torch.cat([log_predictive(p, y).flatten().cpu() for p, y in pairs])
     scores: dict[str, float] = {}
     first = pairs[0][0]
     if isinstance(first, Classification):
         probs = torch.cat([p.probs.cpu() for p, _ in pairs if isinstance(p, Classification)])
         scores = _classification(probs, targets)
     else:
-        scores["nll"] = float(-logs.double().mean())
+        scores["nll"] = float(-torch.cat([log_predictive(p, y).cpu() for p, y in pairs]).double().mean())
     if isinstance(first, Regression):
         parts = [(p.mean, p.std, *p.interval()) for p, _ in pairs if isinstance(p, Regression)]
         mean, std, low, high = (torch.cat([part.cpu() for part in column]) for column in zip(*parts, strict=True))

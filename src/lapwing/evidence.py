@@ -8,7 +8,7 @@ with Λ = s G + A, A = α_g on the weights of group g, and s the noise precision
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +17,7 @@ from torch import Tensor
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Structured
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Spectrum:
     """``log det Λ / det A`` where G commutes with A: a sum over eigenvalues, each belonging to one group.
@@ -35,6 +36,7 @@ class Spectrum:
         return torch.log1p(scale * self.eigenvalues / alpha).sum()
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Matrix:
     """``log det Λ / det A`` for a dense G and several groups: one Cholesky factorisation a call.
@@ -53,6 +55,7 @@ class Matrix:
         return log_det_one_plus(scale * root[:, None] * self.curvature * root)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Grams:
     """``log det Λ / det A`` from tangent-kernel Gram matrices, one a group: one Cholesky factorisation a call.
@@ -103,6 +106,7 @@ def complexity_of(curvature: Structured, group: Int[Tensor, " d"]) -> Complexity
     return Matrix(curvature.dense().double(), group)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """The log evidence as a differentiable function of the prior precisions and the noise.
@@ -151,6 +155,7 @@ class Evidence:
         return -gradient
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Shift:
     """The mode of the linear model around the trained weights: one Newton step, exact for Gaussian noise.

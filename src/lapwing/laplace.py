@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 from lapwing.curvature.ggn import GGN, Curvature
+from lapwing.curvature.network import unwrapped
 from lapwing.curvature.survey import find_layers
 from lapwing.data import Data, Source
-from lapwing.inspection import check_repeatable
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import Posterior
 from lapwing.priors import Isotropic, Prior
-from lapwing.selection import All, Selection, first_inputs
+from lapwing.repeatability import check_repeatable
+from lapwing.selection import All, Selection
 from lapwing.structures import Auto, Structure, Task
 from lapwing.types import Unpack
 
@@ -25,14 +26,14 @@ from lapwing.types import Unpack
 class Laplace:
     """The Laplace approximation: p(θ | y) ≈ N(θ*, Λ⁻¹) with Λ = G + A (MacKay 1992; Daxberger et al. 2021).
 
-    Four choices, each an object with its own options. A recipe is frozen, comparable, and holds no data.
+    A likelihood and four choices, each an object with its own options. A recipe is frozen, comparable, holds no data.
 
     Args:
         likelihood: p(y | f): ``Categorical()``, ``Gaussian()``, ``Bernoulli()``, ``Poisson()``, ...
         prior: p(θ), with diagonal precision A: ``Isotropic``, ``Layerwise``, ``DiagonalPrior``.
         structure: How Λ is held: ``Auto``, ``Full``, ``Diagonal``, ``KFAC``.
         weights: Which weights are uncertain: ``All``, ``LastLayer``, ``Names``, ``Subnetwork``, ``Mask``.
-        curvature: Which matrix G: ``GGN``, ``MCFisher``, ``EmpiricalFisher``.
+        curvature: Which matrix G: ``GGN``, ``MCFisher``, ``EmpiricalFisher``, ``Hessian``.
 
     Example:
         >>> import lapwing as lw
@@ -67,6 +68,9 @@ class Laplace:
             progress: Whether to show a progress bar.
             generator: Source of randomness, for ``MCFisher``.
 
+        Returns:
+            A ``WeightPosterior``, or from ``Full`` in the function view a ``FunctionPosterior``.
+
         Raises:
             ConfigError: If no weight is left to be uncertain.
             DataError: If the data are empty, not finite, change between two passes, or do not fit the likelihood.
@@ -82,16 +86,8 @@ class Laplace:
         read = Data(data, like=like.detach(), unpack=unpack, progress=progress)
         with torch.inference_mode(False):
             network = self.weights.choose(module, read, self.likelihood, self.prior)
-            survey = find_layers(network, first_inputs(read))
+            survey = find_layers(network, read.first())
             task = Task(network, survey, read, self.likelihood, self.prior, self.curvature, generator)
             posterior = self.structure.fit(task)
             check_repeatable(network, survey, read, self.likelihood, posterior.totals)
         return posterior
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The network inside ``DataParallel``, ``DistributedDataParallel`` or ``torch.compile``."""
-    while isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        model = model.module
-    original = getattr(model, "_orig_mod", None)
-    return original if isinstance(original, nn.Module) else model

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 from torch import Tensor
 
 
+@final
 @dataclass(frozen=True)
 class Solution:
     """What a solver returns: the value and how far it got.
@@ -24,6 +26,7 @@ class Solution:
     residual: Tensor
 
 
+@final
 @dataclass(frozen=True)
 class Estimate:
     """A number that came from random probes, with its standard error.

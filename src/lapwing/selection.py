@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, final
+from typing import Literal, TypeAlias, final, get_args
 
 import torch
 from jaxtyping import Bool, Int
@@ -16,17 +16,25 @@ from lapwing.curvature.layers import captured, leaves
 from lapwing.curvature.network import Network
 from lapwing.curvature.sums import sweep
 from lapwing.curvature.survey import find_layers, probe
-from lapwing.data import Data, check_finite
-from lapwing.errors import ConfigError, ShapeError
+from lapwing.data import Data
+from lapwing.errors import ConfigError, ShapeError, check_option
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior
-from lapwing.types import Inputs
+
+By: TypeAlias = Literal["variance", "magnitude", "random"]
+"""What makes a weight important."""
 
 
 @final
 @dataclass(frozen=True)
 class All:
-    """Every parameter that requires a gradient."""
+    """Every parameter that requires a gradient.
+
+    Example:
+        >>> import lapwing as lw
+        >>> lw.Laplace(lw.Categorical(), weights=All()).weights
+        All()
+    """
 
     def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
         """The network with these weights uncertain."""
@@ -43,6 +51,13 @@ class LastLayer:
 
     Raises:
         ConfigError: If there is no such module, or the outputs do not come from one linear layer.
+
+    Example:
+        >>> import lapwing as lw
+        >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> x, y = torch.randn(9, 2), torch.arange(9) % 3
+        >>> lw.Laplace(lw.Categorical(), weights=LastLayer()).fit(model, (x, y)).network.names
+        ('2.weight', '2.bias')
     """
 
     name: str | None = None
@@ -65,13 +80,21 @@ class Names:
     """Parameters whose names match a pattern, such as ``"layer4.*"`` or ``"*.bias"``.
 
     Args:
-        patterns: Shell-style patterns; a parameter is uncertain if it matches any.
+        patterns: One shell-style pattern, or several; a parameter is uncertain if it matches any.
 
     Raises:
         ConfigError: If none matches.
+
+    Example:
+        >>> Names("layer4.*") == Names(("layer4.*",))
+        True
     """
 
-    patterns: tuple[str, ...]
+    patterns: str | tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.patterns, str):
+            object.__setattr__(self, "patterns", (self.patterns,))
 
     def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
         """The network with these weights uncertain."""
@@ -97,12 +120,21 @@ class Subnetwork:
         seed: Seed of the draw.
 
     Raises:
-        ConfigError: If the network has fewer weights than ``count``.
+        ConfigError: If the network has fewer weights than ``count``, or ``by`` is none of these.
+
+    Example:
+        >>> import lapwing as lw
+        >>> model, x, y = nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
+        >>> lw.Laplace(lw.Categorical(), weights=Subnetwork(4)).fit(model, (x, y)).sample(5).shape
+        torch.Size([5, 4])
     """
 
     count: int
-    by: Literal["variance", "magnitude", "random"] = "variance"
+    by: By = "variance"
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_option("by", self.by, get_args(By))
 
     def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
         """The network with these weights uncertain."""
@@ -116,7 +148,7 @@ class Subnetwork:
             index = network.weights.abs().topk(self.count).indices
         else:
             total = DiagonalSum(network)
-            sweep(network, find_layers(network, first_inputs(data)), data, likelihood, GGN(), total)
+            sweep(network, find_layers(network, data.first()), data, likelihood, GGN(), total)
             precision = total.result().operator.diagonal() + prior.diagonal(network.layout, network.like)
             index = precision.topk(self.count, largest=False).indices
         return masked(module, network, index)
@@ -132,6 +164,13 @@ class Mask:
 
     Raises:
         ShapeError: If it has not one entry a weight.
+
+    Example:
+        >>> import lapwing as lw
+        >>> model, x, y = nn.Linear(1, 2, bias=False), torch.randn(9, 1), torch.arange(9) % 2
+        >>> recipe = lw.Laplace(lw.Categorical(), weights=Mask(torch.tensor([True, False])))
+        >>> recipe.fit(model, (x, y)).network.size
+        1
     """
 
     mask: Bool[Tensor, " d"]
@@ -168,24 +207,13 @@ def masked(module: nn.Module, network: Network, index: Int[Tensor, " k"]) -> Net
     return Network(module, names, within.nonzero().squeeze(1))
 
 
-def first_inputs(data: Data) -> Inputs:
-    """The inputs of the first batch.
-
-    Raises:
-        DataError: If there is none, or it is not finite.
-    """
-    batch = next(iter(data))
-    check_finite(batch)
-    return batch.inputs
-
-
 def last_layer(network: Network, data: Data) -> tuple[str, ...]:
     """Parameters of the linear layer whose output is the network's, up to a change of shape.
 
     Raises:
         ConfigError: If there is none.
     """
-    outputs, calls = captured(network, probe(first_inputs(data), 2), leaves(network))
+    outputs, calls = captured(network, probe(data.first(), 2), leaves(network))
     node, passed = outputs.grad_fn, []
     edges = {call.edge.node: call for call in calls if call.kind in ("linear", "conv")}
     while node is not None and node not in edges:

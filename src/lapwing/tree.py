@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import prod
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
@@ -15,6 +16,7 @@ from lapwing.errors import DataError, ShapeError
 from lapwing.types import Params
 
 
+@final
 @dataclass(frozen=True)
 class Layout:
     """Names and shapes of the parameters, in the order in which they fill a flat vector of ``d`` weights.

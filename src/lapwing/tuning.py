@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, final, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, final, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.data import Batch, Data, Source
-from lapwing.errors import ConfigError, UnsupportedError
+from lapwing.errors import ConfigError, UnsupportedError, check_option
 from lapwing.evidence import Evidence
 from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import Posterior, Step, WeightPosterior
@@ -52,6 +52,13 @@ def tune(posterior: P, method: Method | None = None, *, progress: bool = False) 
     Returns:
         The posterior at the chosen values; its ``trace`` has grown by the steps taken.
 
+    Raises:
+        ConfigError: If the best values are not positive and finite.
+        UnsupportedError: If the method needs what the posterior has not.
+
+    Cost:
+        That of the method; none reads the training data.
+
     Example:
         >>> import lapwing as lw
         >>> x = torch.randn(50, 2)
@@ -77,6 +84,13 @@ class EvidenceGradient:
     Cost:
         No data. An eigendecomposition once; then a sum over eigenvalues a step. Several precisions with ``Full``: a
         Cholesky factorisation a step.
+
+    Example:
+        >>> import lapwing as lw
+        >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
+        >>> posterior = lw.Laplace(lw.Categorical()).fit(model, (x, y))
+        >>> lw.tune(posterior, EvidenceGradient()).log_marginal() >= posterior.log_marginal()
+        True
     """
 
     noise: bool = True
@@ -87,12 +101,12 @@ class EvidenceGradient:
         """The posterior of largest evidence."""
         evidence = evidence_at(posterior, self.at)
         noisy = self.noise and isinstance(posterior.likelihood, Gaussian)
-        start = torch.cat([posterior.precisions.log(), posterior.scale.log().view(1)[: int(noisy)]])
+        start = torch.cat([posterior.prior_precisions.log(), posterior.scale.log().view(1)[: int(noisy)]])
         taken: list[Step] = []
         bar = tqdm(desc="evidence", disable=not progress, unit="step", leave=False)
 
         def values(point: Tensor) -> tuple[Tensor, Tensor]:
-            return point[: len(posterior.precisions)].exp(), point[-1].exp() if noisy else posterior.scale
+            return point[: len(posterior.prior_precisions)].exp(), point[-1].exp() if noisy else posterior.scale
 
         def objective(point: object) -> tuple[float, object]:
             x = torch.as_tensor(point, dtype=torch.float64).to(start).requires_grad_()
@@ -128,6 +142,13 @@ class MacKay:
 
     Cost:
         As ``EvidenceGradient``, without a line search.
+
+    Example:
+        >>> import lapwing as lw
+        >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
+        >>> posterior = lw.Laplace(lw.Categorical()).fit(model, (x, y))
+        >>> len(lw.tune(posterior, MacKay(steps=3)).trace) <= 4
+        True
     """
 
     noise: bool = True
@@ -139,7 +160,7 @@ class MacKay:
         """The posterior at the fixed point."""
         evidence = evidence_at(posterior, self.at)
         noisy = self.noise and isinstance(posterior.likelihood, Gaussian)
-        precisions, scale = posterior.precisions, posterior.scale
+        precisions, scale = posterior.prior_precisions, posterior.scale
         taken = [step(posterior, evidence, precisions, scale)]
         for _ in tqdm(range(self.steps), desc="MacKay", disable=not progress, unit="step", leave=False):
             gamma = evidence.effective_dimensions(precisions, scale)
@@ -173,6 +194,16 @@ class Validation:
 
     Cost:
         Two passes of predictions over the held-out data, each for a whole grid; six with noise.
+
+    Raises:
+        ConfigError: If the bounds or the numbers of points make no grid.
+
+    Example:
+        >>> import lapwing as lw
+        >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
+        >>> posterior = lw.Laplace(lw.Categorical()).fit(model, (x, y))
+        >>> lw.tune(posterior, Validation((x, y))).trace[-1].validation_nll < 2.0
+        True
     """
 
     data: Source
@@ -182,6 +213,15 @@ class Validation:
     bounds: tuple[float, float] = field(default=(1e-6, 1e6), kw_only=True)
     coarse: int = field(default=13, kw_only=True)
     refine: int = field(default=8, kw_only=True)
+
+    def __post_init__(self) -> None:
+        low, high = self.bounds
+        if not (0 < low < high < math.inf and self.coarse >= 2 and self.refine >= 1):
+            raise ConfigError(
+                "bounds 0 < low < high, coarse >= 2 and refine >= 1",
+                f"bounds={self.bounds}, coarse={self.coarse}, refine={self.refine}",
+                "Validation(data)",
+            )
 
     def tune(self, posterior: P, progress: bool) -> P:
         """The posterior of smallest validation NLL."""
@@ -202,7 +242,7 @@ class Validation:
         def values(log_factor: float) -> tuple[Tensor, Tensor]:
             factor = math.exp(log_factor)
             by_prior, by_noise = (factor, 1.0) if prior else (1.0, factor)
-            return posterior.precisions * by_prior, posterior.scale * by_noise
+            return posterior.prior_precisions * by_prior, posterior.scale * by_noise
 
         def measure(log_factors: list[float]) -> list[float]:
             choices = [chosen(posterior, *values(point), ()) for point in log_factors]
@@ -219,7 +259,7 @@ class Validation:
         measure(torch.linspace(*near, self.refine + 2, dtype=torch.float64)[1:-1].tolist())
         winner = min(taken, key=lambda one: math.inf if one.validation_nll is None else one.validation_nll)
         taken.append(winner)
-        precisions = torch.tensor(winner.prior_precision, dtype=torch.float64).to(posterior.precisions)
+        precisions = torch.tensor(winner.prior_precision, dtype=torch.float64).to(posterior.prior_precisions)
         scale = posterior.scale
         if winner.noise_precision is not None and isinstance(posterior.likelihood, Gaussian):
             scale = scale * winner.noise_precision / first(posterior.likelihood.precision)
@@ -246,6 +286,7 @@ def evidence_at(posterior: Posterior, at: At) -> Evidence:
     Raises:
         UnsupportedError: If the mode is not known in closed form.
     """
+    check_option("at", at, get_args(At))
     if at == "weights":
         return posterior.evidence
     shift = posterior.shift if isinstance(posterior, WeightPosterior) else None

@@ -15,7 +15,7 @@ from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.ggn import GGN, EmpiricalFisher, MCFisher
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.network import Network
-from lapwing.curvature.sums import Held, Sum, Tally, Totals, chunk_size, raw, sweep, visit
+from lapwing.curvature.sums import Accumulator, Held, Tally, Totals, chunk_size, raw, sweep, visit
 from lapwing.data import Data
 from lapwing.errors import DataError, ShapeError
 from lapwing.likelihoods import Categorical, Gaussian
@@ -23,7 +23,7 @@ from tests.cases import CASES
 from tests.curvature.naive import Known, known
 from tests.curvature.unchanged import unchanged
 
-STRUCTURES: dict[str, Callable[[Network], Sum]] = {
+STRUCTURES: dict[str, Callable[[Network], Accumulator]] = {
     "diagonal": DiagonalSum,
     "dense": DenseSum,
     "kfac": KroneckerSum,

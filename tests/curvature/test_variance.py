@@ -14,7 +14,7 @@ from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.ggn import GGN
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.network import Network
-from lapwing.curvature.sums import Held, Sum, sweep
+from lapwing.curvature.sums import Accumulator, Held, sweep
 from lapwing.curvature.survey import find_layers
 from lapwing.curvature.variance import Propagation, sum_of
 from lapwing.data import take
@@ -22,7 +22,7 @@ from tests.cases import CASES
 from tests.curvature.naive import Known, known
 from tests.curvature.unchanged import unchanged
 
-STRUCTURES: dict[str, Callable[[Network], Sum]] = {
+STRUCTURES: dict[str, Callable[[Network], Accumulator]] = {
     "diagonal": DiagonalSum,
     "dense": DenseSum,
     "kfac": KroneckerSum,

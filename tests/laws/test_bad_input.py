@@ -52,7 +52,9 @@ def test_inputs_that_are_not_finite(bad: float, row: int) -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("-inf")])
 def test_targets_that_are_not_finite(bad: float) -> None:
-    with refused(DataError, expected="finite targets", got="1 NaN or infinite", hint="cleaning the data"):
+    with refused(
+        DataError, expected="finite targets", got="1 NaN or infinite", hint="dropping the examples without a target"
+    ):
         lw.Laplace(lw.Gaussian()).fit(mlp(3), (X, with_entry(X, bad)))
 
 

@@ -43,12 +43,12 @@ def test_what_does_not_reduce_still_multiplies() -> None:
     torch.testing.assert_close(total.diagonal(), KRONECKER.diagonal() + LOW_RANK.diagonal())
     torch.testing.assert_close(total.trace(), KRONECKER.trace() + LOW_RANK.trace())
     for question in (total.reduce, total.logdet, total.root, lambda: total.solve(v)):
-        with pytest.raises(UnsupportedError, match=r"Got Kronecker \+ LowRank. Try an iterative Solver such as CG"):
+        with pytest.raises(UnsupportedError, match=r"Got Kronecker \+ LowRank. Try terms that reduce to one structure"):
             question()
 
 
-def test_kronecker_and_a_varying_diagonal_names_a_solver() -> None:
-    with pytest.raises(UnsupportedError, match="Solver"):
+def test_kronecker_and_a_varying_diagonal_names_what_holds_it() -> None:
+    with pytest.raises(UnsupportedError, match="Diagonal"):
         Sum((KRONECKER, DIAGONAL)).logdet()
 
 
@@ -58,7 +58,7 @@ def test_a_term_known_only_by_its_products() -> None:
     total = Sum((product, DIAGONAL)).shifted(0.5)
     torch.testing.assert_close(total @ v, matrix @ v + DIAGONAL @ v + 0.5 * v)
     for question in (total.diagonal, total.trace, total.logdet, lambda: total.scaled(2.0)):
-        with pytest.raises(UnsupportedError, match=r"Got FunctionOperator \+ Diagonal \+ Diagonal. Try an iterative"):
+        with pytest.raises(UnsupportedError, match=r"Got FunctionOperator \+ Diagonal \+ Diagonal. Try terms"):
             question()
 
 

@@ -20,7 +20,7 @@ from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.network import Network
-from lapwing.curvature.sums import Held, Sum, sweep
+from lapwing.curvature.sums import Accumulator, Held, sweep
 from lapwing.curvature.survey import find_layers
 from lapwing.data import Data
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
@@ -81,7 +81,7 @@ class Pair:
         }[loss]
         self.batches = [(x[:4], y[:4]), (x[4:], y[4:])]
 
-    def ours(self, total: Sum | None, curvature: Curvature | None = None) -> Held:
+    def ours(self, total: Accumulator | None, curvature: Curvature | None = None) -> Held:
         network = Network.of(self.model)
         total = total or DenseSum(network)
         survey = find_layers(network, self.batches[0][0])

@@ -204,6 +204,6 @@ def test_gaussian_process() -> None:
     posterior = replace(recipe, structure=lw.Full(view="weights")).fit(model, (x, y))
     assert isinstance(posterior, WeightPosterior)
     at_mode = replace(posterior.evidence, shift=posterior.shift)
-    evidence = at_mode.log_marginal(posterior.precisions, posterior.scale)
+    evidence = at_mode.log_marginal(posterior.prior_precisions, posterior.scale)
     exact = other.log_marginal_likelihood() - other.log_likelihood - 0.5 * y.numel() * math.log(2 * math.pi)
     close(evidence, exact, 1e-9)

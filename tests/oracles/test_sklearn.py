@@ -72,7 +72,7 @@ def test_evidence_at_the_mode_is_that_of_the_gaussian_process_whatever_the_weigh
     assert isinstance(posterior, WeightPosterior)
     evidence = replace(posterior.evidence, shift=posterior.shift)
     exact = process.log_marginal_likelihood_value_
-    assert float(evidence.log_marginal(posterior.precisions, posterior.scale)) == pytest.approx(exact, rel=1e-9)
+    assert float(evidence.log_marginal(posterior.prior_precisions, posterior.scale)) == pytest.approx(exact, rel=1e-9)
     assert posterior.log_marginal() < exact - 1
 
 

@@ -92,7 +92,7 @@ def test_the_mode_of_a_linear_network_is_its_ridge_regression(structure: str) ->
         model, (x, y)
     )
     assert isinstance(posterior, WeightPosterior) and posterior.shift is not None
-    mode = posterior.network.weights + posterior.shift.step(posterior.precisions, posterior.scale)
+    mode = posterior.network.weights + posterior.shift.step(posterior.prior_precisions, posterior.scale)
     ridge = torch.linalg.solve(2.0 * x.mT @ x + 0.7 * torch.eye(3), 2.0 * x.mT @ y).squeeze(-1)
     if structure == "diagonal":
         assert (mode - ridge).norm() < (posterior.network.weights - ridge).norm()

@@ -65,7 +65,7 @@ def test_the_table_holds_the_numbers() -> None:
 
 def test_the_best_of_each_column_is_marked() -> None:
     best = re.findall(r'<td class="best">([^<]+)', render(RESULTS, Path()))
-    assert best == ["0.900", "0.250"]  # and none for the evidence, which is not better when higher
+    assert best == ["0.900", "0.250"]  # none for the evidence, which no method should maximise
 
 
 def test_the_page_is_whole_in_itself(tmp_path: Path) -> None:
@@ -100,7 +100,11 @@ def test_findings_say_whether_they_hold() -> None:
 
 def test_the_page_goes_where_it_is_told(tmp_path: Path) -> None:
     write_json(RESULTS, tmp_path / "deep" / "results.json")
-    assert write_report(tmp_path / "deep" / "results.json", tmp_path / "mine.html").read_text().startswith("<!doctype html>")
+    assert (
+        write_report(tmp_path / "deep" / "results.json", tmp_path / "mine.html")
+        .read_text()
+        .startswith("<!doctype html>")
+    )
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["results.json"]  # no draft is left
 
 
@@ -109,7 +113,7 @@ def test_what_is_no_result_is_refused(tmp_path: Path, content: str | None) -> No
     path = tmp_path / "results.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(DataError, match="Try .*lapwing compare"):
+    with pytest.raises(DataError, match=r"Try .*lapwing compare"):
         write_report(path)
 
 

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from lapwing.baselines.temperature import Temperature
 from lapwing.curvature.network import serving
-from lapwing.data import Data, Source, outputs_of, place
+from lapwing.data import Data, Source, check_finite, outputs_of, place
 from lapwing.errors import UnsupportedError
 from lapwing.likelihoods import Categorical, Likelihood
-from lapwing.likelihoods.targets import check_finite
 from lapwing.predictive import Moments, Predictive, predictive
 from lapwing.types import Inputs, Unpack
 

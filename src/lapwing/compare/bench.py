@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
@@ -70,6 +71,7 @@ class Bench:
 
     def posterior(self, name: str, recipe: Laplace, model: nn.Module, tunings: Mapping[str, Method]) -> Iterator[Row]:
         """A row for each way of tuning a recipe, which is fitted once."""
+        gc.collect()  # what the method before left in cycles is not this one's memory
         try:
             fitted = self._timed(
                 f"{name}: fit",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,7 +62,6 @@ def measured(call: Callable[[], T], device: torch.device) -> Measured[T]:
 
 def _reset(device: torch.device) -> float | None:
     """Start a new high-water mark; MiB held now, or ``None`` where there is no such mark."""
-    gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)

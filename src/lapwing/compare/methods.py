@@ -92,5 +92,7 @@ def _with_noise_of(network: Map, data: Source, unpack: Unpack | None) -> Map:
     for batch in Data(data, like=like.detach(), unpack=unpack):
         outputs = network.outputs(batch.inputs)
         residuals.append((network.likelihood.canonical_targets(outputs, batch.targets) - outputs).flatten())
-    precision = 1.0 / float(torch.cat(residuals).double().square().mean())
-    return replace(network, likelihood=Gaussian(precision))
+    variance = float(torch.cat(residuals).double().square().mean())
+    if variance == 0.0:
+        raise DataError("residuals that are not all zero", "a perfect fit", "data the network was not trained on")
+    return replace(network, likelihood=Gaussian(1.0 / variance))

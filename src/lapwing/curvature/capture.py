@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,7 @@ from lapwing.errors import UnsupportedError
 Kind = Literal["linear", "conv", "channel_norm", "layer_norm", "embedding"]
 
 
+@final
 @dataclass(frozen=True)
 class Call:
     """One use of a layer function on watched weights.
@@ -49,6 +50,7 @@ class Call:
     padding: int | None = None
 
 
+@final
 @dataclass(frozen=True)
 class ConvOptions:
     """Geometry of a convolution, one entry a spatial axis; padding as (before, after)."""
@@ -98,6 +100,7 @@ class Capture(TorchFunctionMode):
         self.calls.append(Call(rule.kind, weight, bias, input, edge, output.shape, options, padding))
 
 
+@final
 @dataclass(frozen=True)
 class Rule:
     """How to read the arguments of one layer function."""

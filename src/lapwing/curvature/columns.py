@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import final
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from torch import Tensor
 from lapwing.curvature.capture import ConvOptions
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class DenseColumns:
     """Columns laid out in memory: ``values [n, p, i, t]``, p independent groups, t positions sharing the weight."""
@@ -46,6 +48,7 @@ class DenseColumns:
         return self.values.sum((0, 3))
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class ConvColumns:
     """Inputs of a convolution: ``image [n, channels, *space]``; a column is the patch under one output position."""

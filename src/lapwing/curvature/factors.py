@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -18,6 +18,7 @@ from torch import Tensor
 from lapwing.curvature.columns import Columns
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Outer:
     """A linear map or convolution, with its bias: weight gradient ``sum_t g_t a_tᵀ``, bias gradient ``sum_t g_t``.
@@ -92,6 +93,7 @@ class Outer:
         return torch.cat([flat[: -p * o].view(p, o, -1), flat[-p * o :].view(p, o, 1)], dim=-1)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Lookup:
     """An embedding: the gradient of row v is the sum of ``g_t`` over the positions that looked v up.
@@ -154,6 +156,7 @@ class Lookup:
         return self.g.new_zeros(self.index.shape[0], k, k).index_add_(0, example, products)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Any other parameters, their Jacobian explicit: the affine part of norms, and layers without a rule.

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lapwing.errors import ConfigError, UnsupportedError
 from lapwing.likelihoods import Likelihood
+from lapwing.likelihoods.targets import IGNORED
 
 COLUMNS = 64
 """Most cotangents pulled back at once: bounds the memory of networks with many outputs."""
@@ -122,7 +123,7 @@ class EmpiricalFisher(Curvature):
     """The empirical Fisher ``sum_n ∇_n ∇_nᵀ`` of the gradients at the data's own labels.
 
     One backward pass. It is not the Fisher information and vanishes where the network fits its data (Kunstner et al.
-    2019): a baseline.
+    2019): a baseline. It does not scale with the noise precision as B does: fit again rather than tune the noise.
     """
 
     def cotangents(
@@ -169,7 +170,7 @@ class Hessian(Curvature):
 
 def keep_ignored(draw: Tensor, targets: Tensor) -> Tensor:
     """Drawn labels, ignored where the data's own are."""
-    return draw if draw.is_floating_point() else torch.where(targets == -100, targets, draw)
+    return draw if draw.is_floating_point() else torch.where(targets == IGNORED, targets, draw)
 
 
 def by_position(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -20,14 +21,16 @@ from lapwing.likelihoods import Likelihood
 from lapwing.types import Inputs
 
 
+@final
 @dataclass(frozen=True, eq=False)
-class Rows:
+class RowBlock:
     """A chunk of data as rows of the Jacobian: one for each example and cotangent, held as layer factors."""
 
     factors: list[Factor]
     count: int
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class TangentKernel:
     """The tangent kernel of a network between chunks of data.
@@ -42,8 +45,8 @@ class TangentKernel:
     survey: Survey
     likelihood: Likelihood
 
-    def rows(self, inputs: Inputs, cotangents: Float[Tensor, "k n ..."] | None = None) -> Iterator[Rows]:
-        """Rows ``uᵀ J`` of some inputs, chunk by chunk, example by example.
+    def rows(self, inputs: Inputs, cotangents: Float[Tensor, "k n ..."] | None = None) -> Iterator[RowBlock]:
+        """RowBlock ``uᵀ J`` of some inputs, chunk by chunk, example by example.
 
         Args:
             inputs: n examples.
@@ -56,16 +59,16 @@ class TangentKernel:
                 directions = torch.cat(list(identity_cotangents(self.likelihood.canonical(forward.outputs))))
             else:
                 directions = cotangents[:, place]
-            yield Rows(
+            yield RowBlock(
                 list(forward.factors(raw(self.likelihood, directions))), directions.shape[0] * directions.shape[1]
             )
 
-    def gram(self, left: Rows, right: Rows, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
+    def gram(self, left: RowBlock, right: RowBlock, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
         """``J_left diag(variance) J_rightᵀ``.
 
         Args:
-            left: Rows, m of them.
-            right: Rows, m2 of them.
+            left: RowBlock, m of them.
+            right: RowBlock, m2 of them.
             variance: Prior variance of each uncertain weight.
 
         Cost:

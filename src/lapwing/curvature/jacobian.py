@@ -33,6 +33,7 @@ from lapwing.types import Inputs
 logger = logging.getLogger(__name__)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class BatchJacobian:
     """The Jacobian of one batch.

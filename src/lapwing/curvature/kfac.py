@@ -57,7 +57,7 @@ class KroneckerSum:
             raise ConfigError(
                 "whole parameters to be uncertain for KFAC",
                 "a subnetwork of single weights",
-                "structure Full or Diagonal, or a Subnetwork by parameter names",
+                "structure Full or Diagonal, or weights=Names(...)",
             )
         self._network = network
         self._sharing: Sharing = sharing

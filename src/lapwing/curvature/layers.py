@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -23,6 +24,7 @@ NORMS = ("channel_norm", "layer_norm")
 """Layers whose uncertain parameters are element-wise: their Jacobian is as small as they are."""
 
 
+@final
 @dataclass(frozen=True)
 class Layer:
     """One weight (and bias) whose layer factors are known.
@@ -49,6 +51,7 @@ class Layer:
         return (call.weight, call.bias) == (self.weight, self.bias)
 
 
+@final
 @dataclass(frozen=True)
 class Survey:
     """What is known of a network's layers.
@@ -77,6 +80,7 @@ class Survey:
         return max(1, min(budget // max(per_example, 1), 4096))
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Pass:
     """The forward pass of a chunk of examples, ready to be pulled back.

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -20,6 +20,7 @@ from lapwing.tree import Layout
 from lapwing.types import Inputs, Params
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Network:
     """A module read as ``f(weights, inputs)``, in eval mode, its buffers frozen, the module itself never written to.
@@ -205,3 +206,11 @@ def ordinary(value: Any) -> Any:
     """The same value; a tensor made in inference mode, which autograd would refuse, is copied out of it."""
     inference = isinstance(value, Tensor) and value.is_inference() and not torch.is_inference_mode_enabled()
     return value.clone() if inference else value
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network inside ``DataParallel``, ``DistributedDataParallel`` or ``torch.compile``."""
+    while isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        model = model.module
+    original = getattr(model, "_orig_mod", None)
+    return original if isinstance(original, nn.Module) else model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from lapwing.curvature.factors import Factor
 from lapwing.curvature.ggn import Curvature
 from lapwing.curvature.layers import Pass, Survey
 from lapwing.curvature.network import Network
-from lapwing.data import Data, check_finite, chunks, tensors
+from lapwing.data import Data, check_inputs, chunks, tensors
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.linalg import Structured
 
@@ -23,7 +23,7 @@ BUDGET = 2**27
 
 
 @runtime_checkable
-class Sum(Protocol):
+class Accumulator(Protocol):
     """A structure being added up."""
 
     @property
@@ -40,6 +40,7 @@ class Sum(Protocol):
         ...
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Held:
     """Curvature in a structure.
@@ -53,14 +54,15 @@ class Held:
     partition: tuple[tuple[str, ...], ...] = ()
 
 
+@final
 @dataclass(frozen=True)
 class Fingerprint:
     """What two readings of the same examples have in common, in any order.
 
     Args:
         examples: Examples n.
-        inputs: Sum of squares of the inputs.
-        targets: Sum of squares of the targets.
+        inputs: Accumulator of squares of the inputs.
+        targets: Accumulator of squares of the targets.
         nll: Negative log likelihood, nats.
     """
 
@@ -70,6 +72,7 @@ class Fingerprint:
     nll: float
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Totals:
     """Sums over the data at the trained weights.
@@ -141,7 +144,7 @@ def visit(
         ShapeError: If outputs or targets do not fit the likelihood.
     """
     for batch in data:
-        check_finite(batch)
+        check_inputs(batch.inputs)
         for place, inputs in chunks(batch.inputs, size):
             forward = Pass(network, survey, inputs)
             f = likelihood.canonical(forward.outputs)
@@ -156,7 +159,7 @@ def sweep(
     data: Data,
     likelihood: Likelihood,
     curvature: Curvature,
-    total: Sum,
+    total: Accumulator,
     *,
     generator: torch.Generator | None = None,
 ) -> Totals:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -26,6 +27,7 @@ BUDGET = 2**25
 """Bytes the layer factors of one chunk of inputs may take (32 MiB): a prediction fits beside the user's own work."""
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Propagation:
     """Carries a Gaussian over the weights to the outputs: mean f(x), covariance J Λ⁻¹ Jᵀ (Immer et al. 2021, eq. 7).

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
@@ -87,12 +89,24 @@ def trained(data: Pair, seed: int, epochs: int = 200) -> nn.Sequential:
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     x, y = data
-    for _ in range(epochs):
-        for batch in torch.randperm(len(x), generator=generator).split(32):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
-            optimizer.step()
+    with one_thread():
+        for _ in range(epochs):
+            for batch in torch.randperm(len(x), generator=generator).split(32):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+                optimizer.step()
     return model.eval()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Steps this small wait longer for a second thread than it saves them, ten times longer on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # noqa: TID251, the demo is the caller, and puts it back
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)  # noqa: TID251
 
 
 def network(classes: int) -> nn.Sequential:

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from lapwing.compare import Comparison, Row
 from lapwing.demo.digits import Digits
-from lapwing.demo.findings import title
 from lapwing.demo.gap import Gap, curve
-from lapwing.metrics import rejection_curve
+from lapwing.metrics import auroc, ece, rejection_curve
 from lapwing.plots import plot_band, plot_confidence, plot_evidence, plot_rejection, plot_reliability
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Regression
@@ -40,6 +39,11 @@ def panels(columns: int, rows: int = 1, *, width: float, height: float) -> tuple
     return figure, axes
 
 
+def name(row: Row) -> str:
+    """A row, as a figure calls it."""
+    return f"{row.method}, {row.tuned_by}" if row.values("evidence") else row.method
+
+
 def scores(comparison: Comparison) -> Figure:
     """NLL, ECE and OOD AUROC of every method with standard errors, the plain network's as a line."""
     shown = (("nll", "NLL / nats", True), ("ece", "ECE", True), ("ood_auroc", "OOD AUROC", False))
@@ -54,28 +58,36 @@ def scores(comparison: Comparison) -> Figure:
                 ax.errorbar(estimate.value, place, xerr=error, fmt="o", color=colors[row.tuned_by], capsize=3)
                 if place == len(rows) - 1:
                     ax.axvline(estimate.value, color="#999999", linestyle=":", linewidth=1)
-        ax.set(yticks=range(len(rows)), yticklabels=[title(row) for row in rows], xlabel=label)
+        ax.set(yticks=range(len(rows)), yticklabels=[name(row) for row in rows], xlabel=label)
         ax.tick_params(axis="y", length=0, labelleft=ax is axes[0])
         ax.grid(axis="y", color="#eeeeee")
         ax.set_axisbelow(True)
         if logarithmic:
-            ax.set_xscale("log")
+            _plain_log(ax)
     return figure
 
 
 def reliability(rows: Sequence[Row], data: Digits) -> Figure:
     """A reliability diagram a method."""
-    return _each(rows, lambda row, ax: plot_reliability(probs(row, data.test[0]), data.test[1], ax=ax), 3.4, 4.1)
+
+    def draw(row: Row, ax: Axes) -> str:
+        predicted = probs(row, data.test[0])
+        plot_reliability(predicted, data.test[1], ax=ax)
+        return f"ECE {100 * ece(predicted, data.test[1]):.1f} %"
+
+    return _each(rows, draw, 3.3, 3.9)
 
 
 def confidence(rows: Sequence[Row], data: Digits) -> Figure:
     """Confidence on known and on unseen digits, a method a panel."""
 
-    def draw(row: Row, ax: Axes) -> Axes:
+    def draw(row: Row, ax: Axes) -> str:
         inside, outside = (probs(row, images).amax(-1) for images in (data.test[0], data.unseen[0]))
-        return plot_confidence(inside, outside, ax=ax)
+        plot_confidence(inside, outside, bins=20, ax=ax)
+        ax.set_ylim(top=ax.dataLim.ymax * 1.05)
+        return f"AUROC {auroc(-inside, -outside):.3f}"
 
-    return _each(rows, draw, 3.4, 3.2)
+    return _each(rows, draw, 3.3, 2.9)
 
 
 def rejection(rows: Sequence[Row], data: Digits) -> Figure:
@@ -85,13 +97,20 @@ def rejection(rows: Sequence[Row], data: Digits) -> Figure:
     for row in rows:
         predicted = probs(row, images)
         wrong = predicted[len(data.test[0]) :].argmin(-1)  # any class but the predicted one
-        plot_rejection(rejection_curve(predicted, torch.cat([data.test[1], wrong])), ax=ax, label=title(row))
+        plot_rejection(rejection_curve(predicted, torch.cat([data.test[1], wrong])), ax=ax, label=name(row))
     return figure
 
 
 def evidence(rows: Sequence[Row]) -> Figure:
     """The steps of tuning by evidence, a method a panel."""
-    return _each(rows, lambda row, ax: plot_evidence(posterior(row).trace, ax=ax), 3.6, 2.9)
+
+    def draw(row: Row, ax: Axes) -> str:
+        steps = posterior(row).trace
+        plot_evidence(steps, ax=ax)
+        ax.figure.axes[-1].set_yscale("linear")  # few steps, within a decade: powers of ten say less
+        return f"prior precision {steps[-1].prior_precision[0]:.3g}"
+
+    return _each(rows, draw, 3.6, 2.9)
 
 
 def choice(row: Row) -> Figure:
@@ -117,7 +136,7 @@ def choice(row: Row) -> Figure:
 def bands(rows: Sequence[Row], data: Gap) -> Figure:
     """The curve with a gap: mean and 95 % band of each method."""
     x = torch.linspace(-5.5, 5.5, 300, dtype=torch.float64)[:, None]
-    figure, axes = panels(2, -(-len(rows) // 2), width=4.6, height=2.9)
+    figure, axes = panels(2, -(-len(rows) // 2), width=5.6, height=3.1)
     for ax in axes[len(rows) :]:
         ax.remove()
     for row, ax in zip(rows, axes, strict=False):
@@ -127,7 +146,8 @@ def bands(rows: Sequence[Row], data: Gap) -> Figure:
         plot_band(x[:, 0], prediction.mean[:, 0], prediction.outputs.std[:, 0], noise_std=noise, ax=ax)
         ax.plot(x, curve(x), color="#D55E00", linestyle=":", linewidth=1.2, label="truth")
         ax.plot(*(column[:, 0].numpy() for column in data.train), "k.", markersize=4, label="training data")
-        ax.set(ylim=(-4.5, 4.5), title=title(row))
+        ax.set_title(name(row), fontsize=11)
+        ax.set_ylim(-4.5, 4.5)
         legend = ax.get_legend()
         if legend is not None:
             legend.remove()
@@ -154,9 +174,27 @@ def posterior(row: Row) -> Posterior:
     return row.predictor
 
 
-def _each(rows: Sequence[Row], draw: Callable[[Row, Axes], Any], width: float, height: float) -> Figure:
+def _each(rows: Sequence[Row], draw: Callable[[Row, Axes], str], width: float, height: float) -> Figure:
+    """A panel a method, each with a word from ``draw`` under its name; one legend for all."""
     figure, axes = panels(len(rows), width=width, height=height)
     for row, ax in zip(rows, axes, strict=True):
-        draw(row, ax)
-        ax.set_title(title(row), fontsize=10)
+        ax.set_title(f"{name(row)}\n{draw(row, ax)}", fontsize=10)
+        legend = ax.get_legend()
+        if legend is not None:
+            legend.remove()
+    handles, labels = axes[0].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
     return figure
+
+
+def _plain_log(ax: Axes) -> None:
+    """A logarithmic axis with round numbers on it."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    low, high = ax.get_xlim()
+    ax.set_xscale("log")
+    ticks = [base * 10.0**power for power in range(-4, 4) for base in (1, 2, 5)]
+    ax.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if low < tick < high]))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.xaxis.set_minor_locator(NullLocator())

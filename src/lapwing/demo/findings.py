@@ -42,7 +42,7 @@ class Finding:
 
 
 def findings(comparison: Comparison) -> tuple[Finding, ...]:
-    """Whether the posterior of least NLL beats the plain network, and keeps up with temperature scaling.
+    """Whether the posterior of least NLL beats the plain network and temperature scaling, and what evidence does.
 
     Args:
         comparison: The digits, over all seeds.
@@ -50,12 +50,14 @@ def findings(comparison: Comparison) -> tuple[Finding, ...]:
     plain, scaled = comparison.row(*PLAIN), comparison.row(*TEMPERATURE)
     posteriors = [row for row in comparison.rows if row.values("evidence")]
     winner = best(posteriors, "nll")
-    return (*_beats(winner, plain), *_keeps_up(winner, scaled), *_warns(posteriors, plain))
+    beaten = [_beats(winner, plain, column) for column in ("nll", "ece", "ood_auroc")]
+    return (*beaten, *_keeps_up(winner, scaled), *_evidence_does(posteriors, plain))
 
 
-def best(rows: list[Row], column: str) -> Row:
-    """The row of smallest mean."""
-    return min(rows, key=lambda row: statistics.fmean(row.values(column)))
+def best(rows: list[Row], column: str, *, highest: bool = False) -> Row:
+    """The row of lowest mean, or of highest."""
+    ranked = sorted(rows, key=lambda row: statistics.fmean(row.values(column)))
+    return ranked[-1 if highest else 0]
 
 
 def paired(row: Row, other: Row, column: str) -> Estimate:
@@ -76,11 +78,11 @@ def title(row: Row) -> str:
     return f"{row.method} tuned by {row.tuned_by}" if row.tuned_by else row.method
 
 
-def _beats(winner: Row, plain: Row) -> Iterator[Finding]:
-    for column, label, sign in (("nll", "NLL", 1), ("ece", "ECE", 1), ("ood_auroc", "OOD AUROC", -1)):
-        gain = paired(winner, plain, column)
-        claim = f"{label}: {title(winner)} beats the {plain.method}"
-        yield Finding(claim, gain.value, gain.stderr, sign * gain.value < 0)
+def _beats(row: Row, plain: Row, column: str) -> Finding:
+    gain = paired(row, plain, column)
+    label = {"nll": "NLL", "ece": "ECE", "ood_auroc": "OOD AUROC"}[column]
+    better = gain.value > 0 if column == "ood_auroc" else gain.value < 0
+    return Finding(f"{label}: {title(row)} beats the {plain.method}", gain.value, gain.stderr, better)
 
 
 def _keeps_up(winner: Row, scaled: Row) -> Iterator[Finding]:
@@ -91,9 +93,8 @@ def _keeps_up(winner: Row, scaled: Row) -> Iterator[Finding]:
     yield Finding(claim, loss.value, loss.stderr, loss.value <= loss.stderr)
 
 
-def _warns(posteriors: list[Row], plain: Row) -> Iterator[Finding]:
-    """Where the evidence made things worse, which is told as plainly as where it helped."""
-    for row in posteriors:
-        if row.tuned_by == "evidence":
-            loss = paired(row, plain, "nll")
-            yield Finding(f"NLL: {title(row)} beats the {plain.method}", loss.value, loss.stderr, loss.value < 0)
+def _evidence_does(posteriors: list[Row], plain: Row) -> Iterator[Finding]:
+    """What tuning without validation data does to the best of its posteriors, told as plainly where it harms."""
+    rows = [row for row in posteriors if row.tuned_by == "evidence"]
+    yield _beats(best(rows, "ood_auroc", highest=True), plain, "ood_auroc")
+    yield _beats(best(rows, "nll"), plain, "nll")

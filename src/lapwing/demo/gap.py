@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lapwing import probes
-from lapwing.demo.digits import Pair
+from lapwing.demo.digits import Pair, one_thread
 
 NOISE = 0.15
 EDGES = (-4.0, -1.0, 1.5, 4.0)
@@ -72,8 +72,9 @@ def fitted(data: Pair, seed: int, steps: int = 1000) -> nn.Sequential:
         model = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)).double()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, weight_decay=1e-4)
     x, y = data
-    for _ in range(steps):
-        optimizer.zero_grad()
-        (model(x) - y).square().mean().backward()
-        optimizer.step()
+    with one_thread():
+        for _ in range(steps):
+            optimizer.zero_grad()
+            (model(x) - y).square().mean().backward()
+            optimizer.step()
     return model.eval()

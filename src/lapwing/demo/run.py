@@ -139,16 +139,16 @@ def drawn(comparison: Comparison, data: Digits) -> dict[str, Figure]:
     chosen = [
         comparison.row(*PLAIN),
         comparison.row(*TEMPERATURE),
-        comparison.row("KFAC", "validation"),
-        comparison.row("KFAC", "evidence"),
+        comparison.row("last layer", "validation"),
+        comparison.row("last layer", "evidence"),
     ]
     chosen = [row for row in chosen if row.predictor is not None]
     return {
         "scores": figures.scores(comparison),
         "reliability": figures.reliability(chosen, data),
         "confidence": figures.confidence(chosen, data),
-        "rejection": figures.rejection([*chosen, comparison.row("full", "evidence")], data),
         "evidence": figures.evidence(evidence),
+        "rejection": figures.rejection([*chosen, comparison.row("full", "evidence")], data),
         "choice": figures.choice(comparison.row("KFAC", "validation")),
     }
 

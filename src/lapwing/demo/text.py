@@ -80,7 +80,8 @@ CAPTIONS = {
     ),
     "bands": (
         "Error bars in the gap",
-        "Each posterior tuned by evidence. Only the full covariance knows which functions the data leave open.",
+        "Each posterior tuned by evidence. The full covariance is narrow on the data and wide in the gap; KFAC blurs "
+        "the difference; the diagonal loses it; the last layer has too few functions to be wide.",
     ),
 }
 """Title and caption of each figure."""

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from lapwing.data import check_finite
 from lapwing.errors import ConfigError, ShapeError
-from lapwing.likelihoods.targets import check_finite
 
 
 @dataclass(frozen=True)

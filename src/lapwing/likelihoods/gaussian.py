@@ -12,9 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing import probes
+from lapwing.data import check_finite
 from lapwing.errors import ConfigError, DataError, ShapeError
 from lapwing.likelihoods.base import Likelihood
-from lapwing.likelihoods.targets import check_finite, check_shape, elementwise, is_integral
+from lapwing.likelihoods.targets import check_shape, elementwise, is_integral
 
 
 @final

@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.data import check_finite
 from lapwing.errors import DataError
 from lapwing.likelihoods.base import Likelihood
-from lapwing.likelihoods.targets import check_finite, check_shape, elementwise
+from lapwing.likelihoods.targets import check_shape, elementwise
 
 
 @final

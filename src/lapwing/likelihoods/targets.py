@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lapwing.errors import DataError, ShapeError
+from lapwing.errors import ShapeError
 
 IGNORED = -100
 """The label that marks a position without a target, as in ``torch.nn.functional.cross_entropy``."""
@@ -14,24 +14,6 @@ IGNORED = -100
 def is_integral(values: Tensor) -> bool:
     """Whether a tensor holds integers (booleans are not)."""
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
-
-
-def check_finite(values: Tensor, what: str, hint: str) -> None:
-    """Raise unless every entry is finite.
-
-    Args:
-        values: Tensor to look at; integers always pass.
-        what: Its name in the message.
-        hint: What to try.
-
-    Raises:
-        DataError: If an entry is NaN or infinite.
-    """
-    if not values.is_floating_point():
-        return
-    bad = int((~torch.isfinite(values)).sum())
-    if bad:
-        raise DataError(f"finite {what}", f"{bad} NaN or infinite of {values.numel()}", hint)
 
 
 def check_shape(targets: Tensor, expected: tuple[int, ...], hint: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from lapwing.linalg.operator import FunctionOperator, Operator
 from lapwing.linalg.structured import Diagonal, Structured
 
 
+@final
 @dataclass(frozen=True, eq=False, repr=False)
 class BlockDiagonal(Structured):
     """A matrix whose block ``b`` acts on the coordinates ``index[b]`` and on no others.

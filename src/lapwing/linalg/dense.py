@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -14,6 +15,7 @@ from lapwing.linalg.operator import Operator, check_shape
 from lapwing.linalg.structured import Diagonal, Structured
 
 
+@final
 @dataclass(frozen=True, eq=False, repr=False)
 class Dense(Structured):
     """The matrix ``scale * M + shift * I`` for a symmetric ``M``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -12,6 +13,7 @@ from torch import Tensor
 from lapwing.errors import NumericalError
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Eigenbasis:
     """The decomposition ``M = Q diag(values) Qᵀ`` of a symmetric matrix: lazy, float64, at most one ``eigh``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from lapwing.linalg.operator import FunctionOperator, check_shape
 from lapwing.linalg.structured import Diagonal, Structured
 
 
+@final
 @dataclass(frozen=True, eq=False, repr=False)
 class Kronecker(Structured):
     """The matrix ``scale * (L ⊗ R) + shift * I`` acting on arrays ``[p, o, i]`` flattened row by row.
@@ -158,7 +160,7 @@ class Kronecker(Structured):
             raise UnsupportedError(
                 "one value for all entries of a diagonal that is added to a Kronecker product",
                 f"values from {other.values.min().item():.3g} to {other.values.max().item():.3g}",
-                "an Isotropic or Layerwise prior, structure Diagonal or Full, or a Solver (CG) on their Sum",
+                "an Isotropic or Layerwise prior, or structure Diagonal() or Full(view='weights')",
             )
         return self._shifted(shift)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from lapwing.linalg.operator import FunctionOperator, check_shape
 from lapwing.linalg.structured import Diagonal, Structured
 
 
+@final
 @dataclass(frozen=True, eq=False, repr=False)
 class LowRank(Structured):
     """The matrix ``A = U Uᵀ + D`` for a factor ``U [d, r]`` and a diagonal ``D``.

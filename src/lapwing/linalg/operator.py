@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -93,6 +94,7 @@ class Operator(abc.ABC):
         return f"{type(self).__name__}({rows} x {columns}, {self.dtype}, {self.device})"
 
 
+@final
 @dataclass(frozen=True, eq=False, repr=False)
 class FunctionOperator(Operator):
     """An operator given by two functions: its product and its adjoint's.

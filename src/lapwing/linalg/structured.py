@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -125,6 +126,7 @@ class Structured(Operator):
         return FunctionOperator(cast(forward), cast(adjoint), self.shape, self._like)
 
 
+@final
 @dataclass(frozen=True, eq=False, repr=False)
 class Diagonal(Structured):
     """The matrix ``diag(values)``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -16,6 +17,7 @@ from lapwing.linalg.operator import Operator
 from lapwing.linalg.structured import Diagonal, Structured
 
 
+@final
 @dataclass(frozen=True, eq=False, repr=False)
 class Sum(Structured):
     """The matrix ``Σ terms``.
@@ -57,7 +59,7 @@ class Sum(Structured):
         Diagonals are absorbed by the others; a Dense term absorbs everything; low ranks stand side by side.
 
         Raises:
-            UnsupportedError: There is none; an iterative Solver needs only products.
+            UnsupportedError: There is none; products, diagonal and trace remain.
         """
         return self._reduced
 
@@ -108,7 +110,7 @@ class Sum(Structured):
         return UnsupportedError(
             "terms that reduce to one structure (with Diagonal, with Dense, or all LowRank)",
             " + ".join(type(term).__name__ for term in self.terms),
-            "an iterative Solver such as CG, which needs only products",
+            "terms that reduce to one structure, or Dense(operator.dense())",
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
@@ -12,6 +13,7 @@ from lapwing.errors import ConfigError
 from lapwing.metrics.elements import elements, ranked, top
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Reliability:
     """Confidence against accuracy, bin by bin; empty bins hold 0.

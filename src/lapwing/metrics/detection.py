@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -42,6 +43,7 @@ def auroc(in_scores: Float[Tensor, "*n"], out_scores: Float[Tensor, "*m"]) -> fl
     return float(below.double().mean() / (2 * low.numel()))
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class RejectionCurve:
     """Accuracy of what is kept when the least confident examples are rejected.

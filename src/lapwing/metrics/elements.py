@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lapwing.data import check_finite
 from lapwing.errors import DataError, ShapeError
-from lapwing.likelihoods.targets import IGNORED, check_finite, check_shape, is_integral
+from lapwing.likelihoods.targets import IGNORED, check_shape, is_integral
 
 
 def elements(probs: Float[Tensor, "*n c"], targets: Tensor) -> tuple[Float[Tensor, "m c"], Int[Tensor, " m"]]:

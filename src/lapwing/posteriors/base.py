@@ -6,7 +6,7 @@ import abc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import TypeVar, final
 
 import torch
 from jaxtyping import Float
@@ -15,7 +15,7 @@ from torch import Tensor
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Totals
-from lapwing.data import Batch, check_finite, count, place
+from lapwing.data import check_inputs, count, place
 from lapwing.errors import DataError, UnsupportedError
 from lapwing.evidence import Complexity, Evidence
 from lapwing.likelihoods import Gaussian, Likelihood
@@ -27,6 +27,7 @@ from lapwing.types import Inputs
 P = TypeVar("P", bound="Posterior")
 
 
+@final
 @dataclass(frozen=True)
 class Step:
     """One step of tuning.
@@ -171,11 +172,11 @@ class Posterior(abc.ABC):
         Cost:
             One factorisation of the curvature, kept for the next call. No data.
         """
-        return float(self.evidence.log_marginal(self.precisions, self.scale))
+        return float(self.evidence.log_marginal(self.prior_precisions, self.scale))
 
     def effective_dimension(self) -> float:
         """Directions of weight space that the data determined, ``γ = d - tr(A Λ⁻¹)`` (MacKay 1992)."""
-        return float(self.evidence.effective_dimensions(self.precisions, self.scale).sum())
+        return float(self.evidence.effective_dimensions(self.prior_precisions, self.scale).sum())
 
     @cached_property
     def evidence(self) -> Evidence:
@@ -220,7 +221,7 @@ class Posterior(abc.ABC):
         return 1.0
 
     @property
-    def precisions(self) -> Float[Tensor, " g"]:
+    def prior_precisions(self) -> Float[Tensor, " g"]:
         """Prior precision of each group, float64."""
         return self.prior.precisions(self.network.uncertain).to(self.network.like.device)
 
@@ -234,7 +235,7 @@ class Posterior(abc.ABC):
         inputs = place(x, self.network.like)
         if not count(inputs):
             raise DataError("at least one example", "none", "x[None] for a single example")
-        check_finite(Batch(inputs, torch.zeros(0)))
+        check_inputs(inputs)
         return inputs
 
     @abc.abstractmethod

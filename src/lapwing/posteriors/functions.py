@@ -61,7 +61,7 @@ class FunctionPosterior(Posterior):
     @cached_property
     def _inner(self) -> Operator:
         """``W`` with ``W Wᵀ = s (I + s Sᵀ K S)⁻¹``."""
-        gram = torch.einsum("g,gmn->mn", self.noise_scale / self.precisions, self.grams.double())
+        gram = torch.einsum("g,gmn->mn", self.noise_scale / self.prior_precisions, self.grams.double())
         return Dense(gram, 1.0, 1.0).scaled(1.0 / self.noise_scale).inverse_root()
 
     @cached_property

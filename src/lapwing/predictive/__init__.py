@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from lapwing.predictive.classification import Classification, MultiLabel
-from lapwing.predictive.density import log_joint
+from lapwing.predictive.density import canonical_targets, log_joint, log_predictive
 from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.links import concentration, laplace_bridge, monte_carlo, probit, probit_binary
 from lapwing.predictive.moments import Moments
 from lapwing.predictive.predict import Link, Outputs, Predictive, predictive
 from lapwing.predictive.regression import Counts, Regression
-from lapwing.predictive.score import canonical_targets, log_predictive
 
 __all__ = [
     "Classification",

@@ -1,17 +1,86 @@
-"""How well a joint prediction fits all targets of a batch at once."""
+"""The log density a prediction gave to what came: of each target, and of all targets of a batch at once."""
 
 from __future__ import annotations
 
 import math
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.errors import ConfigError, NumericalError
-from lapwing.likelihoods import Gaussian, Likelihood
+from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood
+from lapwing.likelihoods.targets import IGNORED
+from lapwing.predictive.classification import Classification, MultiLabel
 from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.links import SAMPLES
+from lapwing.predictive.predict import Predictive
+from lapwing.predictive.regression import Counts, Regression
 from lapwing.results import Estimate
+
+COUNT_DRAWS = 512
+"""Draws of the rate behind the density of a count."""
+
+
+def log_predictive(
+    predictive: Predictive, targets: Tensor, *, generator: torch.Generator | None = None
+) -> Float[Tensor, " m"]:
+    """Log predictive density log p(y) of every target that is not ignored, nats, summed over the outputs of a position.
+
+    Args:
+        predictive: The distribution.
+        targets: Canonical targets.
+        generator: Source of randomness for counts, whose density is averaged over draws of the rate.
+
+    Returns:
+        One number a position that has a target, in order.
+
+    Example:
+        >>> from lapwing.likelihoods import Categorical
+        >>> from lapwing.predictive import Moments, predictive
+        >>> log_predictive(predictive(Categorical(), Moments.certain(torch.zeros(1, 2))), torch.tensor([0]))
+        tensor([-0.6931])
+    """
+    match predictive:
+        case Classification():
+            kept = targets != IGNORED
+            probs = predictive.probs.clamp_min(torch.finfo(predictive.probs.dtype).tiny)
+            return probs.log()[kept].gather(-1, targets[kept].unsqueeze(-1)).squeeze(-1)
+        case MultiLabel():
+            tiny = torch.finfo(predictive.probs.dtype).tiny
+            right = torch.where(targets > 0.5, predictive.probs, 1 - predictive.probs)
+            return right.clamp_min(tiny).log().sum(-1).flatten()
+        case Regression():
+            variance = predictive.variance
+            return (
+                -0.5
+                * ((targets - predictive.mean).square() / variance + (2 * math.pi * variance).log()).sum(-1).flatten()
+            )
+        case Counts():
+            rates = predictive.log_rates.sample(COUNT_DRAWS, generator=generator)
+            logs = targets * rates - rates.exp() - torch.lgamma(targets + 1)
+            return torch.logsumexp(logs.sum(-1), dim=0).flatten() - math.log(COUNT_DRAWS)
+
+
+def canonical_targets(likelihood: Likelihood, predictive: Predictive, targets: Tensor) -> Tensor:
+    """Targets of a loader in the shape of a predictive distribution.
+
+    Raises:
+        ShapeError: If the shape does not fit.
+        DataError: If the type does not fit the likelihood.
+    """
+    match predictive:
+        case Classification() | MultiLabel():
+            outputs = predictive.logits.mean
+        case Regression():
+            outputs = predictive.mean
+        case Counts():
+            outputs = predictive.log_rates.mean
+    if isinstance(likelihood, HeteroscedasticGaussian):
+        outputs = torch.cat([outputs, outputs], dim=-1)
+    targets = likelihood.canonical_targets(outputs, targets.to(outputs.device))
+    likelihood.check(outputs, targets)
+    return targets
 
 
 def log_joint(

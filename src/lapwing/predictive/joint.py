@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from lapwing.errors import ShapeError
 from lapwing.predictive.moments import Moments, check_factor, nonnegative, semidefinite_root
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class JointMoments:
     """Gaussian outputs N(mean, covariance), all positions of the batch together.
@@ -100,6 +102,7 @@ class JointMoments:
         return semidefinite_root(self._matrix).reshape(*self.mean.shape, -1)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Draws:
     """Outputs known by draws, such as those of networks whose weights were drawn.

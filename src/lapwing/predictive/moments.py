@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -13,6 +14,7 @@ from lapwing import probes
 from lapwing.errors import NumericalError, ShapeError
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Moments:
     """Gaussian outputs N(mean, covariance), each position on its own.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -115,12 +114,13 @@ def _row(
 
 
 def _best(column: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """The best number of a column as it is written: all that look the same are best."""
+    """The best score of a column as it is written; ``None`` for costs, and where most rows share it."""
     means = [row[column["name"]]["mean"] for row in rows if row[column["name"]]]
-    means = [mean for mean in means if mean is not None and math.isfinite(mean)]
-    if column["better"] == "neither" or not means:
+    means = [mean for mean in means if mean is not None]
+    if column["better"] == "neither" or not column["spread"] or not means:
         return None
-    return _written(max(means) if column["better"] == "higher" else min(means), column)
+    best = _written(max(means) if column["better"] == "higher" else min(means), column)
+    return best if 2 * sum(_written(mean, column) == best for mean in means) <= len(means) else None
 
 
 def _written(value: float | None, column: Mapping[str, Any]) -> str:

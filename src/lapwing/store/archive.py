@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -36,6 +36,7 @@ SCHEMA = 1
 """Version of the header's layout: raised whenever a file of the older layout would be misread."""
 
 
+@final
 @dataclass(frozen=True)
 class Tensors:
     """Tensors of one file by name, each contiguous on the CPU.

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from lapwing.curvature.network import unwrapped
 from lapwing.curvature.sums import Held
 from lapwing.errors import DataError, UnsupportedError
-from lapwing.laplace import unwrapped
 from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
 from lapwing.store.archive import Json, Tensors, read_header, read_tensors, write
 from lapwing.store.binding import bound, check_parameters, network_state
