@@ -39,6 +39,9 @@ def pair():
 def alone():
     return (model(),)
 
+def nothing():
+    return model()
+
 def typo():
     return {"model": model(), "train": data(60, 0), "tests": data(9, 1)}
 
@@ -108,6 +111,7 @@ def test_compare_writes_numbers_and_page_and_report_makes_the_page_again(
         (["fit", "nothere:setup"], "No module named 'nothere'"),
         (["fit", "theirs:nothere"], "has no attribute 'nothere'"),
         (["fit", "theirs:alone"], "no train"),
+        (["fit", "theirs:nothing"], "a tuple or a mapping. Got a Sequential"),
         (["fit", "theirs:pair", "--tune", "validation"], "no validation"),
         (["compare", "theirs:typo"], "tests, no test"),
         (["fit", "theirs:bad"], "finite inputs"),
@@ -147,6 +151,26 @@ def test_the_search_path_is_left_as_it_was() -> None:
     with pytest.raises(ConfigError):
         cli.read("nothere:pair")
     assert sys.path == before
+
+
+def test_demo_prints_both_tables_and_says_where_the_report_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import lapwing.demo
+    from lapwing.compare import Comparison, Row
+    from lapwing.demo import Demo
+    from lapwing.demo.findings import Finding
+
+    def run(out: Path, **options: object) -> Demo:
+        assert options == {"seeds": 2, "quick": True, "progress": True}
+        tables = [Comparison((Row(name, "", ({"nll": 0.5},)),)) for name in ("digits row", "gap row")]
+        return Demo(*tables, (Finding("It works", -0.5, 0.25, True),), out / "results.json", out / "report.html", 61.4)
+
+    monkeypatch.setattr(lapwing.demo, "run", run)
+    cli.main(["demo", "--seeds", "2", "--quick", "--out", "there"])
+    out = capsys.readouterr().out
+    assert out.index("digits row") < out.index("gap row") < out.index("yes  It works (difference -0.5000 ± 0.2500)")
+    assert out.endswith("there/results.json, there/report.html: 61 seconds\n")
 
 
 def test_help_names_every_command_and_does_not_load_torch() -> None:

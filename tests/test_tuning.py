@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,10 +17,12 @@ from torch.distributions import MultivariateNormal
 
 import lapwing as lw
 from lapwing.errors import ConfigError, DataError, UnsupportedError
+from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import Step
 from lapwing.posteriors.base import first
+from lapwing.predictive import log_predictive
 from lapwing.priors import Prior
-from lapwing.tuning import Method
+from lapwing.tuning import Method, evidence_at
 from tests.posterior_cases import STRUCTURES, Linearised, Problem, labels, mlp, normal, problem, refused
 
 EVIDENCE: dict[str, Callable[..., Any]] = {"gradient": lw.EvidenceGradient, "MacKay": lw.MacKay}
@@ -46,28 +50,29 @@ class DenseEvidence:
         self.group, self.groups = posterior.prior.groups(posterior.network.uncertain)
         self.start = posterior.prior.precisions(posterior.network.uncertain)
         self.noisy = isinstance(case.likelihood, lw.Gaussian)
-
-    def at(self, point: Tensor) -> tuple[Tensor, Tensor, lw.Gaussian | None]:
-        """Prior precision of each weight, posterior precision, and the likelihood with its scaled noise."""
-        prior, scale = point[: self.groups].exp()[self.group], point[-1].exp() if self.noisy else torch.ones(())
-        noisy = scaled(self.case.likelihood, float(scale)) if isinstance(self.case.likelihood, lw.Gaussian) else None
-        return prior, float(scale) * self.linear.ggn + torch.diag(prior), noisy
+        self.f, self.y = self.linear._canonical
+        self.jacobian = self.linear.jacobian(case.x).flatten(0, -2)
+        self.ggn, self.theta = self.linear.ggn, self.linear.theta
 
     def at_weights(self, point: Tensor) -> float:
-        prior, precision, noisy = self.at(point)
-        linear = Linearised(self.case if noisy is None else replace(self.case, likelihood=noisy), self.linear.network)
-        return linear.log_marginal(precision, prior)
+        prior, scale = self._values(point)
+        likelihood = scaled(self.case.likelihood, scale) if self.noisy else self.case.likelihood
+        fit = float(likelihood.nll(self.f, self.y).sum())
+        log_prior = 0.5 * float((torch.log(prior) - prior * self.theta.square()).sum())
+        return log_prior - fit - 0.5 * float(torch.logdet(scale * self.ggn + torch.diag(prior)))
 
     def at_mode(self, point: Tensor) -> float:
         """The marginal likelihood of ``y - f + J θ``, whose mean is zero before any data."""
-        prior, _, noisy = self.at(point)
-        assert noisy is not None
-        f, y = self.linear._canonical
-        j = self.linear.jacobian(self.case.x).flatten(0, -2)
-        noise = (1 / noisy.precisions(f)).expand(f.shape).flatten()
-        targets = (y - f).flatten() + j @ self.linear.theta
-        covariance = (j / prior) @ j.mT + torch.diag(noise)
-        return float(MultivariateNormal(torch.zeros_like(targets), covariance).log_prob(targets))
+        prior, scale = self._values(point)
+        noise = (1 / scaled(self.case.likelihood, scale).precisions(self.f)).expand(self.f.shape).flatten()
+        targets = (self.y - self.f).flatten() + self.jacobian @ self.theta
+        covariance = (self.jacobian / prior) @ self.jacobian.mT + torch.diag(noise)
+        normal_ = MultivariateNormal(torch.zeros_like(targets), covariance, validate_args=False)
+        return float(normal_.log_prob(targets))
+
+    def _values(self, point: Tensor) -> tuple[Tensor, float]:
+        """Prior precision of each weight, and the factor of the noise precision."""
+        return point[: self.groups].exp()[self.group], float(point[-1].exp()) if self.noisy else 1.0
 
     def maximum(self, value: Callable[[Tensor], float]) -> Tensor:
         """Where a function of the log hyper-parameters is largest, by a search that knows no gradient."""
@@ -78,8 +83,16 @@ class DenseEvidence:
         return torch.as_tensor(found.x)
 
 
-def scaled(likelihood: lw.Gaussian, factor: float) -> lw.Gaussian:
+@cache
+def dense_optimum(name: str, prior: str, at: str) -> tuple[DenseEvidence, Tensor]:
+    """The dense evidence of a problem and where it is largest."""
+    dense = DenseEvidence(*fit(name, prior=PRIORS[prior]))
+    return dense, dense.maximum(dense.at_mode if at == "mode" else dense.at_weights)
+
+
+def scaled(likelihood: Likelihood, factor: float) -> lw.Gaussian:
     """The likelihood with all its noise precisions times a factor."""
+    assert isinstance(likelihood, lw.Gaussian)
     many = likelihood.precision
     return likelihood.with_precision(tuple(p * factor for p in many) if isinstance(many, tuple) else many * factor)
 
@@ -105,10 +118,8 @@ class TestEvidence:
     @every_prior
     @pytest.mark.parametrize("name", ["gaussian", "gaussian-per-output", "categorical"])
     def test_reaches_the_maximum_of_the_dense_evidence(self, name: str, prior: str, method: str) -> None:
-        case, posterior = fit(name, prior=PRIORS[prior])
-        dense = DenseEvidence(case, posterior)
-        tuned = lw.tune(posterior, EVIDENCE[method]())
-        best = dense.maximum(dense.at_weights)
+        tuned = lw.tune(fit(name, prior=PRIORS[prior])[1], EVIDENCE[method]())
+        dense, best = dense_optimum(name, prior, "weights")
         torch.testing.assert_close(point_of(tuned), best, rtol=0, atol=2e-5)
         assert tuned.log_marginal() == pytest.approx(dense.at_weights(best), rel=1e-10)
 
@@ -116,10 +127,8 @@ class TestEvidence:
     @every_prior
     @pytest.mark.parametrize("name", ["gaussian", "gaussian-per-output"])
     def test_reaches_the_maximum_at_the_mode(self, name: str, prior: str, method: str) -> None:
-        case, posterior = fit(name, prior=PRIORS[prior])
-        dense = DenseEvidence(case, posterior)
-        tuned = lw.tune(posterior, EVIDENCE[method](at="mode", noise=True))
-        best = dense.maximum(dense.at_mode)
+        tuned = lw.tune(fit(name, prior=PRIORS[prior])[1], EVIDENCE[method](at="mode"))
+        dense, best = dense_optimum(name, prior, "mode")
         assert tuned.trace[-1].log_marginal == pytest.approx(dense.at_mode(best), rel=1e-8)
         assert dense.at_mode(point_of(tuned)) == pytest.approx(dense.at_mode(best), rel=1e-8)
 
@@ -128,11 +137,11 @@ class TestEvidence:
     def test_no_point_of_a_grid_is_better(self, structure: str, method: str) -> None:
         _, posterior = fit("gaussian", structure)
         tuned = lw.tune(posterior, EVIDENCE[method]())
-        precisions = torch.logspace(-6, 6, 41, dtype=torch.float64)
+        precisions = torch.logspace(-6, 6, 25, dtype=torch.float64)
         values = [
             float(posterior.evidence.log_marginal(precision.view(1), scale))
             for precision in precisions
-            for scale in torch.logspace(-4, 4, 41, dtype=torch.float64)
+            for scale in torch.logspace(-4, 4, 17, dtype=torch.float64)
         ]
         assert max(values) <= tuned.log_marginal() < max(values) + 0.5
 
@@ -193,11 +202,12 @@ class TestEvidence:
         with refused(UnsupportedError, expected="at='mode'", got=type(posterior).__name__, hint="at='weights'"):
             lw.tune(posterior, EVIDENCE[method](at="mode"))
 
-    @every_method
-    def test_an_unknown_place_is_refused(self, method: str) -> None:
+    def test_an_unknown_place_is_refused(self) -> None:
+        """Also where nobody checks annotations, as the tests do."""
         _, posterior = fit("gaussian")
+        plain: Any = inspect.unwrap(evidence_at)
         with refused(ConfigError, expected="'weights', 'mode'", got="'prior'", hint="at='weights'"):
-            lw.tune(posterior, EVIDENCE[method](at="prior"))
+            plain(posterior, "prior")
 
     @every_method
     def test_steps_are_at_most_as_many_as_allowed(self, method: str) -> None:
@@ -213,12 +223,13 @@ class TestEvidence:
             for weights in case.model.parameters():
                 weights.zero_()
         tuned = lw.tune(case.fit(lw.Laplace(case.likelihood)), EVIDENCE[method]())
-        assert tuned.prior_precisions.item() == pytest.approx(1e12, rel=1e-6)
+        most = float(tuned.evidence.log_marginal(torch.tensor([1e12]).double(), tuned.scale))
+        assert tuned.log_marginal() == pytest.approx(most, abs=1e-4)
 
 
 class TestValidation:
-    @pytest.mark.parametrize("structure", STRUCTURES)
-    @pytest.mark.parametrize("name", ["gaussian", "gaussian-per-output", "categorical", "bernoulli"])
+    @pytest.mark.parametrize("structure", ["full-weights", "full-functions", "kfac"])
+    @pytest.mark.parametrize("name", ["gaussian", "categorical", "bernoulli"])
     def test_picks_the_best_it_saw(self, name: str, structure: str) -> None:
         case, posterior = fit(name, structure)
         tuned = lw.tune(posterior, lw.Validation(held_out(case)))
@@ -252,10 +263,9 @@ class TestValidation:
         case, posterior = fit("categorical")
         data = held_out(case)
         tuned = lw.tune(posterior, lw.Validation(data))
-        fine = [posterior.with_choices(lw.Isotropic(10 ** (k / 20)), case.likelihood) for k in range(-120, 121)]
-        best = min(lw.evaluate(one, data)["nll"] for one in fine)
-        worst = max(lw.evaluate(one, data)["nll"] for one in fine)
-        assert tuned.trace[-1].validation_nll - best < 0.01 * (worst - best)
+        fine = [posterior.with_choices(lw.Isotropic(10 ** (k / 10)), case.likelihood) for k in range(-60, 61)]
+        losses = [float(-log_predictive(one.predict(data[0]), data[1]).mean()) for one in fine]
+        assert tuned.trace[-1].validation_nll - min(losses) < 0.01 * (max(losses) - min(losses))
 
     def test_one_factor_scales_every_precision(self) -> None:
         case, posterior = fit("gaussian-per-output", prior=lw.Layerwise((0.2, 5.0)))
@@ -341,8 +351,8 @@ every_way = pytest.mark.parametrize("method", ["gradient", "MacKay", "validation
 
 class TestEveryMethod:
     @every_way
-    @pytest.mark.parametrize("name", ["gaussian", "gaussian-per-output", "categorical"])
-    @pytest.mark.parametrize("structure", ["full-weights", "full-functions", "kfac"])
+    @pytest.mark.parametrize("name", ["gaussian-per-output", "categorical"])
+    @pytest.mark.parametrize("structure", ["full-functions", "kfac"])
     def test_the_trace_says_what_each_step_was(self, name: str, structure: str, method: str) -> None:
         case, posterior = fit(name, structure)
         tuned = lw.tune(posterior, methods(case)[method])
@@ -460,31 +470,18 @@ class TestEveryMethod:
         assert off.trace == lw.tune(posterior, methods(case)[method]).trace
 
 
-@pytest.mark.parametrize("structure", [*STRUCTURES, "kfac of biases"])
-@pytest.mark.parametrize("prior", ["isotropic", "layerwise", "diagonal"])
-def test_predictions_of_several_choices_are_those_of_each(structure: str, prior: str) -> None:
-    """Choices share all but the last contraction; with precisions that differ inside a block they share less."""
-    if prior == "diagonal" and structure.startswith(("kfac", "full-functions")) and structure != "kfac of biases":
-        pytest.skip("one precision a weight is refused there")
-    case = problem("gaussian")
-    biases = structure == "kfac of biases"
-    weights = lw.Names(("*bias",)) if biases else lw.All()
-    recipe = lw.Laplace(case.likelihood, structure=lw.KFAC() if biases else STRUCTURES[structure], weights=weights)
-    size = case.fit(recipe).network.size
-    priors: dict[str, Prior] = {
-        "isotropic": lw.Isotropic(0.7),
-        "layerwise": lw.Layerwise((0.3, 4.0)),
-        "diagonal": lw.DiagonalPrior(torch.logspace(-2, 2, size, dtype=torch.float64)),
-    }
-    posterior = case.fit(replace(recipe, prior=priors[prior]))
+def test_choices_whose_eigenvectors_differ_predict_as_each_alone() -> None:
+    """One precision a weight over the dense block of a normalisation layer: nothing but the factors can be shared."""
+    case = problem("images")
+    prior = lw.DiagonalPrior(torch.logspace(-2, 2, 4, dtype=torch.float64))
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC(), weights=lw.Names(("1.*",)), prior=prior))
     choices = [
-        posterior.with_choices(
-            posterior.prior.with_precisions(posterior.prior_precisions * factor), scaled(case.likelihood, noise)
-        )
-        for factor, noise in [(1.0, 1.0), (0.01, 1.0), (100.0, 3.0)]
+        posterior.with_choices(prior.with_precisions(posterior.prior_precisions * factor), case.likelihood)
+        for factor in (1.0, 1e-3, 1e3)
     ]
-    for choice, one in zip(choices, posterior.predict_each(case.new, choices), strict=True):
-        torch.testing.assert_close(one.covariance, choice.predict(case.new).covariance, rtol=1e-8, atol=1e-10)
+    for choice, outputs in zip(choices, posterior.outputs_each(case.new, choices), strict=True):
+        expected = choice.predict(case.new).logits.covariance
+        torch.testing.assert_close(outputs.covariance, expected, rtol=1e-8, atol=1e-12)
 
 
 class Counted:

@@ -139,7 +139,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.getLogger("lapwing").setLevel(logging.INFO)
     commands = {"demo": demo, "fit": fit, "evaluate": evaluate, "compare": compare, "report": report}
     try:
-        tyro.extras.subcommand_cli_from_dict(commands, prog="lapwing", description=__doc__, args=arguments)
+        tyro.extras.subcommand_cli_from_dict(
+            commands, prog="lapwing", description=(__doc__ or "").replace("``", ""), args=arguments
+        )
     except LapwingError as error:
         say(f"lapwing: {error}", sys.stderr)
         sys.exit(2)
@@ -172,7 +174,11 @@ def read(setup: str, *needed: str) -> dict[str, Any]:
     finally:
         sys.path.pop(0)
     result = function()
-    task: dict[str, Any] = dict(result) if isinstance(result, Mapping) else dict(zip(NAMES, result, strict=False))
+    if not isinstance(result, Mapping | tuple):
+        raise ConfigError(
+            f"{setup} to return a tuple or a mapping", f"a {type(result).__name__}", "return model, train"
+        )
+    task: dict[str, Any] = dict(result if isinstance(result, Mapping) else zip(NAMES, result, strict=False))
     wrong = sorted(set(task) - set(NAMES)) + [f"no {each}" for each in ("model", *needed) if each not in task]
     if wrong:
         raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import length_hint
 from typing import Any, TypeAlias, cast, final
 
 import torch
@@ -56,7 +57,8 @@ class Data:
 
     def __iter__(self) -> Iterator[Batch]:
         seen = 0
-        for element in tqdm(self._elements, disable=not self.progress, unit="batch", leave=False):
+        bar = {"total": length_hint(self._elements) or None, "unit": "batch", "leave": False}
+        for element in tqdm(iter(self._elements), disable=not self.progress, **bar):  # tqdm asks for two iterators
             inputs, targets = (self.unpack or split)(element)
             batch = Batch(inputs, targets)
             if self.like is not None:

@@ -105,7 +105,9 @@ def evaluate(
         probs = torch.cat([p.probs.cpu() for p, _ in pairs if isinstance(p, Classification)])
         scores = _classification(probs, targets)
     else:
-        scores["nll"] = float(-torch.cat([log_predictive(p, y).cpu() for p, y in pairs]).double().mean())
+        generator = options.get("generator")
+        logs = [log_predictive(p, y, generator=generator).cpu() for p, y in pairs]
+        scores["nll"] = float(-torch.cat(logs).double().mean())
     if isinstance(first, Regression):
         parts = [(p.mean, p.std, *p.interval()) for p, _ in pairs if isinstance(p, Regression)]
         mean, std, low, high = (torch.cat([part.cpu() for part in column]) for column in zip(*parts, strict=True))

@@ -32,8 +32,17 @@ class Spectrum:
 
     def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """``sum log(1 + s λ / α)``."""
-        alpha = precisions if len(precisions) == 1 else precisions.gather(0, self.group)
-        return torch.log1p(scale * self.eigenvalues / alpha).sum()
+        return torch.log1p(scale * self.eigenvalues / self.spread(precisions)).sum()
+
+    def spread(self, precisions: Float[Tensor, " g"]) -> Float[Tensor, " m"]:
+        """The precision that belongs to each eigenvalue."""
+        return precisions if len(precisions) == 1 else precisions.gather(0, self.group)
+
+    def by_group(self, values: Float[Tensor, " m"], precisions: Float[Tensor, " g"]) -> Float[Tensor, " g"]:
+        """Values of the eigenvalues, added up over each group."""
+        if len(precisions) == 1:
+            return values.sum().view(1)
+        return torch.zeros_like(precisions).index_add(0, self.group, values)
 
 
 @final

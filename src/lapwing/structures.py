@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 View: TypeAlias = Literal["auto", "weights", "functions"]
 
+FACTORS = 16
+"""Bytes an entry of a matrix takes while it is factorised: a copy and its factor, both in float64."""
+
 AUTO_FULL = 2000
 """Most weights for which ``Auto`` picks the full matrix: its eigendecomposition takes seconds."""
 
@@ -154,7 +157,7 @@ class Full:
         return concatenated(inputs), torch.cat(cotangents, dim=1), tally.totals()
 
     def _check(self, size: int, task: Task, what: str, copies: int = 1) -> None:
-        needed = copies * size * size * task.network.like.element_size()
+        needed = size * size * (copies * task.network.like.element_size() + FACTORS)
         if needed > self.max_bytes:
             raise TooLargeError(
                 f"a covariance {what} of at most {self.max_bytes:,} bytes",

@@ -8,26 +8,23 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, final, get_args, 
 
 import torch
 from jaxtyping import Float
-from scipy.optimize import minimize
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from lapwing.ascent import BOUNDS, climb
 from lapwing.data import Batch, Data, Source
-from lapwing.errors import ConfigError, UnsupportedError, check_option
+from lapwing.errors import ConfigError, DataError, NumericalError, UnsupportedError, check_option
 from lapwing.evidence import Evidence
 from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import Posterior, Step, WeightPosterior
 from lapwing.posteriors.base import first
-from lapwing.predictive import Link, canonical_targets, log_predictive
+from lapwing.predictive import Link, Moments, canonical_targets, log_predictive, predictive
 from lapwing.types import Unpack
 
 P = TypeVar("P", bound=Posterior)
 
 At: TypeAlias = Literal["weights", "mode"]
 """Where the evidence is taken: at the trained weights, or at the mode of the linear model around them."""
-
-BOUNDS = (1e-10, 1e12)
-"""Precisions considered."""
 
 
 @runtime_checkable
@@ -73,7 +70,7 @@ def tune(posterior: P, method: Method | None = None, *, progress: bool = False) 
 @final
 @dataclass(frozen=True)
 class EvidenceGradient:
-    """Maximises the log evidence over log precisions by L-BFGS (MacKay 1992; Immer et al. 2021, section 3).
+    """Maximises the log evidence over log precisions, in which it is concave (MacKay 1992; Immer et al. 2021, section 3).
 
     Args:
         noise: Whether to choose the noise of a Gaussian likelihood too: one factor for all outputs.
@@ -82,8 +79,8 @@ class EvidenceGradient:
         steps: Most steps.
 
     Cost:
-        No data. An eigendecomposition once; then a sum over eigenvalues a step. Several precisions with ``Full``: a
-        Cholesky factorisation a step.
+        No data. An eigendecomposition once; then a handful of Newton steps, each a few passes over the eigenvalues. Several
+        precisions with ``Full``, and ``at="mode"``: L-BFGS, with a Cholesky factorisation or a solve an evaluation.
 
     Example:
         >>> import lapwing as lw
@@ -101,38 +98,19 @@ class EvidenceGradient:
         """The posterior of largest evidence."""
         evidence = evidence_at(posterior, self.at)
         noisy = self.noise and isinstance(posterior.likelihood, Gaussian)
-        start = torch.cat([posterior.prior_precisions.log(), posterior.scale.log().view(1)[: int(noisy)]])
-        taken: list[Step] = []
-        bar = tqdm(desc="evidence", disable=not progress, unit="step", leave=False)
-
-        def values(point: Tensor) -> tuple[Tensor, Tensor]:
-            return point[: len(posterior.prior_precisions)].exp(), point[-1].exp() if noisy else posterior.scale
-
-        def objective(point: object) -> tuple[float, object]:
-            x = torch.as_tensor(point, dtype=torch.float64).to(start).requires_grad_()
-            with torch.enable_grad():
-                value = -evidence.log_marginal(*values(x))
-                (gradient,) = torch.autograd.grad(value, x)
-            return value.item(), gradient.cpu().numpy()
-
-        def record(point: object) -> None:
-            bar.update()
-            taken.append(step(posterior, evidence, *values(torch.as_tensor(point).to(start))))
-
-        bounds = [(math.log(BOUNDS[0]), math.log(BOUNDS[1]))] * len(start)
-        options = {"maxiter": self.steps, "ftol": 1e-15, "gtol": 1e-9}
-        result = minimize(
-            objective, start.cpu().numpy(), jac=True, method="L-BFGS-B", bounds=bounds, callback=record, options=options
-        )
-        bar.close()
-        record(result.x)
-        return chosen(posterior, *values(torch.as_tensor(result.x).to(start)), tuple(taken))
+        climbing = climb(evidence, posterior.prior_precisions, posterior.scale, noisy=noisy, steps=self.steps)
+        points = list(tqdm(climbing, desc="evidence", disable=not progress, unit="step", leave=False))
+        taken = [step_of(posterior, p.log_marginal, p.precisions, p.scale, p.effective_dimension) for p in points]
+        return chosen(posterior, points[-1].precisions, points[-1].scale, tuple(taken))
 
 
 @final
 @dataclass(frozen=True)
 class MacKay:
     """MacKay's fixed point: α_g ← γ_g / |θ_g|², ρ ← (N − γ) ρ / misfit (MacKay 1992, equations 4.9 and 4.10).
+
+    Where γ is more than half of the N observations that step in ρ overshoots, and turns negative beyond N; the step of
+    expectation maximisation, 1/ρ ← (misfit + γ) / (ρ N), takes its place: the fixed point is the same.
 
     Args:
         noise: Whether to choose the noise of a Gaussian likelihood too.
@@ -168,7 +146,9 @@ class MacKay:
             before = torch.cat([precisions, scale.view(1)])
             precisions = (gamma / norms).clamp(*BOUNDS)
             if noisy:
-                scale = ((evidence.observations - gamma.sum()) / misfit).clamp(*BOUNDS)
+                count, total = evidence.observations, gamma.sum()
+                few = total > 0.5 * count
+                scale = (count / (misfit + total / scale) if few else (count - total) / misfit).clamp(*BOUNDS)
             taken.append(step(posterior, evidence, precisions, scale))
             if bool(((torch.cat([precisions, scale.view(1)]) / before).log().abs() < self.tolerance).all()):
                 break
@@ -230,12 +210,13 @@ class Validation:
         rounds = (True, False, True) if noisy else (True,)
         total = 2 * len(rounds) * len(batches)
         with tqdm(total=total, desc="validation", disable=not progress, unit="batch", leave=False) as bar:
+            known = len(posterior.trace)
             for prior in rounds:
-                posterior = self._search(posterior, batches, prior, bar)
+                posterior = self._search(posterior, batches, prior, bar, known)
         return posterior
 
-    def _search(self, posterior: P, batches: list[Batch], prior: bool, bar: Any) -> P:
-        """The best factor for the prior precisions, or for the noise precision."""
+    def _search(self, posterior: P, batches: list[Batch], prior: bool, bar: Any, known: int) -> P:
+        """The best factor for the prior precisions, or for the noise precision; others took ``known`` steps before."""
         taken: list[Step] = []
         start = posterior.evidence
 
@@ -257,27 +238,45 @@ class Validation:
         best = min(range(len(grid)), key=losses.__getitem__)
         near = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
         measure(torch.linspace(*near, self.refine + 2, dtype=torch.float64)[1:-1].tolist())
-        winner = min(taken, key=lambda one: math.inf if one.validation_nll is None else one.validation_nll)
+        seen = [*posterior.trace[known:], *taken]
+        winner = min(seen, key=lambda one: math.inf if one.validation_nll is None else one.validation_nll)
         taken.append(winner)
         precisions = torch.tensor(winner.prior_precision, dtype=torch.float64).to(posterior.prior_precisions)
         scale = posterior.scale
-        if winner.noise_precision is not None and isinstance(posterior.likelihood, Gaussian):
-            scale = scale * winner.noise_precision / first(posterior.likelihood.precision)
+        if winner.noise_precision is not None and isinstance(posterior.fitted, Gaussian):
+            scale = scale.new_tensor(winner.noise_precision / first(posterior.fitted.precision))
         return chosen(posterior, precisions, scale, tuple(taken))
 
     def _losses(self, posterior: P, choices: list[P], batches: list[Batch], bar: Any) -> list[float]:
         """Mean validation loss of each choice."""
         totals, counts = torch.zeros(2, len(choices), dtype=torch.float64)
         for batch in batches:
-            generator = torch.Generator().manual_seed(0)
-            predictions = posterior.predict_each(batch.inputs, choices, self.link, generator=generator)
-            for i, prediction in enumerate(predictions):
-                targets = canonical_targets(posterior.likelihood, prediction, batch.targets)
-                losses = -log_predictive(prediction, targets, generator=torch.Generator().manual_seed(0))
+            for i, (choice, outputs) in enumerate(
+                zip(choices, posterior.outputs_each(batch.inputs, choices), strict=True)
+            ):
+                losses = self._loss(choice, outputs, batch)
                 totals[i] += float(losses.double().sum())
                 counts[i] += losses.numel()
             bar.update()
+        if not bool(counts.all()):
+            raise DataError(
+                "held-out data with a target", "ignored labels alone", "other data, or labels that are not -100"
+            )
+        if not bool(torch.isfinite(totals).any()):
+            raise NumericalError(
+                "a finite validation loss", "none at any point of the grid", "other bounds, or float64"
+            )
         return (totals / counts).tolist()
+
+    def _loss(self, choice: Posterior, outputs: Moments, batch: Batch) -> Float[Tensor, " m"]:
+        """Loss at each position with the same draws for every choice; infinite where expected rates overflow."""
+        generator = torch.Generator().manual_seed(0)
+        try:
+            prediction = predictive(choice.likelihood, outputs, self.link, generator=generator)
+        except NumericalError:
+            return torch.full((1,), math.inf)
+        targets = canonical_targets(choice.likelihood, prediction, batch.targets)
+        return -log_predictive(prediction, targets, generator=torch.Generator().manual_seed(0))
 
 
 def evidence_at(posterior: Posterior, at: At) -> Evidence:
@@ -300,10 +299,15 @@ def evidence_at(posterior: Posterior, at: At) -> Evidence:
 
 
 def step(posterior: Posterior, evidence: Evidence, precisions: Tensor, scale: Tensor) -> Step:
-    """One step of a trace."""
+    """One step of a trace, evaluated from the evidence."""
     with torch.no_grad():
         log_marginal = float(evidence.log_marginal(precisions, scale))
     gamma = float(evidence.effective_dimensions(precisions, scale).sum())
+    return step_of(posterior, log_marginal, precisions, scale, gamma)
+
+
+def step_of(posterior: Posterior, log_marginal: float, precisions: Tensor, scale: Tensor, gamma: float) -> Step:
+    """One step of a trace, its numbers at hand."""
     noise = None
     if isinstance(posterior.fitted, Gaussian):
         noise = first(posterior.fitted.precision) * float(scale)

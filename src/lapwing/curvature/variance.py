@@ -32,8 +32,8 @@ BUDGET = 2**25
 class Propagation:
     """Carries a Gaussian over the weights to the outputs: mean f(x), covariance J Λ⁻¹ Jᵀ (Immer et al. 2021, eq. 7).
 
-    Several precisions that share their eigenvectors, those of one curvature with other hyper-parameters, share all of
-    the work but the last contraction.
+    Several precisions of one curvature, with other hyper-parameters, share all of the work but the last contraction;
+    where they do not share their eigenvectors, also but the rotation.
 
     Args:
         network: The network.
@@ -93,15 +93,18 @@ class Propagation:
         """``J Λ⁻¹ Jᵀ`` of each example of a chunk, for each precision."""
         first = self.precisions[0].operator
         if isinstance(first, BlockDiagonal | Diagonal):
-            rotated = [in_basis(factor, block) for factor, block in self._blocks(factors, self.precisions[0])]
-            variances = [
-                [variance_of(block, factor) for factor, block in self._blocks(factors, held)]
-                for held in self.precisions
-            ]
-            return [
-                sum_of([factor.covariance(v) for factor, v in zip(rotated, column, strict=True)])
-                for column in variances
-            ]
+            shared = [(block, in_basis(factor, block)) for factor, block in self._blocks(factors, self.precisions[0])]
+            sums = []
+            for held in self.precisions:
+                pairs = zip(self._blocks(factors, held), shared, strict=True)
+                parts = [
+                    (rotated if same_basis(block, other) else in_basis(factor, block)).covariance(
+                        variance_of(block, factor)
+                    )
+                    for (factor, block), (other, rotated) in pairs
+                ]
+                sums.append(sum_of(parts))
+            return sums
         rows = jacobian_rows(self.network, factors)
         roots = [whitened_rows(rows, held.operator) for held in self.precisions]
         return [root @ root.mT for root in roots]
@@ -163,6 +166,11 @@ def in_basis(factor: Factor, block: Structured) -> Factor:
     if isinstance(factor, Outer) and factor.positions > 1:
         return Rows(factor.names, factor.rows())
     return factor
+
+
+def same_basis(block: Structured, other: Structured) -> bool:
+    """Whether two precisions of one layer have the same eigenvectors; a prior may differ inside a dense block."""
+    return not isinstance(block, Dense) or (isinstance(other, Dense) and block.basis is other.basis)
 
 
 def variance_of(block: Structured, factor: Factor) -> Float[Tensor, " d"]:

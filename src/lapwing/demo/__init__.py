@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from lapwing.demo.run import Demo, run
+from lapwing.demo.tour import Demo, run
 
 __all__ = ["Demo", "run"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias, final
@@ -99,7 +99,7 @@ def trained(data: Pair, seed: int, epochs: int = 200) -> nn.Sequential:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def one_thread() -> Generator[None, None, None]:
     """Steps this small wait longer for a second thread than it saves them, ten times longer on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # noqa: TID251, the demo is the caller, and puts it back

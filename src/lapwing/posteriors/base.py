@@ -120,23 +120,12 @@ class Posterior(abc.ABC):
                 (outputs,) = self._moments(inputs, [self])
             return predictive(self.likelihood, outputs, link, samples=samples, generator=generator)
 
-    def predict_each(
-        self: P,
-        x: Inputs,
-        choices: Sequence[P],
-        link: Link = "probit",
-        *,
-        samples: int = SAMPLES,
-        generator: torch.Generator | None = None,
-    ) -> list[Predictive]:
-        """Linearised predictions under several choices of prior and noise, which share all but the last contraction.
+    def outputs_each(self: P, x: Inputs, choices: Sequence[P]) -> list[Moments]:
+        """Linearised outputs under several choices of prior and noise, which share all but the last contraction.
 
         Args:
             x: Inputs of n examples.
             choices: This posterior with other priors and noises, see ``with_choices``.
-            link: As in ``predict``.
-            samples: As in ``predict``.
-            generator: As in ``predict``.
 
         Cost:
             A ``predict``, and a contraction of the explicit Jacobian of each chunk for every choice; in function space
@@ -144,9 +133,7 @@ class Posterior(abc.ABC):
         """
         inputs = self._inputs(x)
         with torch.no_grad():
-            moments = self._moments(inputs, choices)
-            pairs = zip(choices, moments, strict=True)
-            return [predictive(c.likelihood, m, link, samples=samples, generator=generator) for c, m in pairs]
+            return self._moments(inputs, choices)
 
     def sample_functions(
         self, x: Inputs, samples: int = 1, *, generator: torch.Generator | None = None

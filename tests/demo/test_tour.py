@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lapwing.demo import Demo, run
+from lapwing.compare import Comparison, Row
+from lapwing.demo import Demo, run, tour
 from lapwing.errors import ConfigError
 
 pytest.importorskip("sklearn")
@@ -53,6 +54,23 @@ def test_page_and_figures_are_written(demo: Demo) -> None:
 def test_findings_are_in_the_results(demo: Demo) -> None:
     found = json.loads(demo.results.read_text(encoding="utf-8"))["findings"]
     assert [finding["claim"] for finding in found] == [finding.claim for finding in demo.findings]
+
+
+def test_what_was_done_before_an_interrupt_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compared(seed: int, *_: object) -> Comparison:
+        if seed == 1:
+            raise KeyboardInterrupt
+        numbers = {"nll": 0.5, "ece": 0.1, "ood_auroc": 0.8}
+        kfac = Row("KFAC", "evidence", (numbers | {"evidence": -9.0},))
+        return Comparison(
+            (Row("plain network", "", (numbers,)), Row("temperature scaling", "validation", (numbers,)), kfac)
+        )
+
+    monkeypatch.setattr(tour, "compare_digits", compared)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, seeds=2, quick=True)
+    rows = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["rows"]
+    assert rows[2]["evidence"]["runs"] == [-9.0]
 
 
 def test_no_seeds_are_refused(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def saved(drawings: dict[str, Figure], out: Path) -> list[dict[str, str | bool]]
     (out / "figures").mkdir(parents=True, exist_ok=True)
     entries: list[dict[str, str | bool]] = []
     for name, figure in drawings.items():
-        figure.savefig(out / "figures" / f"{name}.svg")
+        figure.savefig(out / "figures" / f"{name}.svg", transparent=True)
         title, caption = text.CAPTIONS[name]
         entries.append(
             {"file": f"figures/{name}.svg", "title": title, "caption": caption, "wide": bool(figure.get_figwidth() > 8)}
