@@ -62,7 +62,7 @@ class TestFull:
         ],
     )
     def test_refuses_what_does_not_fit(self, view: str, size: int, copies: int, prior: object) -> None:
-        case, needed = problem("gaussian"), copies * size * size * 8
+        case, needed = problem("gaussian"), size * size * (copies * 8 + 16)
         with refused(
             TooLargeError,
             expected=f"at most {needed - 1:,} bytes",

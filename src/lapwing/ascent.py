@@ -22,6 +22,12 @@ from lapwing.evidence import Evidence, Spectrum
 BOUNDS = (1e-10, 1e12)
 """Precisions considered."""
 
+LEAP = 7.0
+"""Largest Newton step in a log precision: a factor of a thousand."""
+
+FREE = 0.05
+"""Least share of the observations taken to be left for the noise, on the way: a crude structure may claim them all."""
+
 TOLERANCE = 1e-10
 """Newton stops when no stationarity condition is off by more, relatively."""
 
@@ -67,7 +73,8 @@ def newton(
     """Newton's method on MacKay's conditions ``log γ_g = log(α_g |θ_g|²)`` and ``log(N - γ) = log(s misfit)``.
 
     With t = sλ / (α + sλ), γ_g = Σ t and w_g = Σ t (1 - t) over the eigenvalues of a group, the slope of the first in
-    log α is -(1 + w_g / γ_g), between -1 and -2: the steps never overshoot far and few are needed.
+    log α is -(1 + w_g / γ_g), between -1 and -2: the steps never overshoot far and few are needed. Where γ exceeds N,
+    as that of a diagonal can on the way, the second condition is ``log N = log(s misfit + γ)``.
 
     Cost:
         About ten passes over the eigenvalues a step.
@@ -85,14 +92,18 @@ def newton(
         slope = 1 + w / total
         move, shift = off / slope, alpha.new_zeros(())
         if noisy:
-            free = evidence.observations - gamma.sum()
-            off_noise = (free / (s * max(evidence.misfit, 1e-300))).log()
-            pull = w / free
-            reduced = 1 + w.sum() / free - (pull * (w / total) / slope).sum()
+            misfit = s * max(evidence.misfit, 1e-300)
+            free = (evidence.observations - gamma.sum()).clamp_min(FREE * evidence.observations)
+            if free > 0:
+                off_noise, pull, own = (free / misfit).log(), w / free, 1 + w.sum() / free
+            else:
+                whole = misfit + gamma.sum()
+                off_noise, pull, own = (evidence.observations / whole).log(), w / whole, (misfit + w.sum()) / whole
+            reduced = own - (pull * (w / total) / slope).sum()
             shift = (off_noise + (pull * move).sum()) / reduced
             move = move + (w / total) / slope * shift
-        alpha = (alpha * move.exp()).clamp(*BOUNDS)
-        s = (s * shift.exp()).clamp(*BOUNDS)
+        alpha = (alpha * move.clamp(-LEAP, LEAP).exp()).clamp(*BOUNDS)
+        s = (s * shift.clamp(-LEAP, LEAP).exp()).clamp(*BOUNDS)
         if float(torch.maximum(move.abs().max(), shift.abs())) < TOLERANCE:
             break
     gamma = evidence.effective_dimensions(alpha, s).sum()

@@ -70,7 +70,7 @@ def tune(posterior: P, method: Method | None = None, *, progress: bool = False) 
 @final
 @dataclass(frozen=True)
 class EvidenceGradient:
-    """Maximises the log evidence over log precisions, in which it is concave (MacKay 1992; Immer et al. 2021, section 3).
+    """Maximises the log evidence over log precisions, where it is concave (MacKay 1992; Immer et al. 2021, section 3).
 
     Args:
         noise: Whether to choose the noise of a Gaussian likelihood too: one factor for all outputs.
@@ -79,8 +79,8 @@ class EvidenceGradient:
         steps: Most steps.
 
     Cost:
-        No data. An eigendecomposition once; then a handful of Newton steps, each a few passes over the eigenvalues. Several
-        precisions with ``Full``, and ``at="mode"``: L-BFGS, with a Cholesky factorisation or a solve an evaluation.
+        No data. An eigendecomposition once; then a handful of Newton steps, each a few passes over the eigenvalues.
+        Several precisions with ``Full``, and ``at="mode"``: L-BFGS, a Cholesky factorisation or a solve an evaluation.
 
     Example:
         >>> import lapwing as lw
@@ -109,8 +109,9 @@ class EvidenceGradient:
 class MacKay:
     """MacKay's fixed point: α_g ← γ_g / |θ_g|², ρ ← (N − γ) ρ / misfit (MacKay 1992, equations 4.9 and 4.10).
 
-    Where γ is more than half of the N observations that step in ρ overshoots, and turns negative beyond N; the step of
-    expectation maximisation, 1/ρ ← (misfit + γ) / (ρ N), takes its place: the fixed point is the same.
+    Half of each step is taken, in logarithms: whole ones can go round in a circle. Where γ is more than half of the N
+    observations that step in ρ overshoots, and turns negative beyond N; the step of expectation maximisation,
+    1/ρ ← (misfit + γ) / (ρ N), takes its place: the fixed point is the same.
 
     Args:
         noise: Whether to choose the noise of a Gaussian likelihood too.
@@ -144,11 +145,12 @@ class MacKay:
             gamma = evidence.effective_dimensions(precisions, scale)
             misfit, norms = evidence.fit(precisions, scale)
             before = torch.cat([precisions, scale.view(1)])
-            precisions = (gamma / norms).clamp(*BOUNDS)
+            precisions = (precisions * gamma / norms).sqrt().clamp(*BOUNDS)
             if noisy:
                 count, total = evidence.observations, gamma.sum()
                 few = total > 0.5 * count
-                scale = (count / (misfit + total / scale) if few else (count - total) / misfit).clamp(*BOUNDS)
+                target = count / (misfit + total / scale) if few else (count - total) / misfit
+                scale = (scale * target).sqrt().clamp(*BOUNDS)
             taken.append(step(posterior, evidence, precisions, scale))
             if bool(((torch.cat([precisions, scale.view(1)]) / before).log().abs() < self.tolerance).all()):
                 break

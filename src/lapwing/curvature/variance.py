@@ -106,6 +106,11 @@ class Propagation:
                 sums.append(sum_of(parts))
             return sums
         rows = jacobian_rows(self.network, factors)
+        several = len(self.precisions) > 1 and isinstance(first, Dense)
+        if several and all(same_basis(held.operator, first) for held in self.precisions):
+            factor = Rows((), rows)
+            turned = in_basis(factor, first)
+            return [turned.covariance(variance_of(held.operator, factor)) for held in self.precisions]
         roots = [whitened_rows(rows, held.operator) for held in self.precisions]
         return [root @ root.mT for root in roots]
 
