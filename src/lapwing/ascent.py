@@ -25,9 +25,6 @@ BOUNDS = (1e-10, 1e12)
 LEAP = 7.0
 """Largest Newton step in a log precision: a factor of a thousand."""
 
-FREE = 0.05
-"""Least share of the observations taken to be left for the noise, on the way: a crude structure may claim them all."""
-
 TOLERANCE = 1e-10
 """Newton stops when no stationarity condition is off by more, relatively."""
 
@@ -93,7 +90,7 @@ def newton(
         move, shift = off / slope, alpha.new_zeros(())
         if noisy:
             misfit = s * max(evidence.misfit, 1e-300)
-            free = (evidence.observations - gamma.sum()).clamp_min(FREE * evidence.observations)
+            free = evidence.observations - gamma.sum()
             if free > 0:
                 off_noise, pull, own = (free / misfit).log(), w / free, 1 + w.sum() / free
             else:

@@ -57,8 +57,9 @@ class Data:
 
     def __iter__(self) -> Iterator[Batch]:
         seen = 0
-        bar = {"total": length_hint(self._elements) or None, "unit": "batch", "leave": False}
-        for element in tqdm(iter(self._elements), disable=not self.progress, **bar):  # tqdm asks for two iterators
+        once = iter(self._elements)  # tqdm would ask a loader for two iterators
+        total = length_hint(self._elements) or None
+        for element in tqdm(once, total=total, disable=not self.progress, unit="batch", leave=False):
             inputs, targets = (self.unpack or split)(element)
             batch = Batch(inputs, targets)
             if self.like is not None:
