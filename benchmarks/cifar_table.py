@@ -122,7 +122,7 @@ def _laplace(task: Task, method: str) -> Iterator[Score]:
         tuned, tuning = _timed(partial(lw.tune, fitted, way, progress=True))
         probs, predicting = _timed(partial(_predict, tuned, task.test[0]))
         seconds = {"fit": fitting, "tune": tuning, "predict": predicting}
-        yield Score(task.name, method, name, float(tuned.precisions[0]), probs, seconds)
+        yield Score(task.name, method, name, float(tuned.prior_precisions[0]), probs, seconds)
 
 
 def _predict(posterior: lw.Posterior, x: Tensor) -> Tensor:

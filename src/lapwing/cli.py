@@ -60,6 +60,7 @@ def fit(
     from lapwing.compare import likelihood_of
 
     task = read(setup, "train", *(["validation"] if tune == "validation" else []))
+    out.parent.mkdir(parents=True, exist_ok=True)
     held = {"auto": lw.Auto, "full": lw.Full, "kfac": lw.KFAC, "diagonal": lw.Diagonal}[structure]()
     chosen = lw.LastLayer() if weights == "last-layer" else lw.All()
     likelihood: Likelihood = task.get("likelihood") or likelihood_of(task["train"], task.get("unpack"))
@@ -143,6 +144,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             commands, prog="lapwing", description=(__doc__ or "").replace("``", ""), args=arguments
         )
     except LapwingError as error:
+        say(f"lapwing: {error}", sys.stderr)
+        sys.exit(2)
+    except OSError as error:
         say(f"lapwing: {error}", sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

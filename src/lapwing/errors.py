@@ -69,3 +69,18 @@ def check_option(name: str, value: object, options: tuple[object, ...]) -> None:
     if value not in options:
         known = ", ".join(map(repr, options))
         raise ConfigError(f"{name}= to be one of {known}", repr(value), f"{name}={options[0]!r}")
+
+
+def check_kind(name: str, value: object, kinds: tuple[type, ...], hint: str) -> None:
+    """Refuses an argument of another kind, a class in place of its instance included.
+
+    Raises:
+        ConfigError: Naming the kinds.
+
+    Example:
+        >>> check_kind("prior", 1.0, (float,), "1.0")
+    """
+    if not isinstance(value, kinds):
+        known = ", ".join(kind.__name__ for kind in kinds)
+        got = f"the class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {value!r:.40}"
+        raise ConfigError(f"{name} to be one of {known}", got, hint)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lapwing import metrics
 from lapwing.data import Data, Source
+from lapwing.errors import check_kind
 from lapwing.likelihoods import Likelihood
 from lapwing.predictive import (
     Classification,
@@ -85,7 +86,7 @@ def evaluate(
         **options: Passed on to ``predict``, such as ``link="mc"``.
 
     Returns:
-        Classes: ``accuracy``, ``nll`` (nats an example), ``ece`` (15 bins), ``adaptive_ece``, ``brier``,
+        Classes: ``accuracy``, ``nll`` (nats a position), ``ece`` (15 bins), ``adaptive_ece``, ``brier``,
         ``rejection_area``, and with ``ood`` the ``ood_auroc`` of one minus the confidence. Real targets: ``rmse``,
         ``nll``, ``crps`` (units of y), ``picp`` (coverage of the 95 % interval), and with ``ood`` the ``ood_auroc`` of
         the summed standard deviation. Many labels and counts: ``nll``.
@@ -97,6 +98,7 @@ def evaluate(
         >>> sorted(lw.evaluate(posterior, (x, y)))
         ['accuracy', 'adaptive_ece', 'brier', 'ece', 'nll', 'rejection_area']
     """
+    check_kind("the predictor", predictor, (Predictor,), "a posterior, or lapwing.baselines.Map(model, likelihood)")
     pairs = list(_predictions(predictor, data, unpack, progress, options))
     targets = torch.cat([y.cpu() for _, y in pairs])
     scores: dict[str, float] = {}

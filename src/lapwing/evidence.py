@@ -14,7 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lapwing.errors import NumericalError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Structured
+from lapwing.linalg.eigenbasis import Eigenbasis
 
 
 @final
@@ -85,9 +87,22 @@ Complexity: TypeAlias = Spectrum | Matrix | Grams
 
 
 def log_det_one_plus(matrix: Float[Tensor, "m m"]) -> Float[Tensor, ""]:
-    """``log det(I + M)`` of a positive semi-definite M, differentiable."""
+    """``log det(I + M)`` of a positive semi-definite M, differentiable.
+
+    Raises:
+        NumericalError: If the factorisation fails.
+    """
     eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    return 2.0 * torch.linalg.cholesky(eye + matrix).diagonal().log().sum()
+    factor, failed = torch.linalg.cholesky_ex(eye + matrix)
+    if bool(failed):
+        raise NumericalError("a positive definite precision", f"a pivot that is not, at {int(failed)}", "float64")
+    return 2.0 * factor.diagonal().log().sum()
+
+
+def semidefinite(matrix: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+    """The matrix in float64, negative eigenvalues that are rounding set to 0: weak priors would blow them up."""
+    basis = Eigenbasis(matrix)
+    return (basis.vectors * basis.values) @ basis.vectors.mT
 
 
 def complexity_of(curvature: Structured, group: Int[Tensor, " d"]) -> Complexity:
@@ -112,7 +127,7 @@ def complexity_of(curvature: Structured, group: Int[Tensor, " d"]) -> Complexity
             return Spectrum(torch.cat([x.eigenvalues for x in spectra]), torch.cat([x.group for x in spectra]))
     if not isinstance(curvature, Dense):
         curvature.plus_diagonal(Diagonal((1.0 + group).to(curvature.diagonal())))
-    return Matrix(curvature.dense().double(), group)
+    return Matrix(semidefinite(curvature.dense()), group)
 
 
 @final

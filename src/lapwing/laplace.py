@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import final
+from typing import final, get_args
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from lapwing.curvature.ggn import GGN, Curvature
 from lapwing.curvature.network import unwrapped
 from lapwing.curvature.survey import find_layers
 from lapwing.data import Data, Source
+from lapwing.errors import check_kind
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import Posterior
 from lapwing.priors import Isotropic, Prior
@@ -50,6 +51,13 @@ class Laplace:
     weights: Selection = field(default_factory=All, kw_only=True)
     curvature: Curvature = field(default_factory=GGN, kw_only=True)
 
+    def __post_init__(self) -> None:
+        check_kind("the likelihood", self.likelihood, (Likelihood,), "Categorical() or Gaussian()")
+        check_kind("prior=", self.prior, (Prior,), "Isotropic(1.0)")
+        check_kind("structure=", self.structure, get_args(Structure), "KFAC() or Full()")
+        check_kind("weights=", self.weights, get_args(Selection), "All() or LastLayer()")
+        check_kind("curvature=", self.curvature, (Curvature,), "GGN()")
+
     def fit(
         self,
         model: nn.Module,
@@ -81,6 +89,7 @@ class Laplace:
         Cost:
             One pass over the data: a forward pass, and a backward pass through the activations for each output.
         """
+        check_kind("the model", model, (nn.Module,), "fit(model, data)")
         module = unwrapped(model)
         like = next(module.parameters(), torch.zeros(()))
         read = Data(data, like=like.detach(), unpack=unpack, progress=progress)

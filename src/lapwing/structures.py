@@ -129,7 +129,7 @@ class Full:
         inputs, cotangents, totals = self._record(task)
         kernel = TangentKernel(task.network, task.survey, task.likelihood)
         group = task.prior.groups(task.network.uncertain)[0].to(task.network.like.device)
-        variances = [(group == g).to(task.network.like) for g in range(groups)]
+        variances = [(group == g).double() for g in range(groups)]
         grams = torch.stack([kernel.training_gram(inputs, cotangents, variance) for variance in variances])
         return FunctionPosterior(
             task.network,
@@ -157,7 +157,7 @@ class Full:
         return concatenated(inputs), torch.cat(cotangents, dim=1), tally.totals()
 
     def _check(self, size: int, task: Task, what: str, copies: int = 1) -> None:
-        needed = size * size * (copies * task.network.like.element_size() + FACTORS)
+        needed = size * size * (copies * 8 + FACTORS)
         if needed > self.max_bytes:
             raise TooLargeError(
                 f"a covariance {what} of at most {self.max_bytes:,} bytes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, final, get_args, runtime_checkable
@@ -13,13 +14,15 @@ from tqdm.auto import tqdm
 
 from lapwing.ascent import BOUNDS, climb
 from lapwing.data import Batch, Data, Source
-from lapwing.errors import ConfigError, DataError, NumericalError, UnsupportedError, check_option
+from lapwing.errors import ConfigError, DataError, NumericalError, UnsupportedError, check_kind, check_option
 from lapwing.evidence import Evidence
 from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import Posterior, Step, WeightPosterior
 from lapwing.posteriors.base import first
 from lapwing.predictive import Link, Moments, canonical_targets, log_predictive, predictive
 from lapwing.types import Unpack
+
+logger = logging.getLogger(__name__)
 
 P = TypeVar("P", bound=Posterior)
 
@@ -64,7 +67,10 @@ def tune(posterior: P, method: Method | None = None, *, progress: bool = False) 
         >>> tuned.log_marginal() > posterior.log_marginal()
         True
     """
-    return (method or EvidenceGradient()).tune(posterior, progress)
+    check_kind("the posterior", posterior, (Posterior,), "tune(recipe.fit(model, data))")
+    method = EvidenceGradient() if method is None else method
+    check_kind("the method", method, (Method,), "EvidenceGradient(), MacKay() or Validation(data)")
+    return method.tune(posterior, progress)
 
 
 @final
@@ -242,6 +248,8 @@ class Validation:
         measure(torch.linspace(*near, self.refine + 2, dtype=torch.float64)[1:-1].tolist())
         seen = [*posterior.trace[known:], *taken]
         winner = min(seen, key=lambda one: math.inf if one.validation_nll is None else one.validation_nll)
+        if winner.validation_nll in (losses[0], losses[-1]):
+            logger.warning("the best of %d choices lies at an end of the range tried, %s", len(grid), self.bounds)
         taken.append(winner)
         precisions = torch.tensor(winner.prior_precision, dtype=torch.float64).to(posterior.prior_precisions)
         scale = posterior.scale

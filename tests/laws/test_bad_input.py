@@ -157,12 +157,12 @@ def test_a_covariance_that_would_not_fit() -> None:
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
     data = torch.zeros(4, 3000), torch.zeros(4, dtype=torch.long)
-    bytes_ = f"{(300 * 3001) ** 2 * 20:,} bytes"
+    bytes_ = f"{(300 * 3001) ** 2 * 24:,} bytes"
     recipe = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights"))
     with refused(TooLargeError, expected="at most 4,294,967,296 bytes", got=bytes_, hint="KFAC() or Diagonal()"):
         recipe.fit(model, data)
     small = replace(recipe, structure=lw.Full(view="functions", max_bytes=10_000))
-    with refused(TooLargeError, expected="nc × nc", got=f"{1200**2 * 20:,} bytes", hint="LastLayer()"):
+    with refused(TooLargeError, expected="nc × nc", got=f"{1200**2 * 24:,} bytes", hint="LastLayer()"):
         small.fit(model, data)
 
 

@@ -32,6 +32,10 @@ class DenseColumns:
         """Inputs i of one group."""
         return self.values.shape[2]
 
+    def double(self) -> DenseColumns:
+        """The same in float64."""
+        return DenseColumns(self.values.double())
+
     def columns(self, ones: int = 0) -> Float[Tensor, "n p i t"]:
         """The columns of each example, followed by ``ones`` inputs that are one."""
         if not ones:
@@ -78,6 +82,10 @@ class ConvColumns:
     def width(self) -> int:
         """Inputs i of one group: channels times kernel size."""
         return self.image.shape[1] // self.options.groups * prod(self.options.kernel)
+
+    def double(self) -> ConvColumns:
+        """The same in float64."""
+        return ConvColumns(self.image.double(), self.options)
 
     def columns(self, ones: int = 0) -> Float[Tensor, "n p i t"]:
         """The patches of each example, by group, followed by ``ones`` inputs that are one.

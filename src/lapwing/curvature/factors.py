@@ -7,7 +7,7 @@ of each example. n examples, k cotangents (outputs, or columns of a root), t pos
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias, final
 
@@ -185,6 +185,15 @@ class Rows:
 
 Factor: TypeAlias = Outer | Lookup | Rows
 """What a layer contributes to the Jacobian of a batch."""
+
+
+def in_double(factor: Factor) -> Factor:
+    """The same factor with its numbers in float64: products of many terms then cancel as they should."""
+    if isinstance(factor, Outer):
+        return replace(factor, a=factor.a.double(), g=factor.g.double())
+    if isinstance(factor, Lookup):
+        return replace(factor, g=factor.g.double())
+    return Rows(factor.names, factor.values.double())
 
 
 def outer(g: Float[Tensor, "n k p o t"], a: Float[Tensor, "n p i t"]) -> Float[Tensor, "n k p o i"]:

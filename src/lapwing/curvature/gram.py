@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.dense import jacobian_rows
-from lapwing.curvature.factors import Factor, Outer
+from lapwing.curvature.factors import Factor, Outer, in_double
 from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.layers import Pass, Survey
 from lapwing.curvature.network import Network
@@ -59,9 +59,8 @@ class TangentKernel:
                 directions = torch.cat(list(identity_cotangents(self.likelihood.canonical(forward.outputs))))
             else:
                 directions = cotangents[:, place]
-            yield RowBlock(
-                list(forward.factors(raw(self.likelihood, directions))), directions.shape[0] * directions.shape[1]
-            )
+            factors = [in_double(factor) for factor in forward.factors(raw(self.likelihood, directions))]
+            yield RowBlock(factors, directions.shape[0] * directions.shape[1])
 
     def gram(self, left: RowBlock, right: RowBlock, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
         """``J_left diag(variance) J_rightᵀ``.

@@ -73,10 +73,10 @@ class Survey:
         """All parameters that have layer factors."""
         return frozenset(name for layer in self.layers for name in layer.names)
 
-    def chunk(self, cotangents: int, itemsize: int, budget: int, extra: int = 0) -> int:
-        """Examples that fit the byte budget, each with its cotangents and ``extra`` numbers beside each of them."""
+    def chunk(self, cotangents: int, itemsize: int, budget: int, extra: int = 0, roots: int = 0) -> int:
+        """Examples that fit the byte budget, with ``extra`` numbers a cotangent and ``roots`` beside them."""
         each, beside = self.floats
-        per_example = itemsize * (cotangents * (each + extra) + beside)
+        per_example = itemsize * (cotangents * (each + extra) + beside + roots)
         return max(1, min(budget // max(per_example, 1), 4096))
 
 

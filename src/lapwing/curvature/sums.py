@@ -11,10 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.factors import Factor
-from lapwing.curvature.ggn import Curvature
+from lapwing.curvature.ggn import GGN, Curvature
 from lapwing.curvature.layers import Pass, Survey
 from lapwing.curvature.network import Network
 from lapwing.data import Data, check_inputs, chunks, tensors
+from lapwing.errors import DataError
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.linalg import Structured
 
@@ -125,7 +126,13 @@ class Tally:
             self._score = score if self._score is None else self._score + score
 
     def totals(self) -> Totals:
-        """What was added up."""
+        """What was added up.
+
+        Raises:
+            DataError: If every target is ignored.
+        """
+        if not self._observations:
+            raise DataError("at least one target that is not ignored", "none", "labels other than -100")
         return Totals(tuple(self.parts), self._observations, self._misfit, self._score)
 
 
@@ -193,4 +200,5 @@ def sweep(
 def chunk_size(network: Network, survey: Survey, likelihood: Likelihood, curvature: Curvature, floats: int = 0) -> int:
     """Examples to a chunk so that their factors stay within ``BUDGET``."""
     outputs = likelihood.canonical(torch.empty(1, *survey.output, device="meta")).shape[-1]
-    return survey.chunk(curvature.width(outputs), network.like.element_size(), BUDGET, floats)
+    roots = 3 * survey.output.numel() * outputs if isinstance(curvature, GGN) else 0
+    return survey.chunk(curvature.width(outputs), network.like.element_size(), BUDGET, floats, roots)

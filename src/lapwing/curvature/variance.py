@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.curvature.columns import DenseColumns
 from lapwing.curvature.dense import jacobian_rows
-from lapwing.curvature.factors import Factor, Lookup, Outer, Rows, outer
+from lapwing.curvature.factors import Factor, Lookup, Outer, Rows, in_double, outer
 from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.kfac import separated
 from lapwing.curvature.layers import Pass, Survey
@@ -61,13 +61,10 @@ class Propagation:
         covariances: list[list[Tensor]] = [[] for _ in self.precisions]
         for part in self._passes(inputs):
             f = self.likelihood.canonical(part.outputs)
-            positions = [
-                self.covariances(list(part.factors(raw(self.likelihood, cotangents))))
-                for cotangents in identity_cotangents(f)
-            ]
+            positions = [self.covariances(self._factors(part, cotangents)) for cotangents in identity_cotangents(f)]
             means.append(f)
             for column, blocks in zip(covariances, zip(*positions, strict=True), strict=True):
-                column.append(torch.stack(blocks, dim=1).view(*f.shape, f.shape[-1]))
+                column.append(torch.stack(blocks, dim=1).to(f).view(*f.shape, f.shape[-1]))
         return torch.cat(means), [torch.cat(column) for column in covariances]
 
     def joint(self, inputs: Inputs) -> tuple[Float[Tensor, "n *event c"], Float[Tensor, "m m"]]:
@@ -80,10 +77,7 @@ class Propagation:
         roots: list[Tensor] = []
         for part in self._passes(inputs):
             f = self.likelihood.canonical(part.outputs)
-            positions = [
-                self.whitened(list(part.factors(raw(self.likelihood, cotangents))))
-                for cotangents in identity_cotangents(f)
-            ]
+            positions = [self.whitened(self._factors(part, cotangents)) for cotangents in identity_cotangents(f)]
             means.append(f)
             roots.append(torch.stack(positions, dim=1).flatten(0, 2))
         root = torch.cat(roots)
@@ -122,6 +116,12 @@ class Propagation:
             parts = [in_basis(f, block).rows() * variance_of(block, f).sqrt() for f, block in pairs]
             return torch.cat(parts, dim=-1)
         return whitened_rows(jacobian_rows(self.network, factors), held.operator)
+
+    def _factors(self, part: Pass, cotangents: Float[Tensor, "k n ..."]) -> list[Factor]:
+        """The factors of a chunk, in float64 where the precision is."""
+        factors = part.factors(raw(self.likelihood, cotangents))
+        wide = self.precisions[0].operator.dtype != self.network.like.dtype
+        return [in_double(factor) for factor in factors] if wide else list(factors)
 
     def _blocks(self, factors: list[Factor], held: Held) -> Iterator[tuple[Factor, Structured]]:
         """Each factor with its own block of the precision; a bias with a block of its own apart from its weight."""

@@ -105,7 +105,8 @@ class Categorical(Likelihood):
         check_shape(
             targets,
             tuple(outputs.shape[:-1]),
-            "targets.squeeze(-1) for labels [n, 1], or event_dim=1 for one label a token and 2 a pixel",
+            "targets.squeeze(-1) for labels [n, 1], event_dim=1 for one label a token, or event_dim=2 for one a pixel "
+            "(with class_dim=1 where channels come first)",
         )
 
 

@@ -47,7 +47,7 @@ class Step:
     validation_nll: float | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Posterior(abc.ABC):
     """A Gaussian around a trained network.
 
@@ -68,6 +68,10 @@ class Posterior(abc.ABC):
     totals: Totals
     fitted: Likelihood
     trace: tuple[Step, ...]
+
+    def __repr__(self) -> str:
+        size, name = self.network.size, type(self).__name__
+        return f"{name}({self.prior}, {self.likelihood}, {size} weights, {self.totals.examples} examples)"
 
     def predict(
         self,

@@ -16,7 +16,7 @@ from lapwing.curvature.sums import BUDGET, Held
 from lapwing.curvature.variance import Propagation
 from lapwing.data import chunks
 from lapwing.errors import UnsupportedError
-from lapwing.evidence import Complexity, Grams, Spectrum
+from lapwing.evidence import Complexity, Grams, Spectrum, semidefinite
 from lapwing.linalg import Dense, Operator
 from lapwing.posteriors.base import Posterior
 from lapwing.predictive import JointMoments, Moments
@@ -24,7 +24,7 @@ from lapwing.types import Inputs
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FunctionPosterior(Posterior):
     """The same posterior as the full weight view, in function space.
 
@@ -54,7 +54,7 @@ class FunctionPosterior(Posterior):
 
     def _complexity(self) -> Complexity:
         if len(self.grams) > 1:
-            return Grams(self.grams.double())
+            return Grams(torch.stack([semidefinite(gram) for gram in self.grams]))
         eigenvalues = Dense(self.grams[0]).eigenvalues()
         return Spectrum(eigenvalues, torch.zeros(len(eigenvalues), dtype=torch.long, device=eigenvalues.device))
 
@@ -66,12 +66,12 @@ class FunctionPosterior(Posterior):
 
     @cached_property
     def _variance(self) -> Float[Tensor, " d"]:
-        return 1.0 / self.prior.diagonal(self.network.uncertain, self.network.like)
+        return 1.0 / self.prior.diagonal(self.network.uncertain, self.network.like.double())
 
     @cached_property
     def _prior_propagation(self) -> Propagation:
         """The outputs' covariance before any data: the tangent kernel at one input."""
-        prior = self.prior.operator(self.network.uncertain, self.network.like)
+        prior = self.prior.operator(self.network.uncertain, self.network.like.double())
         return Propagation(self.network, self.survey, self.likelihood, (Held(prior),))
 
     def _explained(self, inputs: Inputs) -> Float[Tensor, "m r"]:

@@ -22,7 +22,7 @@ from lapwing.types import Inputs, Params
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class WeightPosterior(Posterior):
     """N(θ*, Λ⁻¹) with Λ = s G + A: curvature G at the trained weights θ*, prior precision A, noise s.
 
@@ -42,8 +42,9 @@ class WeightPosterior(Posterior):
         Returns:
             ``θ* + W ε`` with ``W Wᵀ = Λ⁻¹`` and standard normal ε.
         """
-        noise = probes.gaussian((self.network.size, samples), like=self.network.like, generator=generator)
-        return self.network.weights + (self.precision.operator.inverse_root() @ noise).mT
+        weights, operator = self.network.weights, self.precision.operator
+        noise = probes.gaussian((self.network.size, samples), like=weights, generator=generator)
+        return weights + (operator.inverse_root() @ noise.to(operator.dtype)).mT.to(weights)
 
     def params(self, weights: Float[Tensor, " d"]) -> Params:
         """One draw as named parameters, ready for ``torch.func.functional_call``."""
@@ -52,7 +53,7 @@ class WeightPosterior(Posterior):
     @cached_property
     def precision(self) -> Held:
         """The posterior precision Λ."""
-        prior = self.prior.operator(self.network.uncertain, self.network.like)
+        prior = self.prior.operator(self.network.uncertain, self.network.like.to(self.held.operator.dtype))
         curvature = self.held.operator if self.noise_scale == 1.0 else self.held.operator.scaled(self.noise_scale)
         return Held(curvature.plus_diagonal(prior), self.held.partition)
 
@@ -62,7 +63,8 @@ class WeightPosterior(Posterior):
         if self.totals.score is None:
             return None
         group = self.prior.groups(self.network.uncertain)[0].to(self.network.like.device)
-        return Shift(self.held.operator, self.totals.score, self.network.weights, group)
+        dtype = self.held.operator.dtype
+        return Shift(self.held.operator, self.totals.score.to(dtype), self.network.weights.to(dtype), group)
 
     def _complexity(self) -> Complexity:
         return complexity_of(self.held.operator, self.prior.groups(self.network.uncertain)[0])
@@ -78,7 +80,7 @@ class WeightPosterior(Posterior):
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         mean, covariance = self._propagation.joint(inputs)
-        return JointMoments(mean, covariance.view(*mean.shape, *mean.shape))
+        return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
 
     def _network_draws(
         self, inputs: Inputs, samples: int, generator: torch.Generator | None
