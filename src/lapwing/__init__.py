@@ -15,7 +15,8 @@ from lapwing.priors import DiagonalPrior, Isotropic, Layerwise
 from lapwing.selection import All, LastLayer, Mask, Names, Subnetwork
 from lapwing.store import load, read_header, save
 from lapwing.structures import KFAC, Auto, Diagonal, Full
-from lapwing.tuning import EvidenceGradient, MacKay, Validation, tune
+from lapwing.tuning import EvidenceGradient, MacKay, tune
+from lapwing.validation import Validation
 
 try:
     __version__ = version("lapwing")

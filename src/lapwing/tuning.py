@@ -1,11 +1,9 @@
-"""Choosing the prior precision and the noise: by evidence (gradient, or MacKay's fixed point) or by validation."""
+"""Choosing the prior precision and the noise by evidence: its gradient, or MacKay's fixed point."""
 
 from __future__ import annotations
 
-import logging
-import math
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, final, get_args, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, TypeAlias, TypeVar, final, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -13,16 +11,11 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ascent import BOUNDS, climb
-from lapwing.data import Batch, Data, Source
-from lapwing.errors import ConfigError, DataError, NumericalError, UnsupportedError, check_kind, check_option
+from lapwing.errors import ConfigError, UnsupportedError, check_kind, check_option
 from lapwing.evidence import Evidence
 from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import Posterior, Step, WeightPosterior
 from lapwing.posteriors.base import first
-from lapwing.predictive import Link, Moments, canonical_targets, log_predictive, predictive
-from lapwing.types import Unpack
-
-logger = logging.getLogger(__name__)
 
 P = TypeVar("P", bound=Posterior)
 
@@ -161,132 +154,6 @@ class MacKay:
             if bool(((torch.cat([precisions, scale.view(1)]) / before).log().abs() < self.tolerance).all()):
                 break
         return chosen(posterior, precisions, scale, tuple(taken))
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Validation:
-    """Minimises the negative log predictive density of held-out data over one factor for all prior precisions.
-
-    For Gaussian likelihoods a factor for the noise precision is searched for too, after the first and before a second
-    search for the prior's.
-
-    Args:
-        data: Held-out data, as for ``fit``.
-        unpack: Splits one element of a loader.
-        link: As in ``predict``; should be the one used later.
-        noise: Whether to choose the noise of a Gaussian likelihood too.
-        bounds: Factors tried, relative to the precisions now.
-        coarse: Points of the first grid, evenly spaced in the logarithm.
-        refine: Points of the second grid, between the best point's neighbours.
-
-    Cost:
-        Two passes of predictions over the held-out data, each for a whole grid; six with noise.
-
-    Raises:
-        ConfigError: If the bounds or the numbers of points make no grid.
-
-    Example:
-        >>> import lapwing as lw
-        >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
-        >>> posterior = lw.Laplace(lw.Categorical()).fit(model, (x, y))
-        >>> lw.tune(posterior, Validation((x, y))).trace[-1].validation_nll < 2.0
-        True
-    """
-
-    data: Source
-    unpack: Unpack | None = field(default=None, kw_only=True)
-    link: Link = field(default="probit", kw_only=True)
-    noise: bool = field(default=True, kw_only=True)
-    bounds: tuple[float, float] = field(default=(1e-6, 1e6), kw_only=True)
-    coarse: int = field(default=13, kw_only=True)
-    refine: int = field(default=8, kw_only=True)
-
-    def __post_init__(self) -> None:
-        low, high = self.bounds
-        if not (0 < low < high < math.inf and self.coarse >= 2 and self.refine >= 1):
-            raise ConfigError(
-                "bounds 0 < low < high, coarse >= 2 and refine >= 1",
-                f"bounds={self.bounds}, coarse={self.coarse}, refine={self.refine}",
-                "Validation(data)",
-            )
-
-    def tune(self, posterior: P, progress: bool) -> P:
-        """The posterior of smallest validation NLL."""
-        noisy = self.noise and isinstance(posterior.likelihood, Gaussian)
-        batches = list(Data(self.data, like=posterior.network.like, unpack=self.unpack))
-        rounds = (True, False, True) if noisy else (True,)
-        total = 2 * len(rounds) * len(batches)
-        with tqdm(total=total, desc="validation", disable=not progress, unit="batch", leave=False) as bar:
-            known = len(posterior.trace)
-            for prior in rounds:
-                posterior = self._search(posterior, batches, prior, bar, known)
-        return posterior
-
-    def _search(self, posterior: P, batches: list[Batch], prior: bool, bar: Any, known: int) -> P:
-        """The best factor for the prior precisions, or for the noise precision; others took ``known`` steps before."""
-        taken: list[Step] = []
-        start = posterior.evidence
-
-        def values(log_factor: float) -> tuple[Tensor, Tensor]:
-            factor = math.exp(log_factor)
-            by_prior, by_noise = (factor, 1.0) if prior else (1.0, factor)
-            return posterior.prior_precisions * by_prior, posterior.scale * by_noise
-
-        def measure(log_factors: list[float]) -> list[float]:
-            choices = [chosen(posterior, *values(point), ()) for point in log_factors]
-            losses = self._losses(posterior, choices, batches, bar)
-            for point, loss in zip(log_factors, losses, strict=True):
-                taken.append(replace(step(posterior, start, *values(point)), validation_nll=loss))
-            return losses
-
-        low, high = (math.log(bound) for bound in self.bounds)
-        grid = torch.linspace(low, high, self.coarse, dtype=torch.float64).tolist()
-        losses = measure(grid)
-        best = min(range(len(grid)), key=losses.__getitem__)
-        near = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-        measure(torch.linspace(*near, self.refine + 2, dtype=torch.float64)[1:-1].tolist())
-        seen = [*posterior.trace[known:], *taken]
-        winner = min(seen, key=lambda one: math.inf if one.validation_nll is None else one.validation_nll)
-        if winner.validation_nll in (losses[0], losses[-1]):
-            logger.warning("the best of %d choices lies at an end of the range tried, %s", len(grid), self.bounds)
-        taken.append(winner)
-        precisions = torch.tensor(winner.prior_precision, dtype=torch.float64).to(posterior.prior_precisions)
-        scale = posterior.scale
-        if winner.noise_precision is not None and isinstance(posterior.fitted, Gaussian):
-            scale = scale.new_tensor(winner.noise_precision / first(posterior.fitted.precision))
-        return chosen(posterior, precisions, scale, tuple(taken))
-
-    def _losses(self, posterior: P, choices: list[P], batches: list[Batch], bar: Any) -> list[float]:
-        """Mean validation loss of each choice."""
-        totals, counts = torch.zeros(2, len(choices), dtype=torch.float64)
-        for batch in batches:
-            for i, (choice, outputs) in enumerate(
-                zip(choices, posterior.outputs_each(batch.inputs, choices), strict=True)
-            ):
-                losses = self._loss(choice, outputs, batch)
-                totals[i] += float(losses.double().sum())
-                counts[i] += losses.numel()
-            bar.update()
-        if not bool(counts.all()):
-            raise DataError(
-                "held-out data with a target", "ignored labels alone", "other data, or labels that are not -100"
-            )
-        if not bool(torch.isfinite(totals).any()):
-            raise NumericalError(
-                "a finite validation loss", "none at any point of the grid", "other bounds, or float64"
-            )
-        return (totals / counts).tolist()
-
-    def _loss(self, choice: Posterior, outputs: Moments, batch: Batch) -> Float[Tensor, " m"]:
-        """Loss at each position with the same draws for every choice; infinite where expected rates overflow."""
-        generator = torch.Generator().manual_seed(0)
-        try:
-            prediction = predictive(choice.likelihood, outputs, self.link, generator=generator)
-        except NumericalError:
-            return torch.full((1,), math.inf)
-        targets = canonical_targets(choice.likelihood, prediction, batch.targets)
-        return -log_predictive(prediction, targets, generator=torch.Generator().manual_seed(0))
 
 
 def evidence_at(posterior: Posterior, at: At) -> Evidence:

@@ -15,8 +15,9 @@ from lapwing.data import Source
 from lapwing.laplace import Laplace
 from lapwing.likelihoods import Likelihood
 from lapwing.predictive import Link
-from lapwing.tuning import EvidenceGradient, Method, Validation
+from lapwing.tuning import EvidenceGradient, Method
 from lapwing.types import Unpack
+from lapwing.validation import Validation
 
 
 def compare(
