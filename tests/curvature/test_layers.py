@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lapwing.curvature.dense import jacobian_rows
 from lapwing.curvature.factors import Factor
 from lapwing.curvature.ggn import identity_cotangents
-from lapwing.curvature.layers import Layer, Pass, Survey, by_example
+from lapwing.curvature.layers import FEW, STRETCH, Layer, Pass, Survey, by_example
 from lapwing.curvature.network import Network
 from lapwing.curvature.sums import raw
 from lapwing.curvature.survey import find_layers
@@ -203,7 +203,8 @@ def test_a_layer_owns_the_calls_on_its_parameters() -> None:
 def test_chunks_shrink_with_what_an_example_needs() -> None:
     survey = Survey((), (), torch.Size([3]), (10, 20))
     assert survey.chunk(cotangents=2, itemsize=8, budget=6400) == 20
-    assert survey.chunk(cotangents=2, itemsize=8, budget=6400, extra=30) == 8
+    assert survey.chunk(cotangents=2, itemsize=8, budget=6400, extra=30) == FEW
+    assert survey.chunk(cotangents=2, itemsize=8, budget=6400, extra=620) == STRETCH * 6400 // (8 * (2 * 630 + 20))
     assert survey.chunk(cotangents=2, itemsize=8, budget=1) == 1
     assert Survey((), (), torch.Size([3]), (0, 0)).chunk(2, 8, 10**9) == 4096
 

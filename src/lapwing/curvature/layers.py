@@ -24,6 +24,10 @@ NORMS = ("channel_norm", "layer_norm")
 """Layers whose uncertain parameters are element-wise: their Jacobian is as small as they are."""
 
 
+FEW, STRETCH = 16, 8
+"""A chunk of fewer examples wastes the threads: the budget may stretch this many times to hold so many."""
+
+
 @final
 @dataclass(frozen=True)
 class Layer:
@@ -76,8 +80,9 @@ class Survey:
     def chunk(self, cotangents: int, itemsize: int, budget: int, extra: int = 0, roots: int = 0) -> int:
         """Examples that fit the byte budget, with ``extra`` numbers a cotangent and ``roots`` beside them."""
         each, beside = self.floats
-        per_example = itemsize * (cotangents * (each + extra) + beside + roots)
-        return max(1, min(budget // max(per_example, 1), 4096))
+        per_example = max(itemsize * (cotangents * (each + extra) + beside + roots), 1)
+        room = max(budget, min(FEW * per_example, STRETCH * budget))
+        return max(1, min(room // per_example, 4096))
 
 
 @final
