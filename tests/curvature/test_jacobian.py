@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lapwing.curvature import layers
 from lapwing.curvature.jacobian import BatchJacobian, Jacobian
 from lapwing.curvature.network import Network
 from lapwing.curvature.survey import find_layers
@@ -61,7 +62,8 @@ def test_batches_follow_each_other(columns: int) -> None:
     check_linear(operator)
 
 
-def test_small_chunks_of_rows_add_up() -> None:
+def test_small_chunks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "STRETCH", 1)
     case = known("mlp")
     budget = 3 * case.network.size * 8
     part = BatchJacobian(case.network, case.survey, case.case.likelihood, case.case.inputs, budget)
