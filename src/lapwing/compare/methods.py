@@ -17,8 +17,8 @@ from lapwing.selection import LastLayer
 from lapwing.structures import KFAC, Diagonal, Full
 from lapwing.types import Unpack
 
-FULL_BYTES = 2**26
-"""Largest full covariance a comparison tries by itself: about 4000 weights in float32, a minute to factorise."""
+FULL_BYTES = 2**28
+"""Largest full covariance a comparison tries by itself: about 3300 weights and their factors, a minute of work."""
 
 
 def recipes(likelihood: Likelihood) -> dict[str, Laplace]:
