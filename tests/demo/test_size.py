@@ -1,0 +1,15 @@
+"""The full covariance of the demo's own network is within what a comparison tries."""
+
+from __future__ import annotations
+
+import torch
+
+from lapwing.compare import compare
+from lapwing.demo.digits import CLASSES, UNSEEN, network
+
+
+def test_the_demos_network_gets_its_full_covariance() -> None:
+    classes = CLASSES - UNSEEN
+    x, y = torch.rand(8, 1, 8, 8), torch.arange(8) % classes
+    row = compare(network(classes), [(x, y)], [(x, y)]).row("full", "evidence")
+    assert row.predictor is not None, row.note
