@@ -10,6 +10,6 @@ from lapwing.demo.digits import CLASSES, UNSEEN, network
 
 def test_the_demos_network_gets_its_full_covariance() -> None:
     classes = CLASSES - UNSEEN
-    x, y = torch.rand(8, 1, 8, 8), torch.arange(8) % classes
+    x, y = torch.rand(300, 1, 8, 8), torch.arange(300) % classes
     row = compare(network(classes), [(x, y)], [(x, y)]).row("full", "evidence")
     assert row.predictor is not None, row.note
