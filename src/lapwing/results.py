@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, TypeAlias, final
 
+from jaxtyping import Float
 from torch import Tensor
+
+Stopped: TypeAlias = Literal["converged", "iterations", "stagnated", "breakdown"]
+"""Why an iteration ended: at its tolerance, at its limit, where rounding lets it go no further, or out of directions."""
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Solution:
-    """What a solver returns: the value and how far it got.
+    """What a solver returns: the value, how far it got, and what it cost.
 
     Args:
-        value: The solution ``x`` of ``A x = b``, shape ``[d]`` or ``[d, k]``.
-        converged: Whether every column met the stopping rule.
-        iterations: Matvec blocks spent.
-        residual: Relative residual ``|b - A x| / |b|`` of each column, shape ``[k]``.
+        value: The solution ``x`` of ``A x = b``, shape ``[d]`` or ``[d, k]``; several shifts lead, ``[q, d, k]``.
+        residual: Relative residual ``|b - A x| / |b|`` of each column, float64; 0 where ``b`` is 0.
+        iterations: Steps taken, each one product with a block of columns.
+        matvecs: Columns that were multiplied by ``A``, in all.
+        stopped: Why the iteration ended.
     """
 
-    value: Tensor
-    converged: bool
+    value: Float[Tensor, "*shape"]
+    residual: Float[Tensor, "*columns"]
     iterations: int
-    residual: Tensor
+    matvecs: int
+    stopped: Stopped
+
+    @property
+    def converged(self) -> bool:
+        """Whether every column met the stopping rule."""
+        return self.stopped == "converged"
 
 
 @final
