@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 Stopped: TypeAlias = Literal["converged", "iterations", "stagnated", "breakdown"]
-"""Why an iteration ended: at its tolerance, at its limit, where rounding lets it go no further, or out of directions."""
+"""Why an iteration ended: at its tolerance, at its limit, where rounding lets it go no further, or out of room."""
 
 
 @final
