@@ -1,0 +1,214 @@
+"""Lanczos: the recurrence, functions of a matrix, the ends of its spectrum."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from lapwing.errors import ConfigError, NumericalError, ShapeError, UnsupportedError
+from lapwing.linalg import Dense, Diagonal, FunctionOperator
+from lapwing.linalg.congruence import congruence, in_float64
+from lapwing.linalg.krylov import Krylov
+from lapwing.linalg.lanczos import apply_function, lanczos, spectral_interval
+from tests.linalg.cases import normal, spd, spectrum
+
+
+def function_of(matrix: Tensor, function) -> Tensor:
+    values, vectors = torch.linalg.eigh(matrix)
+    return vectors @ torch.diag(function(values)) @ vectors.mT
+
+
+def counted(matrix: Tensor) -> tuple[FunctionOperator, list[int]]:
+    columns: list[int] = []
+
+    def product(block: Tensor) -> Tensor:
+        columns.append(block.shape[1])
+        return matrix @ block
+
+    return FunctionOperator(product, product, (len(matrix), len(matrix)), matrix), columns
+
+
+@pytest.mark.parametrize("reorthogonalise", ["full", "none"])
+def test_the_recurrence_holds_and_its_basis_is_orthonormal(reorthogonalise) -> None:
+    matrix, start = spd(30, 1e4), normal(30, 3)
+    krylov = lanczos(Dense(matrix), start, 8, reorthogonalise=reorthogonalise)
+    full = lanczos(Dense(matrix), start, 8)
+    torch.testing.assert_close(krylov.alpha, full.alpha, rtol=1e-6, atol=0)
+    torch.testing.assert_close(krylov.length, torch.linalg.vector_norm(start, dim=0))
+    assert (krylov.basis is None) == (reorthogonalise == "none")
+    assert full.basis is not None
+    for column in range(3):
+        q = full.basis[column].mT
+        torch.testing.assert_close(q.mT @ q, torch.eye(8, dtype=torch.float64), atol=1e-14, rtol=0)
+        torch.testing.assert_close(q[:, 0] * full.length[column], start[:, column])
+        side = full.beta[column, :-1]
+        tridiagonal = full.alpha[column].diag() + side.diag(1) + side.diag(-1)
+        rest = matrix @ q - q @ tridiagonal
+        torch.testing.assert_close(rest[:, :-1], torch.zeros(30, 7).double(), atol=1e-13, rtol=0)
+        torch.testing.assert_close(torch.linalg.vector_norm(rest[:, -1]), full.beta[column, -1])
+
+
+def test_a_ritz_residual_is_that_of_its_pair() -> None:
+    matrix = spd(20, 1e3)
+    krylov = lanczos(Dense(matrix), normal(20), 6)
+    values, vectors = krylov.ritz
+    assert krylov.basis is not None
+    y = krylov.basis[0].mT @ vectors[0]
+    torch.testing.assert_close(
+        torch.linalg.vector_norm(matrix @ y - y * values[0], dim=0), krylov.ritz_residual[0], rtol=1e-8, atol=1e-14
+    )
+
+
+def test_the_quadrature_is_exact_for_polynomials_of_degree_below_twice_the_steps() -> None:
+    matrix, start = spd(15, 10.0), normal(15, 2)
+    krylov = lanczos(Dense(matrix), start, 3)
+    for degree in range(6):
+        exact = (start * (torch.linalg.matrix_power(matrix, degree) @ start)).sum(0)
+        torch.testing.assert_close(krylov.quadrature(lambda x, p=degree: x**p), exact)
+    exact = (start * (torch.linalg.matrix_power(matrix, 6) @ start)).sum(0)
+    assert (krylov.quadrature(lambda x: x**6) < exact * (1 - 1e-6)).all()
+
+
+def test_exhausted_starts_stop_by_themselves_and_the_others_go_on() -> None:
+    values = torch.cat([spectrum(9, 100.0), torch.full((3,), 7.0).double()])
+    start = normal(12, 3)
+    start[:, 1] = 0.0
+    start[:9, 2] = 0.0  # an eigenvector: its space has one dimension
+    operator, columns = counted(values.diag())
+    krylov = lanczos(operator, start, 12)
+    assert krylov.steps in (10, 11)  # ten distinct eigenvalues
+    assert len(columns) == krylov.steps
+    exact = (start.square() * values.log()[:, None]).sum(0)
+    torch.testing.assert_close(krylov.quadrature(torch.log), exact)
+    assert krylov.length[1] == 0
+    assert (krylov.beta[2] == 0).all()
+    assert krylov.ritz[0].min() >= values.min() - 1e-12
+    for reorthogonalise in ("full", "none"):
+        one = lanczos(Diagonal(torch.full((5,), 2.0)), torch.ones(5), 4, reorthogonalise=reorthogonalise)
+        assert (one.steps, one.alpha.tolist()) == (1, [[pytest.approx(2.0)]])
+
+
+def test_it_can_be_stopped_on_the_way() -> None:
+    seen: list[int] = []
+
+    def until(krylov: Krylov) -> bool:
+        seen.append(krylov.steps)
+        return krylov.steps >= 15
+
+    assert lanczos(Dense(spd(40, 1e4)), normal(40), 24, until=until).steps == 15
+    assert seen == [*range(1, 11), 11, 13, 15]
+    lanczos(Dense(spd(40, 1e4)), normal(40), 14, until=until)
+    assert seen[-2:] == [13, 14]
+
+
+def test_products_run_in_the_dtype_of_the_operator_and_iterates_in_float64() -> None:
+    matrix, start = spd(40, 1e3), normal(40)
+    single, double = lanczos(Dense(matrix.float()), start, 20), lanczos(Dense(matrix), start, 20)
+    assert single.alpha.dtype == torch.float64
+    assert single.basis is not None
+    q = single.basis[0]
+    torch.testing.assert_close(q @ q.mT, torch.eye(20).double(), atol=1e-14, rtol=0)
+    torch.testing.assert_close(single.ritz[0][:, -3:], double.ritz[0][:, -3:], rtol=1e-6, atol=0)
+    assert (in_float64(Dense(matrix.float())) @ start).dtype == torch.float64
+
+
+def test_a_congruence_is_its_dense_matrix() -> None:
+    matrix, w = spd(6, 10.0), normal(6, 4)
+    root = FunctionOperator(lambda e: w @ e, lambda v: w.mT @ v, (6, 4), w)
+    operator = congruence(Dense(matrix), root)
+    torch.testing.assert_close(operator.dense(), w.mT @ matrix @ w)
+    torch.testing.assert_close(operator.T.dense(), w.mT @ matrix @ w)
+    with pytest.raises(ShapeError, match="a root with 6 rows"):
+        congruence(Dense(matrix), root.T)
+
+
+@pytest.mark.parametrize("condition", [1.0, 1e2, 1e4, 1e6])
+@pytest.mark.parametrize("function", [torch.rsqrt, torch.sqrt, torch.log, torch.exp])
+def test_functions_of_a_matrix(condition: float, function) -> None:
+    matrix, b = spd(50, condition), normal(50, 2)
+    solution = apply_function(Dense(matrix), b, function, rtol=1e-10)
+    exact = function_of(matrix, function) @ b
+    error = torch.linalg.vector_norm(solution.value - exact, dim=0) / torch.linalg.vector_norm(exact, dim=0)
+    assert solution.converged
+    assert (error < 1e-9).all()
+    assert solution.matvecs == 2 * solution.iterations
+
+
+def test_a_function_that_ran_out_of_steps_says_how_far_it_got() -> None:
+    matrix, b = spd(200, 1e4), normal(200)
+    exact = function_of(matrix, torch.rsqrt) @ b
+    for steps in (1, 5, 40):
+        solution = apply_function(Dense(matrix), b, torch.rsqrt, steps=steps, rtol=1e-12)
+        error = torch.linalg.vector_norm(solution.value - exact) / torch.linalg.vector_norm(exact)
+        assert (solution.stopped, solution.iterations, solution.value.shape) == ("iterations", steps, b.shape)
+        assert 0.3 * error < solution.residual[0]
+
+
+def test_functions_of_zero_and_of_float32() -> None:
+    matrix, b = spd(20, 100.0), normal(20, 2)
+    b[:, 1] = 0.0
+    solution = apply_function(Dense(matrix.float()), b.float(), torch.sqrt)
+    assert solution.value.dtype == torch.float32
+    assert solution.residual[1] == 0
+    torch.testing.assert_close(solution.value.double(), function_of(matrix, torch.sqrt) @ b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("condition", [1.0, 1e2, 1e4])
+@pytest.mark.parametrize("d", [1, 2, 60, 500])
+def test_the_interval_holds_the_spectrum(condition: float, d: int, generator: torch.Generator) -> None:
+    values = spectrum(d, condition)
+    low, high = spectral_interval(Diagonal(values), generator=generator)
+    assert 0 < low < values.min() <= values.max() < high
+    assert low > values.min() / 2
+    assert high < 1.2 * values.max()
+
+
+def test_the_interval_moves_outward_while_the_small_end_has_not_converged(generator: torch.Generator) -> None:
+    values = torch.linspace(1.0, 1e4, 3000, dtype=torch.float64)
+    low, _ = spectral_interval(Diagonal(values), steps=50, generator=generator)
+    ritz = lanczos(Diagonal(values), normal(3000), 50).ritz[0].min()
+    assert 0 < low < ritz / 3
+
+
+def test_the_interval_of_a_preconditioned_operator(generator: torch.Generator) -> None:
+    matrix, other = spd(30, 1e3), spd(30, 1e2, seed=1)
+    exact = torch.linalg.eigvals(torch.linalg.solve(other, matrix)).real
+    low, high = spectral_interval(Dense(matrix), preconditioner=Dense(other), generator=generator)
+    assert exact.min() / 1.2 < low < exact.min()
+    assert exact.max() < high < 1.2 * exact.max()
+    low, high = spectral_interval(Dense(matrix), preconditioner=Dense(matrix), margin=1.01, generator=generator)
+    assert (low, high) == (pytest.approx(1 / 1.01), pytest.approx(1.01))
+
+
+def test_the_interval_of_indefinite_and_singular_operators(generator: torch.Generator) -> None:
+    values = torch.linspace(-2.0, 3.0, 40, dtype=torch.float64)
+    low, high = spectral_interval(Diagonal(values), generator=generator)
+    assert -2.5 < low < -2
+    assert 3 < high < 3.5
+    low, high = spectral_interval(Diagonal(torch.arange(4.0)), generator=generator)
+    assert -1e-5 < low < 1e-5
+    assert spectral_interval(Diagonal(torch.zeros(4)), generator=generator) == (0.0, 0.0)
+
+
+def test_bad_input() -> None:
+    operator, b = Dense(spd(4, 10.0)), normal(4)
+    wide = FunctionOperator(lambda v: v[:2], lambda u: u, (2, 4), b)
+    with pytest.raises(ShapeError, match=r"a symmetric operator \[d, d\]"):
+        lanczos(wide, b, 3)
+    with pytest.raises(ShapeError, match=r"a vector \[4\]"):
+        lanczos(operator, normal(5), 3)
+    with pytest.raises(ShapeError, match="at least one start"):
+        lanczos(operator, normal(4, 0), 3)
+    with pytest.raises(ConfigError, match="steps of at least 1"):
+        lanczos(operator, b, 0)
+    with pytest.raises(ConfigError, match="a positive rtol"):
+        apply_function(operator, b, torch.sqrt, rtol=0.0)
+    with pytest.raises(ConfigError, match="a margin above 1"):
+        spectral_interval(operator, margin=1.0)
+    with pytest.raises(UnsupportedError, match="float64"):
+        apply_function(operator, b.float(), torch.sqrt)
+    with pytest.raises(NumericalError, match="finite products"):
+        spectral_interval(Diagonal(torch.tensor([1.0, float("nan")])))
+    with pytest.raises(NumericalError, match=r"finite on the spectrum.*positive definite"):
+        apply_function(Diagonal(torch.tensor([-1.0, 1.0, 2.0])), torch.ones(3), torch.log)
