@@ -49,7 +49,7 @@ def log_determinant_upper(
         raise _impossible("tr A of at most the size times the largest eigenvalue", f"{trace:.6g}, {size * largest:.6g}")
     if square >= largest * trace and first > ROUNDING * trace:  # t <= 0
         raise _impossible("tr A² below the largest eigenvalue times tr A", f"{square:.6g}, {largest * trace:.6g}")
-    return _radau(first, size * largest.square() - 2 * largest * trace + square, size, largest)
+    return _radau(trace, square, size, largest)
 
 
 def log_determinant_lower(
@@ -74,11 +74,10 @@ def log_determinant_lower(
         tensor(2., dtype=torch.float64)
     """
     trace, square, smallest = _checked(trace, square, size, smallest)
-    first = size * smallest - trace
-    if first > ROUNDING * trace:
+    if size * smallest - trace > ROUNDING * trace:
         got = f"{trace:.6g}, {size * smallest:.6g}"
         raise _impossible("tr A of at least the size times the smallest eigenvalue", got)
-    return _radau(first, size * smallest.square() - 2 * smallest * trace + square, size, smallest)
+    return _radau(trace, square, size, smallest)
 
 
 def shifted_log_determinant_upper(
@@ -122,9 +121,7 @@ def shifted_log_determinant_upper(
     if largest is None:
         largest = torch.where(square > 0, square, 1.0).sqrt() * (square > 0)  # at 0 its gradient is 0
     top = torch.maximum(torch.as_tensor(largest, dtype=torch.float64, device=square.device), trace / rank)
-    square = torch.minimum(square, top * trace)
-    first, second = rank * top - trace, rank * top.square() - 2 * top * trace + square  # β I - Λ = λ_max I - G
-    return _radau(first, second, rank, top + shift) + (size - rank) * shift.log()
+    return _radau(trace, torch.minimum(square, top * trace), rank, top, shift) + (size - rank) * shift.log()
 
 
 def shifted_log_determinant_lower(
@@ -154,17 +151,25 @@ def shifted_log_determinant_lower(
         tensor(5.0000, dtype=torch.float64)
     """
     trace, square, shift = _semidefinite(trace, square, size, shift, size)
-    return _radau(-trace, square, size, shift)
+    return _radau(trace, square, size, torch.zeros_like(shift), shift)
 
 
-def _radau(first: Tensor, second: Tensor, size: int, node: Tensor) -> Float[Tensor, ""]:
-    """``n log β + (s₁ / β) log(1 - x) / x`` with ``x = s₂ / (β s₁)``; its limit ``n log β`` where ``s₁ = 0``."""
-    apart = first.abs() > torch.finfo(torch.float64).eps * size * node
-    steep = torch.maximum(second, first.square() / size) / torch.where(apart, node * first, 1.0)
-    x = torch.where(apart, steep, 0.0).clamp(max=1 - 1e-12)
-    small = x.abs() < 1e-8
-    safe = torch.where(small, 0.5, x)
-    return size * node.log() + first / node * torch.where(small, -1 - x / 2, torch.log1p(-safe) / safe)
+def _radau(trace: Tensor, square: Tensor, size: int, end: Tensor, shift: Tensor | float = 0.0) -> Float[Tensor, ""]:
+    """The rule for ``A + shift I``, from ``tr A``, ``tr A²`` and an end of the spectrum of ``A``.
+
+    With ``x < 0`` for a node below the spectrum, in ``(0, 1)`` above it, where ``1 - x = t / β`` is the better half of
+    the way as ``x`` nears 1; its limit is ``n log β`` where ``s₁ = 0``.
+    """
+    node, first = end + shift, size * end - trace
+    second = torch.maximum(size * end.square() - 2 * end * trace + square, first.square() / size)
+    apart = first.abs() > torch.finfo(torch.float64).eps * size * end
+    divisor = torch.where(apart, first, 1.0)
+    x = torch.where(apart, second / divisor / node, 0.0)
+    free = torch.where(apart, shift + (end * trace - square) / divisor, node).clamp(min=1e-12 * node)
+    small, large = x.abs() < 1e-8, x > 0.5
+    safe = torch.where(small | large, 0.25, x)
+    ratio = torch.where(large, (free / node).log() / torch.where(large, x, 1.0), torch.log1p(-safe) / safe)
+    return size * node.log() + first / node * torch.where(small, -1 - x / 2, ratio)
 
 
 def _semidefinite(
