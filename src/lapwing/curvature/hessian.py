@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import final
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import grad, jvp, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from lapwing.curvature.costs import Form, Work
+from lapwing.curvature.executors import Differentiated, Layered
 from lapwing.curvature.ggn import COLUMNS
-from lapwing.curvature.jacobian import BatchJacobian
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
+from lapwing.curvature.products import MEMORY, WORKING, Executor, Prepared, Store, total
+from lapwing.curvature.recording import (
+    Recorded,
+    gauss_newton,
+    gauss_newton_by_adjoints,
+    second_derivative,
+    second_derivative_by_adjoints,
+)
+from lapwing.curvature.sums import BUDGET
 from lapwing.data import Batch, Data
 from lapwing.errors import UnsupportedError
 from lapwing.likelihoods import Likelihood
@@ -23,24 +33,36 @@ from lapwing.linalg import Operator
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GGNProduct(Operator):
-    """``sum_n J_nᵀ B_n J_n`` touched through products alone: push, output Hessian, pull.
+    """``G = sum_n J_nᵀ B_n J_n`` touched through products alone.
+
+    Three forms of one product, chosen for each block of columns by ``costs.Work``: *layers* holds Sᵀ J of a chunk of
+    examples, layer by layer, and multiplies; *split* records the product as a graph once a shape of batch and repeats
+    only what depends on the column; *plain*, where recording fails, pushes and pulls every column through the network.
+
+    What does not depend on the columns is kept from product to product if it fits ``memory`` for all the data; then
+    the data are read once. It is that of one form at a time.
 
     Args:
         network: The network.
         survey: What is known of its layers.
         likelihood: The likelihood.
-        data: The data; read once a product.
+        data: The data; read once a product, or once in all.
+        memory: Bytes a product may occupy, what is kept included.
+        form: Form to use whatever the rule says; ``None`` leaves it to the rule.
 
     Cost:
-        That of a product with J and one with Jᵀ, batch by batch.
+        A column costs 4/3 of a gradient by the split, once prepared; see ``costs`` for all forms.
     """
 
     network: Network
     survey: Survey
     likelihood: Likelihood
     data: Data
+    memory: int = MEMORY
+    form: Form | None = None
+    _store: Store = field(default_factory=Store, init=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -56,40 +78,75 @@ class GGNProduct(Operator):
     def _like(self) -> Tensor:
         return self.network.like
 
+    def choose(self, columns: int) -> Form:
+        """The form of a product with a block of so many columns."""
+        if self.form is not None:
+            return self.form
+        room = (self.memory - self.memory // WORKING) / self._examples / self.network.like.element_size()
+        return self._work.choose(columns, room)
+
+    def prepare(self, columns: int = 1) -> None:
+        """Do now what the first product with so many columns would do before its first column."""
+        for _ in self._visit(columns):
+            pass
+
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        total = torch.zeros_like(block)
-        for batch in self.data:
-            part = BatchJacobian(self.network, self.survey, self.likelihood, batch.inputs)
-            f, y = canonical(self.likelihood, self.network(batch.inputs), batch)
-            hessian = self.likelihood.hessian(f, y).flatten(0, -3)
-            pushed = part.push(block)
-            curved = hessian @ pushed.view(len(hessian), -1, block.shape[1])
-            total += part.pull(curved.reshape(pushed.shape))
-        return total
+        return total(self._visit(block.shape[1]), block)
+
+    def _visit(self, columns: int) -> Iterator[Prepared]:
+        return self._store.visit(self._executors[self.choose(columns)], self.data, self.memory)
+
+    @cached_property
+    def _work(self) -> Work:
+        return Work.of(self.network, self.survey, self.data.first())
+
+    @cached_property
+    def _examples(self) -> int:
+        return sum(len(batch) for batch in self.data)
+
+    @cached_property
+    def _executors(self) -> dict[Form, Executor]:
+        work, itemsize = self._work, self.network.like.element_size()
+        plain = Differentiated(self.network, self.likelihood)
+        padded = (gauss_newton_by_adjoints,)
+        recipes = padded if self.network.padded else (gauss_newton, *padded)
+        working = min(BUDGET, self.memory // WORKING)
+        examples = self.survey.chunk(work.cotangents, itemsize, working, -(-work.kept[0] // work.cotangents))
+        return {
+            "layers": Layered(self.network, self.survey, self.likelihood, examples),
+            "split": Recorded(self.network, self.likelihood, recipes, work.chunk(itemsize, working), plain),
+            "plain": plain,
+        }
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class HessianProduct(Operator):
     """The exact Hessian of the negative log likelihood, touched through products alone (Pearlmutter 1994).
 
-    It is symmetric, and indefinite away from a minimum: not a precision by itself.
+    It is symmetric, and indefinite away from a minimum: not a precision by itself. Recorded and split as in
+    ``GGNProduct`` where that is possible.
 
     Args:
         network: The network.
         likelihood: The likelihood.
-        data: The data; read once a product.
+        data: The data; read once a product, or once in all.
+        memory: Bytes a product may occupy, what is kept included.
+        form: ``"plain"`` to differentiate for every column; ``None`` records where possible.
 
     Raises:
         UnsupportedError: If an operation of the network has no forward-mode derivative.
 
     Cost:
-        A forward-over-reverse pass a column: about two gradients.
+        A forward-over-reverse pass a column: about two gradients, less by what is kept.
     """
 
     network: Network
     likelihood: Likelihood
     data: Data
+    memory: int = MEMORY
+    form: Form | None = None
+    _store: Store = field(default_factory=Store, init=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -106,17 +163,51 @@ class HessianProduct(Operator):
         return self.network.like
 
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        total = torch.zeros_like(block)
-        for batch in self.data:
+        return total(self._store.visit(self._executor, self.data, self.memory), block)
 
-            def loss(weights: Tensor, batch: Batch = batch) -> Tensor:
-                outputs = self.network(batch.inputs, self.network.with_weights(weights))
-                f, y = canonical(self.likelihood, outputs, batch)
-                return self.likelihood.nll(f, y).sum()
+    @cached_property
+    def _executor(self) -> Executor:
+        plain = Pearlmutter(self.network, self.likelihood)
+        if self.form == "plain":
+            return plain
+        recipe = second_derivative_by_adjoints if self.network.padded else second_derivative
+        return Recorded(self.network, self.likelihood, (recipe,), WHOLE, plain)
 
+
+WHOLE = 2**62
+"""Examples to a chunk where batches stay whole."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pearlmutter(Executor):
+    """Forward over reverse through the network again for every column.
+
+    Args:
+        network: The network.
+        likelihood: The likelihood.
+    """
+
+    network: Network
+    likelihood: Likelihood
+    form = "plain"
+
+    def size(self, examples: int) -> int:
+        """Batches stay whole."""
+        return examples
+
+    def prepare(self, batch: Batch) -> Prepared:
+        """Nothing can be prepared."""
+
+        def loss(weights: Tensor) -> Tensor:
+            f = self.likelihood.canonical(self.network(batch.inputs, self.network.with_weights(weights)))
+            return self.likelihood.nll(f, self.likelihood.canonical_targets(f, batch.targets)).sum()
+
+        def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
             with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
-                total += self._product(grad(loss), block)
-        return total
+                return self._product(grad(loss), block)
+
+        return Prepared(product, None)
 
     def _product(self, gradient: Callable[[Tensor], Tensor], block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         """The derivative of a gradient in each direction of the block."""

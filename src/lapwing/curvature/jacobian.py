@@ -1,15 +1,15 @@
 """Products with the Jacobian of a data set: J @ V and Jᵀ @ U on blocks of columns, batch by batch.
 
 Two executors, chosen by a stated rule. *Columns* pushes each column through the network beside its forward pass, or
-pulls it back: about two forward passes a column. *Rows* makes the explicit Jacobian of a few examples from layer
-factors, c backward passes whatever the columns, and one matrix product. Rows is chosen where there are at least as many
-columns as outputs, and where the rows of an example fit the byte budget.
+pulls it back: about two forward passes a column. *Rows* makes the Jacobian of a few examples, layer by layer: c
+backward passes whatever the columns, and then one matrix product a layer (see ``parts``). Rows is chosen where there
+are at least as many columns as outputs and the rows of an example fit the byte budget, and where they are at hand from
+an earlier product.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import final
@@ -17,20 +17,19 @@ from typing import final
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jvp, vjp, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lapwing.curvature.dense import jacobian_rows
-from lapwing.curvature.ggn import COLUMNS, identity_cotangents
+from lapwing.curvature.columnwise import Columnwise
+from lapwing.curvature.costs import Work
+from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.layers import Pass, Survey
+from lapwing.curvature.layerwise import Layerwise
 from lapwing.curvature.network import Network
+from lapwing.curvature.products import MEMORY
 from lapwing.curvature.sums import BUDGET, raw
-from lapwing.data import Data, chunks, count
+from lapwing.data import Data, chunks, count, tensors
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Operator
 from lapwing.types import Inputs
-
-logger = logging.getLogger(__name__)
 
 
 @final
@@ -44,6 +43,7 @@ class BatchJacobian:
         likelihood: Says where the outputs' axes are.
         inputs: The n examples of the batch.
         budget: Bytes for explicit rows.
+        keep: Whether rows, once made, are kept for further products; else what one column needs of a forward pass is.
     """
 
     network: Network
@@ -51,61 +51,55 @@ class BatchJacobian:
     likelihood: Likelihood
     inputs: Inputs
     budget: int = BUDGET
+    keep: bool = False
+    _held: list[Layerwise] = field(default_factory=list, init=False, repr=False)
 
     def push(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "m k"]:
         """``J V``: a change of the outputs for each change of the weights."""
-        if self._by_rows(block.shape[1]):
-            return torch.cat([rows @ block for rows in self._rows()])
-        if not self.network.padded:
-            try:
-                return vmap(self._tangent, in_dims=1, out_dims=1, chunk_size=COLUMNS)(block)
-            except RuntimeError as reason:
-                logger.info("cannot push columns forward (%s): going through the adjoint of the adjoint", reason)
-        return torch.stack([self._bidual(column)[0] for column in block.unbind(1)], dim=1)
+        if not self._by_rows(block.shape[1]):
+            return self._columns.push(block)
+        return torch.cat([rows.push(block).flatten(0, 1) for rows in self._rows()])
 
     def pull(self, block: Float[Tensor, "m k"]) -> Float[Tensor, "d k"]:
         """``Jᵀ U``: a change of the weights for each change of the outputs."""
-        if self._by_rows(block.shape[1]):
-            pieces = self._rows()
-            start, total = 0, block.new_zeros(self.network.size, block.shape[1])
-            for rows in pieces:
-                total += rows.mT @ block[start : start + len(rows)]
-                start += len(rows)
-            return total
-        return torch.stack([self._pullback(column)[0] for column in block.unbind(1)], dim=1)
+        if not self._by_rows(block.shape[1]):
+            return self._columns.pull(block)
+        start, outputs = 0, self.survey.output.numel()
+        total = block.new_zeros(self.network.size, block.shape[1])
+        for rows in self._rows():
+            end = start + rows.examples * outputs
+            total += rows.pull(block[start:end].unflatten(0, (rows.examples, outputs)))
+            start = end
+        return total
 
-    def _function(self, weights: Float[Tensor, " d"]) -> Float[Tensor, " m"]:
-        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no forward mode and no second derivative
-            outputs = self.network(self.inputs, self.network.with_weights(weights))
-        return self.likelihood.canonical(outputs).flatten()
-
-    def _tangent(self, column: Float[Tensor, " d"]) -> Float[Tensor, " m"]:
-        return jvp(self._function, (self.network.weights,), (column,))[1]
+    @property
+    def _columns(self) -> Columnwise:
+        return Columnwise(self.network, self.likelihood, self.inputs) if self.keep else self._one_pass
 
     @cached_property
-    def _bidual(self) -> Callable[[Tensor], tuple[Tensor]]:
-        """``v -> J v`` as the adjoint of the linear map ``u -> Jᵀ u``: reverse mode alone."""
-        outputs = self._function(self.network.weights)
-        pull = lambda u: vjp(self._function, self.network.weights)[1](u)[0]  # noqa: E731
-        return vjp(pull, torch.zeros_like(outputs))[1]
-
-    @cached_property
-    def _pullback(self) -> Callable[[Tensor], tuple[Tensor]]:
-        return vjp(self._function, self.network.weights)[1]
+    def _one_pass(self) -> Columnwise:
+        return Columnwise(self.network, self.likelihood, self.inputs)
 
     def _by_rows(self, columns: int) -> bool:
         outputs = self.survey.output.numel()
         bytes_of_one = outputs * self.network.size * self.network.like.element_size()
-        return columns >= outputs and bytes_of_one <= self.budget
+        return bool(self._held) or (columns >= outputs and bytes_of_one <= self.budget)
 
-    def _rows(self) -> Iterator[Float[Tensor, "m d"]]:
+    def _rows(self) -> Iterator[Layerwise]:
+        if self._held:
+            yield from self._held
+            return
         outputs = self.survey.output.numel()
         size = self.survey.chunk(outputs, self.network.like.element_size(), self.budget, self.network.layout.size)
+        made: list[Layerwise] = []
         for _, part in chunks(self.inputs, min(size, count(self.inputs))):
             forward = Pass(self.network, self.survey, part)
             directions = torch.cat(list(identity_cotangents(self.likelihood.canonical(forward.outputs))))
-            factors = forward.factors(raw(self.likelihood, directions))
-            yield jacobian_rows(self.network, factors).flatten(0, 1)
+            rows = Layerwise.of(forward, raw(self.likelihood, directions))
+            if self.keep:
+                made.append(rows)
+            yield rows
+        self._held.extend(made)
 
 
 @final
@@ -119,11 +113,13 @@ class Jacobian(Operator):
         network: The network.
         survey: What is known of its layers.
         likelihood: Says where the outputs' axes are.
-        data: The data; read once a product.
-        budget: Bytes for explicit rows.
+        data: The data; read once a product, or once in all where everything is kept.
+        budget: Bytes for the explicit rows of a chunk.
+        memory: Bytes for what is kept between products: rows, if those of all the data fit.
 
     Cost:
-        A product with k columns: about two forward passes a column, or c backward passes where k is at least c.
+        A product with k columns: about two forward passes a column, or c backward passes where k is at least c; the
+        matrix products alone where rows are kept.
     """
 
     network: Network
@@ -131,6 +127,7 @@ class Jacobian(Operator):
     likelihood: Likelihood
     data: Data
     budget: int = BUDGET
+    memory: int = MEMORY
     examples: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -152,8 +149,27 @@ class Jacobian(Operator):
 
     def batches(self) -> Iterator[BatchJacobian]:
         """The Jacobian of each batch in turn."""
+        if self._kept is not None:
+            yield from self._kept
+            return
         for batch in self.data:
-            yield BatchJacobian(self.network, self.survey, self.likelihood, batch.inputs, self.budget)
+            yield self._part(batch.inputs)
+
+    def _part(self, inputs: Inputs, *, keep: bool = False) -> BatchJacobian:
+        return BatchJacobian(self.network, self.survey, self.likelihood, inputs, self.budget, keep)
+
+    @cached_property
+    def _kept(self) -> tuple[BatchJacobian, ...] | None:
+        """All batches, ready to keep their rows; ``None`` if those do not fit."""
+        work = Work.of(self.network, self.survey, self.data.first())
+        room = self.memory - work.kept[0] * self.network.like.element_size() * self.examples
+        found: list[BatchJacobian] = []
+        for batch in self.data if room >= 0 else ():
+            room -= sum(value.numel() * value.element_size() for value in tensors(batch.inputs))
+            if room < 0:
+                return None
+            found.append(self._part(batch.inputs, keep=True))
+        return tuple(found) if room >= 0 else None
 
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "m k"]:
         return torch.cat([part.push(block) for part in self.batches()])

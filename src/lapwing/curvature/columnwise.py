@@ -1,0 +1,76 @@
+"""Products with the Jacobian of a batch by plain automatic differentiation, one column after the other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import jvp, vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lapwing.curvature.ggn import COLUMNS
+from lapwing.curvature.network import Network
+from lapwing.likelihoods import Likelihood
+from lapwing.types import Inputs
+
+logger = logging.getLogger(__name__)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Columnwise:
+    """The Jacobian of one batch, each column through the network again; one forward pass is kept to pull back.
+
+    Args:
+        network: The network.
+        likelihood: Says where the outputs' axes are.
+        inputs: The n examples of the batch.
+    """
+
+    network: Network
+    likelihood: Likelihood
+    inputs: Inputs
+
+    @property
+    def outputs(self) -> Float[Tensor, "n *event c"]:
+        """Canonical outputs."""
+        return self._pullback[0].detach()
+
+    def push(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "m k"]:
+        """``J V``, each column beside a forward pass; where that has no derivative, as the adjoint of the adjoint."""
+        if not self.network.padded:
+            try:
+                return vmap(self._tangent, in_dims=1, out_dims=1, chunk_size=COLUMNS)(block)
+            except RuntimeError as reason:
+                logger.info("cannot push columns forward (%s): going through the adjoint of the adjoint", reason)
+        return torch.stack([self._bidual(column)[0].flatten() for column in block.unbind(1)], dim=1)
+
+    def pull(self, block: Float[Tensor, "m k"]) -> Float[Tensor, "d k"]:
+        """``Jᵀ U``: a backward pass a column."""
+        outputs, pull = self._pullback
+        return torch.stack([pull(column.view(outputs.shape))[0] for column in block.unbind(1)], dim=1)
+
+    def _function(self, weights: Float[Tensor, " d"]) -> Float[Tensor, "n *event c"]:
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no forward mode and no second derivative
+            outputs = self.network(self.inputs, self.network.with_weights(weights))
+        return self.likelihood.canonical(outputs)
+
+    def _tangent(self, column: Float[Tensor, " d"]) -> Float[Tensor, " m"]:
+        return jvp(self._function, (self.network.weights,), (column,))[1].flatten()
+
+    @cached_property
+    def _bidual(self) -> Callable[[Tensor], tuple[Tensor]]:
+        """``v -> J v`` as the adjoint of the linear map ``u -> Jᵀ u``: reverse mode alone."""
+        pull = lambda u: vjp(self._function, self.network.weights)[1](u)[0]  # noqa: E731
+        return vjp(pull, torch.zeros_like(self.outputs))[1]
+
+    @cached_property
+    def _pullback(self) -> tuple[Tensor, Callable[[Tensor], Any]]:
+        outputs, pull = vjp(self._function, self.network.weights)[:2]
+        return outputs, pull
