@@ -65,7 +65,7 @@ def digit_cnn(
 
 
 def mnist(folder: Path | str) -> Split:
-    """The MNIST subset of the data folder (as in the benchmarks), ``[n, 1, 28, 28]`` in [0, 1]: 14262 training images, 10000 to test."""
+    """The MNIST subset of the data folder, ``[n, 1, 28, 28]`` in [0, 1]: 14262 to train on, 10000 to test."""
     return _mnist(Path(folder))
 
 

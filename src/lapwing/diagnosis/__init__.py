@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lapwing.diagnosis.diagnose import Diagnosis, diagnose, diagnose_samples
-from lapwing.diagnosis.directions import Family
+from lapwing.diagnosis.directions import Family, directions_of
 from lapwing.diagnosis.statistics import Check
 
-__all__ = ["Check", "Diagnosis", "Family", "diagnose", "diagnose_samples"]
+__all__ = ["Check", "Diagnosis", "Family", "diagnose", "diagnose_samples", "directions_of"]

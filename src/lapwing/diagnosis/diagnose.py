@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.diagnosis import statistics
-from lapwing.diagnosis.directions import Family, families, inner, project
+from lapwing.diagnosis.directions import Family, directions_of, inner, project
 from lapwing.diagnosis.statistics import Check
 from lapwing.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
 from lapwing.linalg import Operator
@@ -149,7 +149,7 @@ def diagnose(
         UnsupportedError: If the posterior has no draws of the weights or no precision operator.
 
     Cost:
-        The draws; S products with Λ, and for each family the products of ``linalg.top_eigenpairs``. Memory 2 S d.
+        The draws; S products with Λ, and for each family the products of ``directions_of``. Memory 2 S d.
 
     Example:
         >>> import lapwing as lw
@@ -206,7 +206,7 @@ def diagnose_samples(
         raise NumericalError(
             "a positive definite precision", f"d² = {float(distances.min()):.3g}", "a larger prior precision"
         )
-    found = tuple(_families(precision, image, directions, generator))
+    found = _families(precision, image, directions, generator)
     size = precision.shape[0]
     checks = (statistics.radius(distances, size), statistics.mean(gram, size), statistics.pairs(gram, size))
     return Diagnosis(distances, size, sum((family.checks for family in found), checks), found, level)
@@ -243,9 +243,10 @@ def _families(
             if u.ndim != 2 or not u.shape[1]:
                 raise ShapeError(f"directions [{len(image)}, k] for {name!r}", f"{list(u.shape)}", "u[:, None] for one")
         given = {name: u.detach().to(image) for name, u in directions.items()}
-        return tuple(project(name, u, precision, image) for name, u in given.items())
-    if directions < 0:
+    elif directions < 0:
         raise ConfigError("a number of directions, not negative", f"directions={directions}", "directions=16")
-    if directions == 0:
-        return ()
-    return tuple(families(precision, image, min(directions, max(len(image) // 2, 1)), generator=generator))
+    elif directions == 0:
+        given = {}
+    else:
+        given = directions_of(precision, min(directions, max(len(image) // 2, 1)), generator=generator)
+    return tuple(project(name, u, precision, image) for name, u in given.items())

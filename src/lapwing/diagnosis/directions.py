@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -104,27 +103,35 @@ def project(
     return Family(name, z, curvature[kept], (defect / (curvature * squares.sqrt()))[kept])
 
 
-def families(
-    precision: Operator, image: Float[Tensor, "d s"], count: int, *, generator: torch.Generator | None
-) -> Iterator[Family]:
-    """Random, stiff and sloppy directions, ``count`` of each.
+def directions_of(
+    precision: Operator, count: int, *, generator: torch.Generator | None = None
+) -> dict[str, Float[Tensor, "d k"]]:
+    """Random, stiff and sloppy directions of a precision, ``count`` of each.
 
     Random directions weigh what they see by its curvature. The stiff ones are the top Ritz vectors of Λ. The sloppy
     ones are those of ``β I - Λ`` with β above the spectrum: where Λ is ill-conditioned they are the sloppiest that few
     products can find and not the bottom of the spectrum, as their curvature and residual tell.
+
+    Args:
+        precision: Λ.
+        count: Directions of each kind, at most d.
+        generator: Source of randomness.
+
+    Cost:
+        The products of two calls of ``top_eigenpairs``.
     """
     size = precision.shape[0]
     like = torch.empty(0, dtype=precision.dtype, device=precision.device)
-    yield project("random", probes.gaussian([size, count], like=like, generator=generator), precision, image)
+    random = probes.gaussian([size, count], like=like, generator=generator)
     stiff = top_eigenpairs(precision, count, rtol=RITZ, generator=generator)
-    yield project("stiff", stiff.vectors, precision, image)
     ceiling = 1.01 * float(stiff.values.max()) + float(stiff.residual.max())
 
     def flipped(block: Tensor) -> Tensor:
         return ceiling * block - precision @ block
 
     mirror = FunctionOperator(flipped, flipped, precision.shape, like)
-    yield project("sloppy", top_eigenpairs(mirror, count, rtol=RITZ, generator=generator).vectors, precision, image)
+    sloppy = top_eigenpairs(mirror, count, rtol=RITZ, generator=generator)
+    return {"random": random, "stiff": stiff.vectors.to(like), "sloppy": sloppy.vectors.to(like)}
 
 
 def inner(a: Float[Tensor, "d k"], b: Float[Tensor, "d s"]) -> Float[Tensor, "k s"]:

@@ -1,0 +1,109 @@
+"""Seconds and memory of products and solves against the number of weights (Brack 2023, section 5.1, table 1)."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Step, run_isolated
+from studies.full_laplace.costed import work
+from studies.full_laplace.setting import Setting
+from studies.report import Row, figure
+
+FORMS = {"quadratic": ("ggn", "hessian", "explicit"), "network": ("ggn", "hessian")}
+"""What is differentiated, and in which ways; see ``costed``."""
+
+OPERATIONS = {"build", "gradient", "product", "solve"}
+
+
+def rows(setting: Setting) -> Iterator[Row]:
+    """One row for each form, way, number of weights, operation and condition number.
+
+    Each form, way and number of weights runs in a process of its own, with a limit on its memory on the CPU; what
+    takes it down or takes too long ends up in its rows.
+    """
+    top = 9 if setting.device.startswith("cuda") else 7
+    sizes = (100, 1000) if setting.quick else tuple(10**k for k in range(1, top + 1))
+    for form, ways in FORMS.items():
+        for way in ways:
+            extra = (30_000,) if way == "explicit" and not setting.quick else ()
+            for size in sorted((*sizes, *extra)):
+                yield from measured(setting, form, way, size)
+
+
+def measured(setting: Setting, form: str, way: str, size: int) -> list[Row]:
+    """The rows of one process."""
+    quick = setting.quick
+    options: dict[str, Any] = {
+        "form": form,
+        "way": way,
+        "size": size,
+        "conditions": [1.0, 1e2] if quick else [1.0, 1e2, 1e4],
+        "runs": 2 if quick else 5,
+        "budget": 2.0 if quick else 60.0,
+        "explicit_gib": 1e-3 if quick else 100.0 if setting.device.startswith("cuda") else 8.0,
+        "device": setting.device,
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        notes = Path(scratch) / "notes.json"
+        steps = run_isolated(work, timeout=60.0 if quick else 300.0, notes=str(notes), **options)
+        told = json.loads(notes.read_text()) if notes.exists() else {}
+    head = {"study": "cost", "form": form, "way": way, "device": setting.device, "d": told.get("d", size)}
+    return [head | row for row in summarised(steps, told)]
+
+
+def summarised(steps: Sequence[Step], told: dict[str, Any]) -> list[Row]:
+    """Mean and standard deviation over the runs of each operation, warm-up left out; why there are none, if so.
+
+    Args:
+        steps: Named ``operation`` or ``operation at condition``, labelled by the run; a run labelled ``warm-up`` does
+            not count.
+        told: What the process wrote down about each name.
+    """
+    found: list[Row] = []
+    for name in dict.fromkeys(step.name for step in steps):
+        own = [step for step in steps if step.name == name]
+        timed = [step for step in own if step.seconds is not None and step.label != "warm-up"]
+        failed = [step for step in own if step.seconds is None]
+        seconds = [step.seconds for step in timed if step.seconds is not None]
+        operation, _, condition = name.partition(" at condition ")
+        found.append(
+            {
+                "operation": operation,
+                "condition": float(condition) if condition else None,
+                "seconds": statistics.mean(seconds) if seconds else None,
+                "seconds_std": statistics.stdev(seconds) if len(seconds) > 1 else None,
+                "runs": len(seconds),
+                "peak_mib": max((step.peak_mib for step in timed if step.peak_mib is not None), default=None),
+                **told.get(name, {}),
+                "failure": failed[0].note if failed else "",
+            }
+        )
+    return found
+
+
+def draw(found: Sequence[Row], path: Path) -> None:
+    """Seconds against weights: products on the left, solves on the right; a cross where a way fails."""
+    made = figure(11.0, 4.2, 2)
+    for panel, operation in zip(made.axes, ("product", "solve"), strict=True):
+        own = [row for row in found if row["operation"] == operation]
+        keys = dict.fromkeys((row["form"], row["way"], row["condition"]) for row in own)
+        for key in keys:
+            line = [row for row in own if (row["form"], row["way"], row["condition"]) == key and row["seconds"]]
+            words = [key[0], key[1]] + ([f"κ = {key[2]:g}"] if key[2] else [])
+            panel.errorbar(
+                [row["d"] for row in line],
+                [row["seconds"] for row in line],
+                [row["seconds_std"] or 0.0 for row in line],
+                marker="o",
+                markersize=3,
+                linewidth=1.2,
+                label=", ".join(words),
+            )
+        panel.set(xscale="log", yscale="log", xlabel="weights d", ylabel="seconds", title=operation)
+        panel.legend(frameon=False, fontsize=7)
+    made.savefig(path)

@@ -1,0 +1,140 @@
+"""Preconditioners compared: iterations, products, seconds and accuracy of draws by perturb-and-solve.
+
+All solve the same systems. Accuracy is ``|x - x*|_Λ / |x*|_Λ`` against a solution x* of residual 1e-9 in float64, the
+largest over the draws; the condition number of ``P⁻¹ Λ`` comes from an interval that errs outward.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+import lapwing as lw
+from lapwing.linalg import Operator
+from lapwing.linalg.cg import conjugate_gradients
+from lapwing.linalg.lanczos import spectral_interval
+from lapwing.posteriors.matrix_free import MatrixFreePosterior
+from lapwing.precondition import PivotedCholesky, Preconditioner, RankOne, Subsample, approximation
+from lapwing.results import Solution
+from studies.full_laplace.setting import ALPHA, Setting, generator, matrix_free, weights
+from studies.report import Row, attempt, figure
+
+IMAGES = 1000
+RTOL = 1e-4
+
+
+def recipes(rank: int, examples: int) -> dict[str, Preconditioner | None]:
+    """All there are, and some of them in two sizes.
+
+    Args:
+        rank: Of those with low rank.
+        examples: Of the sub-sampled ones.
+    """
+    return {
+        "none": None,
+        "rank-one gradient": RankOne(),
+        "diagonal": lw.Diagonal(),
+        "KFAC": lw.KFAC(),
+        f"sub-sampled GGN, {examples} images, scaled": Subsample(examples),
+        f"sub-sampled GGN, {examples} images": Subsample(examples, scaled=False),
+        f"sub-sampled GGN, {2 * examples} images, scaled": Subsample(2 * examples),
+        "single image, Woodbury": Subsample(1),
+        f"pivoted Cholesky, rank {rank}": PivotedCholesky(rank),
+        f"pivoted Cholesky, rank {rank}, random pivots": PivotedCholesky(rank, pivots="random"),
+        f"top eigenpairs, rank {rank}": lw.LowRank(rank),
+        f"top eigenpairs, rank {3 * rank}": lw.LowRank(3 * rank),
+    }
+
+
+def rows(setting: Setting) -> Iterator[Row]:
+    """One row a recipe."""
+    draws = 4 if setting.quick else 16
+    model, data = setting.network(), setting.head(40 if setting.quick else IMAGES)
+    posterior = matrix_free(model, data)
+    problem = posterior.problem
+    with torch.no_grad():
+        noise = problem.perturbation(draws, generator=generator())
+    reference = exactly(model, data, noise)
+    head = {"study": "preconditioners", "data": setting.name, "weights": weights(model), "images": len(data[1])}
+    head |= {"alpha": ALPHA, "draws": draws, "rtol": RTOL, "reference_residual": float(reference.residual.max())}
+    for name, recipe in (recipes(4, 2) if setting.quick else recipes(100, 50)).items():
+        yield head | {"preconditioner": name} | compared(posterior, recipe, noise, reference.value)
+
+
+def compared(
+    posterior: MatrixFreePosterior, recipe: Preconditioner | None, noise: Float[Tensor, "d s"], reference: Tensor
+) -> Row:
+    """What it takes to make one preconditioner, and what solving with it takes then."""
+    precision = posterior.precision_operator
+    start = time.perf_counter()
+    made, failure = attempt(lambda: None if recipe is None else approximation(posterior.problem, recipe))
+    preparing = time.perf_counter() - start
+    if failure:
+        return {"seconds_preparing": preparing, "failure": failure}
+    start = time.perf_counter()
+    options = {"rtol": RTOL, "max_iterations": 2000}
+    solution, failure = attempt(lambda: conjugate_gradients(precision, noise, preconditioner=made, **options))
+    seconds = time.perf_counter() - start
+    interval, why = attempt(lambda: spectral_interval(precision, preconditioner=made, generator=generator()))
+    row: Row = {
+        "seconds_preparing": preparing,
+        "seconds_solving": seconds,
+        "condition": None if interval is None else interval[1] / (ALPHA if recipe is None else interval[0]),
+        "failure": failure or why,
+    }
+    if solution is None:
+        return row
+    return row | {
+        "iterations": solution.iterations,
+        "matvecs": solution.matvecs,
+        "residual": float(solution.residual.max()),
+        "stopped": solution.stopped,
+        "error": error(precision, solution.value, reference),
+    }
+
+
+def exactly(model: nn.Module, data: tuple[Tensor, Tensor], noise: Float[Tensor, "d s"]) -> Solution:
+    """The reference solution, in float64, whatever the network's own precision."""
+    posterior = matrix_free(copy.deepcopy(model).double(), (data[0].double(), data[1]))
+    made = approximation(posterior.problem, lw.LowRank(min(300, len(noise) // 4)))
+    with torch.no_grad():
+        return conjugate_gradients(
+            posterior.precision_operator, noise.double(), rtol=1e-9, max_iterations=2000, preconditioner=made
+        )
+
+
+def error(precision: Operator, found: Float[Tensor, "d s"], reference: Float[Tensor, "d s"]) -> float:
+    """Largest relative error over the columns, in the norm of the precision: a length in posterior deviations."""
+    off = (found.double() - reference.double()).to(precision.dtype)
+    size = reference.to(precision.dtype)
+    squares = [(v.double() * (precision @ v).double()).sum(0) for v in (off, size)]
+    return float((squares[0].clamp_min(0) / squares[1]).sqrt().max())
+
+
+def draw(found: Sequence[Row], path: Path) -> None:
+    """Bars: seconds, preparation included, and iterations."""
+    own = [row for row in found if row.get("iterations") is not None]
+    names = [row["preconditioner"] for row in own]
+    made = figure(11.0, 0.6 + 0.4 * len(own), 2)
+    left, right = made.axes
+    left.barh(names, [row["seconds_solving"] for row in own], color="#0072B2", label="solving")
+    left.barh(
+        names,
+        [row["seconds_preparing"] for row in own],
+        left=[row["seconds_solving"] for row in own],
+        color="#E69F00",
+        label="preparing",
+    )
+    left.set(xlabel="seconds")
+    left.legend(frameon=False)
+    right.barh(names, [row["iterations"] for row in own], color="#999999")
+    right.set(xlabel=f"iterations to a residual of {RTOL:g}", yticks=[])
+    for panel in made.axes:
+        panel.invert_yaxis()
+    made.savefig(path)

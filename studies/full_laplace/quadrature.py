@@ -1,0 +1,174 @@
+"""Quadrature points against the quality and the cost of draws (Brack 2023, section 5.2, table 5.1).
+
+The source draws 200 samples of a digit CNN with 15 thousand weights at α = 0.1. Rows with ``solves`` "exact" have the
+error of the quadrature alone: in the eigenbasis of Λ a draw is ``r(λ) ε`` with ``r(λ) = Σ w / (λ + t)``, for which the
+eigenvalues suffice. Rows with "MINRES" are what a user gets, with and without a preconditioner, and what it costs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import lapwing as lw
+from lapwing.diagnosis import Diagnosis, diagnose_samples, directions_of
+from lapwing.linalg import Diagonal
+from lapwing.linalg.contour import inverse_root_rule
+from lapwing.linalg.lanczos import spectral_interval
+from lapwing.posteriors.matrix_free import MatrixFreePosterior
+from lapwing.precondition import Preconditioner, approximation
+from lapwing.solvers import Contour
+from studies.full_laplace.setting import ALPHA, Setting, generator, matrix_free, weights
+from studies.full_laplace.spectrum import EXACT, spectrum
+from studies.report import Row, attempt, figure
+
+IMAGES = 500
+"""Training images the curvature is summed over; the source does not say how many it used."""
+
+FAMILY = 16
+LEVEL = 0.01
+
+
+def rows(setting: Setting) -> Iterator[Row]:
+    """One row for each way to solve and each number of points."""
+    draws = 50 if setting.quick else 200
+    exact = (1, 3, 8) if setting.quick else tuple(range(1, 21))
+    tried = (1, 8) if setting.quick else (1, 2, 3, 4, 5, 6, 8, 10, 15, 20)
+    recipes = {"none": None, "low rank 200": lw.LowRank(8 if setting.quick else 200)}
+    model, data = setting.network(), setting.head(40 if setting.quick else IMAGES)
+    posterior = matrix_free(model, data)
+    head = {"study": "quadrature", "data": setting.name, "weights": weights(model), "images": len(data[1])}
+    head |= {"alpha": ALPHA, "draws": draws}
+    if len(data[1]) * 10 <= EXACT:
+        values = spectrum(model, data, whole=True)
+        precision = Diagonal(ALPHA + torch.nn.functional.pad(values, (0, weights(model) - len(values))))
+        for points in exact:
+            yield (
+                head | {"solves": "exact", "preconditioner": "none", "points": points} | ideal(precision, points, draws)
+            )
+    else:
+        yield head | {"solves": "exact", "failure": f"{len(data[1])} images make a Gram matrix beyond {EXACT} rows"}
+    directions = directions_of(posterior.precision_operator, FAMILY, generator=generator())
+    for name, recipe in recipes.items():
+        start = time.perf_counter()
+        interval = spectrum_within(posterior, recipe)
+        prepared = time.perf_counter() - start
+        for points in tried:
+            row = drawn(posterior, points, draws, recipe, interval, directions)
+            head |= {"preconditioner": name, "condition": interval[1] / interval[0], "seconds_preparing": prepared}
+            yield head | {"solves": "MINRES", "points": points} | row
+
+
+def ideal(precision: Diagonal, points: int, draws: int) -> Row:
+    """Draws with exact solves, diagnosed.
+
+    Args:
+        precision: Λ in its eigenbasis.
+        points: Q.
+        draws: Samples.
+    """
+    values = precision.values
+    rule = inverse_root_rule(float(values.min()), float(values.max()), points)
+    root = (rule.weights / (values[:, None] + rule.shifts)).sum(1)
+    noise = torch.randn(draws, len(values), dtype=torch.float64, generator=generator(1))
+    order = values.argsort(descending=True)
+    units = torch.eye(len(values), dtype=torch.float64)
+    directions = {"stiff": units[:, order[:FAMILY]], "sloppy": units[:, order[-FAMILY:]]}
+    start = time.perf_counter()
+    found = diagnose_samples(noise * root, torch.zeros_like(values), precision, directions=directions, level=LEVEL)
+    relative = float((root * values.sqrt() - 1).abs().max())
+    return judged(found) | {"root_error": relative, "seconds": time.perf_counter() - start, "failure": ""}
+
+
+def spectrum_within(posterior: MatrixFreePosterior, recipe: Preconditioner | None) -> tuple[float, float]:
+    """An interval around the spectrum of Λ, whose lower end is known, or of ``P⁻¹ Λ``; makes P."""
+    precision = posterior.precision_operator
+    if recipe is None:
+        return ALPHA, spectral_interval(precision, generator=generator())[1]
+    return spectral_interval(precision, preconditioner=approximation(posterior.problem, recipe), generator=generator())
+
+
+def drawn(
+    posterior: MatrixFreePosterior,
+    points: int,
+    draws: int,
+    recipe: Preconditioner | None,
+    interval: tuple[float, float],
+    directions: dict[str, Tensor],
+) -> Row:
+    """Draws by multi-shift MINRES, diagnosed.
+
+    Args:
+        posterior: Whose.
+        points: Q.
+        draws: Samples.
+        recipe: Preconditioner; made before the clock starts.
+        interval: Around the spectrum of ``P⁻¹ Λ``.
+        directions: To look along, the same for all rows.
+    """
+    root = Contour(points, rtol=1e-4, max_iterations=3000, preconditioner=recipe, interval=interval)
+    start = time.perf_counter()
+    solution, failure = attempt(lambda: root.draw(posterior.problem, posterior.solver, draws, generator=generator(1)))
+    seconds = time.perf_counter() - start
+    if solution is None:
+        return {"seconds": seconds, "failure": failure}
+    zeros = torch.zeros_like(posterior.network.weights)
+    found, failure = attempt(
+        lambda: diagnose_samples(
+            solution.value.mT, zeros, posterior.precision_operator, directions=directions, level=LEVEL
+        )
+    )
+    row: Row = {} if found is None else judged(found)
+    return row | {
+        "seconds": seconds,
+        "iterations": solution.iterations,
+        "matvecs": solution.matvecs,
+        "residual": float(solution.residual.max()),
+        "stopped": solution.stopped,
+        "failure": failure,
+    }
+
+
+def judged(found: Diagnosis) -> Row:
+    """What the tests say; of a family the p-value of its three tests together, by Bonferroni."""
+    families = {
+        f"{family.name}_p": min(1.0, 3 * min(check.p_value for check in family.checks)) for family in found.families
+    }
+    variances = {f"{family.name}_variance": family.variance for family in found.families}
+    return {
+        "ks_p": found["radius"].p_value,
+        **families,
+        "variance": float(found.distances.mean()) / found.dimension,
+        **variances,
+        "passed": found.passed,
+        "verdict": str(found),
+    }
+
+
+def draw(found: Sequence[Row], path: Path) -> None:
+    """P-values and seconds against points."""
+    made = figure(11.0, 4.0, 2)
+    left, right = made.axes
+    cases = dict.fromkeys((row["solves"], row["preconditioner"]) for row in found if "points" in row)
+    for solves, name in cases:
+        own = [row for row in found if (row["solves"], row.get("preconditioner")) == (solves, name) and "ks_p" in row]
+        label = f"{solves}, preconditioner {name}"
+        at = [row["points"] for row in own]
+        (line,) = left.plot(
+            at, [max(row["ks_p"], 1e-12) for row in own], marker="o", markersize=4, label=f"{label}, KS"
+        )
+        stiff = [max(row["stiff_p"], 1e-12) for row in own]
+        left.plot(at, stiff, marker="^", markersize=4, linestyle=":", color=line.get_color(), label=f"{label}, stiff")
+        if solves != "exact":
+            right.plot(at, [row["seconds"] for row in own], marker="o", markersize=4, label=label)
+    left.axhline(LEVEL, color="#999999", linestyle="--")
+    left.set(yscale="log", ylim=(5e-13, 2), xlabel="quadrature points", ylabel="p-value (not below 1e-12)")
+    right.set(xlabel="quadrature points", ylabel="seconds for all draws")
+    right.set_ylim(bottom=0)
+    for panel in made.axes:
+        panel.legend(frameon=False, fontsize=7)
+    made.savefig(path)

@@ -1,0 +1,71 @@
+"""What every study does with its rows: say why one has no numbers, write them as they come, draw a figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarks.measure import write_json
+
+T = TypeVar("T")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A row of a study as the benchmarks' report takes it."""
+
+    values: Row
+
+    def as_json(self) -> Row:
+        """The row; numbers that are not finite become ``null``, because JSON has none."""
+        return _plain(self.values)
+
+
+def collect(rows: Iterable[Row], path: Path) -> list[Row]:
+    """Write the report again after every row, so that an interrupted study loses one row at most.
+
+    Args:
+        rows: The rows as the study makes them.
+        path: JSON file: ``{"commit", "machine", "rows"}``.
+
+    Returns:
+        All rows.
+    """
+    found: list[Row] = []
+    for row in rows:
+        found.append(row)
+        write_json(path, [Finding(row) for row in found])  # type: ignore[arg-type]
+    return found
+
+
+def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
+    """What a piece of work returns, or why it did not: that it failed, and how, is a finding."""
+    try:
+        return work(), ""
+    except Exception as error:
+        words = str(error).strip().splitlines()
+        return None, f"{type(error).__name__}: {words[0] if words else 'no message'}"[:300]
+
+
+def figure(width: float, height: float, columns: int) -> Any:
+    """An empty figure with a row of axes, which pyplot does not know."""
+    from matplotlib.figure import Figure
+
+    made = Figure(figsize=(width, height), layout="constrained", dpi=150)
+    for panel in made.subplots(1, columns, squeeze=False)[0]:
+        panel.spines[["top", "right"]].set_visible(False)
+    return made
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

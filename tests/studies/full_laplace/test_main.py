@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from studies.full_laplace.__main__ import line, main
+
+
+def test_a_row_is_one_line_without_lists() -> None:
+    assert line({"a": 1, "b": 0.123456, "c": [1], "d": {"e": 1}, "f": "", "g": None, "h": "x"}) == "a 1, b 0.1235, h x"
+
+
+def test_an_unknown_study_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["nothing", "--json", "x.json"])
+    assert "spectrum" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["spectrum", "quadrature", "preconditioners", "mnist"])
+def test_each_study_runs_on_the_digits_and_draws(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    report, drawn = tmp_path / "report.json", tmp_path / "figure.png"
+    main([name, "--quick", "--json", str(report), "--figure", str(drawn)])
+    rows = json.loads(report.read_text())["rows"]
+    assert rows and all(row["study"] == name and row["data"] == "digits" for row in rows)
+    assert [row["failure"] for row in rows if row["failure"]] == []
+    assert drawn.stat().st_size > 1000

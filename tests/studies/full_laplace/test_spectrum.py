@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from studies.full_laplace.setting import ALPHA, Setting, matrix_free
+from studies.full_laplace.spectrum import effective_ranks, gap, spectrum, summary
+
+
+def test_the_spectrum_is_that_of_the_dense_curvature() -> None:
+    setting = Setting(quick=True)
+    model = setting.network(kernel=3).double()
+    data = (setting.split.x_train[:6].double(), setting.split.y_train[:6])
+    values = spectrum(model, data, whole=True)
+    dense = matrix_free(model, data).precision_operator.dense()
+    expected = torch.linalg.eigvalsh(dense).flip(0) - ALPHA
+    assert len(values) == 60
+    torch.testing.assert_close(values, expected[:60].clamp_min(0), atol=1e-9, rtol=1e-9)
+
+
+def test_effective_ranks_of_known_spectra() -> None:
+    flat = effective_ranks(torch.full((7,), 3.0, dtype=torch.float64), alpha=1.0)
+    assert flat["entropy"] == pytest.approx(7) and flat["participation"] == pytest.approx(7)
+    assert flat["dimension"] == pytest.approx(7 * 0.75)
+    steep = effective_ranks(torch.tensor([3.0, 1.0, 0.0], dtype=torch.float64), alpha=1.0)
+    assert steep["entropy"] == pytest.approx(math.exp(-0.75 * math.log(0.75) - 0.25 * math.log(0.25)))
+    assert steep["participation"] == pytest.approx(16 / 10)
+    assert steep["dimension"] == pytest.approx(0.75 + 0.5)
+
+
+def test_the_gap_is_where_the_largest_drop_is() -> None:
+    assert gap(torch.tensor([50.0, 40.0, 30.0, 2.0, 1.0, 0.5])) == 3
+    assert gap(torch.tensor([5.0, 4.0, 3.0, 1e-12])) == 2, "drops to rounding do not count"
+    assert gap(torch.tensor([5.0])) == 1
+    assert gap(torch.tensor([8.0, 7.0, 6.0, 0.1]), within=2) == 2
+
+
+def test_what_needs_the_whole_spectrum_is_left_out_without_it() -> None:
+    values = torch.tensor([100.0, 50.0, 5.0, 1.0])
+    part = summary(values, whole=False)
+    assert part["above_alpha"] is None and set(part["effective_rank"]) == {"gap"}
+    whole = summary(values, whole=True)
+    assert whole["above_alpha"] == 4 and whole["above_a_tenth_of_the_largest"] == 2
+    assert whole["condition"] == pytest.approx(1 + 100 / ALPHA)

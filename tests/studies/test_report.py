@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from studies.report import Finding, Row, attempt, collect, figure
+
+
+def test_rows_survive_an_interruption(tmp_path: Path) -> None:
+    def rows() -> Iterator[Row]:
+        yield {"name": "one", "seconds": 1.0}
+        raise KeyboardInterrupt
+
+    path = tmp_path / "below" / "report.json"
+    with pytest.raises(KeyboardInterrupt):
+        collect(rows(), path)
+    report = json.loads(path.read_text())
+    assert set(report) == {"commit", "machine", "rows"}
+    assert report["rows"] == [{"name": "one", "seconds": 1.0}]
+
+
+def test_numbers_that_are_not_finite_become_null() -> None:
+    row = {"a": float("nan"), "b": [1.0, float("inf")], "c": {"d": -float("inf"), "e": 2}, "f": "nan"}
+    assert Finding(row).as_json() == {"a": None, "b": [1.0, None], "c": {"d": None, "e": 2}, "f": "nan"}
+
+
+def test_a_failure_is_its_first_line() -> None:
+    def fail() -> None:
+        raise ValueError("wrong shape\nand a story")
+
+    assert attempt(fail) == (None, "ValueError: wrong shape")
+    assert attempt(lambda: 3) == (3, "")
+
+
+def test_a_failure_does_not_hide_an_interruption() -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        attempt(stop)
+
+
+def test_a_figure_has_its_panels() -> None:
+    pytest.importorskip("matplotlib")
+    assert len(figure(6, 3, 2).axes) == 2
