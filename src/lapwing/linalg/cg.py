@@ -1,0 +1,200 @@
+"""Conjugate gradients for many right-hand sides in one Krylov space."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.errors import NumericalError, ShapeError
+from lapwing.linalg.congruence import in_float64
+from lapwing.linalg.eigenbasis import finite, rounding_of
+from lapwing.linalg.operator import Operator, check_operand
+from lapwing.linalg.structured import Structured
+from lapwing.linalg.system import check_system, lengths, precondition
+from lapwing.results import Solution, Stopped
+
+Callback: TypeAlias = Callable[[int, float], bool | None]
+"""Called after each step with its number and the largest relative residual; True ends the iteration."""
+
+EPS = torch.finfo(torch.float64).eps
+
+
+def conjugate_gradients(
+    operator: Operator,
+    b: Float[Tensor, "d *k"],
+    *,
+    rtol: float = 1e-6,
+    max_iterations: int = 1000,
+    preconditioner: Structured | None = None,
+    initial: Float[Tensor, "d *k"] | None = None,
+    callback: Callback | None = None,
+) -> Solution:
+    """Solve ``A x = b`` for a symmetric positive definite ``A`` by breakdown-free block conjugate gradients.
+
+    All columns share one Krylov space. With ``P`` an orthonormal basis of the search space and ``Q = A P``, a step is
+
+        α = (PᵀQ)⁻¹ PᵀR,   X ← X + P α,   R ← R − Q α,   Z = M⁻¹R,   β = −(PᵀQ)⁻¹ QᵀZ,   P ← orth(Z + P β)
+
+    (Ji & Li 2017, algorithm 2.2), so that ``k`` columns need far fewer steps than ``k`` systems. Columns that are
+    linear combinations of others cost no products. A column that meets ``rtol`` is frozen, but its residual goes on
+    to steer the search: without it the directions would no longer be conjugate to the earlier ones, and the columns
+    that are left would need more products than it saves. The true residual is computed at the end; where rounding
+    has carried it away from the recurrence's, the iteration starts again from the value reached, as long as that
+    halves it.
+
+    Args:
+        operator: ``A``, ``[d, d]``.
+        b: Right-hand sides, ``[d]`` or ``[d, k]``, in the operator's dtype.
+        rtol: A column has converged when ``|b - A x| <= rtol |b|``.
+        max_iterations: Steps allowed; without a smaller residual in the worst column over a quarter of them (at
+            least 50) the iteration has stagnated.
+        preconditioner: ``M``, near ``A`` and cheap to solve with.
+        initial: Where to start, shaped as ``b``; 0 unless given.
+        callback: Called after each step with its number and the largest relative residual; True ends the iteration.
+
+    Returns:
+        The value, shaped as ``b`` and in the operator's dtype. "converged" only if the true residual of every column
+        is within ``rtol``; "stagnated" where rounding keeps it above, in float32 often near ``1e-7`` times the
+        condition number; "breakdown" where ``A`` is singular to rounding along a search direction.
+
+    Raises:
+        ShapeError: ``A``, ``b``, ``initial`` and the preconditioner do not fit together, or ``b`` has no column.
+        UnsupportedError: ``b`` or ``initial`` has another dtype than ``A``.
+        ConfigError: An option makes no sense.
+        NumericalError: ``A`` is not positive definite, or a number is not finite.
+
+    Cost:
+        A step: one product and one preconditioner solve with at most ``k`` columns, and about ``16 d k²`` operations in
+        float64; one product more at the end, and one at the start if ``initial`` is given. Memory: eight float64
+        blocks ``[d, k]``, nothing ``d x d``. No gradient flows through.
+
+    Example:
+        >>> from lapwing.linalg import Diagonal
+        >>> a = Diagonal(torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64))
+        >>> solution = conjugate_gradients(a, torch.ones(3, dtype=torch.float64))
+        >>> solution.value.tolist(), solution.stopped
+        ([1.0, 0.5, 0.25], 'converged')
+
+    Source: H. Ji and Y. Li, A breakdown-free block conjugate gradient method, BIT Numerical Mathematics 57, 2017.
+    """
+    block = check_system(operator, b, rtol=rtol, max_iterations=max_iterations, preconditioner=preconditioner)
+    size = lengths(block)
+    size = torch.where(size > 0, size, 1.0)
+    matvecs, a = 0, in_float64(operator)
+
+    def product(columns: Tensor) -> Tensor:
+        nonlocal matvecs
+        matvecs += columns.shape[1]
+        return a @ columns
+
+    x, rest = torch.zeros_like(block), block
+    if initial is not None:
+        x = _start(operator, b, initial)
+        rest = block - product(x)
+    steps, reached = 0, math.inf
+    while True:
+        recurrence = _recurrence(product, preconditioner, x, rest, rtol * size, rounding_of(operator.dtype))
+        steps, stopped = _run(recurrence, steps, max_iterations, callback)
+        rest = block - product(x)
+        residual = lengths(rest) / size
+        before, reached = reached, residual.max().item()
+        if reached <= rtol:
+            stopped = "converged"
+        elif stopped == "converged" and reached <= before / 2 and steps < max_iterations:
+            continue
+        elif stopped == "converged":
+            stopped = "iterations" if steps == max_iterations else "stagnated"
+        return Solution(x.to(operator.dtype).reshape(b.shape), residual, steps, matvecs, stopped)
+
+
+def _start(operator: Operator, b: Tensor, initial: Tensor) -> Float[Tensor, "d k"]:
+    """A copy of the first value, as float64 columns."""
+    if check_operand(operator, initial, len(b)).shape != b.shape:
+        raise ShapeError(f"initial shaped as b, {list(b.shape)}", f"{list(initial.shape)}", "the value of a solve of b")
+    return finite(initial.detach()).to(torch.float64, copy=True).reshape(len(b), -1)
+
+
+def _run(
+    recurrence: Iterator[float], steps: int, max_iterations: int, callback: Callback | None
+) -> tuple[int, Stopped]:
+    """Step until the recurrence ends by itself or one of the rules ends it; ``steps`` were taken before."""
+    patience = max(50, max_iterations // 4)
+    best, since, ratio = math.inf, steps, 0.0
+    for ratio in recurrence:
+        steps += 1
+        stop = callback is not None and bool(callback(steps, ratio))
+        if ratio > 1 and (stop or steps == max_iterations):
+            return steps, "iterations"
+        if ratio < best:
+            best, since = ratio, steps
+        elif steps - since == patience:
+            return steps, "stagnated"
+    return steps, "converged" if ratio <= 1 else "breakdown"
+
+
+def _recurrence(
+    product: Callable[[Tensor], Tensor],
+    preconditioner: Structured | None,
+    x: Float[Tensor, "d k"],
+    r: Float[Tensor, "d k"],
+    goal: Float[Tensor, "k"],
+    rounding: float,
+) -> Iterator[float]:
+    """Algorithm 2.2 on the columns above their goal, ``x`` overwritten: yields the largest residual over its goal.
+
+    Ends where all are within it, or where the curvature ``PᵀAP`` is singular.
+    """
+    entered = lengths(r) > goal
+    r, goal = r[:, entered], goal[entered]
+    ratio, largest = torch.full_like(goal, math.inf), 0.0
+    p = q = r[:, :0]
+    factor: Tensor | None = goal.new_empty(0, 0)
+    while bool((ratio > 1).any()):
+        z = precondition(preconditioner, r)
+        p = _orthonormal(torch.addmm(z, p, torch.cholesky_solve(q.mT @ z, factor), alpha=-1))
+        q = product(p)
+        curvature = finite(p.mT @ q)
+        largest = max(largest, curvature.diagonal().max().item())
+        factor = _cholesky(curvature, rounding * largest)
+        if factor is None:
+            return
+        alpha = torch.cholesky_solve(p.mT @ r, factor)
+        moves = x.new_zeros(len(alpha), x.shape[1])
+        moves[:, entered] = alpha * (ratio > 1)
+        x.addmm_(p, moves)
+        r.addmm_(q, alpha, alpha=-1)
+        ratio = torch.where(ratio > 1, lengths(r) / goal, ratio)
+        yield ratio.max().item()
+
+
+def _orthonormal(block: Float[Tensor, "d k"]) -> Float[Tensor, "d r"]:
+    """A basis of the span of the columns, in which a short column counts as much as a long one.
+
+    Directions are dropped only where they are rounding. Every other one, however weak, carries part of the conjugacy:
+    to drop those below 1e-7 multiplies the steps by ten and more.
+    """
+    basis, upper = torch.linalg.qr(block)
+    size = lengths(finite(upper))
+    directions, weights, _ = torch.linalg.svd(upper / torch.where(size > 0, size, 1.0), full_matrices=False)
+    kept = weights > 10 * EPS * block.shape[1] * weights[0]
+    return basis if bool(kept.all()) else basis @ directions[:, kept]
+
+
+def _cholesky(curvature: Float[Tensor, "r r"], rounding: float) -> Float[Tensor, "r r"] | None:
+    """The Cholesky factor of ``PᵀAP``; None where it is singular to rounding."""
+    factor, info = torch.linalg.cholesky_ex((curvature + curvature.mT) / 2)
+    if info.item() == 0:
+        return factor
+    lowest = torch.linalg.eigvalsh(curvature)[0].item()
+    if lowest < -rounding or rounding <= 0:
+        raise NumericalError(
+            "a positive definite operator",
+            f"curvature pᵀAp = {lowest:.3g} along a search direction p of length 1",
+            "a larger prior precision; GGN in place of Hessian; shifted_minres for indefinite operators",
+        )
+    return None
