@@ -36,8 +36,10 @@ def _shown(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def line(row: Row) -> str:
-    """A row as one line of text, long lists left out."""
-    shown = {key: value for key, value in row.items() if not isinstance(value, list | dict) and value not in ("", None)}
+    """A row as one line of text; lists, sentences and what is empty left out."""
+    hidden = ("study", "data", "verdict")
+    facts = {key: value for key, value in row.items() if key not in hidden and not isinstance(value, list | dict)}
+    shown = {key: value for key, value in facts.items() if value not in ("", None)}
     words = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in shown.items()]
     return ", ".join(words)
 

@@ -164,7 +164,7 @@ class InChunks:
         """All predictions, as one."""
         parts = [self.inner.predict(part) for part in x.split(CHUNK)]
         probs = torch.cat([part.probs for part in parts if isinstance(part, Classification)])
-        return Classification(Moments.certain(probs.log()), probs)
+        return Classification(Moments.certain(probs.clamp_min(1e-30).log()), probs)
 
 
 def uncertainty(predictor: Predictor, x: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 The source draws 200 samples of a digit CNN with 15 thousand weights at α = 0.1. Rows with ``solves`` "exact" have the
 error of the quadrature alone: in the eigenbasis of Λ a draw is ``r(λ) ε`` with ``r(λ) = Σ w / (λ + t)``, for which the
-eigenvalues suffice. Rows with "MINRES" are what a user gets, with and without a preconditioner, and what it costs.
+eigenvalues suffice. The others are what a user gets and what it costs: "MINRES" is the source's solver, "CG" the one
+of ``lapwing.Contour``, each with and without a preconditioner where that is affordable.
 """
 
 from __future__ import annotations
@@ -10,18 +11,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 import lapwing as lw
 from lapwing.diagnosis import Diagnosis, diagnose_samples, directions_of
 from lapwing.linalg import Diagonal
-from lapwing.linalg.contour import inverse_root_rule
+from lapwing.linalg.contour import contour_inverse_root, inverse_root_rule
 from lapwing.linalg.lanczos import spectral_interval
+from lapwing.linalg.minres import shifted_minres
+from lapwing.linalg.shifted_cg import shifted_conjugate_gradients
+from lapwing.linalg.shifts import ShiftedSolver
 from lapwing.posteriors.matrix_free import MatrixFreePosterior
 from lapwing.precondition import Preconditioner, approximation
-from lapwing.solvers import Contour
+from lapwing.probes import gaussian
 from studies.full_laplace.setting import ALPHA, Setting, generator, matrix_free, weights
 from studies.full_laplace.spectrum import EXACT, spectrum
 from studies.report import Row, attempt, figure
@@ -31,14 +37,14 @@ IMAGES = 500
 
 FAMILY = 16
 LEVEL = 0.01
+RTOL = 1e-4
+SOLVERS: dict[str, ShiftedSolver] = {"MINRES": shifted_minres, "CG": shifted_conjugate_gradients}
 
 
 def rows(setting: Setting) -> Iterator[Row]:
     """One row for each way to solve and each number of points."""
     draws = 50 if setting.quick else 200
     exact = (1, 3, 8) if setting.quick else tuple(range(1, 21))
-    tried = (1, 8) if setting.quick else (1, 2, 3, 4, 5, 6, 8, 10, 15, 20)
-    recipes = {"none": None, "low rank 200": lw.LowRank(8 if setting.quick else 200)}
     model, data = setting.network(), setting.head(40 if setting.quick else IMAGES)
     posterior = matrix_free(model, data)
     head = {"study": "quadrature", "data": setting.name, "weights": weights(model), "images": len(data[1])}
@@ -47,20 +53,32 @@ def rows(setting: Setting) -> Iterator[Row]:
         values = spectrum(model, data, whole=True)
         precision = Diagonal(ALPHA + torch.nn.functional.pad(values, (0, weights(model) - len(values))))
         for points in exact:
-            yield (
-                head | {"solves": "exact", "preconditioner": "none", "points": points} | ideal(precision, points, draws)
-            )
+            own = head | {"solves": "exact", "preconditioner": "none", "points": points}
+            yield own | ideal(precision, points, draws)
     else:
         yield head | {"solves": "exact", "failure": f"{len(data[1])} images make a Gram matrix beyond {EXACT} rows"}
     directions = directions_of(posterior.precision_operator, FAMILY, generator=generator())
-    for name, recipe in recipes.items():
+    for recipe, cases in plan(setting.quick):
         start = time.perf_counter()
-        interval = spectrum_within(posterior, recipe)
-        prepared = time.perf_counter() - start
-        for points in tried:
-            row = drawn(posterior, points, draws, recipe, interval, directions)
-            head |= {"preconditioner": name, "condition": interval[1] / interval[0], "seconds_preparing": prepared}
-            yield head | {"solves": "MINRES", "points": points} | row
+        interval, failure = attempt(lambda by=recipe: spectrum_within(posterior, by))
+        own = head | {"preconditioner": "none" if recipe is None else str(recipe)}
+        own |= {"seconds_preparing": time.perf_counter() - start}
+        if interval is None:
+            yield own | {"failure": failure}
+            continue
+        own |= {"condition": interval[1] / interval[0]}
+        for solver, tried in cases.items():
+            for points in tried:
+                row = drawn(posterior, points, draws, recipe, SOLVERS[solver], interval, directions)
+                yield own | {"solves": solver, "points": points} | row
+
+
+def plan(quick: bool) -> list[tuple[Preconditioner | None, dict[str, tuple[int, ...]]]]:
+    """Preconditioners, and for each the solvers and their points; few points where an iteration is all there is."""
+    if quick:
+        return [(None, {"MINRES": (1,), "CG": (8,)}), (lw.LowRank(16), {"MINRES": (8,), "CG": (1, 8)})]
+    most = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20)
+    return [(lw.LowRank(300), {"CG": most, "MINRES": most}), (None, {"CG": (3, 5, 10, 20), "MINRES": (3, 5, 10, 20)})]
 
 
 def ideal(precision: Diagonal, points: int, draws: int) -> Row:
@@ -76,12 +94,16 @@ def ideal(precision: Diagonal, points: int, draws: int) -> Row:
     root = (rule.weights / (values[:, None] + rule.shifts)).sum(1)
     noise = torch.randn(draws, len(values), dtype=torch.float64, generator=generator(1))
     order = values.argsort(descending=True)
-    units = torch.eye(len(values), dtype=torch.float64)
-    directions = {"stiff": units[:, order[:FAMILY]], "sloppy": units[:, order[-FAMILY:]]}
+    directions = {"stiff": units(order[:FAMILY], len(values)), "sloppy": units(order[-FAMILY:], len(values))}
     start = time.perf_counter()
     found = diagnose_samples(noise * root, torch.zeros_like(values), precision, directions=directions, level=LEVEL)
     relative = float((root * values.sqrt() - 1).abs().max())
     return judged(found) | {"root_error": relative, "seconds": time.perf_counter() - start, "failure": ""}
+
+
+def units(entries: Int[Tensor, " k"], size: int) -> Float[Tensor, "d k"]:
+    """Unit vectors."""
+    return torch.nn.functional.one_hot(entries, size).double().mT
 
 
 def spectrum_within(posterior: MatrixFreePosterior, recipe: Preconditioner | None) -> tuple[float, float]:
@@ -97,22 +119,28 @@ def drawn(
     points: int,
     draws: int,
     recipe: Preconditioner | None,
+    solver: ShiftedSolver,
     interval: tuple[float, float],
     directions: dict[str, Tensor],
 ) -> Row:
-    """Draws by multi-shift MINRES, diagnosed.
+    """Draws by the contour integral, diagnosed.
 
     Args:
         posterior: Whose.
         points: Q.
         draws: Samples.
         recipe: Preconditioner; made before the clock starts.
+        solver: Of the shifted systems.
         interval: Around the spectrum of ``P⁻¹ Λ``.
         directions: To look along, the same for all rows.
     """
-    root = Contour(points, rtol=1e-4, max_iterations=3000, preconditioner=recipe, interval=interval)
+    prepared = None if recipe is None else approximation(posterior.problem, recipe)
+    size = posterior.network.size if prepared is None else prepared.root().shape[1]
+    noise = gaussian((size, draws), like=posterior.network.like, generator=generator(1))
+    options: dict[str, Any] = {"points": points, "interval": interval, "preconditioner": prepared, "solver": solver}
+    options |= {"rtol": RTOL, "max_iterations": 3000}
     start = time.perf_counter()
-    solution, failure = attempt(lambda: root.draw(posterior.problem, posterior.solver, draws, generator=generator(1)))
+    solution, failure = attempt(lambda: contour_inverse_root(posterior.precision_operator, noise, **options))
     seconds = time.perf_counter() - start
     if solution is None:
         return {"seconds": seconds, "failure": failure}
