@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from typing import Protocol, final
+from collections.abc import Callable
+from typing import TypeAlias, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,23 +20,8 @@ from lapwing.results import Solution, Stopped
 
 EPS = torch.finfo(torch.float64).eps
 
-
-class ShiftedSolver(Protocol):
-    """The signature of ``shifted_conjugate_gradients`` and ``shifted_minres``."""
-
-    def __call__(
-        self,
-        operator: Operator,
-        b: Float[Tensor, "d *k"],
-        shifts: Float[Tensor, "q"],
-        *,
-        rtol: float = 1e-6,
-        max_iterations: int = 1000,
-        preconditioner: Structured | None = None,
-        weights: Float[Tensor, "q"] | None = None,
-    ) -> Solution:
-        """Solve ``(A + t_q P) c_q = b`` for every shift."""
-        ...
+ShiftedSolver: TypeAlias = Callable[..., Solution]
+"""``shifted_conjugate_gradients`` or ``shifted_minres``."""
 
 
 @final
