@@ -54,19 +54,20 @@ class Krylov:
         basis = None if self.basis is None else self.basis[:, :steps]
         return Krylov(self.alpha[:, :steps], self.beta[:, :steps], self.length, basis)
 
-    @property
+    @cached_property
     def earlier(self) -> Krylov:
         """The recurrence after two thirds of its steps: what it has to agree with to have converged."""
         return self.first(max(1, 2 * self.steps // 3))
 
     @cached_property
     def ritz(self) -> tuple[Float[Tensor, "k j"], Float[Tensor, "k j j"]]:
-        """Eigenvalues, ascending, and eigenvectors (in columns) of ``T``."""
+        """Eigenvalues, ascending, and eigenvectors (in columns) of ``T``; found on the CPU: they are small."""
         side = self.beta[:, :-1]
         tridiagonal = self.alpha.diag_embed() + side.diag_embed(1) + side.diag_embed(-1)
         if not bool(tridiagonal.isfinite().all()):
             raise NumericalError("finite products", "NaN or infinity", "finite weights, data and probes")
-        return torch.linalg.eigh(tridiagonal)
+        values, vectors = torch.linalg.eigh(tridiagonal.cpu())
+        return values.to(self.alpha.device), vectors.to(self.alpha.device)
 
     @property
     def ritz_residual(self) -> Float[Tensor, "k j"]:
