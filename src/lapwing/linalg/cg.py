@@ -124,7 +124,7 @@ def _run(
 ) -> tuple[int, Stopped]:
     """Step until the recurrence ends by itself or one of the rules ends it; ``steps`` were taken before."""
     patience = max(50, max_iterations // 4)
-    best, since, ratio = math.inf, steps, 0.0
+    best, since, ratio = math.inf, steps, math.inf
     for ratio in recurrence:
         steps += 1
         stop = callback is not None and bool(callback(steps, ratio * rtol))

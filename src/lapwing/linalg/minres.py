@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lapwing.linalg.operator import Operator
-from lapwing.linalg.shifts import EPS, Systems, solve_shifted
+from lapwing.linalg.shifts import ROUNDING, Systems, solve_shifted
 from lapwing.linalg.structured import Structured
 from lapwing.results import Solution
 
@@ -22,7 +22,7 @@ def shifted_minres(
     rtol: float = 1e-6,
     max_iterations: int = 1000,
     preconditioner: Structured | None = None,
-    weights: Float[Tensor, "q"] | None = None,
+    weights: Float[Tensor, "..."] | None = None,
 ) -> Solution:
     """Solve ``(A + t_q P) c_q = b`` for every shift by minimal residuals, at the products of one system.
 
@@ -38,7 +38,7 @@ def shifted_minres(
         rtol: A system has converged when its relative residual, in the norm below, is within this.
         max_iterations: Steps allowed, each one product.
         preconditioner: ``P``, the identity unless given. Note that the shift multiplies it.
-        weights: If given, only the sum ``Σ_q w_q c_q`` is kept and returned, shaped as ``b``.
+        weights: ``w``, ``[q]``. If given, only the sum ``Σ_q w_q c_q`` is kept and returned, shaped as ``b``.
 
     Returns:
         ``c``, ``[q, d]`` or ``[q, d, k]``, in the operator's dtype. The residual ``[q, k]`` is
@@ -104,7 +104,7 @@ class _Rotations(Systems):
         epsilon, zeta = self.sin_before * before, self.cos_before * before
         eta, zeta = self.cos * diagonal - self.sin * zeta, self.cos * zeta + self.sin * diagonal
         r = torch.hypot(eta, beta)
-        regular = r > EPS * (diagonal.abs() + before)
+        regular = r > ROUNDING * (diagonal.abs() + before)
         inverse = torch.where(regular, 1 / r, 0.0)
         self.cos_before, self.cos = self.cos, eta * inverse
         self.sin_before, self.sin = self.sin, torch.where(regular, beta * inverse, 1.0)

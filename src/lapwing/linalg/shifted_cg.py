@@ -27,7 +27,7 @@ def shifted_conjugate_gradients(
     rtol: float = 1e-6,
     max_iterations: int = 1000,
     preconditioner: Structured | None = None,
-    weights: Float[Tensor, "q"] | None = None,
+    weights: Float[Tensor, "..."] | None = None,
 ) -> Solution:
     """Solve ``(A + t_q P) c_q = b``, all positive definite, at the products of one system.
 
@@ -47,7 +47,7 @@ def shifted_conjugate_gradients(
         rtol: A system has converged when its relative residual, in the norm below, is within this.
         max_iterations: Steps allowed, each one product.
         preconditioner: ``P``, the identity unless given. Note that the shift multiplies it.
-        weights: If given, only the sum ``Σ_q w_q c_q`` is kept and returned, shaped as ``b``.
+        weights: ``w``, ``[q]``. If given, only the sum ``Σ_q w_q c_q`` is kept and returned, shaped as ``b``.
 
     Returns:
         ``c``, ``[q, d]`` or ``[q, d, k]``, in the operator's dtype. The residual ``[q, k]`` is

@@ -18,7 +18,8 @@ from lapwing.linalg.structured import Structured
 from lapwing.linalg.system import check_system, precondition
 from lapwing.results import Solution, Stopped
 
-EPS = torch.finfo(torch.float64).eps
+ROUNDING = 10 * torch.finfo(torch.float64).eps
+"""Relative to the entries of its row, an entry of ``T`` within this is rounding."""
 
 ShiftedSolver: TypeAlias = Callable[..., Solution]
 """``shifted_conjugate_gradients`` or ``shifted_minres``."""
@@ -64,7 +65,7 @@ class Process:
                 "a positive definite preconditioner", f"zᵀP⁻¹z = {square.min().item():.3g}", "a Structured with a base"
             )
         beta = square.sqrt()
-        self.alive = self.alive & (beta > EPS * self.scale)
+        self.alive = self.alive & (beta > ROUNDING * self.scale)
         inverse = torch.where(self.alive, 1 / beta, 0.0)
         same = v is z
         self.z = z.mul_(inverse)
@@ -125,7 +126,7 @@ def solve_shifted(
     rtol: float,
     max_iterations: int,
     preconditioner: Structured | None,
-    weights: Float[Tensor, "q"] | None,
+    weights: Float[Tensor, "..."] | None,
 ) -> Solution:
     """Run the process until every system has converged, or has nothing left to explore."""
     block = check_system(operator, b, rtol=rtol, max_iterations=max_iterations, preconditioner=preconditioner)
