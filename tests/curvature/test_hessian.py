@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from lapwing.curvature import layers
+from lapwing.curvature.costs import Form
 from lapwing.curvature.hessian import GGNProduct, HessianProduct
 from lapwing.curvature.network import Network
+from lapwing.curvature.survey import find_layers
 from lapwing.data import Data
 from lapwing.errors import UnsupportedError
 from lapwing.likelihoods import Gaussian
@@ -21,6 +25,8 @@ from tests.curvature.unchanged import unchanged
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
+FORMS: list[Form] = ["layers", "split", "plain"]
+UNRECORDED = ["branching"]
 TWICE = ["mlp", "counts", "lenet", "layer_norm", "called_twice", "tied", "bare_parameter", "unet", "tagger"]
 TWICE += ["batch_norm", "cross_attention", "lstm", "reparametrised"]
 
@@ -41,25 +47,90 @@ def exact_hessian(case: Known) -> Tensor:
     return torch.stack([(gradient(weights + step) - gradient(weights - step)) / 2e-5 for step in steps])
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", CASES)
-def test_products_with_the_gauss_newton_matrix(name: str) -> None:
+def test_products_with_the_gauss_newton_matrix(name: str, form: Form) -> None:
     case = known(name)
-    operator = GGNProduct(case.network, case.survey, case.case.likelihood, case.data)
-    block = torch.randn(case.network.size, 2, dtype=torch.float64)
+    operator = GGNProduct(case.network, case.survey, case.case.likelihood, case.data, form=form)
+    block = torch.randn(case.network.size, 3, dtype=torch.float64)
+    expected = naive.ggn(case) @ block
     with unchanged(case.case.model):
         product = operator @ block
-    torch.testing.assert_close(product, naive.ggn(case) @ block, rtol=1e-9, atol=1e-10)
+        again = operator @ block[:, :1]
+    torch.testing.assert_close(product, expected, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(again, expected[:, :1], rtol=1e-9, atol=1e-10)
     assert operator.T is operator and operator.dtype == torch.float64
+    kept = operator._store.chunks is not None
+    assert kept == (form == "layers" or (form == "split" and name not in UNRECORDED))
 
 
-@pytest.mark.parametrize("name", TWICE)
-def test_products_with_the_hessian(name: str) -> None:
+@pytest.mark.parametrize("columns", [1, 9])
+@pytest.mark.parametrize("name", ["mlp", "batch_norm", "unet", "branching", "tagger"])
+def test_the_rule_picks_a_form_that_is_right(name: str, columns: int) -> None:
     case = known(name)
-    operator = HessianProduct(case.network, case.case.likelihood, case.data)
+    operator = GGNProduct(case.network, case.survey, case.case.likelihood, case.data)
+    block = torch.randn(case.network.size, columns, dtype=torch.float64)
+    assert operator.choose(columns) in ("layers", "split")
+    operator.prepare(columns)
+    torch.testing.assert_close(operator @ block, naive.ggn(case) @ block, rtol=1e-9, atol=1e-10)
+
+
+class Counted:
+    """Batches of one case, counted as they are read."""
+
+    def __init__(self, *batches: tuple[Tensor, Tensor]) -> None:
+        self.batches = batches
+        self.readings = 0
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self.readings += 1
+        return iter(self.batches)
+
+
+@pytest.mark.parametrize("form", ["layers", "split"])
+@pytest.mark.parametrize(("memory", "kept"), [(2**31, True), (1000, False)])
+def test_what_fits_the_memory_is_kept(form: Form, memory: int, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "STRETCH", 1)
+    case = known("mlp")
+    x, y = case.case.inputs, case.case.targets
+    assert isinstance(x, Tensor)
+    source = Counted((x[:3], y[:3]), (x[3:], y[3:]))
+    data = Data(source, like=case.network.like)
+    operator = GGNProduct(case.network, case.survey, case.case.likelihood, data, memory, form)
+    size = operator._executors[form].size(100)
+    source.readings = 0
+    block = torch.randn(case.network.size, 2, dtype=torch.float64)
+    for reading in (1, 2, 3):
+        torch.testing.assert_close(operator @ block, naive.ggn(case) @ block)
+        assert source.readings == (1 if kept else reading)
+    assert (operator._store.chunks is not None) == kept
+    if kept:
+        held = sum(chunk.bytes or 0 for chunk in operator._store.chunks or ())
+        assert 0 < held <= memory
+    else:
+        assert size < 4  # chunks fit what little there is
+
+
+@pytest.mark.parametrize("form", ["layers", "split", "plain"])
+def test_single_weights_can_be_uncertain(form: Form) -> None:
+    case = known("lenet")
+    index = torch.tensor([0, 40, 100])
+    network = Network(case.case.model, case.network.names, index)
+    survey = find_layers(network, case.case.inputs)
+    operator = GGNProduct(network, survey, case.case.likelihood, case.data, form=form)
+    torch.testing.assert_close(operator.dense(), naive.ggn(case)[index][:, index])
+
+
+@pytest.mark.parametrize("form", [None, "plain"])
+@pytest.mark.parametrize("name", TWICE)
+def test_products_with_the_hessian(name: str, form: Form | None) -> None:
+    case = known(name)
+    operator = HessianProduct(case.network, case.case.likelihood, case.data, form=form)
     with unchanged(case.case.model):
         dense = operator.dense()
     torch.testing.assert_close(dense, exact_hessian(case), rtol=1e-5, atol=1e-6)
     assert operator.T is operator and operator.dtype == torch.float64
+    assert (operator._store.chunks is not None) == (form is None)
 
 
 def test_products_are_sums_over_batches() -> None:

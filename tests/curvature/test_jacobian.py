@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lapwing.curvature import layers
 from lapwing.curvature.jacobian import BatchJacobian, Jacobian
+from lapwing.curvature.layerwise import Layerwise
 from lapwing.curvature.network import Network
 from lapwing.curvature.survey import find_layers
 from lapwing.data import Data
@@ -71,6 +72,22 @@ def test_small_chunks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, block = flat(case), torch.randn(12, 4).double()
     torch.testing.assert_close(part.pull(block), rows.mT @ block)
     torch.testing.assert_close(part.push(rows.mT @ block), rows @ rows.mT @ block)
+
+
+def test_rows_that_fit_are_kept_and_then_used_for_any_number_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = known("lenet")
+    rows = flat(case)
+    made: list[int] = []
+    of = Layerwise.of
+    monkeypatch.setattr(Layerwise, "of", lambda *args: (made.append(1), of(*args))[1])
+    for memory, passes in ((2**31, [0, 1, 1, 1]), (0, [0, 1, 2, 2])):
+        operator = Jacobian(case.network, case.survey, case.case.likelihood, case.data, memory=memory)
+        made.clear()
+        for columns, total in zip((1, 3, 4, 1), passes, strict=True):
+            block = torch.randn(rows.shape[1], columns, dtype=torch.float64)
+            torch.testing.assert_close(operator @ block, rows @ block)
+            torch.testing.assert_close(operator.T @ (rows @ block), rows.mT @ (rows @ block))
+            assert len(made) == (total if memory else 2 * total)
 
 
 @pytest.mark.parametrize("executor", BUDGETS)

@@ -3,7 +3,8 @@
 F is the work of a forward pass, counted once on one example; a gradient is 3 F. With c cotangents and C columns, for
 one example:
 
-- *split*: F for what does not depend on the column, and 4 F a column.
+- *split*: F for what does not depend on the column, and 4 F a column: a layer's own weights and its inputs, each
+  forward and back; the first layer has no inputs that change.
 - *layers*: ``LOSS`` (F + c F + the explicit rows) to build, and 2 multiplications a column for each entry of the rows
   (at least as much as ``STREAM`` columns take: below, memory is the limit) and for those of the factors.
 
@@ -28,10 +29,10 @@ from lapwing.types import Inputs
 Form = Literal["layers", "split", "plain"]
 """How a product is executed."""
 
-PRODUCTS = 20
+PRODUCTS = 50
 """Products that what is kept is charged to."""
 
-STREAM = 16
+STREAM = 4
 """Columns below which a product with explicit rows takes the time of reading them."""
 
 LOSS = 1.5
@@ -49,6 +50,7 @@ class Work:
 
     Args:
         forward: Multiplications of a forward pass, F.
+        first: Those of its first layer.
         building: Multiplications that make the explicit rows of all cotangents.
         rows: Entries of the explicit rows.
         factors: Multiplications of a column by factors.
@@ -57,6 +59,7 @@ class Work:
     """
 
     forward: int
+    first: int
     building: int
     rows: int
     factors: int
@@ -77,6 +80,7 @@ class Work:
         work = max(counter.get_total_flops() // 2, network.layout.size)
         return cls(
             work,
+            counts[0].forward if counts else 0,
             sum(each.building for each in counts) + (cotangents * work if loose else 0),
             sum(each.rows for each in counts) + loose,
             sum(each.factors for each in counts),
@@ -94,7 +98,7 @@ class Work:
         """
         share = 1 / PRODUCTS if kept else 1.0
         if form == "split":
-            return share * self.forward + 4.0 * self.forward * columns
+            return share * self.forward + columns * (4.0 * self.forward - 2.0 * self.first)
         building = LOSS * ((1 + self.cotangents) * self.forward + self.building)
         return share * building + 2.0 * (self.rows * max(columns, STREAM) + self.factors * columns)
 
@@ -102,15 +106,16 @@ class Work:
         """Examples whose split fits the budget, in bytes."""
         return max(1, budget // max(itemsize * self.kept[1], 1))
 
-    def choose(self, columns: int, room: float) -> Form:
-        """The cheaper form.
+    def choose(self, columns: int, numbers: int, examples: int) -> Form:
+        """The cheaper form; never *layers* where one example takes more than a quarter of the room.
 
         Args:
             columns: Columns C of the block.
-            room: Numbers there is room for, for each example.
+            numbers: Numbers there is room for.
+            examples: Examples n of the data.
         """
         layers, split = (
-            self.cost(form, columns, kept=size <= room)
+            self.cost(form, columns, kept=size * examples <= numbers)
             for form, size in zip(("layers", "split"), self.kept, strict=True)
         )
-        return "layers" if layers <= split else "split"
+        return "layers" if layers <= split and 4 * self.kept[0] <= numbers else "split"

@@ -82,8 +82,8 @@ class GGNProduct(Operator):
         """The form of a product with a block of so many columns."""
         if self.form is not None:
             return self.form
-        room = (self.memory - self.memory // WORKING) / self._examples / self.network.like.element_size()
-        return self._work.choose(columns, room)
+        numbers = (self.memory - self.memory // WORKING) // self.network.like.element_size()
+        return self._work.choose(columns, numbers, self._examples)
 
     def prepare(self, columns: int = 1) -> None:
         """Do now what the first product with so many columns would do before its first column."""

@@ -78,17 +78,17 @@ class Factored:
     def push(self, block: Float[Tensor, "d c"]) -> Float[Tensor, "n k c"]:
         """``J V = sum_t g_tᵀ (V a_t)``."""
         i, o = self.a.shape[-1], self.g.shape[-1]
-        weight = block[: o * i].view(o, i, -1).transpose(0, 1)
-        moved = self.a.flatten(0, 1) @ weight.flatten(1)
+        weight = block[: o * i].view(o, i, -1).mT.reshape(-1, i)
+        moved = self.a.flatten(0, 1) @ weight.mT
         if len(self.names) > 1:
             moved += block[o * i :].flatten()
-        return self.g.flatten(2) @ moved.view(len(self.a), self.g.shape[2] * o, -1)
+        return combine(self.g.flatten(2), moved.view(len(self.a), self.g.shape[2] * o, -1))
 
     def pull(self, block: Float[Tensor, "n k c"]) -> Float[Tensor, "d c"]:
         """``Jᵀ U``: the gradients combined first, then one product with the inputs."""
         i, o, width = self.a.shape[-1], self.g.shape[-1], block.shape[2]
-        moved = (self.g.flatten(2).mT @ block).view(-1, o * width)
-        weight = (self.a.flatten(0, 1).mT @ moved).view(i, o, width).transpose(0, 1).flatten(0, 1)
+        moved = combine(self.g.flatten(2).mT, block).reshape(-1, o * width)
+        weight = (moved.mT @ self.a.flatten(0, 1)).view(o, width, i).mT.reshape(-1, width)
         return torch.cat([weight, moved.sum(0).view(o, width)]) if len(self.names) > 1 else weight
 
 
@@ -133,6 +133,13 @@ Part: TypeAlias = Explicit | Factored | Looked
 """One layer's Jacobian on a chunk of examples."""
 
 
+def combine(left: Float[Tensor, "n a b"], right: Float[Tensor, "n b c"]) -> Float[Tensor, "n a c"]:
+    """The matrix product of each example; many tiny ones with a single column are faster as one sum."""
+    if right.shape[2] > 1:
+        return left @ right
+    return (left * right.mT).sum(2, keepdim=True)
+
+
 def part_of(factor: Factor) -> Part:
     """A layer's Jacobian in the form whose products are cheaper."""
     if isinstance(factor, Rows):
@@ -163,6 +170,7 @@ class Count(NamedTuple):
         factors: A column by factors.
         held: Numbers that are kept.
         outputs: Numbers at the outputs of the layer.
+        forward: Multiplications of the layer in a forward pass.
     """
 
     building: int
@@ -170,6 +178,7 @@ class Count(NamedTuple):
     factors: int
     held: int
     outputs: int
+    forward: int
 
 
 def count(factor: Factor, cotangents: int) -> Count:
@@ -182,12 +191,13 @@ def count(factor: Factor, cotangents: int) -> Count:
     k = cotangents
     if isinstance(factor, Rows):
         entries = k * factor.values.shape[2]
-        return Count(0, entries, 0, entries, 0)
+        return Count(0, entries, 0, entries, 0, 0)
     if isinstance(factor, Lookup):
         uses, width = factor.index.shape[1], factor.shape[1]
-        return Count(0, 0, k * uses * width, uses * (k * width + 4), uses * width)
+        return Count(0, 0, k * uses * width, uses * (k * width + 4), uses * width, 0)
     _, _, p, o, t = factor.g.shape
     i = factor.a.width if factor.weight is not None else 1
     if p == 1 and factor.weight is not None and prefers_factors(k, i, t):
-        return Count(0, 0, t * o * (i + k), t * (i + k * o), o * t)
-    return Count(k * p * o * i * t, k * p * o * i, 0, k * p * o * i, p * o * t)
+        return Count(0, 0, t * o * (i + k), t * (i + k * o), o * t, o * i * t)
+    entries = k * p * o * (i + int(len(factor.names) > 1))
+    return Count(entries * t, entries, 0, entries, p * o * t, p * o * i * t)

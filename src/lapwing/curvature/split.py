@@ -80,9 +80,10 @@ def split(function: Callable[..., Tensors], fixed: Sequence[Tensor], column: Seq
         (tensor([1., 1.]),)
     """
     record: Any = make_fx(functionalize(function), tracing_mode="fake", _allow_non_fake_inputs=True)
+    apart = [value.detach() for value in (*fixed, *column)]  # a tensor given twice would be recorded as one input
     try:
         with torch.inference_mode(False), torch.enable_grad():
-            module: GraphModule = record(*fixed, *column)
+            module: GraphModule = record(*apart)
     except Exception as reason:  # whatever a network does that cannot be recorded, there is a slower way
         words = str(reason).strip().splitlines()
         raise UnsupportedError(
