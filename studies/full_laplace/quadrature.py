@@ -58,10 +58,10 @@ def rows(setting: Setting) -> Iterator[Row]:
     else:
         yield head | {"solves": "exact", "failure": f"{len(data[1])} images make a Gram matrix beyond {EXACT} rows"}
     directions = directions_of(posterior.precision_operator, FAMILY, generator=generator())
-    for recipe, cases in plan(setting.quick):
+    for name, recipe, cases in plan(setting.quick):
         start = time.perf_counter()
         interval, failure = attempt(lambda by=recipe: spectrum_within(posterior, by))
-        own = head | {"preconditioner": "none" if recipe is None else str(recipe)}
+        own = head | {"preconditioner": name}
         own |= {"seconds_preparing": time.perf_counter() - start}
         if interval is None:
             yield own | {"failure": failure}
@@ -73,12 +73,16 @@ def rows(setting: Setting) -> Iterator[Row]:
                 yield own | {"solves": solver, "points": points} | row
 
 
-def plan(quick: bool) -> list[tuple[Preconditioner | None, dict[str, tuple[int, ...]]]]:
+def plan(quick: bool) -> list[tuple[str, Preconditioner | None, dict[str, tuple[int, ...]]]]:
     """Preconditioners, and for each the solvers and their points; few points where an iteration is all there is."""
     if quick:
-        return [(None, {"MINRES": (1,), "CG": (8,)}), (lw.LowRank(16), {"MINRES": (8,), "CG": (1, 8)})]
+        few: dict[str, tuple[int, ...]] = {"MINRES": (8,), "CG": (1, 8)}
+        return [("none", None, {"MINRES": (1,), "CG": (8,)}), ("top 16 eigenpairs", lw.LowRank(16), few)]
     most = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20)
-    return [(lw.LowRank(300), {"CG": most, "MINRES": most}), (None, {"CG": (3, 5, 10, 20), "MINRES": (3, 5, 10, 20)})]
+    return [
+        ("top 300 eigenpairs", lw.LowRank(300), {"CG": most, "MINRES": most}),
+        ("none", None, {"CG": (3, 5, 10, 20), "MINRES": (3, 5, 10, 20)}),
+    ]
 
 
 def ideal(precision: Diagonal, points: int, draws: int) -> Row:
@@ -179,24 +183,22 @@ def judged(found: Diagnosis) -> Row:
 
 def draw(found: Sequence[Row], path: Path) -> None:
     """P-values and seconds against points."""
-    made = figure(11.0, 4.0, 2)
+    made = figure(11.0, 4.6, 2)
     left, right = made.axes
-    cases = dict.fromkeys((row["solves"], row["preconditioner"]) for row in found if "points" in row)
+    cases = dict.fromkeys((row["solves"], row["preconditioner"]) for row in found if "ks_p" in row)
     for solves, name in cases:
         own = [row for row in found if (row["solves"], row.get("preconditioner")) == (solves, name) and "ks_p" in row]
-        label = f"{solves}, preconditioner {name}"
         at = [row["points"] for row in own]
-        (line,) = left.plot(
-            at, [max(row["ks_p"], 1e-12) for row in own], marker="o", markersize=4, label=f"{label}, KS"
-        )
-        stiff = [max(row["stiff_p"], 1e-12) for row in own]
-        left.plot(at, stiff, marker="^", markersize=4, linestyle=":", color=line.get_color(), label=f"{label}, stiff")
+        seen = {key: [max(row[key], 1e-12) for row in own] for key in ("ks_p", "stiff_p")}
+        label = f"{solves} solves, preconditioner: {name}"
+        (line,) = left.plot(at, seen["ks_p"], marker="o", markersize=4, label=label)
+        left.plot(at, seen["stiff_p"], marker="^", markersize=4, linestyle=":", color=line.get_color())
         if solves != "exact":
-            right.plot(at, [row["seconds"] for row in own], marker="o", markersize=4, label=label)
+            right.plot(at, [row["seconds"] for row in own], marker="o", markersize=4, color=line.get_color())
     left.axhline(LEVEL, color="#999999", linestyle="--")
-    left.set(yscale="log", ylim=(5e-13, 2), xlabel="quadrature points", ylabel="p-value (not below 1e-12)")
+    left.set(yscale="log", ylim=(5e-13, 2), xlabel="quadrature points", ylabel="p-value, not below 1e-12")
+    left.set_title("distances (circles), stiff directions (triangles)", fontsize=10)
     right.set(xlabel="quadrature points", ylabel="seconds for all draws")
     right.set_ylim(bottom=0)
-    for panel in made.axes:
-        panel.legend(frameon=False, fontsize=7)
+    made.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     made.savefig(path)

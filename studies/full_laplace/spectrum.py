@@ -142,5 +142,6 @@ def draw(found: Sequence[Row], path: Path) -> None:
                 panel.plot(range(1, len(values) + 1), values, label=label)
         panel.axhline(ALPHA, color="#999999", linestyle="--", label="prior precision")
         panel.set(yscale="log", xlabel="index", ylabel="eigenvalue of G", title=f"filters {kernel} × {kernel}")
+        panel.set_ylim(bottom=ALPHA / 1e3)
         panel.legend(frameon=False)
     made.savefig(path)

@@ -18,8 +18,8 @@ from lapwing.linalg.eigenpairs import top_eigenpairs
 from lapwing.linalg.operator import FunctionOperator
 
 ROWS = 2**16
-RITZ = 0.1
-"""Residual at which a Ritz vector is an eigenvector for this purpose: what it mixes in is as stiff, nearly."""
+STEPS = 12
+"""Block products spent on either end of the spectrum."""
 
 
 @final
@@ -118,19 +118,19 @@ def directions_of(
         generator: Source of randomness.
 
     Cost:
-        The products of two calls of ``top_eigenpairs``.
+        At most ``2 STEPS`` products with blocks of ``count`` columns.
     """
     size = precision.shape[0]
     like = torch.empty(0, dtype=precision.dtype, device=precision.device)
     random = probes.gaussian([size, count], like=like, generator=generator)
-    stiff = top_eigenpairs(precision, count, rtol=RITZ, generator=generator)
+    stiff = top_eigenpairs(precision, count, rtol=1e-3, block=count, max_steps=STEPS, generator=generator)
     ceiling = 1.01 * float(stiff.values.max()) + float(stiff.residual.max())
 
     def flipped(block: Tensor) -> Tensor:
         return ceiling * block - precision @ block
 
     mirror = FunctionOperator(flipped, flipped, precision.shape, like)
-    sloppy = top_eigenpairs(mirror, count, rtol=RITZ, generator=generator)
+    sloppy = top_eigenpairs(mirror, count, rtol=1e-9, block=count, max_steps=STEPS, generator=generator)
     return {"random": random, "stiff": stiff.vectors.to(like), "sloppy": sloppy.vectors.to(like)}
 
 

@@ -67,7 +67,13 @@ def _histogram(diagnosis: Diagnosis, ax: Axes, kw: dict[str, Any]) -> None:
     at = np.linspace(low, high, 400)
     ax.plot(at, chi2.pdf(at), color=INK, linewidth=1.5, label=f"χ²({diagnosis.dimension})")
     ax.set(xlabel="squared distance d²", ylabel="density")
-    ax.legend(frameon=False, title=f"Kolmogorov-Smirnov p = {diagnosis['radius'].p_value:.2g}", alignment="left")
+    ax.set_ylim(top=1.45 * ax.dataLim.ymax)  # room for the legend
+    ax.legend(
+        frameon=False,
+        loc="upper left",
+        title=f"Kolmogorov-Smirnov p = {diagnosis['radius'].p_value:.2g}",
+        alignment="left",
+    )
 
 
 def _quantiles(diagnosis: Diagnosis, ax: Axes) -> None:
@@ -91,7 +97,7 @@ def _projections(diagnosis: Diagnosis, ax: Axes) -> None:
         label = f"{len(family.z)} {family.name}, variance {family.variance:.3g}"
         ax.plot(z, share, color=color, linewidth=1.4, label=label)
     ax.set(xlabel="standardised projection z", ylabel="share of draws below", ylim=(0, 1))
-    ax.legend(frameon=False, loc="upper left")
+    ax.legend(frameon=False, loc="lower right")
 
 
 def _colours(count: int) -> list[str]:

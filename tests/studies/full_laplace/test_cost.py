@@ -49,7 +49,7 @@ def test_warm_ups_do_not_count_and_failures_are_told() -> None:
 
 def test_the_explicit_form_fails_with_a_reason(tmp_path: Path) -> None:
     found = measured(Setting(quick=True), "quadratic", "explicit", 1000)
-    assert [row["operation"] for row in found] == ["build", "product", "solve"]
+    assert [(row["operation"], row["condition"]) for row in found] == [("build", None), ("product", None), ("solve", 1)]
     assert all("4,000,000 bytes" in row["failure"] and row["seconds"] is None for row in found)
 
 
