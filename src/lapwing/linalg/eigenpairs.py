@@ -1,0 +1,274 @@
+"""The largest eigenvalues of a symmetric operator and their vectors, and what they make of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.errors import NumericalError
+from lapwing.linalg.congruence import check_square, in_float64
+from lapwing.linalg.eigenbasis import finite
+from lapwing.linalg.lanczos import check_count, check_positive
+from lapwing.linalg.operator import Operator
+from lapwing.probes import gaussian
+from lapwing.results import Stopped
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Eigenpairs:
+    """The largest positive eigenvalues found, and their vectors: ``U diag(λ) Uᵀ ≈ A``.
+
+    Args:
+        values: ``λ``, descending, ``[r]``, float64. Positive, but for the single 0 of a matrix that has no other.
+        vectors: ``U``, orthonormal columns ``[d, r]``, in the operator's dtype.
+        residual: ``|A u - λ u|`` of each pair, ``[r]``, float64: some eigenvalue lies within it.
+        matvecs: Columns that were multiplied by ``A``, in all.
+        stopped: "converged" at the tolerance, or with fewer pairs where there are no more; else "iterations".
+    """
+
+    values: Float[Tensor, " r"]
+    vectors: Float[Tensor, "d r"]
+    residual: Float[Tensor, " r"]
+    matvecs: int
+    stopped: Stopped
+
+
+def top_eigenpairs(
+    operator: Operator,
+    rank: int,
+    *,
+    rtol: float = 1e-6,
+    block: int = 16,
+    max_steps: int = 200,
+    generator: torch.Generator | None = None,
+) -> Eigenpairs:
+    """The ``rank`` largest eigenvalues by block Lanczos, thickly restarted.
+
+    A basis ``Q`` grows by the block ``A Q_j`` made orthogonal to all of it; Rayleigh-Ritz on ``T = Qᵀ A Q`` gives the
+    pairs, and ``|A y - θ y| = |R s|`` with the last block ``s`` of an eigenvector of ``T`` their residuals. A full
+    basis is restarted from its best Ritz vectors (Golub & Underwood 1977; Wu & Simon 2000).
+
+    Args:
+        operator: Symmetric ``A``, ``[d, d]``.
+        rank: Pairs wanted.
+        rtol: Stop when each wanted residual is at most this times the largest eigenvalue.
+        block: Width of a block. One product with a block costs a network far less than its columns one by one; a
+            wider block finds eigenvalues that are close together in fewer steps. An eigenvalue repeated more often
+            than ``block`` may be found only that often.
+        max_steps: Block products at most.
+        generator: Source of the first block.
+
+    Returns:
+        The pairs, fewer than ``rank`` where ``A`` has fewer positive eigenvalues.
+
+    Raises:
+        ShapeError: ``A`` is not square.
+        ConfigError: An argument is not positive.
+        NumericalError: A product is not finite.
+
+    Cost: one product with ``block`` columns a step; at most ``8 d (3 rank + 12 block)`` bytes.
+
+    Example:
+        >>> from lapwing.linalg import Diagonal
+        >>> top_eigenpairs(Diagonal(torch.tensor([1.0, 5.0, 3.0])), 2).values
+        tensor([5.0000, 3.0000], dtype=torch.float64)
+    """
+    size, product = check_square(operator), in_float64(operator)
+    for name, count in (("rank", rank), ("block", block), ("max_steps", max_steps)):
+        check_count(name, count)
+    check_positive("rtol", rtol)
+    rounding = 10 * torch.finfo(operator.dtype).eps  # the products resolve no more
+    rank, restart = min(rank, size), rank + 2 * block
+    space = product.like.new_empty(size, min(2 * rank + 8 * block, size))
+    q, filled = _fresh(space[:, :0], block, generator), 0
+    t, values, vectors, residual = (product.like.new_zeros(shape) for shape in ((0, 0), 0, (0, 0), 0))
+    matvecs, known, stopped = 0, 0, "iterations"
+    for _ in range(max_steps):
+        if filled + q.shape[1] > space.shape[1]:
+            space[:, :restart] = space[:, :filled] @ vectors[:, :restart]
+            t, filled = torch.diag(values[:restart]), restart
+        last = q.shape[1]
+        space[:, filled : filled + last], filled = q, filled + last
+        basis = space[:, :filled]
+        w = finite(product @ q)
+        matvecs += last
+        across = basis.mT @ w
+        t = _bordered(t, across)
+        values, vectors = (found.flip(-1) for found in torch.linalg.eigh(t))
+        scale = values.abs().max().item()
+        q, r = _new_directions(w - basis @ across, basis, rounding * scale)
+        residual = torch.linalg.vector_norm(r @ vectors[-last:], dim=0)
+        positive = int((values > rounding * scale).sum())
+        if q.shape[1] == 0 and filled < size and known < positive < rank:
+            # An invariant subspace: what is orthogonal to it may hold more.
+            q, known = _fresh(basis, block, generator), positive
+        elif q.shape[1] == 0 or (filled >= rank and bool((residual[:rank] <= rtol * scale).all())):
+            stopped = "converged"
+            break
+    return _pairs(operator, space[:, :filled], values, vectors, residual, rank, matvecs, stopped)
+
+
+def randomised_eigenpairs(
+    operator: Operator,
+    rank: int,
+    *,
+    oversampling: int = 10,
+    power: int = 1,
+    generator: torch.Generator | None = None,
+) -> Eigenpairs:
+    """The ``rank`` largest eigenvalues, roughly, from a few products with one wide block.
+
+    Rayleigh-Ritz on the range of ``A^{power + 1} Ω`` for a Gaussian ``Ω [d, rank + oversampling]``, made orthonormal
+    after each product (Halko, Martinsson & Tropp 2011, algorithms 4.4 and 5.3). Eigenvalues come out too small, the
+    more so the slower the spectrum decays; ``residual`` says how far off each pair is.
+
+    Args:
+        operator: Symmetric ``A``, ``[d, d]``.
+        rank: Pairs wanted.
+        oversampling: Columns beyond ``rank``.
+        power: Further products, each of which sharpens the decay of the spectrum.
+        generator: Source of ``Ω``.
+
+    Returns:
+        The pairs, fewer than ``rank`` where ``A`` has fewer positive eigenvalues; "iterations", as nothing is iterated
+        until it converges.
+
+    Raises:
+        ShapeError: ``A`` is not square.
+        ConfigError: The rank is not positive, or another argument negative.
+        NumericalError: A product is not finite.
+
+    Cost: ``power + 2`` products with ``rank + oversampling`` columns; ``16 d (rank + oversampling)`` bytes.
+
+    Example:
+        >>> from lapwing.linalg import Diagonal
+        >>> randomised_eigenpairs(Diagonal(torch.tensor([1.0, 5.0, 3.0])), 2).values
+        tensor([5.0000, 3.0000], dtype=torch.float64)
+    """
+    size, product = check_square(operator), in_float64(operator)
+    for name, count, least in (("rank", rank, 1), ("oversampling", oversampling, 0), ("power", power, 0)):
+        check_count(name, count, least)
+    q = _fresh(product.like.new_empty(size, 0), rank + oversampling, generator)
+    for _ in range(power + 1):
+        q = torch.linalg.qr(finite(product @ q)).Q
+    w = finite(product @ q)
+    t = q.mT @ w
+    values, vectors = (found.flip(-1) for found in torch.linalg.eigh((t + t.mT) / 2))
+    residual = torch.linalg.vector_norm(w @ vectors - (q @ vectors) * values, dim=0)
+    return _pairs(operator, q, values, vectors, residual, rank, (power + 2) * q.shape[1], "iterations")
+
+
+def nystrom(operator: Operator, rank: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "d r"]:
+    """A factor ``F`` of a positive semi-definite matrix, ``F Fᵀ ≈ A``, from one product with a random block.
+
+        F Fᵀ = (A Ω) (Ωᵀ A Ω)⁻¹ (A Ω)ᵀ                                    (Tropp et al. 2017, algorithm 3)
+
+    computed for ``A + νI`` with a shift ``ν`` of the size of rounding, which is taken off the eigenvalues again. It
+    never exceeds ``A``, and a ``P = F Fᵀ + α I`` with ``rank`` twice the effective dimension of ``A`` at ``α`` makes
+    ``P⁻¹ (A + α I)`` well conditioned (Frangella, Tropp & Udell 2023, theorem 1.1).
+
+    Args:
+        operator: Symmetric positive semi-definite ``A``, ``[d, d]``.
+        rank: Columns of ``Ω``.
+        generator: Source of ``Ω``.
+
+    Returns:
+        ``F``, in the operator's dtype; orthogonal columns, longest first, those of length 0 left out.
+
+    Raises:
+        ShapeError: ``A`` is not square.
+        ConfigError: The rank is not positive.
+        NumericalError: A product is not finite, or ``A`` not positive semi-definite.
+
+    Cost: one product with ``rank`` columns; ``24 d rank`` bytes.
+
+    Example:
+        >>> from lapwing.linalg import Diagonal
+        >>> factor = nystrom(Diagonal(torch.tensor([4.0, 0.0, 0.0]).double()), 2)
+        >>> factor.shape, round(factor.square().sum().item(), 6)
+        (torch.Size([3, 1]), 4.0)
+    """
+    size, product = check_square(operator), in_float64(operator)
+    check_count("rank", rank)
+    omega = _fresh(product.like.new_empty(size, 0), rank, generator)
+    sketch = finite(product @ omega)
+    core = omega.mT @ sketch
+    length = torch.linalg.matrix_norm(sketch).item()
+    if length == 0:
+        return sketch[:, :1].to(operator.dtype)
+    for shift in (length * torch.finfo(operator.dtype).eps * 10.0**power for power in range(4)):
+        shifted = (core + core.mT) / 2 + shift * torch.eye(len(core), dtype=core.dtype, device=core.device)
+        lower, failed = torch.linalg.cholesky_ex(shifted)
+        if not failed:
+            break
+    else:
+        smallest = torch.linalg.eigvalsh((core + core.mT) / 2)[0].item()
+        raise NumericalError(
+            "a positive semi-definite operator",
+            f"uᵀAu = {smallest:.3g} for a unit vector u (|A Ω| = {length:.3g})",
+            "the GGN rather than the Hessian",
+        )
+    half = torch.linalg.solve_triangular(lower, (sketch + shift * omega).mT, upper=False).mT
+    vectors, singular, _ = torch.linalg.svd(half, full_matrices=False)
+    values = (singular.square() - shift).clamp(min=0)
+    kept = max(1, int((values > shift).sum()))
+    return (vectors[:, :kept] * values[:kept].sqrt()).to(operator.dtype)
+
+
+def _fresh(basis: Float[Tensor, "d m"], columns: int, generator: torch.Generator | None) -> Float[Tensor, "d b"]:
+    """Random orthonormal columns that are orthogonal to a basis, as many as there is room for."""
+    size, used = basis.shape
+    drawn = gaussian([size, min(columns, size - used)], like=basis, generator=generator)
+    return _orthonormal(drawn, basis)
+
+
+def _orthonormal(block: Float[Tensor, "d b"], basis: Float[Tensor, "d m"]) -> Float[Tensor, "d b"]:
+    """Orthonormal columns for the span of a block, orthogonal to a basis."""
+    for _ in range(2):
+        block = torch.linalg.qr(block - basis @ (basis.mT @ block)).Q
+    return block
+
+
+def _new_directions(
+    w: Float[Tensor, "d b"], basis: Float[Tensor, "d m"], negligible: float
+) -> tuple[Float[Tensor, "d c"], Float[Tensor, "c b"]]:
+    """``w ≈ q r`` with orthonormal ``q`` orthogonal to the basis, but for what is negligible."""
+    outer, inner = torch.linalg.qr(w - basis @ (basis.mT @ w))
+    left, sizes, right = torch.linalg.svd(inner)
+    kept = min(int((sizes > negligible).sum()), basis.shape[0] - basis.shape[1])
+    return _orthonormal(outer @ left[:, :kept], basis), sizes[:kept, None] * right[:kept]
+
+
+def _bordered(t: Float[Tensor, "m m"], across: Float[Tensor, "n b"]) -> Float[Tensor, "n n"]:
+    """``Qᵀ A Q`` after a block was added to ``Q``, from that of before and the new columns."""
+    before = len(t)
+    corner = (across[before:] + across[before:].mT) / 2
+    return torch.cat([torch.cat([t, across[:before].mT]), torch.cat([across[:before], corner])], 1)
+
+
+def _pairs(
+    operator: Operator,
+    basis: Float[Tensor, "d m"],
+    values: Float[Tensor, " m"],
+    vectors: Float[Tensor, "m m"],
+    residual: Float[Tensor, " m"],
+    rank: int,
+    matvecs: int,
+    stopped: Stopped,
+) -> Eigenpairs:
+    """The positive ones among the first, at least one, as vectors of the operator."""
+    rounding = 10 * torch.finfo(operator.dtype).eps * values.abs().max()
+    if values[0] < -rounding:
+        raise NumericalError(
+            "an operator with a positive eigenvalue",
+            f"a largest one of {values[0].item():.3g}",
+            "the operator's negative",
+        )
+    count = max(1, int((values[:rank] > rounding).sum()))
+    found = (basis @ vectors[:, :count]).to(operator.dtype)
+    return Eigenpairs(values[:count].clamp(min=0), found, residual[:count], matvecs, stopped)
