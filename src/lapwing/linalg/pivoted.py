@@ -1,0 +1,127 @@
+"""A factor of a matrix from some of its columns."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing.errors import NumericalError, ShapeError
+from lapwing.linalg.congruence import check_square, in_float64
+from lapwing.linalg.eigenbasis import finite
+from lapwing.linalg.lanczos import check_count, check_positive
+from lapwing.linalg.operator import Operator
+from lapwing.probes import gaussian
+
+
+def pivoted_cholesky(
+    operator: Operator,
+    diagonal: Float[Tensor, " d"],
+    rank: int,
+    *,
+    random: bool = False,
+    block: int = 32,
+    rtol: float = 1e-6,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "d r"]:
+    """A factor ``L`` of a positive semi-definite matrix, ``L Lᵀ ≈ A``, exact on the columns of ``A`` it chose.
+
+    Each pivot is a largest entry of the residual diagonal ``diag(A - L Lᵀ)`` (Harbrecht, Peters & Schneider 2012), or a
+    random one, with probability in proportion to it: on average that comes near the best factor of its rank where the
+    greedy choice can be misled by outliers (Chen, Epperly, Tropp & Webber 2023, algorithm 2.1).
+
+    Columns come in blocks, as one product with a block of unit vectors costs less than its columns one by one. A pivot
+    proposed for a block is kept where its residual has not fallen below the share ``u`` of what it was when it was
+    proposed: with a random ``u``, uniform on (0, 1), the pivots are distributed as if they had been chosen one by one
+    (Epperly, Tropp & Webber 2024, algorithm 2.2); the greedy choice takes ``u = 1/2``.
+
+    Args:
+        operator: Symmetric positive semi-definite ``A``, ``[d, d]``.
+        diagonal: Its diagonal ``[d]``. An approximate one costs quality of the pivots, not validity of the factor.
+        rank: Columns of ``L`` at most.
+        random: Whether pivots are drawn, or the largest.
+        block: Pivots proposed together; 1 for the algorithms as they were first stated.
+        rtol: Stop when the residual trace is at most this times the trace.
+        generator: Source of the pivots.
+
+    Returns:
+        ``L``, in the operator's dtype; fewer than ``rank`` columns where the tolerance was met, or ``A`` is exhausted.
+
+    Raises:
+        ShapeError: ``A`` is not square, or the diagonal does not fit.
+        ConfigError: An argument is not positive.
+        NumericalError: The diagonal has a negative entry, or a product is not finite.
+
+    Cost: a product with ``block`` columns for every block, whatever is kept of it; ``d rank²`` flops;
+    ``8 d (rank + 4 block)`` bytes.
+
+    Example:
+        >>> from lapwing.linalg import Diagonal
+        >>> pivoted_cholesky(Diagonal(torch.tensor([1.0, 9.0, 4.0])), torch.tensor([1.0, 9.0, 4.0]), 2)
+        tensor([[0., 0.],
+                [3., 0.],
+                [0., 2.]])
+    """
+    size, product = check_square(operator), in_float64(operator)
+    check_count("rank", rank)
+    check_count("block", block)
+    check_positive("rtol", rtol)
+    left = _checked(diagonal, size).to(product.like)
+    trace, rounding = left.sum().item(), 10 * torch.finfo(operator.dtype).eps * left.max().item()
+    factor, filled = left.new_zeros(size, min(rank, size)), 0
+    while filled < factor.shape[1] and left.sum() > rtol * trace and left.max() > rounding:
+        width, known = min(block, factor.shape[1] - filled), factor[:, :filled]
+        proposed = _drawn(left, width, generator) if random else left.topk(width).indices
+        shares = _uniform(width, left, generator) if random else left.new_full((width,), 0.5)
+        pivots, where = proposed.unique(return_inverse=True)
+        units = left.new_zeros(size, len(pivots))
+        units[pivots, torch.arange(len(pivots))] = 1.0
+        columns = finite(product @ units) - known @ known[pivots].mT
+        kept, triangle = _accepted(columns[proposed][:, where], shares, rounding)
+        added = torch.linalg.solve_triangular(triangle, columns[:, where[kept]].mT, upper=False).mT
+        factor[:, filled : filled + len(kept)] = added
+        filled += len(kept)
+        spent = columns[proposed, where] <= rounding  # nothing is left there, whatever the diagonal promised
+        left = (left - added.square().sum(1)).clamp(min=0.0)
+        left[proposed[kept]] = left[proposed[spent]] = 0.0
+    return factor[:, : max(1, filled)].to(operator.dtype)
+
+
+def _accepted(
+    residual: Float[Tensor, "b b"], shares: Float[Tensor, " b"], rounding: float
+) -> tuple[list[int], Float[Tensor, "c c"]]:
+    """The pivots kept of a block, in order, and the Cholesky factor of their residual matrix."""
+    remaining, proposed = residual.cpu(), residual.diagonal().cpu().clone()
+    kept: list[int] = []
+    columns: list[Tensor] = []
+    for i, share in enumerate(shares.tolist()):
+        pivot = remaining[i, i].item()
+        if pivot > max(share * proposed[i].item(), rounding):
+            column = remaining[:, i] / pivot**0.5
+            remaining = remaining - torch.outer(column, column)
+            kept.append(i)
+            columns.append(column)
+    triangle = torch.stack(columns, 1)[kept].tril() if kept else remaining[:0, :0]
+    return kept, triangle.to(residual)
+
+
+def _drawn(weights: Float[Tensor, " d"], count: int, generator: torch.Generator | None) -> Int[Tensor, " b"]:
+    """Indices drawn in proportion to weights, with replacement."""
+    cumulated = weights.cumsum(0)
+    targets = _uniform(count, weights, generator) * cumulated[-1]
+    return torch.searchsorted(cumulated, targets).clamp(max=len(weights) - 1)
+
+
+def _uniform(count: int, like: Tensor, generator: torch.Generator | None) -> Float[Tensor, " b"]:
+    """Numbers uniform on (0, 1)."""
+    return torch.special.ndtr(gaussian([count], like=like, generator=generator))
+
+
+def _checked(diagonal: Tensor, size: int) -> Tensor:
+    """The diagonal, if it is one of a positive semi-definite matrix."""
+    if diagonal.shape != (size,):
+        raise ShapeError(f"the diagonal of the operator, [{size}]", f"shape {list(diagonal.shape)}", "A.diagonal()")
+    if bool((finite(diagonal) < 0).any()):
+        smallest = f"an entry of {diagonal.min().item():.3g}"
+        raise NumericalError("a diagonal without negative entries", smallest, "the GGN rather than the Hessian")
+    return diagonal.detach()
