@@ -82,19 +82,31 @@ class GGNProduct(Operator):
         """The form of a product with a block of so many columns."""
         if self.form is not None:
             return self.form
-        numbers = (self.memory - self.memory // WORKING) // self.network.like.element_size()
-        return self._work.choose(columns, numbers, self._examples)
+        return self._work.choose(columns, self._room, self._examples)
 
     def prepare(self, columns: int = 1) -> None:
         """Do now what the first product with so many columns would do before its first column."""
         for _ in self._visit(columns):
             pass
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes kept for the next product."""
+        return self._store.bytes
+
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         return total(self._visit(block.shape[1]), block)
 
     def _visit(self, columns: int) -> Iterator[Prepared]:
-        return self._store.visit(self._executors[self.choose(columns)], self.data, self.memory)
+        form = self.choose(columns)
+        if form == "layers" and self._work.kept[0] * self._examples > self._room:
+            self._store.too_large.add(form)
+        return self._store.visit(self._executors[form], self.data, self.memory)
+
+    @property
+    def _room(self) -> int:
+        """Numbers there is room to keep."""
+        return (self.memory - self.memory // WORKING) // self.network.like.element_size()
 
     @cached_property
     def _work(self) -> Work:

@@ -64,6 +64,11 @@ class Store:
     chunks: list[Prepared] | None = None
     too_large: set[Form] = field(default_factory=set)
 
+    @property
+    def bytes(self) -> int:
+        """Bytes that are kept."""
+        return sum(chunk.bytes or 0 for chunk in self.chunks or ())
+
     def visit(self, executor: Executor, data: Data, memory: int) -> Iterator[Prepared]:
         """Every chunk of the data; kept from then on, if all of them fit.
 

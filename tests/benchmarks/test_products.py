@@ -1,0 +1,83 @@
+"""What was measured becomes rows that say what was chosen, against what, and whether the limits hold."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from benchmarks.measure import Row, Step
+from benchmarks.products.__main__ import report, table, timed, verdict
+from benchmarks.products.problems import PROBLEMS
+
+STEPS = (
+    Step("peer memory", 1.0, 500.0),
+    Step("prepare", 3.0, 900.0, "split"),
+    Step("memory", 0.5, 1000.0, "800 MiB kept"),
+    Step("difference", 0.0, 0.0, "1e-07"),
+    Step("gradient", 0.2, 1.0, "|1"),
+    Step("gradient", 0.4, 1.0, "|4"),
+    Step("peer", 1.0, 1.0, "batches of 250|1"),
+    Step("ours", 0.3, 1.0, "split|1"),
+    Step("layers", 0.05, 1.0, "125 examples|1"),
+    Step("plain", 0.9, 1.0, "1000 examples|1"),
+)
+
+
+def test_the_longest_measurement_counts() -> None:
+    assert timed(STEPS)["gradient"].seconds == pytest.approx(0.1)
+    assert timed(STEPS)["peer"].label == "batches of 250"
+
+
+def test_rows_say_what_was_chosen_and_what_would_have_been_best() -> None:
+    rows = {row.quantity: row for row in report("lenet/1", 1, STEPS)}
+    assert rows["seconds"].ratio == pytest.approx(0.3) and "split" in rows["seconds"].note
+    assert rows["peak_mib"].ours == 1000.0 and rows["peak_mib"].peer == 500.0
+    assert (rows["gradients_a_column"].ours, rows["gradients_a_column"].peer) == pytest.approx((3.0, 10.0))
+    assert rows["seconds_layers"].ours == pytest.approx(0.4) and "scaled" in rows["seconds_layers"].note
+    assert rows["chosen_over_best"].ratio == 1.0 and rows["chosen_over_best"].peer_name == "best form: split"
+    assert rows["seconds_to_prepare"].ours == 3.0
+
+
+def test_columns_share_a_gradient() -> None:
+    rows = {row.quantity: row for row in report("lenet/32", 32, STEPS)}
+    assert rows["gradients_a_column"].ours == pytest.approx(3.0 / 32)
+
+
+def test_a_process_that_ended_early_says_why() -> None:
+    (row,) = report("lenet/1", 1, [*STEPS[:5], Step("peer", None, None, "|1", "MemoryError: no room")])
+    assert row.ratio is None and "no room" in row.note
+
+
+def test_limits_are_marked_where_they_are_missed() -> None:
+    assert verdict(Row("lenet/1", "seconds", 0.6, 1.0, "")) == "0.65"
+    assert verdict(Row("lenet/1", "seconds", 0.7, 1.0, "")) == "!0.65"
+    assert verdict(Row("lenet/32", "seconds", None, 1.0, "")) == "!0.45"
+    assert verdict(Row("mlp/32", "seconds", 0.9, 1.0, "")) == ""
+    assert verdict(Row("mlp/32", "chosen_over_best", 1.2, 1.0, "")) == "!1.15"
+    assert verdict(Row("mlp/32", "peak_mib", 100.0, 1.0, "")) == "2048"
+    assert "!0.65" in table([Row("lenet/1", "seconds", 0.7, 1.0, "peer")])
+
+
+def test_the_contestants_agree_and_every_step_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("curvlinops")
+    from benchmarks.meter import Meter
+    from benchmarks.products import contest, problems
+
+    monkeypatch.setattr(problems, "EXAMPLES", 40)
+    monkeypatch.setattr(contest, "ROUNDS", 2)
+    monkeypatch.setattr(contest, "SHORTEST", 1e-3)
+    monkeypatch.setattr(contest.torch, "set_num_threads", lambda threads: None)
+    reports = io.StringIO()
+    contest.work(Meter(reports), problem="mlp", columns=1, data=None, threads=1, device="cpu")
+    events = [json.loads(line) for line in reports.getvalue().splitlines()]
+    done = [event for event in events if "seconds" in event]
+    assert not [event["failure"] for event in done if event["failure"]]
+    names = {event["name"] for event in done}
+    assert {"peer memory", "prepare", "memory", "difference", "gradient", "peer", "ours", "plain"} <= names
+    assert float(next(event["label"] for event in done if event["name"] == "difference")) < 1e-4
+
+
+def test_every_problem_says_how_the_peer_is_fed() -> None:
+    assert all(set(problem.peer) == {1, 32} for problem in PROBLEMS.values())
