@@ -1,0 +1,173 @@
+"""A loop that trains on the marginal likelihood, and what it learned."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+import torch
+from torch import nn
+from tqdm.auto import tqdm
+
+from lapwing.curvature.network import unwrapped
+from lapwing.data import Data, Source
+from lapwing.errors import ConfigError, check_kind
+from lapwing.likelihoods import Likelihood
+from lapwing.marginal.batch import LogDeterminant
+from lapwing.marginal.gram import EXACT
+from lapwing.marginal.objective import MarginalLikelihood
+from lapwing.marginal.terms import Epoch
+from lapwing.marginal.updates import Updates
+from lapwing.priors import Prior
+from lapwing.types import Unpack
+
+logger = logging.getLogger(__name__)
+
+Optimiser: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+"""Makes an optimiser of some parameters."""
+
+
+@final
+@dataclass(frozen=True)
+class MarginalTraining:
+    """What marginal-likelihood training learned besides the weights, which are in the module.
+
+    Args:
+        prior: The prior, for ``Laplace(result.likelihood, prior=result.prior).fit(model, data)``.
+        likelihood: The likelihood, with its noise.
+        history: One record an epoch.
+        interrupted: Whether a keyboard interrupt ended it: weights and hyper-parameters are those it had reached.
+    """
+
+    prior: Prior
+    likelihood: Likelihood
+    history: tuple[Epoch, ...]
+    interrupted: bool
+
+
+def train_marginal(
+    model: nn.Module,
+    data: Source,
+    likelihood: Likelihood,
+    *,
+    prior: Prior | None = None,
+    log_det: LogDeterminant | None = EXACT,
+    updates: Updates | None = None,
+    epochs: int = 200,
+    warm_up: int = 10,
+    settle: int | None = None,
+    lr: float = 1e-3,
+    hyper_lr: float = 1e-2,
+    optimiser: Optimiser | None = None,
+    noise: bool = True,
+    unpack: Unpack | None = None,
+    progress: bool = False,
+    generator: torch.Generator | None = None,
+) -> MarginalTraining:
+    """Train weights, prior precision and noise together on the Laplace approximation of the marginal likelihood.
+
+    The module is trained in place and left in its own mode. Adam, its learning rates falling to zero along a cosine
+    after the warm-up. For another loop use ``MarginalLikelihood``, which this one uses.
+
+    Args:
+        model: The network.
+        data: The training data: a loader, which decides about batches and their order, or a pair of tensors.
+        likelihood: p(y | f), with the noise to start from.
+        prior: p(θ), with the precision to start from; ``Isotropic()`` if ``None``.
+        log_det: How the log-determinant of the loss is computed; see ``MarginalLikelihood``.
+        updates: Who chooses the hyper-parameters; see ``MarginalLikelihood``.
+        epochs: Passes over the data, all three parts together. They must suffice to fit the data.
+        warm_up: Epochs of training on the likelihood alone, at a constant learning rate.
+        settle: Epochs after those without the log-determinant in the loss of the weights; ``None`` takes half of what
+            is left.
+        lr: Learning rate of the weights.
+        hyper_lr: Learning rate of the log precisions, for ``ByGradient``.
+        optimiser: Makes the optimiser of the weights; ``None`` is Adam with ``lr``.
+        noise: Whether to learn the noise of a Gaussian likelihood.
+        unpack: Splits one element of the data into inputs and targets.
+        progress: Whether to show a progress bar.
+        generator: Source of randomness of the log-determinant.
+
+    Returns:
+        Prior, likelihood and history.
+
+    Raises:
+        ConfigError: If an option makes no sense.
+        DataError: If the data are empty or not finite, or do not fit the likelihood.
+        UnsupportedError: If the network is random in eval mode, or its outputs depend on other examples.
+
+    Cost:
+        A step costs the log-determinant's rows beside its forward and backward pass; an epoch with ``ByEvidence`` a
+        Laplace fit.
+
+    Example:
+        >>> import lapwing as lw
+        >>> x = torch.linspace(-1, 1, 30)[:, None]
+        >>> model = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+        >>> result = train_marginal(model, (x, x.sin()), lw.Gaussian(), epochs=5, warm_up=2)
+        >>> posterior = lw.Laplace(result.likelihood, prior=result.prior).fit(model, (x, x.sin()))
+    """
+    check_kind("the model", model, (nn.Module,), "train_marginal(model, data, likelihood)")
+    if not 0 <= warm_up < epochs:
+        raise ConfigError(
+            "at least one epoch after the warm-up", f"epochs={epochs}, warm_up={warm_up}", "epochs=200, warm_up=10"
+        )
+    like = next(unwrapped(model).parameters(), torch.zeros(()))
+    read = Data(data, like=like.detach(), unpack=unpack)
+    with torch.inference_mode(False), torch.enable_grad():
+        marginal = MarginalLikelihood(
+            model,
+            likelihood,
+            prior,
+            data_size=sum(len(batch) for batch in read),
+            log_det=log_det,
+            updates=updates,
+            warm_up=warm_up,
+            settle=(epochs - warm_up) // 2 if settle is None else settle,
+            noise=noise,
+            unpack=unpack,
+            generator=generator,
+        )
+        weights = [value for value in model.parameters() if value.requires_grad]
+        first = torch.optim.Adam(weights, lr) if optimiser is None else optimiser(weights)
+        optimisers = (first, torch.optim.Adam(marginal.hyperparameters(), hyper_lr))
+        modes = [(part, part.training) for part in model.modules()]
+        try:
+            model.train()
+            interrupted = _run(marginal, read, optimisers, epochs, progress)
+        finally:
+            for part, training in modes:
+                part.training = training
+    return MarginalTraining(marginal.prior, marginal.likelihood, tuple(marginal.history), interrupted)
+
+
+def _run(
+    marginal: MarginalLikelihood,
+    data: Data,
+    optimisers: tuple[torch.optim.Optimizer, ...],
+    epochs: int,
+    progress: bool,
+) -> bool:
+    """All epochs; whether they were interrupted."""
+    after = epochs - marginal.warm_up
+    schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(each, after) for each in optimisers]
+    try:
+        with tqdm(range(epochs), disable=not progress, unit="epoch", leave=False) as bar:
+            for epoch in bar:
+                for batch in data:
+                    for each in optimisers:
+                        each.zero_grad()
+                    marginal.loss(batch.inputs, batch.targets).backward()
+                    for each in optimisers:
+                        each.step()
+                record = marginal.end_of_epoch(data.source)
+                if epoch >= marginal.warm_up:
+                    for schedule in schedules:
+                        schedule.step()
+                bar.set_postfix(total=f"{record.total:.4g}", alpha=f"{record.prior_precision[0]:.3g}")
+    except KeyboardInterrupt:
+        logger.warning("interrupted after %d of %d epochs: what was learned is kept", marginal.epoch, epochs)
+        return True
+    return False
