@@ -17,7 +17,8 @@ GIB = 2**28
 
 def work_of(model: nn.Module, *shape: int) -> Work:
     network, x = Network.of(model), torch.randn(2, *shape)
-    return Work.of(network, find_layers(network, x), x)
+    survey = find_layers(network, x)
+    return Work.of(network, survey, x, survey.output.numel())
 
 
 LENET = work_of(lenet(), 1, 28, 28)

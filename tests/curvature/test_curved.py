@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.curvature.curved import curved
+from lapwing.curvature.curved import curved, thin_root
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
 
 LIKELIHOODS = [Categorical(), Bernoulli(), Gaussian(0.7), HeteroscedasticGaussian(), Poisson()]
@@ -31,3 +31,21 @@ def test_nothing_cancels_where_a_class_is_certain() -> None:
     f, u = torch.tensor([[30.0, 0.0, 1.0]]), torch.tensor([[1e3, 1e3 + 1, 1e3 - 2]])
     exact = curved(Categorical(), f.double(), torch.tensor([0]), u.double())
     torch.testing.assert_close(curved(Categorical(), f, torch.tensor([0]), u).double(), exact, rtol=1e-5, atol=0.0)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("scale", [1.0, 8.0])
+def test_a_thin_root_is_a_root(likelihood: Likelihood, scale: float, generator: torch.Generator) -> None:
+    f = scale * torch.randn(5, 4, generator=generator, dtype=torch.float64)
+    root = thin_root(likelihood, f)
+    assert root.shape[-1] == (3 if isinstance(likelihood, Categorical) else 4)
+    torch.testing.assert_close(root @ root.mT, likelihood.hessian(f), rtol=1e-10, atol=1e-14)
+
+
+def test_a_thin_root_is_exact_where_a_class_is_certain_whichever_it_is() -> None:
+    for certain in range(3):
+        f = torch.zeros(1, 3)
+        f[0, certain] = 40.0
+        root, exact = thin_root(Categorical(), f), thin_root(Categorical(), f.double())
+        product, expected = (root @ root.mT).double(), exact @ exact.mT
+        torch.testing.assert_close(product, expected, rtol=1e-5, atol=1e-30)

@@ -88,7 +88,7 @@ class Counted:
 
 
 @pytest.mark.parametrize("form", ["layers", "split"])
-@pytest.mark.parametrize(("memory", "kept"), [(2**31, True), (1000, False)])
+@pytest.mark.parametrize(("memory", "kept"), [(2**31, True), (400, False)])
 def test_what_fits_the_memory_is_kept(form: Form, memory: int, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "STRETCH", 1)
     case = known("mlp")
@@ -98,6 +98,7 @@ def test_what_fits_the_memory_is_kept(form: Form, memory: int, kept: bool, monke
     data = Data(source, like=case.network.like)
     operator = GGNProduct(case.network, case.survey, case.case.likelihood, data, memory, form)
     size = operator._executors[form].size(100)
+    assert operator._examples == len(x)
     source.readings = 0
     block = torch.randn(case.network.size, 2, dtype=torch.float64)
     for reading in (1, 2, 3):

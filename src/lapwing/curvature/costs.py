@@ -67,9 +67,15 @@ class Work:
     kept: tuple[int, int]
 
     @classmethod
-    def of(cls, network: Network, survey: Survey, inputs: Inputs) -> Work:
-        """Count on the first example of ``inputs``: one forward and one backward pass."""
-        cotangents = survey.output.numel()
+    def of(cls, network: Network, survey: Survey, inputs: Inputs, cotangents: int) -> Work:
+        """Count on the first example of ``inputs``: one forward and one backward pass.
+
+        Args:
+            network: The network.
+            survey: What is known of its layers.
+            inputs: At least one example.
+            cotangents: Directions an example is pulled back along, c.
+        """
         one = take(inputs, slice(0, 1))
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             network(one)

@@ -1,4 +1,4 @@
-"""Products with the output Hessian B of a likelihood, without its c × c matrix where that is large."""
+"""The output Hessian B of a likelihood as products need it: applied without its c × c matrix, and with a thin root."""
 
 from __future__ import annotations
 
@@ -39,3 +39,27 @@ def curved(
     shifted = moved - moved.gather(-1, largest)
     product = probs * (shifted - (probs * shifted).sum(-1, keepdim=True))
     return product.where((targets != IGNORED).unsqueeze(-1), 0.0)
+
+
+def thin_root(
+    likelihood: Likelihood, outputs: Float[Tensor, "n *event c"], targets: Tensor | None = None
+) -> Float[Tensor, "n *event c r"]:
+    """A root S of the output Hessian, S Sᵀ = B, with no more columns than B has rank: c - 1 for classes.
+
+    There S √p = 0. The reflection that takes √p to the last axis leaves S Sᵀ and makes the last column zero.
+
+    Args:
+        likelihood: The likelihood.
+        outputs: Canonical outputs f.
+        targets: Canonical targets, to put 0 where they are ignored.
+
+    Example:
+        >>> thin_root(Categorical(), torch.zeros(1, 2))
+        tensor([[[ 0.5000],
+                 [-0.5000]]])
+    """
+    root = likelihood.root(outputs, targets)
+    if not isinstance(likelihood, Categorical) or outputs.shape[-1] == 1:
+        return root
+    half = torch.exp(0.5 * torch.log_softmax(outputs, -1)).unsqueeze(-2)
+    return root[..., :-1] - root[..., -1:] * (half[..., :-1] / (1 + half[..., -1:]))

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.columnwise import Columnwise
-from lapwing.curvature.curved import curved
-from lapwing.curvature.ggn import GGN
+from lapwing.curvature.curved import curved, thin_root
+from lapwing.curvature.ggn import by_position
 from lapwing.curvature.layers import Pass, Survey
 from lapwing.curvature.layerwise import Layerwise
 from lapwing.curvature.network import Network
@@ -49,9 +49,9 @@ class Layered(Executor):
         forward = Pass(self.network, self.survey, batch.inputs)
         f = self.likelihood.canonical(forward.outputs)
         y = self.likelihood.canonical_targets(f, batch.targets)
+        columns = thin_root(self.likelihood, f, y).movedim(-1, 0)
         rows = [
-            Layerwise.of(forward, raw(self.likelihood, cotangents))
-            for cotangents in GGN().cotangents(self.likelihood, f, y)
+            Layerwise.of(forward, raw(self.likelihood, cotangents)) for cotangents in by_position(columns, f.ndim - 2)
         ]
 
         def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:

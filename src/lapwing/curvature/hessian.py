@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import grad, jvp, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lapwing.curvature.costs import Form, Work
+from lapwing.curvature.curved import thin_root
 from lapwing.curvature.executors import Differentiated, Layered
 from lapwing.curvature.ggn import COLUMNS
 from lapwing.curvature.layers import Survey
@@ -110,7 +112,9 @@ class GGNProduct(Operator):
 
     @cached_property
     def _work(self) -> Work:
-        return Work.of(self.network, self.survey, self.data.first())
+        f = self.likelihood.canonical(torch.zeros(1, *self.survey.output))
+        columns = thin_root(self.likelihood, f)[..., 0, :].numel()
+        return Work.of(self.network, self.survey, self.data.first(), columns)
 
     @cached_property
     def _examples(self) -> int:
@@ -122,8 +126,9 @@ class GGNProduct(Operator):
         plain = Differentiated(self.network, self.likelihood)
         padded = (gauss_newton_by_adjoints,)
         recipes = padded if self.network.padded else (gauss_newton, *padded)
-        working = min(BUDGET, self.memory // WORKING)
-        examples = self.survey.chunk(work.cotangents, itemsize, working, -(-work.kept[0] // work.cotangents))
+        working = self.memory // WORKING
+        extra = -(-work.kept[0] // work.cotangents)
+        examples = self.survey.chunk(work.cotangents, itemsize, min(BUDGET, working), extra)
         return {
             "layers": Layered(self.network, self.survey, self.likelihood, examples),
             "split": Recorded(self.network, self.likelihood, recipes, work.chunk(itemsize, working), plain),

@@ -161,7 +161,8 @@ class Jacobian(Operator):
     @cached_property
     def _kept(self) -> tuple[BatchJacobian, ...] | None:
         """All batches, ready to keep their rows; ``None`` if those do not fit."""
-        work = Work.of(self.network, self.survey, self.data.first())
+        outputs = self.survey.output.numel()
+        work = Work.of(self.network, self.survey, self.data.first(), outputs)
         room = self.memory - work.kept[0] * self.network.like.element_size() * self.examples
         found: list[BatchJacobian] = []
         for batch in self.data if room >= 0 else ():
