@@ -55,7 +55,7 @@ def recipes(rank: int, examples: int) -> dict[str, Preconditioner | None]:
 def rows(setting: Setting) -> Iterator[Row]:
     """One row a recipe."""
     draws = 4 if setting.quick else 16
-    model, data = setting.network(), setting.head(40 if setting.quick else IMAGES)
+    model, data = setting.network(), setting.head(20 if setting.quick else IMAGES)
     posterior = matrix_free(model, data)
     problem = posterior.problem
     with torch.no_grad():
@@ -63,14 +63,29 @@ def rows(setting: Setting) -> Iterator[Row]:
     reference = exactly(model, data, noise)
     head = {"study": "preconditioners", "data": setting.name, "weights": weights(model), "images": len(data[1])}
     head |= {"alpha": ALPHA, "draws": draws, "rtol": RTOL, "reference_residual": float(reference.residual.max())}
+    steps = 20 if setting.quick else 200
     for name, recipe in (recipes(4, 2) if setting.quick else recipes(100, 50)).items():
-        yield head | {"preconditioner": name} | compared(posterior, recipe, noise, reference.value)
+        row = compared(posterior, recipe, noise, reference.value, steps=steps)
+        yield head | {"preconditioner": name} | row
 
 
 def compared(
-    posterior: MatrixFreePosterior, recipe: Preconditioner | None, noise: Float[Tensor, "d s"], reference: Tensor
+    posterior: MatrixFreePosterior,
+    recipe: Preconditioner | None,
+    noise: Float[Tensor, "d s"],
+    reference: Float[Tensor, "d s"],
+    *,
+    steps: int,
 ) -> Row:
-    """What it takes to make one preconditioner, and what solving with it takes then."""
+    """What it takes to make one preconditioner, and what solving with it takes then.
+
+    Args:
+        posterior: With the precision to solve with.
+        recipe: Preconditioner.
+        noise: Right-hand sides.
+        reference: Solutions.
+        steps: Lanczos steps for the condition number.
+    """
     precision = posterior.precision_operator
     start = time.perf_counter()
     made, failure = attempt(lambda: None if recipe is None else approximation(posterior.problem, recipe))
@@ -81,7 +96,9 @@ def compared(
     options = {"rtol": RTOL, "max_iterations": 2000}
     solution, failure = attempt(lambda: conjugate_gradients(precision, noise, preconditioner=made, **options))
     seconds = time.perf_counter() - start
-    interval, why = attempt(lambda: spectral_interval(precision, preconditioner=made, generator=generator()))
+    interval, why = attempt(
+        lambda: spectral_interval(precision, steps=steps, preconditioner=made, generator=generator())
+    )
     row: Row = {
         "seconds_preparing": preparing,
         "seconds_solving": seconds,

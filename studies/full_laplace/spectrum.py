@@ -62,15 +62,17 @@ def spectrum(model: nn.Module, data: tuple[Tensor, Tensor], *, whole: bool) -> F
     Args:
         model: The trained network.
         data: Images and labels to sum over.
-        whole: All that are not 0, from ``Sᵀ J Jᵀ S``; otherwise the largest ``TOP`` by block Lanczos.
+        whole: All that are not 0, from ``Sᵀ J Jᵀ S``; otherwise the largest ``TOP`` by block Lanczos, up to the first
+            whose residual is above a tenth of it.
     """
     if whole:
         structure = lw.Full(view="functions")
         posterior = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1.0), structure=structure).fit(model, data)
         assert isinstance(posterior, FunctionPosterior)
         return torch.linalg.eigvalsh(posterior.grams[0].double()).flip(0).clamp_min(0).cpu()
-    curvature = matrix_free(model, data).problem.curvature
-    return top_eigenpairs(curvature, TOP, rtol=1e-2, generator=generator()).values.double().cpu()
+    pairs = top_eigenpairs(matrix_free(model, data).problem.curvature, TOP, rtol=1e-5, generator=generator())
+    resolved = (pairs.residual <= pairs.values / 10).long().cumprod(0).sum()
+    return pairs.values[: int(resolved)].cpu()
 
 
 def summary(values: Float[Tensor, " r"], *, whole: bool) -> Row:

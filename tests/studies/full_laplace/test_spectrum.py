@@ -20,6 +20,15 @@ def test_the_spectrum_is_that_of_the_dense_curvature() -> None:
     torch.testing.assert_close(values, expected[:60].clamp_min(0), atol=1e-9, rtol=1e-9)
 
 
+def test_the_top_of_the_spectrum_is_that_of_the_whole_and_ends_where_it_is_no_longer_resolved() -> None:
+    setting = Setting(quick=True)
+    model, data = setting.network(kernel=3).double(), setting.head(20)
+    data = (data[0].double(), data[1])
+    top, whole = (spectrum(model, data, whole=whole) for whole in (False, True))
+    assert 20 < len(top) <= 100
+    torch.testing.assert_close(top, whole[: len(top)], rtol=0.02, atol=0)
+
+
 def test_effective_ranks_of_known_spectra() -> None:
     flat = effective_ranks(torch.full((7,), 3.0, dtype=torch.float64), alpha=1.0)
     assert flat["entropy"] == pytest.approx(7) and flat["participation"] == pytest.approx(7)

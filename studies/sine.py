@@ -1,0 +1,252 @@
+"""A sine seen left and right of a gap: what training on the marginal likelihood learns there, beside the exact evidence.
+
+The curve is that of Brack 2023, section 6.1, ``sin(5x + 1)``, whose source could not learn the prior precision: it fell
+from 70 to below 1 and the fit was lost. Here x is uniform on [-1, -0.2] and [0.4, 1], 80 points each, noise 0.1; the
+network has two hidden layers of 32 tanh units, 1153 weights, and 160 observations. Every way of training starts from
+α = 70, ρ = 1 and 10 epochs on the likelihood alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import lapwing as lw
+from lapwing.baselines import Map
+from lapwing.marginal import (
+    Bound,
+    ByGradient,
+    MarginalTraining,
+    StochasticLanczos,
+    newton_step,
+    train_marginal,
+)
+from lapwing.predictive import Predictive, log_predictive
+from studies.report import Row, collect, figure
+from studies.wave import POINTS, Data, loader, network, optimum
+
+START = 70.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """Options of ``train_marginal``, and whether each step sees all data in one batch."""
+
+    options: dict[str, Any]
+    whole: bool = False
+
+
+WAYS = {
+    "default": Way({}),
+    "bound for the weights": Way({"log_det": Bound()}),
+    "no log-det for the weights": Way({"log_det": None}),
+    "gram, gradient": Way({"updates": ByGradient()}),
+    "gram, gradient, all data": Way({"updates": ByGradient()}, whole=True),
+    "bound, gradient, all data": Way({"log_det": Bound(), "updates": ByGradient()}, whole=True),
+    "bound of rank 30, gradient, all data": Way({"log_det": Bound(30), "updates": ByGradient()}, whole=True),
+    "lanczos, gradient, all data": Way({"log_det": StochasticLanczos(samples=4), "updates": ByGradient()}, whole=True),
+    "the source's": Way({"log_det": Bound(), "updates": ByGradient(start=None), "settle": 0}),
+}
+"""The default updates the hyper-parameters by the evidence of all data after every epoch, the weights by ``Gram``."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long to train.
+
+    Args:
+        epochs: Passes over the data, the warm-up among them.
+        warm_up: Passes on the likelihood alone.
+        batch: Examples in a mini-batch.
+    """
+
+    epochs: int = 200
+    warm_up: int = 10
+    batch: int = 16
+    lr: float = 1e-2
+    hyper_lr: float = 2e-2
+
+    def options(self, way: Way) -> dict[str, Any]:
+        """For ``train_marginal``; with all data in one batch half as many steps, after as many of warm-up."""
+        if not way.whole:
+            return {"epochs": self.epochs, "warm_up": self.warm_up}
+        steps = POINTS // self.batch
+        return {"epochs": self.epochs * steps // 2, "warm_up": self.warm_up * steps}
+
+
+def trained(way: Way, data: Data, seed: int, length: Length) -> tuple[nn.Sequential, MarginalTraining]:
+    """A network trained on the marginal likelihood."""
+    model = network(seed)
+    result = train_marginal(
+        model,
+        loader(data.train, POINTS if way.whole else length.batch, seed),
+        lw.Gaussian(1.0),
+        prior=lw.Isotropic(START),
+        lr=length.lr,
+        hyper_lr=length.hyper_lr,
+        generator=torch.Generator().manual_seed(seed),
+        **(length.options(way) | way.options),
+    )
+    return model, result
+
+
+def plain(data: Data, seed: int, length: Length, alpha: float = 0.0, rho: float = 1.0) -> nn.Sequential:
+    """A network trained as usual: squared error, or with a prior precision and a noise precision the MAP estimate."""
+    model = network(seed)
+    optimiser = torch.optim.Adam(model.parameters(), length.lr)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, length.epochs)
+    for _ in range(length.epochs):
+        for x, y in loader(data.train, length.batch, seed):
+            optimiser.zero_grad()
+            norm = sum(value.square().sum() for value in model.parameters())
+            loss = 0.5 * rho * POINTS / len(x) * (model(x) - y).square().sum() + 0.5 * alpha * norm
+            loss.backward()
+            optimiser.step()
+        schedule.step()
+    return model
+
+
+def nll(p: Predictive, y: Tensor) -> float:
+    """Mean negative log predictive density, nats."""
+    return -float(log_predictive(p, y).mean())
+
+
+def measured(name: str, way: Way, seed: int, length: Length) -> Row:
+    """One way, one seed: what it learned, what the evidence wants, how it predicts beside what it is compared with."""
+    data = Data.draw(seed)
+    start = time.perf_counter()
+    model, result = trained(way, data, seed, length)
+    seconds = time.perf_counter() - start
+    alpha, rho = result.history[-1].prior_precision[0], result.history[-1].noise_precision
+    recipe = lw.Laplace(result.likelihood, prior=result.prior, structure=lw.Full(view="weights"))
+    posterior = recipe.fit(model, data.train)
+    tuned = lw.tune(posterior)
+    exact, exact_rho, best = optimum(model, data.train)
+    row: Row = {"study": "sine", "way": name, "seed": seed, "seconds": seconds}
+    row |= {"alpha": alpha, "alpha_tuned": tuned.prior.state()["precision"], "alpha_exact": exact}
+    row |= {"alpha_ratio": alpha / exact, "rho": rho, "rho_exact": exact_rho}
+    row |= {
+        "log_marginal": posterior.log_marginal(),
+        "log_marginal_tuned": tuned.log_marginal(),
+        "log_marginal_exact": best,
+    }
+    row |= {"newton_gain": newton_step(posterior, data.train).gain, "effective_dimension": tuned.effective_dimension()}
+    row |= {"nll_gap": nll(posterior.predict(data.gap[0]), data.gap[1])}
+    row |= {"nll_sides": nll(posterior.predict(data.sides[0]), data.sides[1])}
+    row |= {"nll_gap_plug_in": nll(Map(model, result.likelihood).predict(data.gap[0]), data.gap[1])}
+    row |= _compared(data, seed, length, alpha, rho) if name == "default" else {}
+    row["history"] = history(result)
+    return row
+
+
+def history(result: MarginalTraining) -> dict[str, list[float | None]]:
+    """Every term of every epoch; of many epochs every so-manieth."""
+    epochs = result.history[:: max(1, len(result.history) // 200)]
+    terms = {name: [getattr(e, name) for e in epochs] for name in ("nll", "log_prior", "half_log_det", "total")}
+    return terms | {"alpha": [e.prior_precision[0] for e in epochs], "rho": [e.noise_precision for e in epochs]}
+
+
+def _compared(data: Data, seed: int, length: Length, alpha: float, rho: float) -> Row:
+    """The MAP estimate at the learned precisions, and least squares with the noise of its residuals."""
+    row: Row = {}
+    x, y = data.train
+    for name, model, noise in (
+        ("map", plain(data, seed, length, alpha, rho), rho),
+        ("mse", plain(data, seed, length), None),
+    ):
+        noise = noise or 1 / float((model(x) - y).square().mean())
+        p = Map(model, lw.Gaussian(noise)).predict
+        row |= {f"nll_gap_{name}": nll(p(data.gap[0]), data.gap[1])}
+        row |= {f"nll_sides_{name}": nll(p(data.sides[0]), data.sides[1])}
+    return row
+
+
+def rows(seeds: int, others: int, length: Length) -> Iterator[Row]:
+    """The default on all seeds, then every other way on the first few."""
+    for name, way in WAYS.items():
+        for seed in range(seeds if name == "default" else min(seeds, others)):
+            yield measured(name, way, seed, length)
+
+
+def verdict(found: list[Row]) -> str:
+    """What must be shown, as lines of text."""
+    default = [row for row in found if row["way"] == "default"]
+    ratios = [row["alpha_ratio"] for row in default]
+    lines = [
+        f"default over {len(default)} seeds: α / exact optimum from {min(ratios):.3f} to {max(ratios):.3f}",
+        *(
+            f"  NLL in the gap: mean {_mean(default, 'nll_gap'):.2f}, {name} {_mean(default, key):.2f}; "
+            f"better on {sum(row['nll_gap'] < row[key] for row in default)} of {len(default)} seeds"
+            for name, key in (("MAP", "nll_gap_map"), ("least squares", "nll_gap_mse"))
+        ),
+    ]
+    for name in dict.fromkeys(row["way"] for row in found):
+        own = [row for row in found if row["way"] == name]
+        shown = ", ".join(f"{row['alpha_ratio']:.2f}" for row in own)
+        lines.append(
+            f"{name}: α ratio {shown}; evidence {_mean(own, 'log_marginal'):.1f}, {_mean(own, 'seconds'):.0f} s"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _mean(found: list[Row], key: str) -> float:
+    return sum(row[key] for row in found) / len(found)
+
+
+def draw(found: list[Row], path: Path) -> None:
+    """How α moves along each way on seed 0, and the fit of the default beside least squares."""
+    picture = figure(10, 4, 2)
+    left, right = picture.axes
+    for name in dict.fromkeys(row["way"] for row in found):
+        alpha = next(row for row in found if row["way"] == name and row["seed"] == 0)["history"]["alpha"]
+        left.plot([i / len(alpha) for i in range(len(alpha))], alpha, label=name)
+    left.set(xlabel="share of training", ylabel="prior precision α", yscale="log")
+    left.legend(fontsize=6)
+    data, length = Data.draw(0), Length()
+    model, result = trained(WAYS["default"], data, 0, length)
+    x = torch.linspace(-1.2, 1.2, 200, dtype=torch.float64)[:, None]
+    recipe = lw.Laplace(result.likelihood, prior=result.prior, structure=lw.Full())
+    p = recipe.fit(model, data.train).predict(x)
+    mean, std = p.mean[:, 0], p.std[:, 0]
+    right.fill_between(x[:, 0], mean - 2 * std, mean + 2 * std, alpha=0.2, label="marginal likelihood, 2 sd")
+    right.plot(x[:, 0], mean)
+    right.plot(x[:, 0], plain(data, 0, length)(x).detach(), "--", label="least squares")
+    right.plot(x[:, 0], torch.sin(5 * x[:, 0] + 1), ":", color="0.3", label="the curve")
+    right.plot(*(column[:, 0] for column in data.train), ".", color="0.5", markersize=3)
+    right.set(xlabel="x", ylabel="y", ylim=(-3, 3))
+    right.legend(fontsize=6)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.savefig(path)
+
+
+def main() -> None:
+    """Parse the command line, train, write the report after every network, print the verdict."""
+    args = _arguments()
+    length = replace(Length(), epochs=20, warm_up=5) if args.quick else Length()
+    seeds, others = (1, 1) if args.quick else (args.seeds, args.others)
+    found = collect(rows(seeds, others, length), args.json)
+    sys.stdout.write(verdict(found))
+    if args.figure is not None:
+        draw(found, args.figure)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m studies.sine", description=__doc__)
+    parser.add_argument("--json", type=Path, required=True, help="report to write")
+    parser.add_argument("--seeds", type=int, default=10, help="seeds of the default way")
+    parser.add_argument("--others", type=int, default=1, help="seeds of every other way")
+    parser.add_argument("--figure", type=Path, help="figure to draw")
+    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, to try it out")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
