@@ -1,4 +1,4 @@
-"""A sine seen left and right of a gap: what training on the marginal likelihood learns there, beside the exact evidence.
+"""A sine seen left and right of a gap: what training on the marginal likelihood learns, beside the exact evidence.
 
 The curve is that of Brack 2023, section 6.1, ``sin(5x + 1)``, whose source could not learn the prior precision: it fell
 from 70 to below 1 and the fit was lost. Here x is uniform on [-1, -0.2] and [0.4, 1], 80 points each, noise 0.1; the
@@ -162,7 +162,7 @@ def _compared(data: Data, seed: int, length: Length, alpha: float, rho: float) -
         ("map", plain(data, seed, length, alpha, rho), rho),
         ("mse", plain(data, seed, length), None),
     ):
-        noise = noise or 1 / float((model(x) - y).square().mean())
+        noise = noise or 1 / (model(x) - y).square().mean().item()
         p = Map(model, lw.Gaussian(noise)).predict
         row |= {f"nll_gap_{name}": nll(p(data.gap[0]), data.gap[1])}
         row |= {f"nll_sides_{name}": nll(p(data.sides[0]), data.sides[1])}
