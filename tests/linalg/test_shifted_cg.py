@@ -38,3 +38,11 @@ def test_it_converges_where_rounding_stops_minimal_residuals() -> None:
         for solver in (shifted_conjugate_gradients, shifted_minres)
     )
     assert (b - matrix @ mine).norm() < 1.1e-6 * b.norm() < (b - matrix @ other).norm()
+
+
+def test_a_pivot_that_is_rounding() -> None:
+    exchange = Dense(torch.tensor([[0.0, 1.0], [1.0, 0.0]]).double())
+    solution = shifted_conjugate_gradients(exchange, torch.tensor([1.0, 0.0]).double(), torch.zeros(1).double())
+    assert (solution.stopped, solution.iterations) == ("breakdown", 1)
+    assert (solution.value == 0).all()
+    assert solution.residual.item() == 1.0
