@@ -1,0 +1,55 @@
+"""The log-determinant by probes: its operator, and value and gradient against the exact ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lapwing as lw
+from lapwing.curvature.differentiable import LiveBatch, live
+from lapwing.errors import ConfigError
+from lapwing.marginal import StochasticLanczos
+from lapwing.marginal.batch import MiniBatch
+from lapwing.marginal.stochastic import inner_operator
+from tests.marginal.setting import PRIORS, dense, gradients, marginal_of
+from tests.posterior_cases import refused
+
+
+@pytest.mark.parametrize("name", ["gaussian", "categorical"])
+def test_the_operator_is_the_inner_matrix_of_the_rows(name: str) -> None:
+    marginal, x, y = marginal_of(name, PRIORS["layerwise"])
+    live_batch = LiveBatch(live(marginal.model), marginal.likelihood, x[:4], y[:4])
+    batch = MiniBatch(live_batch, marginal._hyper, marginal._surveyed(x), 6)
+    rows = batch.rows().transpose(0, 1).flatten(0, 1).detach()
+    expected = torch.eye(len(rows), dtype=torch.float64) + 1.5 * rows @ rows.mT
+    torch.testing.assert_close(inner_operator(batch).dense(), expected)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "categorical"])
+def test_value_and_gradients_have_the_exact_ones_as_their_mean(name: str, generator: torch.Generator) -> None:
+    """Within five standard errors of 40 losses with 4 probes each."""
+    log_det = StochasticLanczos(samples=4, rtol=1e-10)
+    marginal, x, y = marginal_of(name, PRIORS["layerwise"], log_det=log_det, generator=generator)
+    exact = dense(marginal, x, y)
+    expected = torch.cat([exact.detach().view(1), *(g.flatten() for g in gradients(exact, marginal))])
+    draws = []
+    for _ in range(40):
+        loss = marginal.loss(x, y)
+        draws.append(torch.cat([loss.detach().view(1), *(g.flatten() for g in gradients(loss, marginal))]))
+    mean, error = torch.stack(draws).mean(0), torch.stack(draws).std(0) / 40**0.5
+    assert bool(((mean - expected).abs() <= 5 * error + 1e-8).all())
+    assert float(error[0]) > 0
+
+
+def test_the_same_seed_gives_the_same_loss() -> None:
+    losses = []
+    for _ in range(2):
+        generator = torch.Generator().manual_seed(3)
+        marginal, x, y = marginal_of("gaussian", lw.Isotropic(), log_det=StochasticLanczos(), generator=generator)
+        losses.append(marginal.loss(x, y).item())
+    assert losses[0] == losses[1]
+
+
+def test_options_that_make_no_sense() -> None:
+    with refused(ConfigError, expected="positive", got="samples=0", hint="StochasticLanczos()"):
+        StochasticLanczos(samples=0)
