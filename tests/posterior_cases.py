@@ -159,6 +159,7 @@ STRUCTURES: dict[str, Structure] = {
     "diagonal": lw.Diagonal(),
     "kfac": lw.KFAC(),
     "kfac-reduce-separate": lw.KFAC(sharing="reduce", bias="separate"),
+    "low-rank": lw.LowRank(1000),
 }
 
 WEIGHTS: dict[str, Selection] = {

@@ -6,15 +6,17 @@ from importlib.metadata import PackageNotFoundError, version
 
 from lapwing.compare import Comparison, compare
 from lapwing.curvature.ggn import GGN, EmpiricalFisher, Hessian, MCFisher
-from lapwing.errors import DataWarning, LapwingError
+from lapwing.errors import ConvergenceWarning, DataWarning, LapwingError
 from lapwing.evaluation import Scores, evaluate
 from lapwing.laplace import Laplace
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
-from lapwing.posteriors import Posterior
+from lapwing.posteriors import MatrixFreePosterior, Posterior
+from lapwing.precondition import PivotedCholesky, RankOne, Subsample
 from lapwing.priors import DiagonalPrior, Isotropic, Layerwise
 from lapwing.selection import All, LastLayer, Mask, Names, Subnetwork
+from lapwing.solvers import CG, Contour, Lanczos, Perturb
 from lapwing.store import load, read_header, save
-from lapwing.structures import KFAC, Auto, Diagonal, Full
+from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree
 from lapwing.tuning import EvidenceGradient, MacKay, tune
 from lapwing.validation import Validation
 
@@ -24,6 +26,7 @@ except PackageNotFoundError:
     __version__ = "0.0.0"
 
 __all__ = [
+    "CG",
     "GGN",
     "KFAC",
     "All",
@@ -31,6 +34,8 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "Comparison",
+    "Contour",
+    "ConvergenceWarning",
     "DataWarning",
     "Diagonal",
     "DiagonalPrior",
@@ -41,18 +46,26 @@ __all__ = [
     "Hessian",
     "HeteroscedasticGaussian",
     "Isotropic",
+    "Lanczos",
     "Laplace",
     "LapwingError",
     "LastLayer",
     "Layerwise",
+    "LowRank",
     "MCFisher",
     "MacKay",
     "Mask",
+    "MatrixFree",
+    "MatrixFreePosterior",
     "Names",
+    "Perturb",
+    "PivotedCholesky",
     "Poisson",
     "Posterior",
+    "RankOne",
     "Scores",
     "Subnetwork",
+    "Subsample",
     "Validation",
     "compare",
     "evaluate",

@@ -57,6 +57,10 @@ class DataWarning(UserWarning):
     """The data can be used, but something about them is probably a mistake."""
 
 
+class ConvergenceWarning(UserWarning):
+    """An iteration stopped short of its tolerance; the result says how far it got."""
+
+
 def check_option(name: str, value: object, options: tuple[object, ...]) -> None:
     """Refuses an option that is not one of those there are.
 

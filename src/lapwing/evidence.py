@@ -82,7 +82,23 @@ class Grams:
         return log_det_one_plus(scale * torch.einsum("g,gmn->mn", 1.0 / precisions, self.matrices))
 
 
-Complexity: TypeAlias = Spectrum | Matrix | Grams
+@final
+@dataclass(frozen=True, eq=False)
+class Known:
+    """``log det Λ / det A`` as a number, at one choice of precisions.
+
+    Args:
+        ratio: The number, nats.
+    """
+
+    ratio: float
+
+    def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """The number."""
+        return scale.new_tensor(self.ratio)
+
+
+Complexity: TypeAlias = Spectrum | Matrix | Grams | Known
 """What the evidence charges for the directions the data determined."""
 
 

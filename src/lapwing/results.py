@@ -50,8 +50,16 @@ class Estimate:
     Example:
         >>> Estimate(value=2.0, stderr=0.1, samples=32)
         Estimate(value=2.0, stderr=0.1, samples=32)
+        >>> f"{Estimate(2.0, 0.1, 32):.2f}"
+        '2.00 ± 0.10'
     """
 
     value: float
     stderr: float
     samples: int
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __format__(self, spec: str) -> str:
+        return f"{self.value:{spec}} ± {self.stderr:{spec}}" if spec else str(self)

@@ -16,6 +16,7 @@ from lapwing.evidence import Evidence
 from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import Posterior, Step, WeightPosterior
 from lapwing.posteriors.base import first
+from lapwing.posteriors.exact import with_evidence
 
 P = TypeVar("P", bound=Posterior)
 
@@ -163,8 +164,9 @@ def evidence_at(posterior: Posterior, at: At) -> Evidence:
         UnsupportedError: If the mode is not known in closed form.
     """
     check_option("at", at, get_args(At))
+    exact = with_evidence(posterior)
     if at == "weights":
-        return posterior.evidence
+        return exact.evidence
     shift = posterior.shift if isinstance(posterior, WeightPosterior) else None
     if shift is None:
         raise UnsupportedError(
@@ -172,7 +174,7 @@ def evidence_at(posterior: Posterior, at: At) -> Evidence:
             f"{type(posterior.likelihood).__name__} and {type(posterior).__name__}",
             "at='weights'",
         )
-    return replace(posterior.evidence, shift=shift)
+    return replace(exact.evidence, shift=shift)
 
 
 def step(posterior: Posterior, evidence: Evidence, precisions: Tensor, scale: Tensor) -> Step:

@@ -17,6 +17,7 @@ from lapwing.errors import ConfigError, DataError, NumericalError
 from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import Posterior, Step
 from lapwing.posteriors.base import first
+from lapwing.posteriors.exact import with_evidence
 from lapwing.predictive import Link, Moments, canonical_targets, log_predictive, predictive
 from lapwing.tuning import chosen, step
 from lapwing.types import Unpack
@@ -89,7 +90,7 @@ class Validation:
     def _search(self, posterior: P, batches: list[Batch], prior: bool, bar: Any, known: int) -> P:
         """The best factor for the prior precisions, or for the noise precision; others took ``known`` steps before."""
         taken: list[Step] = []
-        start = posterior.evidence
+        start = with_evidence(posterior).evidence
 
         def values(log_factor: float) -> tuple[Tensor, Tensor]:
             factor = math.exp(log_factor)

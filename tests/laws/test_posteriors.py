@@ -12,7 +12,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.errors import ConfigError, UnsupportedError
-from lapwing.linalg import Dense, Diagonal
+from lapwing.linalg import Dense, Diagonal, LowRank
 from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import Classification, Counts, JointMoments, Moments, MultiLabel, Regression
 from lapwing.testing import check_matches_dense, check_symmetric
@@ -78,7 +78,7 @@ def refusal(structure: str, weights: str, prior: str) -> type[Exception] | None:
 
 def dense_precision(posterior: lw.Posterior, ggn: Tensor, prior: Tensor) -> Tensor:
     """Λ as the structure defines it; for KFAC its own matrix, whose factors have tests of their own."""
-    if not isinstance(posterior, WeightPosterior) or isinstance(posterior.held.operator, Dense):
+    if not isinstance(posterior, WeightPosterior) or isinstance(posterior.held.operator, Dense | LowRank):
         return ggn + torch.diag(prior)
     if isinstance(posterior.held.operator, Diagonal):
         return torch.diag(ggn.diagonal() + prior)
@@ -211,13 +211,15 @@ def test_networks_with_drawn_weights_agree_with_the_linearised_one_where_it_is_l
 @every_structure
 def test_the_same_generator_gives_the_same_numbers(structure: str) -> None:
     case = case_of("categorical")
-    recipe = replace(recipe_of("categorical", structure), curvature=lw.MCFisher(2))
+    recipe = recipe_of("categorical", structure)
+    random_fit = structure != "low-rank"  # which has products with the GGN alone
+    recipe = replace(recipe, curvature=lw.MCFisher(2)) if random_fit else recipe
 
     def numbers(seed: int) -> list[Tensor]:
         generator = torch.Generator().manual_seed(seed)
         posterior = case.fit(recipe, generator=generator)
-        drawn = [
-            torch.tensor(posterior.log_marginal()),
+        drawn = [torch.tensor(posterior.log_marginal())] if random_fit else []
+        drawn += [
             posterior.sample_functions(case.new, 3, generator=generator),
             posterior.predict(case.new, "mc", samples=5, generator=generator).probs,
         ]

@@ -43,7 +43,7 @@ def test_holds_a_gram_matrix_a_group() -> None:
 def test_cannot_sample_weights() -> None:
     case, posterior = fit("categorical")
     assert not hasattr(posterior, "sample")
-    with refused(UnsupportedError, expected="over the weights for linearised=False", got="over functions", hint="KFAC"):
+    with refused(UnsupportedError, expected="for linearised=False", got="a FunctionPosterior", hint="KFAC"):
         posterior.predict(case.new, linearised=False)
 
 

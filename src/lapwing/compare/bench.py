@@ -91,7 +91,8 @@ class Bench:
         posterior = tuned.value
         scores = self._score(f"{name}: predict", posterior, link=self.link, generator=self.generator)
         precisions = posterior.prior.precisions(posterior.network.uncertain).tolist()
-        numbers = {"evidence": posterior.log_marginal(), "fit_seconds": fitted.seconds, "tune_seconds": tuned.seconds}
+        evidence = float(posterior.log_marginal())
+        numbers = {"evidence": evidence, "fit_seconds": fitted.seconds, "tune_seconds": tuned.seconds}
         if len(precisions) == 1:
             numbers["prior_precision"] = precisions[0]
         return _row(name, tuned_by, posterior, (fitted, tuned, scores), **numbers)

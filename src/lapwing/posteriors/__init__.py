@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from lapwing.posteriors.base import Posterior, Step
+from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.functions import FunctionPosterior
+from lapwing.posteriors.matrix_free import MatrixFreePosterior, SolvedMoments
+from lapwing.posteriors.sampled import SampledWeights
 from lapwing.posteriors.weights import WeightPosterior
 
-__all__ = ["FunctionPosterior", "Posterior", "Step", "WeightPosterior"]
+__all__ = [
+    "ExactPosterior",
+    "FunctionPosterior",
+    "MatrixFreePosterior",
+    "Posterior",
+    "SampledWeights",
+    "SolvedMoments",
+    "Step",
+    "WeightPosterior",
+]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TypeVar, final
 
 import torch
@@ -22,6 +21,7 @@ from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Predictive, predictive
 from lapwing.predictive.links import SAMPLES
 from lapwing.priors import Prior
+from lapwing.results import Estimate
 from lapwing.types import Inputs
 
 P = TypeVar("P", bound="Posterior")
@@ -155,37 +155,17 @@ class Posterior(abc.ABC):
         with torch.no_grad():
             return self._joint_moments(self._inputs(x)).sample(samples, generator=generator)
 
-    def log_marginal(self) -> float:
+    @abc.abstractmethod
+    def log_marginal(self) -> float | Estimate:
         """Log evidence log p(y) of the Laplace approximation at the trained weights, nats, all constants included.
 
-        ``log p(y | θ*) + log p(θ*) + d/2 log 2π - ½ log det Λ`` (MacKay 1992; Immer et al. 2021, equation 9).
-
-        Cost:
-            One factorisation of the curvature, kept for the next call. No data.
+        ``log p(y | θ*) + log p(θ*) + d/2 log 2π - ½ log det Λ`` (MacKay 1992; Immer et al. 2021, equation 9). An
+        ``Estimate`` where the log determinant comes from probes.
         """
-        return float(self.evidence.log_marginal(self.prior_precisions, self.scale))
 
-    def effective_dimension(self) -> float:
+    @abc.abstractmethod
+    def effective_dimension(self) -> float | Estimate:
         """Directions of weight space that the data determined, ``γ = d - tr(A Λ⁻¹)`` (MacKay 1992)."""
-        return float(self.evidence.effective_dimensions(self.prior_precisions, self.scale).sum())
-
-    @cached_property
-    def evidence(self) -> Evidence:
-        """The evidence as a function of prior precision and noise."""
-        layout = self.network.uncertain
-        group, groups = self.prior.groups(layout)
-        group = group.to(self.network.like.device)
-        weights = self.network.weights.double()
-        zeros = weights.new_zeros(groups)
-        noisy = isinstance(self.fitted, Gaussian)
-        return Evidence(
-            complexity=self._complexity(),
-            square_norms=zeros.index_add(0, group, weights.square()),
-            sizes=zeros.index_add(0, group, torch.ones_like(weights)),
-            nll=self.totals.nll,
-            misfit=self.totals.misfit if noisy else 0.0,
-            observations=self.totals.observations if noisy else 0,
-        )
 
     def with_choices(self: P, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> P:
         """The posterior with another prior and noise: the curvature is reused, nothing is fitted again.
@@ -199,10 +179,7 @@ class Posterior(abc.ABC):
             UnsupportedError: If the likelihood differs from the fitted one by more than a factor of its noise.
         """
         check_noise(likelihood, self.fitted)
-        changed = replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
-        if type(prior) is type(self.prior) and "evidence" in self.__dict__:
-            object.__setattr__(changed, "evidence", self.evidence)
-        return changed
+        return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
 
     @property
     def noise_scale(self) -> float:
@@ -229,8 +206,22 @@ class Posterior(abc.ABC):
         check_inputs(inputs)
         return inputs
 
-    @abc.abstractmethod
-    def _complexity(self) -> Complexity: ...
+    def _evidence(self, complexity: Complexity) -> Evidence:
+        """The evidence with this charge for the directions the data determined."""
+        layout = self.network.uncertain
+        group, groups = self.prior.groups(layout)
+        group = group.to(self.network.like.device)
+        weights = self.network.weights.double()
+        zeros = weights.new_zeros(groups)
+        noisy = isinstance(self.fitted, Gaussian)
+        return Evidence(
+            complexity=complexity,
+            square_norms=zeros.index_add(0, group, weights.square()),
+            sizes=zeros.index_add(0, group, torch.ones_like(weights)),
+            nll=self.totals.nll,
+            misfit=self.totals.misfit if noisy else 0.0,
+            observations=self.totals.observations if noisy else 0,
+        )
 
     @abc.abstractmethod
     def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]: ...
@@ -238,10 +229,15 @@ class Posterior(abc.ABC):
     @abc.abstractmethod
     def _joint_moments(self, inputs: Inputs) -> JointMoments: ...
 
-    @abc.abstractmethod
     def _network_draws(
         self, inputs: Inputs, samples: int, generator: torch.Generator | None
-    ) -> Float[Tensor, "s n *event c"]: ...
+    ) -> Float[Tensor, "s n *event c"]:
+        """Canonical outputs of the network itself at drawn weights."""
+        raise UnsupportedError(
+            "a posterior over the weights for linearised=False",
+            f"a {type(self).__name__}, which has no weight samples",
+            "Full(view='weights'), KFAC() or Diagonal()",
+        )
 
 
 def check_noise(likelihood: Likelihood, fitted: Likelihood) -> None:

@@ -19,13 +19,14 @@ from lapwing.errors import UnsupportedError
 from lapwing.evidence import Complexity, Grams, Spectrum, semidefinite
 from lapwing.linalg import Dense, Operator
 from lapwing.posteriors.base import Posterior
+from lapwing.posteriors.exact import ExactPosterior
 from lapwing.predictive import JointMoments, Moments
 from lapwing.types import Inputs
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class FunctionPosterior(Posterior):
+class FunctionPosterior(ExactPosterior):
     """The same posterior as the full weight view, in function space.
 
     With K = J A⁻¹ Jᵀ, B = S Sᵀ, x the training inputs and * the new ones:
@@ -97,10 +98,3 @@ class FunctionPosterior(Posterior):
         explained = self._explained(inputs)
         covariance = prior.double() - explained @ explained.mT
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
-
-    def _network_draws(self, inputs: Inputs, samples: int, generator: torch.Generator | None) -> Tensor:
-        raise UnsupportedError(
-            "a posterior over the weights for linearised=False",
-            "a posterior over functions, which has no weight samples",
-            "Full(view='weights'), KFAC() or Diagonal()",
-        )

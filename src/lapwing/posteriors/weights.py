@@ -14,16 +14,18 @@ from torch import Tensor
 from lapwing import probes
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
-from lapwing.errors import ConfigError
 from lapwing.evidence import Complexity, Shift, complexity_of
+from lapwing.linalg import Structured
 from lapwing.posteriors.base import Posterior
+from lapwing.posteriors.exact import ExactPosterior
+from lapwing.posteriors.sampled import SampledWeights
 from lapwing.predictive import JointMoments, Moments
-from lapwing.types import Inputs, Params
+from lapwing.types import Inputs
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class WeightPosterior(Posterior):
+class WeightPosterior(ExactPosterior, SampledWeights):
     """N(θ*, Λ⁻¹) with Λ = s G + A: curvature G at the trained weights θ*, prior precision A, noise s.
 
     Args:
@@ -46,16 +48,17 @@ class WeightPosterior(Posterior):
         noise = probes.gaussian((self.network.size, samples), like=weights, generator=generator)
         return weights + (operator.inverse_root() @ noise.to(operator.dtype)).mT.to(weights)
 
-    def params(self, weights: Float[Tensor, " d"]) -> Params:
-        """One draw as named parameters, ready for ``torch.func.functional_call``."""
-        return self.network.with_weights(weights)
-
     @cached_property
     def precision(self) -> Held:
         """The posterior precision Λ."""
         prior = self.prior.operator(self.network.uncertain, self.network.like.to(self.held.operator.dtype))
         curvature = self.held.operator if self.noise_scale == 1.0 else self.held.operator.scaled(self.noise_scale)
         return Held(curvature.plus_diagonal(prior), self.held.partition)
+
+    @property
+    def precision_operator(self) -> Structured:
+        """The posterior precision Λ as an operator."""
+        return self.precision.operator
 
     @cached_property
     def shift(self) -> Shift | None:
@@ -81,12 +84,3 @@ class WeightPosterior(Posterior):
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         mean, covariance = self._propagation.joint(inputs)
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
-
-    def _network_draws(
-        self, inputs: Inputs, samples: int, generator: torch.Generator | None
-    ) -> Float[Tensor, "s n *event c"]:
-        if samples < 1:
-            raise ConfigError("at least one draw of the weights", f"samples={samples}", "samples=32")
-        draws = self.sample(samples, generator=generator)
-        outputs = [self.network(inputs, self.params(draw)) for draw in draws]
-        return torch.stack([self.likelihood.canonical(f) for f in outputs])

@@ -1,0 +1,226 @@
+"""Cheap structured approximations of a posterior precision, for Krylov methods to start from.
+
+A preconditioner is any ``Structured`` operator P ≈ Λ. The recipes here make one from what they know of the problem; the
+structures ``Diagonal()``, ``KFAC()`` and ``LowRank()`` are recipes too. The closer P, the fewer the iterations; each
+costs a solve with P, which should be cheap beside a product with Λ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, final, get_args, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing.curvature.dense import jacobian_rows
+from lapwing.curvature.diagonal import DiagonalSum
+from lapwing.curvature.ggn import GGN
+from lapwing.curvature.layers import Pass
+from lapwing.curvature.sums import Accumulator, Held, chunk_size, raw, sweep, visit
+from lapwing.data import chunks, concatenated, take
+from lapwing.errors import ConfigError, TooLargeError, UnsupportedError, check_option
+from lapwing.linalg import LowRank, Structured
+from lapwing.linalg.pivoted import pivoted_cholesky
+from lapwing.problem import Problem, Training
+from lapwing.types import Inputs
+
+Pivots: TypeAlias = Literal["greedy", "random"]
+
+
+@runtime_checkable
+class Preconditioner(Protocol):
+    """A recipe for a structured approximation of the posterior precision."""
+
+    def approximate(self, problem: Problem) -> Structured:
+        """P ≈ Λ, which solves, roots and log-dets exactly."""
+        ...
+
+
+def approximation(problem: Problem, recipe: Preconditioner) -> Structured:
+    """What a recipe makes of a problem, made once for each problem."""
+    if recipe not in problem.kept:
+        problem.kept[recipe] = recipe.approximate(problem)
+    return problem.kept[recipe]
+
+
+@final
+@dataclass(frozen=True)
+class PivotedCholesky:
+    """``P = s L Lᵀ + A`` with L the partial Cholesky factor of G at well-chosen pivots.
+
+    Pivots are driven by the exact diagonal of G, in coordinates in which the prior is standard normal: the largest
+    residual first, or drawn in proportion to it (Harbrecht et al. 2012; Chen et al. 2023).
+
+    Args:
+        rank: Columns of L.
+        pivots: ``"greedy"`` or ``"random"``.
+        block: Pivots multiplied together.
+        seed: Of the random pivots.
+
+    Raises:
+        ConfigError: If the rank or the block is not positive.
+
+    Cost:
+        A pass for the diagonal, ``rank`` products with G in blocks; memory ``d rank``.
+
+    Example:
+        >>> import lapwing as lw
+        >>> lw.CG(preconditioner=lw.PivotedCholesky(50)).preconditioner
+        PivotedCholesky(rank=50, pivots='greedy', block=16, seed=0)
+    """
+
+    rank: int
+    pivots: Pivots = "greedy"
+    block: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_option("pivots", self.pivots, get_args(Pivots))
+        if self.rank < 1 or self.block < 1:
+            raise ConfigError("a positive rank and block", f"rank={self.rank}, block={self.block}", "rank=100")
+
+    def approximate(self, problem: Problem) -> LowRank:
+        """``P``."""
+        training = training_of(problem, self)
+        curvature = summed(training, DiagonalSum(training.network)).operator
+        prior = problem.prior.values
+        factor = pivoted_cholesky(
+            problem.in_prior_units(),
+            curvature.diagonal() / prior,
+            self.rank,
+            random=self.pivots == "random",
+            block=self.block,
+            generator=torch.Generator().manual_seed(self.seed),
+        )
+        return problem.with_factor(prior.sqrt()[:, None] * factor)
+
+
+@final
+@dataclass(frozen=True)
+class Subsample:
+    """``P = s w Σ_B J_nᵀ B_n J_n + A``: the exact curvature of a few examples, inverted by Woodbury's identity.
+
+    With labels, every class has its share of them. ``w = N / B`` where it is scaled, else 1.
+
+    Args:
+        examples: Examples B.
+        scaled: Whether they stand for all N.
+        max_bytes: Largest factor ``[d, B c]`` it will make.
+
+    Raises:
+        ConfigError: If there are no examples.
+        TooLargeError: If the factor would be larger; nothing is computed.
+
+    Cost:
+        A forward and c backward passes for B examples, ``d (B c)²`` once; memory ``d B c`` numbers.
+    """
+
+    examples: int
+    scaled: bool = True
+    max_bytes: int = 2**31
+
+    def __post_init__(self) -> None:
+        if self.examples < 1:
+            raise ConfigError("at least one example", f"examples={self.examples}", "Subsample(50)")
+
+    def approximate(self, problem: Problem) -> LowRank:
+        """``P``."""
+        training = training_of(problem, self)
+        self._check(training)
+        inputs, targets = balanced(training, self.examples)
+        factor = root_rows(training, inputs, targets).mT
+        weight = training.examples / len(targets) if self.scaled else 1.0
+        return problem.with_factor(weight**0.5 * factor)
+
+    def _check(self, training: Training) -> None:
+        like, rows = training.network.like, self.examples * training.survey.output.numel()
+        needed = rows * training.network.size * like.element_size()
+        if needed > self.max_bytes:
+            raise TooLargeError(
+                f"Jacobian rows of at most {self.max_bytes:,} bytes",
+                f"{rows:,} rows of {training.network.size:,} weights, which need {needed:,} bytes",
+                "Subsample with fewer examples, PivotedCholesky(100), or a larger max_bytes",
+            )
+
+
+@final
+@dataclass(frozen=True)
+class RankOne:
+    """``P = s ∇ ∇ᵀ + A`` with ∇ the gradient of the log likelihood (the likelihood as a whole linearised).
+
+    The cheapest and the least: it mends one eigenvalue, and none at an optimum of the likelihood.
+
+    Cost:
+        A gradient over the data.
+    """
+
+    def approximate(self, problem: Problem) -> LowRank:
+        """``P``."""
+        training = training_of(problem, self)
+        network, likelihood = training.network, training.likelihood
+        size = chunk_size(network, training.survey, likelihood, GGN())
+        gradient = torch.zeros_like(network.weights)
+        for forward, f, y in visit(network, training.survey, training.data, likelihood, size):
+            gradient += forward.gradient(raw(likelihood, likelihood.score(f, y).unsqueeze(0))[0])
+        return problem.with_factor(gradient[:, None])
+
+
+def training_of(problem: Problem, recipe: object) -> Training:
+    """The network behind a problem.
+
+    Raises:
+        UnsupportedError: If there is none.
+    """
+    if problem.training is None:
+        raise UnsupportedError(
+            f"a problem with a network and training data for {recipe}", "operators alone", "LowRank(100)"
+        )
+    return problem.training
+
+
+def summed(training: Training, total: Accumulator) -> Held:
+    """The generalised Gauss-Newton matrix in a structure, from one sweep over the training data."""
+    sweep(training.network, training.survey, training.data, training.likelihood, GGN(), total)
+    return total.result()
+
+
+def root_rows(training: Training, inputs: Inputs, targets: Tensor) -> Float[Tensor, "m d"]:
+    """``Sᵀ J`` of some examples, explicit."""
+    network, survey, likelihood = training.network, training.survey, training.likelihood
+    size = chunk_size(network, survey, likelihood, GGN(), network.layout.size)
+    rows: list[Tensor] = []
+    for place, part in chunks(inputs, size):
+        forward = Pass(network, survey, part)
+        f = likelihood.canonical(forward.outputs)
+        y = likelihood.canonical_targets(f, targets[place])
+        for cotangents in GGN().cotangents(likelihood, f, y):
+            rows.append(jacobian_rows(network, forward.factors(raw(likelihood, cotangents))).flatten(0, 1))
+    return torch.cat(rows)
+
+
+def balanced(training: Training, examples: int) -> tuple[Inputs, Tensor]:
+    """Examples spread evenly over the training data, every label having its share where targets are labels."""
+    targets = torch.cat([batch.targets for batch in training.data])
+    index = chosen(targets, min(examples, training.examples))
+    picked, labels, start = [], [], 0
+    for batch in training.data:
+        inside = index[(index >= start) & (index < start + len(batch))] - start
+        if len(inside):
+            picked.append(take(batch.inputs, inside))
+            labels.append(batch.targets[inside])
+        start += len(batch)
+    return concatenated(picked), torch.cat(labels)
+
+
+def chosen(targets: Tensor, examples: int) -> Int[Tensor, " b"]:
+    """Positions of examples, spread evenly: over the labels where every example has one, else over the data."""
+    order = torch.arange(len(targets), device=targets.device)
+    if targets.ndim == 1 and not targets.is_floating_point():
+        turn = torch.empty_like(targets)
+        for label in targets.unique():
+            own = targets == label
+            turn[own] = torch.arange(int(own.sum()), device=targets.device)
+        return turn.argsort(stable=True)[:examples].sort().values
+    return order[torch.linspace(0, len(targets) - 1, examples, device=targets.device).round().long()]

@@ -1,0 +1,9 @@
+"""Ways to solve with a posterior precision, and to draw from its inverse."""
+
+from __future__ import annotations
+
+from lapwing.solvers.base import Solver
+from lapwing.solvers.krylov import CG
+from lapwing.solvers.roots import Contour, Lanczos, Perturb, Root
+
+__all__ = ["CG", "Contour", "Lanczos", "Perturb", "Root", "Solver"]

@@ -1,0 +1,140 @@
+"""Draws from N(0, Λ⁻¹): a solve against noise, or a matrix function."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from lapwing import probes
+from lapwing.errors import ConfigError, check_kind
+from lapwing.linalg.contour import contour_inverse_root
+from lapwing.linalg.lanczos import apply_function
+from lapwing.precondition import Preconditioner, approximation
+from lapwing.problem import Problem
+from lapwing.results import Solution
+from lapwing.solvers.base import Solver
+
+
+@dataclass(frozen=True)
+class Root(abc.ABC):
+    """A way to draw from N(0, Λ⁻¹)."""
+
+    @abc.abstractmethod
+    def draw(
+        self, problem: Problem, solver: Solver, samples: int, *, generator: torch.Generator | None = None
+    ) -> Solution:
+        """Draws, one a column.
+
+        Args:
+            problem: The problem.
+            solver: What solves with Λ, where a solve is needed.
+            samples: Draws.
+            generator: Source of randomness.
+
+        Returns:
+            Draws ``[d, samples]`` with what they cost.
+        """
+
+
+@final
+@dataclass(frozen=True)
+class Perturb(Root):
+    """Perturb and solve: ``δ = Λ⁻¹ (√s R ε₁ + A^½ ε₂)``, whose covariance is ``Λ⁻¹ Λ Λ⁻¹ = Λ⁻¹``.
+
+    One product with R and one solve, for all draws together (Papandreou & Yuille 2010).
+    """
+
+    def draw(
+        self, problem: Problem, solver: Solver, samples: int, *, generator: torch.Generator | None = None
+    ) -> Solution:
+        """See ``Root.draw``."""
+        return solver.solve(problem, problem.perturbation(samples, generator=generator))
+
+
+@final
+@dataclass(frozen=True)
+class Contour(Root):
+    """Contour-integral quadrature: ``δ = Σ_q w_q (Λ + t_q P)⁻¹ P^½ ε`` (Hale et al. 2008; Pleiss et al. 2020).
+
+    Args:
+        points: Quadrature points Q.
+        rtol: Relative residual of the shifted systems.
+        max_iterations: Most products with a block.
+        preconditioner: A recipe for P; ``None`` for the identity.
+        interval: Smallest and largest eigenvalue of ``P⁻¹ Λ``; ``None`` to estimate them.
+
+    Raises:
+        ConfigError: If a number is not positive.
+
+    Cost:
+        One product with Λ an iteration whatever Q; memory ``3 Q d`` numbers a draw.
+    """
+
+    points: int = 10
+    rtol: float = 1e-6
+    max_iterations: int = 1000
+    preconditioner: Preconditioner | None = None
+    interval: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.points >= 1 and 0 < self.rtol < 1 and self.max_iterations >= 1):
+            raise ConfigError(
+                "points and max_iterations of at least 1, rtol between 0 and 1",
+                f"points={self.points}, rtol={self.rtol}, max_iterations={self.max_iterations}",
+                "Contour(points=10)",
+            )
+        if self.preconditioner is not None:
+            check_kind("preconditioner=", self.preconditioner, (Preconditioner,), "PivotedCholesky(100)")
+
+    def draw(
+        self, problem: Problem, solver: Solver, samples: int, *, generator: torch.Generator | None = None
+    ) -> Solution:
+        """See ``Root.draw``; the solver has no part in it."""
+        prepared = None if self.preconditioner is None else approximation(problem, self.preconditioner)
+        size = problem.size if prepared is None else prepared.root().shape[1]
+        noise = probes.gaussian((size, samples), like=problem.prior.values, generator=generator)
+        return contour_inverse_root(
+            problem.precision,
+            noise,
+            points=self.points,
+            interval=self.interval,
+            rtol=self.rtol,
+            max_iterations=self.max_iterations,
+            preconditioner=prepared,
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Lanczos(Root):
+    """Lanczos: ``δ = |ε| V T^-½ e₁`` from the Krylov space of each ε (Chow & Saad 2014).
+
+    Args:
+        steps: Most Lanczos steps, one product each.
+        rtol: Relative change of the draw at which it is done.
+
+    Raises:
+        ConfigError: If a number is not positive.
+
+    Cost:
+        One product with Λ a step; memory ``steps d`` numbers a draw.
+    """
+
+    steps: int = 200
+    rtol: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if not (self.steps >= 1 and 0 < self.rtol < 1):
+            raise ConfigError(
+                "steps of at least 1, rtol between 0 and 1", f"steps={self.steps}, rtol={self.rtol}", "Lanczos(200)"
+            )
+
+    def draw(
+        self, problem: Problem, solver: Solver, samples: int, *, generator: torch.Generator | None = None
+    ) -> Solution:
+        """See ``Root.draw``; the solver has no part in it."""
+        noise = probes.gaussian((problem.size, samples), like=problem.prior.values, generator=generator)
+        return apply_function(problem.precision, noise, torch.rsqrt, steps=self.steps, rtol=self.rtol)

@@ -1,0 +1,17 @@
+"""How the posterior is held, and what it takes to compute it in that form."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from lapwing.structures.auto import AUTO_FULL, Auto
+from lapwing.structures.full import Full
+from lapwing.structures.layered import KFAC, Diagonal
+from lapwing.structures.lowrank import LowRank
+from lapwing.structures.matrix_free import MatrixFree
+from lapwing.structures.task import Task
+
+Structure: TypeAlias = Auto | Full | Diagonal | KFAC | LowRank | MatrixFree
+"""How the posterior is held."""
+
+__all__ = ["AUTO_FULL", "KFAC", "Auto", "Diagonal", "Full", "LowRank", "MatrixFree", "Structure", "Task"]

@@ -1,0 +1,127 @@
+"""The whole covariance, as a matrix over the weights or over the training outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final, get_args
+
+import torch
+from torch import Tensor
+
+from lapwing.curvature.dense import DenseSum
+from lapwing.curvature.ggn import Hessian
+from lapwing.curvature.gram import TangentKernel
+from lapwing.curvature.hessian import HessianProduct
+from lapwing.curvature.sums import Held, Tally, Totals, chunk_size, visit
+from lapwing.data import concatenated
+from lapwing.errors import TooLargeError, UnsupportedError, check_option
+from lapwing.linalg import Dense
+from lapwing.posteriors import FunctionPosterior, Posterior
+from lapwing.priors import DiagonalPrior
+from lapwing.structures.task import Task
+from lapwing.types import Inputs
+
+View: TypeAlias = Literal["auto", "weights", "functions"]
+
+FACTORS = 16
+"""Bytes an entry of a matrix takes while it is factorised: a copy and its factor, both in float64."""
+
+
+@final
+@dataclass(frozen=True)
+class Full:
+    """The whole covariance, in whichever view is cheaper: d × d over the weights, or nc × nc over the training outputs.
+
+    Λ = Jᵀ B J + A, or the same posterior through I + Sᵀ K S with K = J A⁻¹ Jᵀ and B = S Sᵀ (Rasmussen & Williams 2006,
+    section 2.1.2).
+
+    Args:
+        view: ``"weights"``, ``"functions"``, or ``"auto"`` for the smaller matrix.
+        max_bytes: Largest matrix it will make.
+
+    Raises:
+        TooLargeError: If the matrix would be larger; nothing is computed.
+
+    Cost:
+        Weights: ``n c d²`` to sum, ``d³`` once. Functions: ``(n c)² d`` or less, ``(n c)³`` once, and a pass over the
+        training data for every prediction.
+
+    Example:
+        >>> import lapwing as lw
+        >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
+        >>> type(lw.Laplace(lw.Categorical(), structure=Full(view="functions")).fit(model, (x, y))).__name__
+        'FunctionPosterior'
+    """
+
+    view: View = "auto"
+    max_bytes: int = 2**32
+
+    def __post_init__(self) -> None:
+        check_option("view", self.view, get_args(View))
+
+    def fit(self, task: Task) -> Posterior:
+        """The posterior of a task in this structure."""
+        d = task.network.size
+        if self.view == "weights":
+            return self._weights(task, d)
+        rows = sum(len(batch) for batch in task.data) * task.survey.output.numel()
+        if self.view == "functions" or rows < d:
+            return self._functions(task, rows)
+        return self._weights(task, d)
+
+    def _weights(self, task: Task, d: int) -> Posterior:
+        self._check(d, task, "d × d over the weights")
+        return self._exact(task) if isinstance(task.curvature, Hessian) else task.summed(DenseSum(task.network))
+
+    def _exact(self, task: Task) -> Posterior:
+        """The posterior with the exact Hessian, refused where that and the prior are not positive definite."""
+        matrix = HessianProduct(task.network, task.likelihood, task.data).dense(self.max_bytes)
+        posterior = task.posterior(task.totals(), Held(Dense((matrix + matrix.mT) / 2)))
+        posterior.precision.operator.logdet()
+        return posterior
+
+    def _functions(self, task: Task, rows: int) -> Posterior:
+        if isinstance(task.prior, DiagonalPrior):
+            raise UnsupportedError(
+                "an Isotropic or Layerwise prior in function space", "one precision a weight", "Full(view='weights')"
+            )
+        groups = task.prior.groups(task.network.uncertain)[1]
+        self._check(rows, task, "nc × nc over the training outputs", groups)
+        inputs, cotangents, totals = self._record(task)
+        kernel = TangentKernel(task.network, task.survey, task.likelihood)
+        group = task.prior.groups(task.network.uncertain)[0].to(task.network.like.device)
+        variances = [(group == g).double() for g in range(groups)]
+        grams = torch.stack([kernel.training_gram(inputs, cotangents, variance) for variance in variances])
+        return FunctionPosterior(
+            task.network,
+            task.survey,
+            task.likelihood,
+            task.prior,
+            totals,
+            task.likelihood,
+            (),
+            inputs,
+            cotangents,
+            grams,
+        )
+
+    def _record(self, task: Task) -> tuple[Inputs, Tensor, Totals]:
+        """Training inputs, the cotangents that make them rows, and sums over the data."""
+        tally = Tally(task.likelihood)
+        size = chunk_size(task.network, task.survey, task.likelihood, task.curvature)
+        inputs, cotangents = [], []
+        for forward, f, y in visit(task.network, task.survey, task.data, task.likelihood, size):
+            blocks = task.curvature.cotangents(task.likelihood, f, y, generator=task.generator)
+            inputs.append(forward.inputs)
+            cotangents.append(torch.cat(list(blocks)))
+            tally.add(forward, f, y)
+        return concatenated(inputs), torch.cat(cotangents, dim=1), tally.totals()
+
+    def _check(self, size: int, task: Task, what: str, copies: int = 1) -> None:
+        needed = size * size * (copies * 8 + FACTORS)
+        if needed > self.max_bytes:
+            raise TooLargeError(
+                f"a covariance {what} of at most {self.max_bytes:,} bytes",
+                f"{size:,} rows, which need {needed:,} bytes",
+                "structure KFAC() or Diagonal(), weights LastLayer() or Subnetwork(1000), or a larger Full(max_bytes=)",
+            )

@@ -1,0 +1,88 @@
+"""Covariances that fall apart: weight by weight, or layer by layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final, get_args
+
+from lapwing import linalg
+from lapwing.curvature.diagonal import DiagonalSum
+from lapwing.curvature.kfac import Bias, KroneckerSum, Sharing
+from lapwing.curvature.sums import Held
+from lapwing.errors import check_option
+from lapwing.posteriors import Posterior
+from lapwing.precondition import summed, training_of
+from lapwing.problem import Problem
+from lapwing.structures.task import Task
+
+
+@final
+@dataclass(frozen=True)
+class Diagonal:
+    """Independent weights: the diagonal of the curvature, Σ_nk (J_nᵀ u_nk)² for the columns u of the roots of B.
+
+    Cost:
+        Memory d. A pass over the data with c cotangents.
+
+    Example:
+        >>> import lapwing as lw
+        >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
+        >>> lw.Laplace(lw.Categorical(), structure=Diagonal()).fit(model, (x, y)).precision.operator
+        Diagonal(9 x 9, torch.float32, cpu)
+    """
+
+    def fit(self, task: Task) -> Posterior:
+        """The posterior of a task in this structure."""
+        return task.summed(DiagonalSum(task.network))
+
+    def approximate(self, problem: Problem) -> linalg.Structured:
+        """The structure as a preconditioner."""
+        training = training_of(problem, self)
+        return with_prior(problem, summed(training, DiagonalSum(training.network)))
+
+
+@final
+@dataclass(frozen=True)
+class KFAC:
+    """Independent layers, each a Kronecker product of input and gradient second moments; norms exact.
+
+    G_l ≈ Σ g gᵀ ⊗ E[a aᵀ] for inputs a and gradients g of layer l (Martens & Grosse 2015, section 3).
+
+    Args:
+        sharing: ``"expand"`` takes each position that shares a weight for an example of its own, ``"reduce"`` adds them
+            up first (Eschenhagen et al. 2023).
+        bias: ``"joint"`` treats a bias as a last input of its weight, ``"separate"`` gives it a block of its own.
+
+    Raises:
+        ConfigError: If an option is none of these.
+
+    Cost:
+        Memory o² + i² a layer. A pass over the data with c cotangents, and an eigendecomposition of each factor.
+
+    Example:
+        >>> import lapwing as lw
+        >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
+        >>> lw.Laplace(lw.Categorical(), structure=KFAC()).fit(model, (x, y)).predict(x[:2]).probs.shape
+        torch.Size([2, 3])
+    """
+
+    sharing: Sharing = "expand"
+    bias: Bias = "joint"
+
+    def __post_init__(self) -> None:
+        check_option("sharing", self.sharing, get_args(Sharing))
+        check_option("bias", self.bias, get_args(Bias))
+
+    def fit(self, task: Task) -> Posterior:
+        """The posterior of a task in this structure."""
+        return task.summed(KroneckerSum(task.network, self.sharing, self.bias))
+
+    def approximate(self, problem: Problem) -> linalg.Structured:
+        """The structure as a preconditioner."""
+        training = training_of(problem, self)
+        return with_prior(problem, summed(training, KroneckerSum(training.network, self.sharing, self.bias)))
+
+
+def with_prior(problem: Problem, curvature: Held) -> linalg.Structured:
+    """``s G + A`` for a structured G."""
+    return curvature.operator.scaled(problem.scale).plus_diagonal(problem.prior)

@@ -1,0 +1,52 @@
+"""The full covariance, never written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from lapwing.errors import check_kind
+from lapwing.posteriors import MatrixFreePosterior, Posterior
+from lapwing.solvers import CG, Perturb, Root, Solver
+from lapwing.structures.lowrank import LowRank
+from lapwing.structures.task import Task, check_products
+
+
+@final
+@dataclass(frozen=True)
+class MatrixFree:
+    """The full covariance by products with Λ = G + A alone: no structure is imposed, memory is a few vectors.
+
+    A variance is a solve against a Jacobian row, a draw a solve against noise, the log determinant an ``Estimate``.
+
+    Args:
+        solver: Solves with Λ, by default conjugate gradients preconditioned with ``LowRank(100)``.
+        sqrt: Draws from N(0, Λ⁻¹): ``Perturb()``, ``Contour()`` or ``Lanczos()``.
+
+    Raises:
+        ConfigError: If one is of another kind.
+        UnsupportedError: If the curvature is not the ``GGN``.
+
+    Cost:
+        A forward pass over the data. Afterwards every block of solves reads the training data once an iteration.
+
+    Example:
+        >>> import lapwing as lw
+        >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
+        >>> posterior = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree(lw.CG())).fit(model, (x, y))
+        >>> posterior.predict(x[:2]).probs.shape
+        torch.Size([2, 3])
+    """
+
+    solver: Solver = field(default_factory=lambda: CG(preconditioner=LowRank(100)))
+    sqrt: Root = field(default_factory=Perturb)
+
+    def __post_init__(self) -> None:
+        check_kind("solver=", self.solver, (Solver,), "CG()")
+        check_kind("sqrt=", self.sqrt, (Root,), "Perturb()")
+
+    def fit(self, task: Task) -> Posterior:
+        """The posterior of a task in this structure."""
+        check_products(task)
+        setting = (task.network, task.survey, task.likelihood, task.prior, task.totals(), task.likelihood, ())
+        return MatrixFreePosterior(*setting, task.data, self.solver, self.sqrt)

@@ -1,0 +1,68 @@
+"""What every structure is given to compute a posterior from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from lapwing.curvature.ggn import GGN, Curvature
+from lapwing.curvature.layers import Survey
+from lapwing.curvature.network import Network
+from lapwing.curvature.sums import Accumulator, Held, Tally, Totals, chunk_size, sweep, visit
+from lapwing.data import Data
+from lapwing.errors import UnsupportedError
+from lapwing.likelihoods import Likelihood
+from lapwing.posteriors import WeightPosterior
+from lapwing.priors import Prior
+from lapwing.problem import Training
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Everything a structure needs to compute a posterior."""
+
+    network: Network
+    survey: Survey
+    data: Data
+    likelihood: Likelihood
+    prior: Prior
+    curvature: Curvature
+    generator: torch.Generator | None
+
+    def summed(self, total: Accumulator) -> WeightPosterior:
+        """A posterior over the weights from one sweep over the data."""
+        setting = (self.network, self.survey, self.data, self.likelihood, self.curvature)
+        totals = sweep(*setting, total, generator=self.generator)
+        return self.posterior(totals, total.result())
+
+    def totals(self) -> Totals:
+        """Sums over the data at the trained weights, from one pass of forward passes."""
+        tally = Tally(self.likelihood)
+        size = chunk_size(self.network, self.survey, self.likelihood, self.curvature)
+        for forward, f, y in visit(self.network, self.survey, self.data, self.likelihood, size):
+            tally.add(forward, f, y)
+        return tally.totals()
+
+    def training(self, totals: Totals) -> Training:
+        """The network and its data, as preconditioners and products know them."""
+        return Training(self.network, self.survey, self.data, self.likelihood, totals.examples)
+
+    def posterior(self, totals: Totals, held: Held) -> WeightPosterior:
+        """The posterior over the weights with this curvature."""
+        setting = (self.network, self.survey, self.likelihood, self.prior)
+        return WeightPosterior(*setting, totals, self.likelihood, (), held)
+
+
+def check_products(task: Task) -> None:
+    """Refuse a curvature whose products are not those of the generalised Gauss-Newton matrix.
+
+    Raises:
+        UnsupportedError: If it is another.
+    """
+    if not isinstance(task.curvature, GGN):
+        raise UnsupportedError(
+            "the generalised Gauss-Newton matrix for products", f"{task.curvature}", "curvature=GGN()"
+        )

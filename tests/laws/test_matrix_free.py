@@ -1,0 +1,141 @@
+"""Products alone give the posterior that the dense matrices give."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+
+import lapwing as lw
+from lapwing.evidence import Known
+from lapwing.posteriors import MatrixFreePosterior, WeightPosterior
+from lapwing.predictive import Moments
+from lapwing.testing import check_adjoint, check_matches_dense, check_symmetric
+from tests.laws.test_posteriors import check_covariance, close, linearised, moments
+from tests.posterior_cases import PRIORS, PROBLEMS, WEIGHTS, Problem, portrait, prior_for, problem
+
+MAIN = ("gaussian-per-output", "images", "tokens")
+SOLVERS = {
+    "plain": lw.CG(rtol=1e-12),
+    "diagonal": lw.CG(rtol=1e-12, preconditioner=lw.Diagonal()),
+    "kfac": lw.CG(rtol=1e-12, preconditioner=lw.KFAC()),
+    "low-rank": lw.CG(rtol=1e-12, preconditioner=lw.LowRank(5)),
+    "pivoted": lw.CG(rtol=1e-12, preconditioner=lw.PivotedCholesky(5)),
+    "random-pivots": lw.CG(rtol=1e-12, preconditioner=lw.PivotedCholesky(5, pivots="random", block=2)),
+    "subsample": lw.CG(rtol=1e-12, preconditioner=lw.Subsample(4)),
+    "rank-one": lw.CG(rtol=1e-12, preconditioner=lw.RankOne()),
+}
+
+COMBINATIONS = [
+    (name, weights, prior)
+    for name in PROBLEMS
+    for weights in (WEIGHTS if name in MAIN else ("all",))
+    for prior in (PRIORS if name in MAIN else ("layerwise",))
+]
+
+
+@cache
+def case_of(name: str) -> Problem:
+    return problem(name)
+
+
+def both(
+    name: str, weights: str = "all", prior: str = "isotropic", **options: object
+) -> tuple[MatrixFreePosterior, WeightPosterior]:
+    """The posterior by products, and by dense matrices."""
+    case = case_of(name)
+    fitted = []
+    for structure in (lw.MatrixFree(lw.CG(rtol=1e-12)), lw.Full(view="weights")):
+        recipe = lw.Laplace(case.likelihood, structure=structure, weights=WEIGHTS[weights])
+        usual = case.fit(recipe)
+        fitted.append(usual.with_choices(prior_for(prior, usual.network.uncertain), case.likelihood))
+    free, full = fitted
+    assert isinstance(free, MatrixFreePosterior) and isinstance(full, WeightPosterior)
+    return free, full
+
+
+@pytest.mark.parametrize(("name", "weights", "prior"), COMBINATIONS)
+def test_is_the_gaussian_of_its_dense_matrices(name: str, weights: str, prior: str) -> None:
+    free, full = both(name, weights, prior)
+    case = case_of(name)
+    dense = full.precision.operator.dense()
+    check_symmetric(free.precision_operator)
+    check_matches_dense(free.precision_operator, dense, tolerance=1e-11)
+    check_adjoint(free.problem.root)
+    root = free.problem.root.dense()
+    close(root @ root.mT, linearised(name, weights).ggn)
+    for joint in (False, True):
+        mine, theirs = moments(free, case.new, joint=joint), moments(full, case.new, joint=joint)
+        close(mine.mean, theirs.mean)
+        close(mine.covariance, theirs.covariance)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("name", ["gaussian", "images"])
+def test_the_preconditioner_does_not_change_the_answer(name: str, solver: str) -> None:
+    case = case_of(name)
+    recipe = lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7))
+    full = case.fit(lw.Laplace(recipe.likelihood, prior=recipe.prior, structure=lw.Full(view="weights")))
+    free = case.fit(lw.Laplace(recipe.likelihood, prior=recipe.prior, structure=lw.MatrixFree(SOLVERS[solver])))
+    mine, theirs = moments(free, case.new), moments(full, case.new)
+    assert isinstance(mine, Moments)
+    torch.testing.assert_close(mine.covariance, theirs.covariance, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("sqrt", [lw.Perturb(), lw.Contour(points=12, rtol=1e-8), lw.Lanczos(steps=60, rtol=1e-8)])
+def test_draws_have_the_posterior_covariance(sqrt: lw.Perturb, generator: torch.Generator) -> None:
+    case = case_of("images")
+    structure = lw.MatrixFree(lw.CG(rtol=1e-8), sqrt=sqrt)
+    free = case.fit(lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=structure))
+    full = case.fit(lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=lw.Full(view="weights")))
+    assert isinstance(free, MatrixFreePosterior) and isinstance(full, WeightPosterior)
+    draws = free.sample(3000, generator=generator)
+    check_covariance(draws, free.network.weights, torch.linalg.inv(full.precision.operator.dense()))
+
+
+def test_a_preconditioned_contour_draws_from_the_posterior(generator: torch.Generator) -> None:
+    case = case_of("images")
+    sqrt = lw.Contour(points=12, rtol=1e-8, preconditioner=lw.LowRank(5))
+    free = case.fit(lw.Laplace(case.likelihood, structure=lw.MatrixFree(sqrt=sqrt)))
+    assert isinstance(free, MatrixFreePosterior)
+    draws = free.sample(3000, generator=generator)
+    check_covariance(draws, free.network.weights, torch.linalg.inv(free.precision_operator.dense()))
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_evidence_and_effective_dimension_cover_the_exact_ones(name: str, generator: torch.Generator) -> None:
+    free, full = both(name, prior="layerwise")
+    for mine, theirs in (
+        (free.log_marginal(200, generator=generator), full.log_marginal()),
+        (free.effective_dimension(200, generator=generator), full.effective_dimension()),
+    ):
+        assert mine.samples == 200
+        assert abs(mine.value - theirs) <= 4 * mine.stderr
+        assert 0 < mine.stderr < 0.1 * abs(theirs)
+
+
+def test_the_evidence_with_a_known_log_determinant_is_exact() -> None:
+    free, full = both("gaussian", prior="layerwise")
+    ratio = float(full.precision.operator.logdet() - free.problem.prior.logdet())
+    value = free._evidence(Known(ratio)).log_marginal(free.prior_precisions, free.scale)
+    assert float(value) == pytest.approx(full.log_marginal(), rel=1e-10)
+
+
+def test_other_noise_scales_the_curvature() -> None:
+    free, full = both("gaussian")
+    case = case_of("gaussian")
+    likelihood = case.likelihood.with_precision(torch.tensor(7.0))
+    for posterior in (free.with_choices(free.prior, likelihood),):
+        wanted = full.with_choices(full.prior, likelihood)
+        close(moments(posterior, case.new).covariance, moments(wanted, case.new).covariance)
+
+
+def test_the_module_is_left_bit_identical() -> None:
+    case = case_of("images")
+    before = portrait(case.model)
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.MatrixFree(lw.CG(preconditioner=lw.KFAC()))))
+    posterior.predict(case.new)
+    posterior.predict(case.new, linearised=False, samples=2)
+    posterior.log_marginal()
+    assert portrait(case.model) == before

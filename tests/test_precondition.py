@@ -1,0 +1,124 @@
+"""Preconditioners against the dense matrices they stand for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import lapwing as lw
+from lapwing.errors import ConfigError, TooLargeError, UnsupportedError
+from lapwing.linalg import Diagonal, LowRank
+from lapwing.posteriors import MatrixFreePosterior
+from lapwing.precondition import Preconditioner, approximation, chosen
+from lapwing.problem import Problem
+from tests.posterior_cases import Linearised, problem, refused
+
+
+def setting(name: str = "images", prior: lw.Isotropic | None = None) -> tuple[Problem, Linearised]:
+    """A problem of products, and the same one as dense matrices."""
+    case = problem(name)
+    structure = lw.MatrixFree(lw.CG())
+    posterior = case.fit(lw.Laplace(case.likelihood, prior=prior or lw.Isotropic(0.7), structure=structure))
+    assert isinstance(posterior, MatrixFreePosterior)
+    return posterior.problem, Linearised(case, posterior.network)
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-10)
+
+
+def test_all_examples_are_the_precision_itself() -> None:
+    products, dense = setting()
+    close(lw.Subsample(10).approximate(products).dense(), dense.ggn + 0.7 * torch.eye(products.size).double())
+
+
+def test_some_examples_stand_for_all() -> None:
+    products, dense = setting()
+    identity = torch.eye(products.size).double()
+    plain = lw.Subsample(5, scaled=False).approximate(products).dense() - 0.7 * identity
+    scaled = lw.Subsample(5).approximate(products).dense() - 0.7 * identity
+    close(scaled, 2 * plain)
+    assert torch.linalg.eigvalsh(dense.ggn - plain).min() > -1e-10
+    assert plain.trace() > 0
+
+
+def test_examples_are_spread_over_the_labels() -> None:
+    targets = torch.tensor([0, 0, 0, 0, 1, 1, 2])
+    assert targets[chosen(targets, 3)].tolist() == [0, 1, 2]
+    assert targets[chosen(targets, 5)].tolist() == [0, 0, 1, 1, 2]
+
+
+def test_examples_without_labels_are_spread_over_the_data() -> None:
+    assert chosen(torch.zeros(9, 2), 3).tolist() == [0, 4, 8]
+
+
+def test_the_gradient_is_that_of_the_log_likelihood() -> None:
+    products, dense = setting()
+    case = dense.case
+    f = dense.outputs(case.x)
+    score = case.likelihood.score(f, case.likelihood.canonical_targets(f, case.y))
+    gradient = torch.einsum("nc,ncd->d", score, dense.jacobian(case.x))
+    expected = torch.outer(gradient, gradient) + 0.7 * torch.eye(products.size).double()
+    close(lw.RankOne().approximate(products).dense(), expected)
+
+
+@pytest.mark.parametrize("pivots", ["greedy", "random"])
+@pytest.mark.parametrize("name", ["images", "tokens"])
+def test_a_full_cholesky_factor_is_the_precision_itself(name: str, pivots: lw.precondition.Pivots) -> None:
+    products, dense = setting(name)
+    found = lw.PivotedCholesky(products.size, pivots=pivots, block=3).approximate(products).dense()
+    left = dense.ggn + 0.7 * torch.eye(products.size).double() - found
+    assert float(left.diagonal().abs().sum()) < 1e-5 * float(dense.ggn.trace())
+
+
+def test_a_partial_cholesky_factor_stays_below_the_precision() -> None:
+    products, dense = setting()
+    found = lw.PivotedCholesky(4).approximate(products)
+    assert isinstance(found, LowRank) and found.factor.shape == (products.size, 4)
+    below = found.dense() - 0.7 * torch.eye(products.size).double()
+    assert torch.linalg.eigvalsh(dense.ggn - below).min() > -1e-9
+    assert below.trace() > 0.5 * dense.ggn.trace()
+
+
+@pytest.mark.parametrize(
+    "recipe", [lw.Diagonal(), lw.KFAC(), lw.LowRank(5), lw.PivotedCholesky(5), lw.Subsample(5), lw.RankOne()]
+)
+def test_every_recipe_is_a_preconditioner_built_once(recipe: Preconditioner) -> None:
+    products, _ = setting()
+    first = approximation(products, recipe)
+    assert isinstance(recipe, Preconditioner)
+    assert approximation(products, recipe) is first
+    identity = torch.eye(products.size).double()
+    close(first.solve(first @ identity), identity)
+
+
+def test_priors_that_differ_are_taken_into_account() -> None:
+    case = problem("images")
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.MatrixFree(lw.CG())))
+    precisions = torch.linspace(0.1, 10.0, posterior.network.size, dtype=torch.float64)
+    changed = posterior.with_choices(lw.DiagonalPrior(precisions), case.likelihood)
+    assert isinstance(changed, MatrixFreePosterior)
+    exact = changed.precision_operator.dense()
+    for recipe in (lw.LowRank(500), lw.PivotedCholesky(500)):
+        torch.testing.assert_close(recipe.approximate(changed.problem).dense(), exact, rtol=1e-7, atol=1e-7)
+
+
+def test_operators_alone_have_no_examples() -> None:
+    rows = LowRank(torch.eye(3).double())
+    alone = Problem(rows, rows.root(), Diagonal(torch.ones(3).double()))
+    with refused(UnsupportedError, expected="network and training data", got="operators alone", hint="LowRank"):
+        lw.Subsample(2).approximate(alone)
+
+
+def test_a_factor_that_does_not_fit_is_refused() -> None:
+    products, _ = setting()
+    with refused(TooLargeError, expected="100 bytes", got="15 rows", hint="fewer examples"):
+        lw.Subsample(5, max_bytes=100).approximate(products)
+
+
+def test_bad_options() -> None:
+    with refused(ConfigError, expected="positive rank", got="rank=0", hint="rank=100"):
+        lw.PivotedCholesky(0)
+    with refused(ConfigError, expected="at least one example", got="examples=0", hint="Subsample(50)"):
+        lw.Subsample(0)

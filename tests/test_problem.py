@@ -1,0 +1,42 @@
+"""The Gaussian linear model by products."""
+
+from __future__ import annotations
+
+import torch
+
+from lapwing.linalg import Diagonal, LowRank
+from lapwing.problem import Problem
+from lapwing.testing import check_symmetric
+from tests.posterior_cases import normal
+
+
+def model() -> tuple[Problem, torch.Tensor]:
+    rows, prior = normal(6, 4), torch.linspace(0.5, 2.0, 6, dtype=torch.float64)
+    curvature = LowRank(rows)
+    return Problem(curvature, curvature.root(), Diagonal(prior), 1.7), 1.7 * rows @ rows.mT + torch.diag(prior)
+
+
+def test_the_precision_is_the_scaled_curvature_plus_the_prior() -> None:
+    problem, dense = model()
+    check_symmetric(problem.precision)
+    torch.testing.assert_close(problem.precision.dense(), dense)
+
+
+def test_perturbations_have_the_precision_as_their_covariance(generator: torch.Generator) -> None:
+    problem, dense = model()
+    draws = problem.perturbation(200_000, generator=generator)
+    found = draws @ draws.mT / draws.shape[1]
+    error = ((dense.diagonal()[:, None] * dense.diagonal() + dense.square()) / draws.shape[1]).sqrt()
+    assert ((found - dense).abs() <= 5 * error).all()
+
+
+def test_in_prior_units_the_prior_is_standard_normal() -> None:
+    problem, dense = model()
+    root = problem.prior.values.rsqrt()
+    whitened = root[:, None] * (dense - torch.diag(problem.prior.values)) * root / 1.7
+    torch.testing.assert_close(problem.in_prior_units().dense(), whitened)
+
+
+def test_a_factor_of_the_curvature_gives_the_precision() -> None:
+    problem, dense = model()
+    torch.testing.assert_close(problem.with_factor(problem.root.dense()).dense(), dense)
