@@ -31,7 +31,7 @@ def fuse(graph: Graph, columns: int) -> None:
         elif node in late and node.target is aten.mul.Tensor:
             regroup(graph, node, late)
         elif node in late and node.target is aten.add.Tensor:
-            multiply_add(node)
+            multiply_add(node, late)
     graph.eliminate_dead_code()
 
 
@@ -51,10 +51,10 @@ def regroup(graph: Graph, node: Any, late: set[Node]) -> None:
         node.args = (v, both)
 
 
-def multiply_add(node: Any) -> None:
+def multiply_add(node: Any, late: set[Node]) -> None:
     """``x + a b`` in one pass over memory."""
     for x, product in (node.args[:2], node.args[1::-1]):
-        if not (isinstance(x, Node) and isinstance(product, Node) and product.target is aten.mul.Tensor):
+        if not (isinstance(x, Node) and product in late and product.target is aten.mul.Tensor):
             continue
         a, b = product.args
         fits = same_shape(x, node) and same_shape(product, node) and not node.kwargs

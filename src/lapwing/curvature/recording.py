@@ -126,8 +126,8 @@ class Recorded(Executor):
         def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
             return torch.stack([self._column(halves, kept, column) for column in block.unbind(1)], dim=1)
 
-        weights = (*self.network.params.values(), *self._others.values())
-        return Prepared(product, held_bytes(kept, weights))
+        data = sum(value.numel() * value.element_size() for value in self._data(batch))
+        return Prepared(product, held_bytes(kept, tuple(fixed)) + data)
 
     @property
     def _others(self) -> Params:
@@ -135,8 +135,10 @@ class Recorded(Executor):
 
     def _fixed(self, batch: Batch) -> list[Tensor]:
         """All tensors that stay from column to column."""
-        data = [value.contiguous() for value in (*tensors(batch.inputs), batch.targets)]
-        return [*self.network.params.values(), *self._others.values(), *data]
+        return [*self.network.params.values(), *self._others.values(), *self._data(batch)]
+
+    def _data(self, batch: Batch) -> list[Tensor]:
+        return [value.contiguous() for value in (*tensors(batch.inputs), batch.targets)]
 
     def _column(self, halves: Split, kept: tuple[Tensor, ...], column: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
         layout, index = self.network.layout, self.network.index
