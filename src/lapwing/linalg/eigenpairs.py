@@ -229,9 +229,7 @@ def _fresh(basis: Float[Tensor, "d m"], columns: int, generator: torch.Generator
 
 def _orthonormal(block: Float[Tensor, "d b"], basis: Float[Tensor, "d m"]) -> Float[Tensor, "d b"]:
     """Orthonormal columns for the span of a block, orthogonal to a basis."""
-    for _ in range(2):
-        block = torch.linalg.qr(block - basis @ (basis.mT @ block)).Q
-    return block
+    return torch.linalg.qr(block - basis @ (basis.mT @ block)).Q
 
 
 def _new_directions(
