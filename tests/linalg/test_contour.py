@@ -98,6 +98,9 @@ def test_either_solver() -> None:
     conjugate = contour_inverse_root(operator, b, interval=interval, rtol=1e-9)
     minimal = contour_inverse_root(operator, b, interval=interval, rtol=1e-9, solver=shifted_minres)
     torch.testing.assert_close(conjugate.value, minimal.value, rtol=1e-6, atol=1e-6)
+    shifts = inverse_root_rule(*interval, 10).shifts
+    each = shifted_minres(operator, b, shifts, rtol=1e-9).residual
+    torch.testing.assert_close(minimal.residual, each.max(0).values)
     assert conjugate.residual.shape == (2,)
     assert abs(conjugate.iterations - minimal.iterations) < 5
 

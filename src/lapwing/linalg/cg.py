@@ -40,12 +40,12 @@ def conjugate_gradients(
 
         α = (PᵀQ)⁻¹ PᵀR,   X ← X + P α,   R ← R − Q α,   Z = M⁻¹R,   β = −(PᵀQ)⁻¹ QᵀZ,   P ← orth(Z + P β)
 
-    (Ji & Li 2017, algorithm 2.2), so that ``k`` columns need far fewer steps than ``k`` systems. Columns that are
-    linear combinations of others cost no products. A column that meets ``rtol`` is frozen, but its residual goes on
-    to steer the search: without it the directions would no longer be conjugate to the earlier ones, and the columns
-    that are left would need more products than it saves. The true residual is computed at the end; where rounding
-    has carried it away from the recurrence's, the iteration starts again from the value reached, as long as that
-    halves it.
+    (Ji & Li 2017, BFBCG), so that ``k`` columns need far fewer steps than ``k`` systems. Columns that are linear
+    combinations of others cost no products, until rounding parts them. A column that meets ``rtol`` is frozen, but its
+    residual goes on to steer the search: without it the directions would no longer be conjugate to the earlier ones,
+    and the columns that are left would need more products than it saves. The true residual is computed at the end;
+    where rounding has carried it away from the recurrence's, the iteration starts again from the value reached, as
+    long as that halves it.
 
     Args:
         operator: ``A``, ``[d, d]``.
@@ -145,7 +145,7 @@ def _recurrence(
     goal: Float[Tensor, "k"],
     rounding: float,
 ) -> Iterator[float]:
-    """Algorithm 2.2 on the columns above their goal, ``x`` overwritten: yields the largest residual over its goal.
+    """The steps of BFBCG on the columns above their goal, ``x`` overwritten: yields the largest residual over its goal.
 
     Ends where all are within it, or where the curvature ``PᵀAP`` is singular.
     """

@@ -44,7 +44,7 @@ def inverse_root_rule(smallest: float, largest: float, points: int) -> Quadratur
 
         t_q = smallest (sn / cn)²,   w_q = 2 √smallest K' / (π Q) dn / cn²
 
-    (Hale, Higham & Trefethen 2008, equations 4.9 and 4.10, after Jacobi's imaginary transformation). The half of the
+    (Hale, Higham & Trefethen 2008, after Jacobi's imaginary transformation). The half of the
     nodes above the geometric mean, where ``cn`` cancels, is the mirror image of the other: ``t_q t_{Q+1-q} =
     smallest · largest`` and ``w_q / √t_q`` is the same in both. The relative error falls as
     ``exp(-2π² Q / (log(largest / smallest) + 3))``: 1e-11 for 10 points at a condition number of 1e2, 3e-5 at 1e6.
@@ -96,7 +96,7 @@ def contour_inverse_root(
 ) -> Solution:
     """``A^{-½} b`` for a symmetric positive definite ``A``; with a preconditioner another root of ``A⁻¹``.
 
-        A^{-½} b ≈ Σ_q w_q (A + t_q I)⁻¹ b                        (Hale et al. 2008; Pleiss et al. 2020, equation 2)
+        A^{-½} b ≈ Σ_q w_q (A + t_q I)⁻¹ b                        (Hale et al. 2008; Pleiss et al. 2020)
         M b ≈ Σ_q w_q (A + t_q P)⁻¹ P^½ b,   M Mᵀ = A⁻¹           (with P, its root R in the place of P^½)
 
     The nodes suit the spectrum of ``P⁻¹A``. The rotated root ``M = P^{-½} (P^{-½} A P^{-½})^{-½}`` serves wherever only

@@ -36,7 +36,7 @@ def shifted_conjugate_gradients(
 
     l = β_{j-1} / D_{j-1}, D_j = α_j + t − β_{j-1} l, d_j = v_j − l d_{j-1}, c ← c + ρ / D_j d_j, ρ ← −β_j ρ / D_j
 
-    (Golub & Van Loan 2013, section 11.3.5), with the residual ``ρ z_{j+1}``. Next to ``shifted_minres`` it takes as
+    (Golub & Van Loan 2013, section 11.3), with the residual ``ρ z_{j+1}``. Next to ``shifted_minres`` it takes as
     many steps within a few, two thirds of the memory, and rounding leaves a residual of ``ε κ`` in place of about
     ``ε κ^{3/2}``. Columns are independent of each other.
 
