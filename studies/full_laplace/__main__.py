@@ -45,13 +45,17 @@ def line(row: Row) -> str:
 
 
 def _sine(args: argparse.Namespace) -> None:
+    """Hand over to ``studies.sine``, which reads the command line itself."""
     from studies import sine
 
     passed = ["--json", str(args.json)]
     passed += ["--figure", str(args.figure)] if args.figure is not None else []
     passed += ["--quick"] if args.quick else []
-    sys.argv = ["studies.sine", *passed]
-    sine.main()
+    own, sys.argv = sys.argv, ["studies.sine", *passed]
+    try:
+        sine.main()
+    finally:
+        sys.argv = own
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:

@@ -34,6 +34,12 @@ def test_p_values_of_right_draws_are_uniform(name: str, dimension: int, generato
     assert np.mean(np.array(found) < 0.01) < 0.035
 
 
+def test_pairs_of_long_vectors_have_uniform_p_values(generator: torch.Generator) -> None:
+    found = p_values(CHECKS["pairs"], lambda g: normal(g, 10, 1000), generator, 400)
+    assert stats.kstest(found, "uniform").pvalue > 1e-3
+    assert 0.02 < np.mean(np.array(found) < 0.05) < 0.1
+
+
 def test_the_worst_direction_rarely_rejects_right_draws_and_finds_a_single_wrong_one(
     generator: torch.Generator,
 ) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from studies import sine
 from studies.full_laplace.__main__ import line, main
 
 
@@ -16,6 +18,14 @@ def test_an_unknown_study_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit):
         main(["nothing", "--json", "x.json"])
     assert "spectrum" in capsys.readouterr().err
+
+
+def test_the_sine_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr(sine, "main", lambda: seen.append(sys.argv))
+    before = sys.argv
+    main(["sine", "--json", "a.json", "--figure", "b.png", "--quick"])
+    assert seen == [["studies.sine", "--json", "a.json", "--figure", "b.png", "--quick"]] and sys.argv is before
 
 
 @pytest.mark.parametrize("name", ["spectrum", "quadrature", "preconditioners", "mnist"])
