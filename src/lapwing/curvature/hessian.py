@@ -87,9 +87,11 @@ class GGNProduct(Operator):
         return self._work.choose(columns, self._room, self._examples)
 
     def prepare(self, columns: int = 1) -> None:
-        """Do now what the first product with so many columns would do before its first column."""
+        """Do now what can be done before the first product with so many columns, and be kept."""
+        form = self.choose(columns)
         for _ in self._visit(columns):
-            pass
+            if form in self._store.too_large:
+                return
 
     @property
     def kept_bytes(self) -> int:
