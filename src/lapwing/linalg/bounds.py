@@ -161,7 +161,7 @@ def _radau(trace: Tensor, square: Tensor, size: int, end: Tensor, shift: Tensor 
     the way as ``x`` nears 1; its limit is ``n log β`` where ``s₁ = 0``.
     """
     node, first = end + shift, size * end - trace
-    second = torch.maximum(size * end.square() - 2 * end * trace + square, first.square() / size)
+    second = size * end.square() - 2 * end * trace + square
     apart = first.abs() > torch.finfo(torch.float64).eps * size * end
     divisor = torch.where(apart, first, 1.0)
     x = torch.where(apart, second / divisor / node, 0.0)

@@ -169,8 +169,9 @@ def nystrom(operator: Operator, rank: int, *, generator: torch.Generator | None 
         F Fᵀ = (A Ω) (Ωᵀ A Ω)⁻¹ (A Ω)ᵀ                                    (Tropp et al. 2017, algorithm 3)
 
     computed for ``A + νI`` with a shift ``ν`` of the size of rounding, which is taken off the eigenvalues again. It
-    never exceeds ``A``, and a ``P = F Fᵀ + α I`` with ``rank`` twice the effective dimension of ``A`` at ``α`` makes
-    ``P⁻¹ (A + α I)`` well conditioned (Frangella, Tropp & Udell 2023, theorem 1.1).
+    never exceeds ``A``, and with ``rank`` three times the effective dimension of ``A`` at ``α`` the preconditioner
+    ``P = F Fᵀ + α I`` makes the condition number of ``P⁻¹ (A + α I)`` less than 28 on average (Frangella, Tropp & Udell
+    2023, theorem 1.1).
 
     Args:
         operator: Symmetric positive semi-definite ``A``, ``[d, d]``.

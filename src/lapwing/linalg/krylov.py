@@ -23,7 +23,7 @@ class Krylov:
 
     ``T`` is tridiagonal with ``alpha`` on its diagonal and ``beta`` beside it. Its eigenvalues ``θ`` (Ritz
     values) lie within the spectrum of ``A``; with the squared first entries ``τ²`` of its eigenvectors for
-    weights they are the Gauss quadrature of ``bᵀ f(A) b`` (Golub & Meurant 2010, theorem 6.2).
+    weights they are the Gauss quadrature of ``bᵀ f(A) b`` (Golub & Meurant 2010, chapter 6).
 
     A start whose Krylov space is exhausted keeps ``β = 0`` from there on, and diagonal entries of no weight.
 

@@ -120,9 +120,10 @@ def apply_function(
 ) -> Solution:
     """``f(A) b`` from the Krylov space of each column.
 
-        f(A) b ≈ |b| Q f(T) e₁                                             (Higham 2008, algorithm 13.5)
+        f(A) b ≈ |b| Q f(T) e₁                                             (Higham 2008, section 13.2)
 
-    The error is at most twice that of the best polynomial of degree below ``j`` for ``f`` on the spectrum.
+    The error is at most ``2 |b|`` times that of the best polynomial of degree below ``j`` for ``f`` between the ends of
+    the spectrum.
 
     Args:
         operator: Symmetric ``A``, ``[d, d]``.

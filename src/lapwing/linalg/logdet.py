@@ -26,7 +26,7 @@ def log_determinant(
     """``log det A`` from products: an average over probes, each a Gauss quadrature.
 
         log det A = log det P + tr log(Wᵀ A W),   W Wᵀ = P⁻¹,
-        tr log M ≈ mean of |z|² Σ τ² log θ over probes z                  (Ubaru, Chen & Saad 2017, algorithm 1)
+        tr log M ≈ mean of |z|² Σ τ² log θ over probes z                             (Ubaru, Chen & Saad 2017)
 
     The probes are random signs: of all probes with independent entries they have the least variance,
     ``2 Σ_{i≠j} (log M)_ij²``, none where ``M`` is diagonal. Gauss quadratures of the logarithm err upwards, and by

@@ -28,12 +28,12 @@ def pivoted_cholesky(
 
     Each pivot is a largest entry of the residual diagonal ``diag(A - L Lᵀ)`` (Harbrecht, Peters & Schneider 2012), or a
     random one, with probability in proportion to it: on average that comes near the best factor of its rank where the
-    greedy choice can be misled by outliers (Chen, Epperly, Tropp & Webber 2023, algorithm 2.1).
+    greedy choice can be misled by outliers (Chen, Epperly, Tropp & Webber 2023).
 
     Columns come in blocks, as one product with a block of unit vectors costs less than its columns one by one. A pivot
     proposed for a block is kept where its residual has not fallen below the share ``u`` of what it was when it was
     proposed: with a random ``u``, uniform on (0, 1), the pivots are distributed as if they had been chosen one by one
-    (Epperly, Tropp & Webber 2024, algorithm 2.2); the greedy choice takes ``u = 1/2``.
+    (Epperly, Tropp & Webber 2024); the greedy choice takes ``u = 1/2``.
 
     Args:
         operator: Symmetric positive semi-definite ``A``, ``[d, d]``.
