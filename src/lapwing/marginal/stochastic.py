@@ -22,7 +22,7 @@ from lapwing.marginal.batch import LogDeterminant, MiniBatch
 @final
 @dataclass(frozen=True)
 class StochasticLanczos(LogDeterminant):
-    """Value by stochastic Lanczos quadrature, gradient by solves: no rows of the Jacobian, no factorisation.
+    """Value by stochastic Lanczos quadrature, gradient by solves: neither ``B c d`` numbers nor a factorisation.
 
     With ``C = I + N/B Φ Φᵀ`` on the rows of the batch, ``Φ = s^½ Sᵀ J A^-½``, and probes z of independent signs,
 
@@ -40,8 +40,8 @@ class StochasticLanczos(LogDeterminant):
         ConfigError: If one is not positive.
 
     Cost:
-        A few dozen products with J and its adjoint a batch, ``samples`` columns each, and two backward passes a probe
-        whose graph is kept; memory a few vectors a probe.
+        A few dozen products with J and its adjoint a batch, ``samples`` columns each, on layer factors that are kept
+        for the batch where the rows of an example are small, and two backward passes a probe whose graph is kept.
 
     Example:
         >>> import lapwing as lw
@@ -86,7 +86,7 @@ def inner_operator(batch: MiniBatch) -> Operator:
     """``I + N/B Φ Φᵀ`` on the rows of a batch, through products alone; not differentiable."""
     live = batch.live
     network = Network.of(live.network.module)
-    jacobian = BatchJacobian(network, batch.survey, live.likelihood, live.inputs, budget=0)
+    jacobian = BatchJacobian(network, batch.survey, live.likelihood, live.inputs, keep=True)
     cotangents, rows = live.cotangents.detach(), live.cotangents.shape[:2]
     variances = batch.hyper.deviations(network.like).detach().square()[:, None]
     factor = batch.share * float(batch.hyper.scale.detach())

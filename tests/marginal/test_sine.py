@@ -1,0 +1,28 @@
+"""The claim of ``studies.sine``, small: α is near the exact optimum, and the gap predicted better than by MAP."""
+
+from __future__ import annotations
+
+import pytest
+
+import lapwing as lw
+from studies.sine import Length, Way, measured
+from studies.wave import Data, network, optimum
+
+SHORT = Length(epochs=30, lr=2e-2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_prior_precision_is_learned_and_the_gap_is_predicted(seed: int) -> None:
+    row = measured("default", Way({}), seed, SHORT)
+    assert 0.5 < row["alpha_ratio"] < 2.0
+    assert row["alpha"] == pytest.approx(row["alpha_tuned"], rel=1e-3)
+    assert row["nll_gap"] < row["nll_gap_map"]
+
+
+def test_the_exact_optimum_is_that_of_the_evidence() -> None:
+    data, model = Data.draw(0), network(0)
+    best = lw.tune(lw.Laplace(lw.Gaussian(), structure=lw.Full()).fit(model, data.train))
+    alpha, rho, evidence = optimum(model, data.train)
+    assert alpha == pytest.approx(best.prior.precision, rel=0.02)
+    assert rho == pytest.approx(best.likelihood.precision, rel=0.02)
+    assert evidence == pytest.approx(best.log_marginal(), abs=1e-2)
