@@ -6,10 +6,12 @@ from importlib.metadata import PackageNotFoundError, version
 
 from lapwing.compare import Comparison, compare
 from lapwing.curvature.ggn import GGN, EmpiricalFisher, Hessian, MCFisher
+from lapwing.diagnosis import diagnose
 from lapwing.errors import ConvergenceWarning, DataWarning, LapwingError
 from lapwing.evaluation import Scores, evaluate
 from lapwing.laplace import Laplace
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
+from lapwing.marginal import MarginalLikelihood, train_marginal
 from lapwing.posteriors import MatrixFreePosterior, Posterior
 from lapwing.precondition import PivotedCholesky, RankOne, Subsample
 from lapwing.priors import DiagonalPrior, Isotropic, Layerwise
@@ -54,6 +56,7 @@ __all__ = [
     "LowRank",
     "MCFisher",
     "MacKay",
+    "MarginalLikelihood",
     "Mask",
     "MatrixFree",
     "MatrixFreePosterior",
@@ -68,9 +71,11 @@ __all__ = [
     "Subsample",
     "Validation",
     "compare",
+    "diagnose",
     "evaluate",
     "load",
     "read_header",
     "save",
+    "train_marginal",
     "tune",
 ]

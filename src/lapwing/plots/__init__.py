@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from lapwing.plots.calibration import plot_reliability
 from lapwing.plots.detection import plot_confidence, plot_rejection
+from lapwing.plots.diagnosis import plot_diagnosis
 from lapwing.plots.evidence import plot_evidence
 from lapwing.plots.regression import plot_band
 
-__all__ = ["plot_band", "plot_confidence", "plot_evidence", "plot_rejection", "plot_reliability"]
+__all__ = ["plot_band", "plot_confidence", "plot_diagnosis", "plot_evidence", "plot_rejection", "plot_reliability"]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, TypeAlias, final, get_args
 
 import torch
 
 from lapwing import probes
-from lapwing.errors import ConfigError, check_kind
+from lapwing.errors import ConfigError, check_kind, check_option
 from lapwing.linalg.contour import contour_inverse_root
-from lapwing.linalg.lanczos import apply_function
+from lapwing.linalg.lanczos import apply_function, spectral_interval
+from lapwing.linalg.minres import shifted_minres
+from lapwing.linalg.shifted_cg import shifted_conjugate_gradients
 from lapwing.precondition import Preconditioner, approximation
 from lapwing.problem import Problem
 from lapwing.results import Solution
 from lapwing.solvers.base import Solver
+
+Shifts: TypeAlias = Literal["cg", "minres"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,9 @@ class Contour(Root):
         rtol: Relative residual of the shifted systems.
         max_iterations: Most products with a block.
         preconditioner: A recipe for P; ``None`` for the identity.
-        interval: Smallest and largest eigenvalue of ``P⁻¹ Λ``; ``None`` to estimate them.
+        interval: Smallest and largest eigenvalue of ``P⁻¹ Λ``; ``None`` to estimate them. Without a preconditioner the
+            smallest is bounded by the smallest prior precision.
+        shifts: What solves the shifted systems: ``"cg"``, or ``"minres"`` as in Pleiss et al.
 
     Raises:
         ConfigError: If a number is not positive.
@@ -78,8 +84,10 @@ class Contour(Root):
     max_iterations: int = 1000
     preconditioner: Preconditioner | None = None
     interval: tuple[float, float] | None = None
+    shifts: Shifts = "cg"
 
     def __post_init__(self) -> None:
+        check_option("shifts", self.shifts, get_args(Shifts))
         if not (self.points >= 1 and 0 < self.rtol < 1 and self.max_iterations >= 1):
             raise ConfigError(
                 "points and max_iterations of at least 1, rtol between 0 and 1",
@@ -95,15 +103,21 @@ class Contour(Root):
         """See ``Root.draw``; the solver has no part in it."""
         prepared = None if self.preconditioner is None else approximation(problem, self.preconditioner)
         size = problem.size if prepared is None else prepared.root().shape[1]
+        interval = self.interval
+        if interval is None:
+            smallest, largest = spectral_interval(problem.precision, preconditioner=prepared, generator=generator)
+            known = 0.0 if self.preconditioner is not None else float(problem.prior.values.min())
+            interval = (max(smallest, known), largest)
         noise = probes.gaussian((size, samples), like=problem.prior.values, generator=generator)
         return contour_inverse_root(
             problem.precision,
             noise,
             points=self.points,
-            interval=self.interval,
+            interval=interval,
             rtol=self.rtol,
             max_iterations=self.max_iterations,
             preconditioner=prepared,
+            solver=shifted_minres if self.shifts == "minres" else shifted_conjugate_gradients,
         )
 
 
