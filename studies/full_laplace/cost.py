@@ -44,13 +44,13 @@ def measured(setting: Setting, form: str, way: str, size: int) -> list[Row]:
         "size": size,
         "conditions": [1.0, 1e2] if quick else [1.0, 1e2, 1e4],
         "runs": 2 if quick else 5,
-        "budget": 2.0 if quick else 60.0,
+        "budget": 2.0 if quick else 30.0,
         "explicit_gib": 1e-3 if quick else 100.0 if setting.device.startswith("cuda") else 8.0,
         "device": setting.device,
     }
     with tempfile.TemporaryDirectory() as scratch:
         notes = Path(scratch) / "notes.json"
-        steps = run_isolated(work, timeout=60.0 if quick else 300.0, notes=str(notes), **options)
+        steps = run_isolated(work, timeout=60.0 if quick else 200.0, notes=str(notes), **options)
         told = json.loads(notes.read_text()) if notes.exists() else {}
     head = {"study": "cost", "form": form, "way": way, "device": setting.device, "d": told.get("d", size)}
     return [head | row for row in summarised(steps, told)]

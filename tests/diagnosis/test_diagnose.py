@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import lapwing as lw
 from lapwing.diagnosis import Diagnosis, diagnose, diagnose_samples
 from lapwing.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
 from lapwing.linalg import Dense, Diagonal
@@ -158,6 +160,21 @@ def test_a_posterior_is_diagnosed_by_its_own_draws() -> None:
 
 
 @pytest.mark.parametrize(
+    "structure", [lw.Full(view="weights"), lw.KFAC(), lw.Diagonal(), lw.LowRank(5), lw.MatrixFree()]
+)
+def test_draws_of_every_structure_agree_with_its_own_precision(structure: Any, generator: torch.Generator) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+    x, y = torch.randn(40, 3, generator=generator), torch.arange(40) % 3
+    posterior = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(0.5), structure=structure).fit(model, (x, y))
+    found = diagnose(posterior, 100, directions=5, generator=generator)
+    assert found.passed and found.dimension == 45, str(found)
+    other = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1.0), structure=structure).fit(model, (x, y))
+    assert not diagnose_samples(
+        posterior.sample(100, generator=generator), posterior.network.weights, other.precision_operator, directions=0
+    ).passed
+
+
+@pytest.mark.parametrize(
     ("change", "error", "message"),
     [
         ({"samples": torch.zeros(1, 3)}, ConfigError, "at least two draws. Got 1"),
@@ -186,8 +203,6 @@ def test_an_unknown_check_is_named_with_those_there_are() -> None:
 
 
 def test_a_posterior_without_draws_or_precision_is_refused() -> None:
-    import lapwing as lw
-
     model, x, y = torch.nn.Linear(2, 3), torch.randn(5, 2), torch.arange(5) % 3
     functions = lw.Laplace(lw.Categorical(), structure=lw.Full(view="functions")).fit(model, (x, y))
     with pytest.raises(UnsupportedError, match=r"FunctionPosterior.*diagnose_samples"):
