@@ -19,7 +19,7 @@ LOG := .venv/install.log
 PEERS := laplace-torch curvlinops-for-pytorch backpack-for-pytorch asdfghjkl \
          einconv einops linear_operator opt_einsum unfoldNd
 
-BENCHMARKS := structures
+BENCHMARKS := structures products sampling
 RESULTS := benchmarks/results
 
 help:

@@ -30,8 +30,8 @@ from lapwing.results import Estimate, Solution
 from lapwing.solvers import CG, Root, Solver
 from lapwing.types import Inputs
 
-BUDGET = 2**30
-"""Bytes the right-hand sides of one solve may take (1 GiB)."""
+BUDGET = 2**28
+"""Bytes the Jacobian rows of one solve may take (256 MiB)."""
 
 
 @final

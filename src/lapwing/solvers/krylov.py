@@ -17,7 +17,7 @@ from lapwing.problem import Problem
 from lapwing.results import Solution
 from lapwing.solvers.base import Solver
 
-VECTORS = 6
+VECTORS = 8
 """Blocks of columns conjugate gradients hold at once, in float64."""
 
 
