@@ -54,7 +54,8 @@ def main() -> None:
 
     names = [name for name in PROBLEMS if args.only in (None, name)]
     rows: list[Row] = []
-    for name, columns in tqdm([(name, columns) for name in names for columns in COLUMNS], unit="cell"):
+    widths = [columns for columns in COLUMNS if args.columns in (None, columns)]
+    for name, columns in tqdm([(name, columns) for name in names for columns in widths], unit="cell"):
         steps = run_isolated(
             work,
             timeout=args.timeout,
@@ -160,6 +161,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, required=True, help="report to write")
     parser.add_argument("--data", type=Path, help="data folder; without it data are generated")
     parser.add_argument("--only", choices=tuple(PROBLEMS), help="one network instead of all three")
+    parser.add_argument("--columns", type=int, choices=COLUMNS, help="one block width instead of both")
     parser.add_argument("--threads", type=int, default=2, help="threads of both sides")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds allowed to one measurement")
