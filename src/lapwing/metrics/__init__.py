@@ -1,9 +1,11 @@
-"""Scores of predictions, each one number, computed in float64.
+"""Scores of predictions, computed in float64.
 
 Classification scores take probabilities ``[*n, c]`` (examples, tokens or pixels, class axis last) and integer
 labels ``[*n]``; elements labelled -100 are ignored. A multi-label problem with probabilities ``p [n, c]`` is
 one of n c two-class elements: pass ``torch.stack([1 - p, p], -1)`` and its 0/1 targets. Regression scores
-take tensors of one shape and average over every scalar in them.
+take tensors of one shape and average over every scalar in them. Distances to a reference (``symmetric_kl`` of
+probabilities, ``gaussian_symmetric_kl`` and ``gaussian_wasserstein`` of output moments) are returned for each
+example; ``joint_log_likelihood`` takes draws of the outputs.
 
 All but the CRPS are written out, a few lines each, because ``torchmetrics`` answers another question where it
 matters: it works in float32, sends probabilities that exceed 1 by rounding through a softmax and scores
@@ -16,6 +18,9 @@ from __future__ import annotations
 from lapwing.metrics.calibration import Reliability, adaptive_ece, ece, reliability
 from lapwing.metrics.classification import accuracy, brier, nll
 from lapwing.metrics.detection import RejectionCurve, auroc, rejection_curve
+from lapwing.metrics.divergence import symmetric_kl
+from lapwing.metrics.gaussians import gaussian_symmetric_kl, gaussian_wasserstein
+from lapwing.metrics.joint import joint_log_likelihood
 from lapwing.metrics.regression import crps, gaussian_nll, picp, rmse
 
 __all__ = [
@@ -28,9 +33,13 @@ __all__ = [
     "crps",
     "ece",
     "gaussian_nll",
+    "gaussian_symmetric_kl",
+    "gaussian_wasserstein",
+    "joint_log_likelihood",
     "nll",
     "picp",
     "rejection_curve",
     "reliability",
     "rmse",
+    "symmetric_kl",
 ]

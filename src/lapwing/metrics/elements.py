@@ -40,7 +40,7 @@ def elements(probs: Float[Tensor, "*n c"], targets: Tensor) -> tuple[Float[Tenso
     if outside:
         got = f"{outside} of {y.numel()} outside, from {int(y.min())} to {int(y.max())}"
         raise DataError(f"labels from 0 to {classes - 1}", got, "renumbering the labels from 0")
-    _check_probabilities(p, 1e-3 if torch.finfo(probs.dtype).bits >= 32 else 2e-2)
+    check_probabilities(p, probs.dtype)
     return p, y
 
 
@@ -110,10 +110,20 @@ def check_positive(name: str, values: Tensor) -> None:
         raise DataError(f"{name} > 0", f"{bad} of {values.numel()} not", "adding the observation noise")
 
 
-def _check_probabilities(p: Tensor, tolerance: float) -> None:
+def check_probabilities(p: Float[Tensor, "*n c"], dtype: torch.dtype) -> None:
+    """Raise unless the numbers are probabilities, to the accuracy of a type.
+
+    Args:
+        p: Numbers to look at, classes last.
+        dtype: Type in which they were computed.
+
+    Raises:
+        DataError: If a number is not finite or negative, or the sum over the last axis not 1.
+    """
     hint = "outputs.softmax(-1): these look like logits or scores"
+    tolerance = 1e-3 if torch.finfo(dtype).bits >= 32 else 2e-2
     check_finite(p, "probabilities", "checking the predictions")
-    worst = float((p.sum(1) - 1).abs().max())
+    worst = float((p.sum(-1) - 1).abs().max())
     if worst > tolerance:
         raise DataError("probabilities that sum to 1 over the last axis", f"a sum off by {worst:.3g}", hint)
     if float(p.min()) < -tolerance:
