@@ -51,3 +51,18 @@ def rademacher(
     device = generator.device if generator is not None else torch.device("cpu")
     signs = torch.randint(0, 2, list(shape), generator=generator, device=device).to(like.device)
     return signs.to(like.dtype).mul_(2).sub_(1)
+
+
+def permutation(size: int, *, generator: torch.Generator | None = None) -> list[int]:
+    """The numbers below ``size`` in random order.
+
+    Args:
+        size: How many.
+        generator: Source of randomness; ``None`` draws from PyTorch's global one.
+
+    Example:
+        >>> sorted(permutation(3))
+        [0, 1, 2]
+    """
+    device = generator.device if generator is not None else torch.device("cpu")
+    return torch.randperm(size, generator=generator, device=device).tolist()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import final
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -14,6 +15,7 @@ from lapwing import probes
 from lapwing.curvature.hessian import GGNProduct
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
+from lapwing.curvature.products import Part
 from lapwing.curvature.root import GGNRoot
 from lapwing.data import Data
 from lapwing.likelihoods import Likelihood
@@ -40,6 +42,42 @@ class Training:
     examples: int
 
 
+@runtime_checkable
+class Parts(Protocol):
+    """The curvature piece by piece, made anew for each pass over the data."""
+
+    def __call__(self, columns: int = 1, *, generator: torch.Generator | None = None) -> Iterator[Part]:
+        """The pieces, which add up to G.
+
+        Args:
+            columns: Columns of the blocks they will be multiplied with.
+            generator: Source of their order, where they can be shuffled.
+        """
+        ...
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RowBlocks:
+    """``G = sum_i R_iᵀ R_i`` for the rows R_i of each example of a linear model, a few examples at a time.
+
+    Args:
+        rows: ``B^½ J``: the rows of the examples one after the other.
+        outputs: Rows of one example.
+        examples: Examples to a piece.
+    """
+
+    rows: Float[Tensor, "r d"]
+    outputs: int = 1
+    examples: int = 64
+
+    def __call__(self, columns: int = 1, *, generator: torch.Generator | None = None) -> Iterator[Part]:
+        """Blocks of rows in random order; see ``Parts``."""
+        blocks = self.rows.split(self.outputs * self.examples)
+        for number in probes.permutation(len(blocks), generator=generator):
+            yield Part(LowRank(blocks[number].mT), len(blocks[number]) // self.outputs)
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -51,6 +89,7 @@ class Problem:
         prior: A.
         scale: s, the noise precision relative to the one G was computed with.
         training: Where G comes from; ``None`` for a linear model without a network.
+        parts: G piece by piece, for solvers that read the data in mini-batches; ``None`` where only its sum is known.
         kept: Preconditioners that were built for it, by recipe.
 
     Example:
@@ -67,6 +106,7 @@ class Problem:
     prior: Diagonal
     scale: float = 1.0
     training: Training | None = None
+    parts: Parts | None = None
     kept: dict[object, Structured] = field(default_factory=dict)
 
     @classmethod
@@ -79,7 +119,24 @@ class Problem:
             scale: s.
         """
         setting = (training.network, training.survey, training.likelihood, training.data)
-        return cls(GGNProduct(*setting), GGNRoot(*setting, training.examples), prior, scale, training)
+        product = GGNProduct(*setting)
+        return cls(product, GGNRoot(*setting, training.examples), prior, scale, training, product.parts)
+
+    @classmethod
+    def of_rows(
+        cls, rows: Float[Tensor, "r d"], prior: Diagonal, scale: float = 1.0, *, outputs: int = 1, examples: int = 64
+    ) -> Problem:
+        """The problem of a plain linear model: ``G = Rᵀ R``.
+
+        Args:
+            rows: ``R = B^½ J``: the rows of the examples one after the other.
+            prior: A.
+            scale: s.
+            outputs: Rows of one example.
+            examples: Examples to a piece, for mini-batches.
+        """
+        curvature = LowRank(rows.mT)
+        return cls(curvature, curvature.root(), prior, scale, parts=RowBlocks(rows, outputs, examples))
 
     def in_prior_units(self) -> Operator:
         """``A^-½ G A^-½``: the curvature in coordinates in which the prior is standard normal."""

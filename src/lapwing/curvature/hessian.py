@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.func import grad, jvp, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from lapwing import probes
 from lapwing.curvature.costs import Form, Work
 from lapwing.curvature.curved import thin_root
 from lapwing.curvature.executors import Differentiated, Layered
 from lapwing.curvature.ggn import COLUMNS
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
-from lapwing.curvature.products import MEMORY, WORKING, Executor, Prepared, Store, total
+from lapwing.curvature.products import MEMORY, WORKING, Executor, Part, Prepared, Store, total
 from lapwing.curvature.recording import (
     Recorded,
     gauss_newton,
@@ -31,7 +32,7 @@ from lapwing.curvature.sums import BUDGET
 from lapwing.data import Batch, Data
 from lapwing.errors import UnsupportedError
 from lapwing.likelihoods import Likelihood
-from lapwing.linalg import Operator
+from lapwing.linalg import FunctionOperator, Operator
 
 
 @final
@@ -92,6 +93,23 @@ class GGNProduct(Operator):
         for _ in self._visit(columns):
             if form in self._store.too_large:
                 return
+
+    def parts(self, columns: int = 1, *, generator: torch.Generator | None = None) -> Iterator[Part]:
+        """G piece by piece: the curvature of each chunk of a batch, for products with so many columns.
+
+        Args:
+            columns: Columns of the blocks to come, by which the form is chosen.
+            generator: Shuffles the pieces, where all of them are kept; else they come as the data do.
+
+        Cost:
+            That of a product, spread over the pieces.
+        """
+        chunks = self._visit(columns)
+        if self._store.form == self.choose(columns) and self._store.chunks is not None:
+            order = probes.permutation(len(self._store.chunks), generator=generator)
+            chunks = (self._store.chunks[i] for i in order)
+        for chunk in chunks:
+            yield Part(FunctionOperator(chunk.product, chunk.product, self.shape, self._like), chunk.examples)
 
     @property
     def kept_bytes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lapwing.curvature.costs import Form
 from lapwing.data import Batch, Data, chunks
+from lapwing.linalg import Operator
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +33,26 @@ class Prepared:
     Args:
         product: From a block of columns to the chunk's part of the product.
         bytes: Bytes it occupies; ``None`` if keeping it saves nothing.
+        examples: Examples in it.
     """
 
     product: Callable[[Float[Tensor, "d k"]], Float[Tensor, "d k"]]
     bytes: int | None
+    examples: int = 0
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What some of the examples add to the curvature.
+
+    Args:
+        curvature: Their part G_S of ``G = sum_S G_S``.
+        examples: How many they are.
+    """
+
+    curvature: Operator
+    examples: int
 
 
 class Executor(abc.ABC):
@@ -85,7 +102,7 @@ class Store:
         room = memory - memory // WORKING
         for batch in data:
             for part in parts(batch, executor.size(len(batch))):
-                prepared = executor.prepare(part)
+                prepared = replace(executor.prepare(part), examples=len(part))
                 if prepared.bytes is None:
                     kept = None
                 elif kept is not None:

@@ -5,5 +5,6 @@ from __future__ import annotations
 from lapwing.solvers.base import Solver
 from lapwing.solvers.krylov import CG
 from lapwing.solvers.roots import Contour, Lanczos, Perturb, Root
+from lapwing.solvers.sgd import SGD
 
-__all__ = ["CG", "Contour", "Lanczos", "Perturb", "Root", "Solver"]
+__all__ = ["CG", "SGD", "Contour", "Lanczos", "Perturb", "Root", "Solver"]

@@ -1,0 +1,267 @@
+"""Stochastic gradient descent: solves that read a mini-batch of the data at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing import probes
+from lapwing.curvature.products import Part
+from lapwing.errors import ConfigError, NumericalError, ShapeError
+from lapwing.linalg.operator import check_operand
+from lapwing.problem import Problem
+from lapwing.results import Solution, Stopped
+from lapwing.solvers.base import Solver
+from lapwing.solvers.descent import Descent, Gradient, descend
+from lapwing.solvers.krylov import joined
+
+logger = logging.getLogger(__name__)
+
+BLOCKS = 8
+"""Blocks of columns a descent holds at once."""
+
+POWER = 5
+"""Steps of the power method on each piece of the data."""
+
+MARGIN = 1.1
+"""The power method's eigenvalues are too small; they are raised by this factor."""
+
+SHORTER, SHORTEST = 4.0, 4.0**4
+"""A step that diverges, or whose noise allows no more progress, is divided by the first, in all by the last."""
+
+
+@final
+@dataclass(frozen=True)
+class SGD(Solver):
+    """Mini-batch descent on ``½ xᵀ Λ x - bᵀ x``, all right-hand sides at once.
+
+        g = A x - b + m s Σ_{i∈S} J_iᵀ B_i J_i x                                    (Antorán 2024, equation 6.14)
+
+    for one of m mini-batches S. With b from ``Problem.perturbation`` this is the sample-then-optimise objective in its
+    low-variance form: the noise enters through b alone, which no mini-batch perturbs. It descends in coordinates in
+    which the prior is standard normal, so that a g-prior is a Jacobi preconditioner; Nesterov's momentum, a constant
+    step, geometric averages of the iterates. The step is ``1 / L`` with L a bound on the largest eigenvalue of any
+    mini-batch's curvature in these coordinates: the sum over its pieces of the largest eigenvalue of each, by the power
+    method, times m s, plus 1. A step that diverges, or whose noise allows no more progress, is divided by four.
+
+    It makes fast progress where the data say much, and slow progress in directions they say little about: start
+    samples at draws from the prior (``initial``), and go on from the last solution when hyper-parameters move. The
+    noise of mini-batches leaves a residual, less with larger batches and more epochs.
+
+    Args:
+        epochs: Most passes over the data.
+        batch: Examples to a mini-batch: consecutive pieces of the data, as the loader and memory cut them, are taken
+            together until they are so many.
+        rtol: Relative residual at which a column is done.
+        step: Length of a step in the coordinates above; ``None`` for the rule.
+        momentum: Nesterov's momentum.
+        clip: Gradients longer than so many times the right-hand side (or the first gradient, if longer) are shortened.
+        seed: Of the power method, and of the order of the mini-batches, where they are kept.
+        max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
+
+    Raises:
+        ConfigError: If a number makes no sense.
+
+    Cost:
+        An epoch: one product with G. Before, about five products with one column; at the end, one product with Λ for
+        the residual. ``iterations`` of the solution are steps, ``matvecs`` columns times passes over the data.
+
+    Example:
+        >>> SGD(epochs=50, batch=100).momentum
+        0.9
+    """
+
+    epochs: int = 200
+    batch: int = 256
+    rtol: float = 1e-2
+    step: float | None = None
+    momentum: float = 0.9
+    clip: float = 10.0
+    seed: int = 0
+    max_bytes: int = 2**30
+
+    def __post_init__(self) -> None:
+        counts = self.epochs >= 1 and self.batch >= 1 and self.max_bytes >= 1
+        ranges = 0 < self.rtol < 1 and 0 <= self.momentum < 1 and self.clip > 0
+        if not (counts and ranges and (self.step is None or self.step > 0)):
+            raise ConfigError(
+                "epochs, batch and max_bytes of at least 1, rtol between 0 and 1, momentum from 0 and below 1, a "
+                "positive clip and step",
+                f"{self}",
+                "SGD(epochs=200, batch=256)",
+            )
+
+    def solve(
+        self, problem: Problem, b: Float[Tensor, "d *k"], *, initial: Float[Tensor, "d *k"] | None = None
+    ) -> Solution:
+        """See ``Solver.solve``.
+
+        Raises:
+            NumericalError: If ``b`` is not finite, or every step diverged.
+            ShapeError: If ``b`` has no column, or ``initial`` another shape than ``b``.
+        """
+        block, start = _columns(problem, b, initial)
+        width = max(1, self.max_bytes // (BLOCKS * block.element_size() * problem.size))
+        generator = torch.Generator().manual_seed(self.seed)
+        steps, step = self._survey(problem, min(width, block.shape[1]), generator)
+        parts = [
+            self._block(problem, block[:, i : i + width], start[:, i : i + width], steps, step, generator)
+            for i in range(0, block.shape[1], width)
+        ]
+        return joined(parts, b.shape)
+
+    def _block(
+        self, problem: Problem, b: Tensor, start: Tensor, steps: int, step: float, generator: torch.Generator
+    ) -> Solution:
+        """The solution of columns that fit the memory."""
+        root = problem.prior.values.sqrt()[:, None]
+        target, point, length = b / root, root * start, step
+        watch, left, taken, stopped = _Watch(problem, b, self.rtol, max(10, self.epochs // 8)), self.epochs, 0, None
+        while left and (stopped is None or (stopped == "stagnated" and length > step / SHORTEST)):
+            done = descend(
+                point,
+                lambda: self._gradients(problem, target, steps, generator),
+                step=length,
+                steps=steps * self.epochs,
+                epochs=left,
+                momentum=self.momentum,
+                clip=self.clip,
+                scale=torch.linalg.vector_norm(target, dim=0),
+                watch=watch,
+            )
+            stopped, left, taken = done.stopped, left - done.epochs, taken + done.steps
+            point = root * start if stopped is None else done.value
+            length /= SHORTER
+            watch.restart()
+            logger.info("mini-batch descent %s after %d steps of %.2g", stopped or "diverged", done.steps, length)
+        if stopped is None:
+            raise NumericalError(
+                "a step with which mini-batch descent does not diverge", f"steps of {length:.2g}", "larger batches"
+            )
+        value = point / root
+        residual = residual_of(problem, b, value) if watch.known is None else watch.known
+        passes = self.epochs - left + watch.products + (watch.known is None)
+        met = bool((residual <= self.rtol).all())
+        return Solution(value, residual, taken, passes * b.shape[1] + POWER, "converged" if met else stopped)
+
+    def _gradients(
+        self, problem: Problem, target: Tensor, steps: int, generator: torch.Generator
+    ) -> Iterator[Gradient]:
+        """The gradients of one epoch, in coordinates in which the prior is standard normal."""
+        root = problem.prior.values.sqrt()[:, None]
+        pieces = _pieces(problem, target.shape[1], generator)
+        for piece in pieces:
+
+            def gradient(z: Tensor, first: Part = piece) -> Tensor:
+                x, examples = z / root, first.examples
+                total = first.curvature @ x
+                while examples < self.batch and (more := next(pieces, None)) is not None:
+                    total = total + more.curvature @ x
+                    examples += more.examples
+                return (steps * problem.scale) * total / root + z - target
+
+            yield gradient
+
+    def _survey(self, problem: Problem, columns: int, generator: torch.Generator) -> tuple[int, float]:
+        """Mini-batches m in an epoch, and the length of a step."""
+        found, examples, steps, largest, root = 0.0, 0, 0, 0.0, problem.prior.values.sqrt()[:, None]
+        v = torch.zeros_like(root)
+        for piece in _pieces(problem, columns, generator):
+            if self.step is None:
+                v, value = _dominant(piece, root, v, generator)
+                found += value
+            examples += piece.examples
+            if examples >= self.batch:
+                largest, found, examples, steps = max(largest, found), 0.0, 0, steps + 1
+        steps, largest = steps + (examples > 0), max(largest, found)
+        return steps, self.step or 1 / (MARGIN * steps * problem.scale * largest + 1)
+
+
+@final
+@dataclass(eq=False)
+class _Watch:
+    """Ends a descent at its tolerance, by the true residual, or where it goes no further."""
+
+    problem: Problem
+    b: Float[Tensor, "d k"]
+    rtol: float
+    patience: int
+    goal: float = field(init=False)
+    best: float = field(init=False)
+    since: int = field(init=False)
+    products: int = field(default=0, init=False)
+    known: Float[Tensor, " k"] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what the last step length led to."""
+        self.goal, self.best, self.since = self.rtol, float("inf"), 0
+
+    def __call__(self, now: Descent) -> Stopped | None:
+        """``"converged"``, ``"stagnated"`` or ``None``."""
+        root = self.problem.prior.values.sqrt()[:, None]
+        about = float(_relative(root * now.gradient, self.b).max())
+        if about <= self.goal:
+            residual = residual_of(self.problem, self.b, now.value / root)
+            self.products += 1
+            if bool((residual <= self.rtol).all()):
+                self.known = residual
+                return "converged"
+            self.goal = about / 2
+        if about < 0.95 * self.best:
+            self.best, self.since = about, now.epochs
+        return "stagnated" if now.epochs - self.since >= self.patience else None
+
+
+def residual_of(problem: Problem, b: Float[Tensor, "d k"], x: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
+    """The true relative residual ``|b - Λ x| / |b|`` of each column, float64."""
+    return _relative(b - problem.precision @ x, b)
+
+
+def _relative(rest: Float[Tensor, "d k"], b: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
+    size = torch.linalg.vector_norm(b, dim=0, dtype=torch.float64)
+    return torch.linalg.vector_norm(rest, dim=0, dtype=torch.float64) / torch.where(size > 0, size, 1.0)
+
+
+def _columns(problem: Problem, b: Tensor, initial: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Right-hand sides and where to start, as columns."""
+    block = check_operand(problem.precision, b, problem.size).detach().view(problem.size, -1)
+    if not block.numel():
+        raise ShapeError("at least one right-hand side", f"shape {list(b.shape)}", "a block [d, k] with k > 0")
+    start = torch.zeros_like(block)
+    if initial is not None:
+        if initial.shape != b.shape:
+            raise ShapeError(f"initial shaped as b, {list(b.shape)}", f"{list(initial.shape)}", "a solution for b")
+        start = check_operand(problem.precision, initial, problem.size).detach().view(block.shape)
+    if not bool(block.isfinite().all() and start.isfinite().all()):
+        raise NumericalError("finite right-hand sides and starts", "NaN or infinity", "checking the data and weights")
+    return block, start
+
+
+def _pieces(problem: Problem, columns: int, generator: torch.Generator) -> Iterator[Part]:
+    """The curvature piece by piece; in one piece where the problem does not say how it adds up."""
+    if problem.parts is None:
+        return iter([Part(problem.curvature, 1)])
+    return problem.parts(columns, generator=generator)
+
+
+def _dominant(piece: Part, root: Tensor, v: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:
+    """The dominant eigenvector and eigenvalue of a piece in the prior's units, from near those of another."""
+    noise = probes.gaussian(v.shape, like=v, generator=generator)
+    v, value = v + 0.5 * noise / torch.linalg.vector_norm(noise), 0.0
+    for _ in range(POWER):
+        v = v / torch.linalg.vector_norm(v)
+        moved = (piece.curvature @ (v / root)) / root
+        value = float(torch.linalg.vector_norm(moved))
+        if not value:
+            return v, value
+        v = moved
+    return v / value, value
