@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.errors import NumericalError
-from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Structured
+from lapwing.linalg import BlockDiagonal, Dense, Diagonal, LowRank, Structured
 from lapwing.linalg.eigenbasis import Eigenbasis
 
 
@@ -121,17 +121,22 @@ def semidefinite(matrix: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
     return (basis.vectors * basis.values) @ basis.vectors.mT
 
 
-def complexity_of(curvature: Structured, group: Int[Tensor, " d"]) -> Complexity:
+def complexity_of(
+    curvature: Structured, group: Int[Tensor, " d"], relative: Float[Tensor, " d"] | None = None
+) -> Complexity:
     """The cheapest exact form of ``log det Λ / det A`` for a structure and a grouping of the weights.
 
     Args:
         curvature: G, on the flat vector of weights.
         group: Group of each weight.
+        relative: r, for weights whose prior precision is r times that of their group; ``None`` for 1.
 
     Raises:
         UnsupportedError: If a block's structure has no exact sum with several precisions.
     """
     group = group.to(curvature.device)
+    if relative is not None:
+        curvature = in_units(curvature, relative.to(curvature.device))
     if isinstance(curvature, Diagonal):
         return Spectrum(curvature.eigenvalues(), group)
     if bool((group == group[0]).all()):
@@ -146,6 +151,22 @@ def complexity_of(curvature: Structured, group: Int[Tensor, " d"]) -> Complexity
     return Matrix(semidefinite(curvature.dense()), group)
 
 
+def in_units(curvature: Structured, relative: Float[Tensor, " d"]) -> Structured:
+    """``R^-½ G R^-½`` for a diagonal R: the curvature in units in which a prior precision R is 1.
+
+    Raises:
+        UnsupportedError: If the sum of the structure and R has no exact form.
+    """
+    if isinstance(curvature, Diagonal):
+        return Diagonal(curvature.values.double() / relative)
+    root = relative.rsqrt()
+    if isinstance(curvature, LowRank) and curvature.base is None:
+        return LowRank(root[:, None] * curvature.factor.double())
+    if not isinstance(curvature, Dense):
+        curvature.plus_diagonal(Diagonal(relative.to(curvature.dtype)))
+    return Dense(semidefinite(root[:, None] * curvature.dense().double() * root))
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Evidence:
@@ -153,7 +174,7 @@ class Evidence:
 
     Args:
         complexity: The log-determinant term.
-        square_norms: ``|θ_g|²`` of each group.
+        square_norms: ``|θ_g|²`` of each group, every weight times its precision relative to the group's.
         sizes: Weights in each group.
         nll: Negative log likelihood at s = 1, nats.
         misfit: Weighted squared error at s = 1, for Gaussian noise; 0 otherwise.
@@ -205,16 +226,18 @@ class Shift:
         score: Gradient of the log likelihood in the weights at s = 1.
         weights: Trained weights.
         group: Group of each weight.
+        relative: Precision of each weight relative to its group's; ``None`` for 1.
     """
 
     curvature: Structured
     score: Float[Tensor, " d"]
     weights: Float[Tensor, " d"]
     group: Int[Tensor, " d"]
+    relative: Float[Tensor, " d"] | None = None
 
     def step(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, " d"]:
         """``Λ⁻¹ (s ∇ log p(y | θ) - A θ)``."""
-        prior = precisions[self.group].to(self.weights)
+        prior = (precisions[self.group] * self._relative).to(self.weights)
         precision = self.curvature.scaled(float(scale)).plus_diagonal(Diagonal(prior))
         return precision.solve(scale.to(self.score) * self.score - prior * self.weights)
 
@@ -224,5 +247,10 @@ class Shift:
             step = self.step(precisions, scale)
             moved = self.weights + step
             error = misfit - 2.0 * (self.score * step).sum() + (step * (self.curvature @ step)).sum()
-            norms = torch.zeros_like(precisions).index_add(0, self.group, moved.to(precisions).square())
+            squares = self._relative * moved.to(precisions).square()
+            norms = torch.zeros_like(precisions).index_add(0, self.group, squares)
         return error.to(precisions), norms
+
+    @property
+    def _relative(self) -> Float[Tensor, " d"] | float:
+        return 1.0 if self.relative is None else self.relative

@@ -19,6 +19,7 @@ from lapwing.priors import Isotropic, Prior
 from lapwing.repeatability import check_repeatable
 from lapwing.selection import All, Selection
 from lapwing.structures import Auto, Structure, Task
+from lapwing.structures.scaling import scaled
 from lapwing.types import Unpack
 
 
@@ -31,7 +32,7 @@ class Laplace:
 
     Args:
         likelihood: p(y | f): ``Categorical()``, ``Gaussian()``, ``Bernoulli()``, ``Poisson()``, ...
-        prior: p(θ), with diagonal precision A: ``Isotropic``, ``Layerwise``, ``DiagonalPrior``.
+        prior: p(θ), with diagonal precision A: ``Isotropic``, ``Layerwise``, ``DiagonalPrior``, ``GPrior``.
         structure: How Λ is held: ``Auto``, ``Full``, ``Diagonal``, ``KFAC``.
         weights: Which weights are uncertain: ``All``, ``LastLayer``, ``Names``, ``Subnetwork``, ``Mask``.
         curvature: Which matrix G: ``GGN``, ``MCFisher``, ``EmpiricalFisher``, ``Hessian``.
@@ -74,7 +75,7 @@ class Laplace:
             data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair of tensors.
             unpack: Splits one element of the loader into ``(inputs, targets)``.
             progress: Whether to show a progress bar.
-            generator: Source of randomness, for ``MCFisher``.
+            generator: Source of randomness, for ``MCFisher`` and a ``GPrior`` with samples.
 
         Returns:
             A ``WeightPosterior``, or from ``Full`` in the function view a ``FunctionPosterior``.
@@ -97,6 +98,6 @@ class Laplace:
             network = self.weights.choose(module, read, self.likelihood, self.prior)
             survey = find_layers(network, read.first())
             task = Task(network, survey, read, self.likelihood, self.prior, self.curvature, generator)
-            posterior = self.structure.fit(task)
+            posterior = self.structure.fit(scaled(task))
             check_repeatable(network, survey, read, self.likelihood, posterior.totals)
         return posterior

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.errors import NumericalError
+from lapwing.errors import NumericalError, UnsupportedError
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.priors import Prior
 from lapwing.tree import Layout
@@ -41,6 +41,10 @@ class Hyperparameters(nn.Module):
     ) -> None:
         super().__init__()
         self._prior, self._likelihood, self.layout = prior, likelihood, layout
+        if prior.relative(layout) is not None:
+            raise UnsupportedError(
+                "a prior that does not follow the curvature while weights are trained", f"{prior}", "Layerwise(1.0)"
+            )
         group, groups = prior.groups(layout)
         self.group = group.to(like.device)
         self.sizes = torch.bincount(self.group, minlength=groups).double()

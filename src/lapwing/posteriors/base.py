@@ -210,14 +210,12 @@ class Posterior(abc.ABC):
         """The evidence with this charge for the directions the data determined."""
         layout = self.network.uncertain
         group, groups = self.prior.groups(layout)
-        group = group.to(self.network.like.device)
         weights = self.network.weights.double()
-        zeros = weights.new_zeros(groups)
         noisy = isinstance(self.fitted, Gaussian)
         return Evidence(
             complexity=complexity,
-            square_norms=zeros.index_add(0, group, weights.square()),
-            sizes=zeros.index_add(0, group, torch.ones_like(weights)),
+            square_norms=self.prior.square_norms(weights, layout),
+            sizes=torch.bincount(group, minlength=groups).to(weights),
             nll=self.totals.nll,
             misfit=self.totals.misfit if noisy else 0.0,
             observations=self.totals.observations if noisy else 0,

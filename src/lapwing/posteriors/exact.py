@@ -40,7 +40,7 @@ class ExactPosterior(Posterior):
     def with_choices(self: P, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> P:
         """See ``Posterior.with_choices``; the factorisation behind the evidence is shared."""
         changed = super().with_choices(prior, likelihood, steps)
-        if type(prior) is type(self.prior) and "evidence" in self.__dict__:
+        if "evidence" in self.__dict__ and prior.shares(self.prior, self.network.uncertain):
             object.__setattr__(changed, "evidence", self.evidence)
         return changed
 

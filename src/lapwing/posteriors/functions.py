@@ -17,10 +17,12 @@ from lapwing.curvature.variance import Propagation
 from lapwing.data import chunks
 from lapwing.errors import UnsupportedError
 from lapwing.evidence import Complexity, Grams, Spectrum, semidefinite
+from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Dense, Operator
-from lapwing.posteriors.base import Posterior
+from lapwing.posteriors.base import Posterior, Step
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.predictive import JointMoments, Moments
+from lapwing.priors import Prior
 from lapwing.types import Inputs
 
 
@@ -52,6 +54,21 @@ class FunctionPosterior(ExactPosterior):
                 f"{type(self.prior).__name__} with {groups}",
                 "fitting again with this prior, or Full(view='weights')",
             )
+
+    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> FunctionPosterior:
+        """See ``Posterior.with_choices``; the prior may differ in its precisions alone.
+
+        Raises:
+            UnsupportedError: If it groups or scales the weights in another way.
+        """
+        changed = super().with_choices(prior, likelihood, steps)
+        if not prior.shares(self.prior, self.network.uncertain):
+            raise UnsupportedError(
+                f"a prior that differs from {self.prior} in its precisions alone, as the kernel was computed for it",
+                f"{prior}",
+                "fitting again with this prior, or Full(view='weights')",
+            )
+        return changed
 
     def _complexity(self) -> Complexity:
         if len(self.grams) > 1:

@@ -65,12 +65,14 @@ class WeightPosterior(ExactPosterior, SampledWeights):
         """How the mode of the linear model moves with the hyper-parameters; ``None`` where no score was kept."""
         if self.totals.score is None:
             return None
-        group = self.prior.groups(self.network.uncertain)[0].to(self.network.like.device)
-        dtype = self.held.operator.dtype
-        return Shift(self.held.operator, self.totals.score.to(dtype), self.network.weights.to(dtype), group)
+        layout, device, dtype = self.network.uncertain, self.network.like.device, self.held.operator.dtype
+        group, relative = self.prior.groups(layout)[0].to(device), self.prior.relative(layout)
+        relative = None if relative is None else relative.to(device)
+        return Shift(self.held.operator, self.totals.score.to(dtype), self.network.weights.to(dtype), group, relative)
 
     def _complexity(self) -> Complexity:
-        return complexity_of(self.held.operator, self.prior.groups(self.network.uncertain)[0])
+        layout = self.network.uncertain
+        return complexity_of(self.held.operator, self.prior.groups(layout)[0], self.prior.relative(layout))
 
     @cached_property
     def _propagation(self) -> Propagation:

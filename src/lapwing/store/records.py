@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from lapwing.curvature.sums import Fingerprint, Totals
 from lapwing.errors import DataError, UnsupportedError
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
 from lapwing.posteriors import Step
-from lapwing.priors import DiagonalPrior, Prior, prior_from_state
+from lapwing.priors import DiagonalPrior, GPrior, Prior, prior_from_state
 from lapwing.store.archive import Json, Tensors
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
@@ -58,20 +58,23 @@ def likelihood_from(state: Json) -> Likelihood:
 
 
 def prior_state(prior: Prior, tensors: Tensors) -> Json:
-    """A prior; a long vector of precisions goes to ``tensors``.
+    """A prior; a long vector of precisions or scales goes to ``tensors``.
 
     Raises:
         ConfigError: If it is none of lapwing's.
     """
     if isinstance(prior, DiagonalPrior) and isinstance(prior.precision, Tensor) and prior.precision.numel() > INLINE:
         return {"kind": "DiagonalPrior", "precision": tensors.put("prior.precision", prior.precision)}
+    if isinstance(prior, GPrior) and prior.scale is not None and prior.scale.numel() > INLINE:
+        return replace(prior, scale=None).state() | {"scale": tensors.put("prior.scale", prior.scale)}
     return dict(prior_from_state(prior.state()).state())
 
 
 def prior_from(state: Json, tensors: Tensors) -> Prior:
     """The prior that gave a state."""
-    precision = state["precision"]
-    return prior_from_state(state | {"precision": tensors.get(precision) if isinstance(precision, dict) else precision})
+    return prior_from_state(
+        {name: tensors.get(value) if isinstance(value, dict) else value for name, value in state.items()}
+    )
 
 
 def survey_state(survey: Survey) -> Json:

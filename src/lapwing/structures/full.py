@@ -89,8 +89,10 @@ class Full:
         self._check(rows, task, "nc × nc over the training outputs", groups)
         inputs, cotangents, totals = self._record(task)
         kernel = TangentKernel(task.network, task.survey, task.likelihood)
-        group = task.prior.groups(task.network.uncertain)[0].to(task.network.like.device)
-        variances = [(group == g).double() for g in range(groups)]
+        layout, device = task.network.uncertain, task.network.like.device
+        group, relative = task.prior.groups(layout)[0].to(device), task.prior.relative(layout)
+        units = torch.ones((), dtype=torch.float64) if relative is None else 1 / relative
+        variances = [(group == g) * units.to(device) for g in range(groups)]
         grams = torch.stack([kernel.training_gram(inputs, cotangents, variance) for variance in variances])
         return FunctionPosterior(
             task.network,

@@ -80,7 +80,7 @@ class LowRank:
         totals = sweep(*setting, task.curvature, diagonal)
         trace = diagonal.result().operator.trace()
         curvature = GGNProduct(task.network, task.survey, task.likelihood, task.data)
-        smallest = float(task.prior.precisions(task.network.uncertain).min())
+        smallest = float(task.prior.diagonal(task.network.uncertain, task.network.like.double()).min())
         factor = self.factor(curvature, float(trace), smallest)
         return task.posterior(totals, Held(linalg.LowRank(factor)))
 

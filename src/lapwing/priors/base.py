@@ -1,0 +1,162 @@
+"""Zero-mean Gaussian priors over the weights, told apart by how many precisions they have."""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing.errors import ConfigError, ShapeError
+from lapwing.linalg.structured import Diagonal
+from lapwing.tree import Layout
+
+
+@dataclass(frozen=True)
+class Prior(abc.ABC):
+    """p(θ) = N(0, A⁻¹) with a diagonal precision A that takes one value on each group of weights.
+
+    Whoever chooses precisions sees every prior alike: ``groups`` says which weights share one,
+    ``precisions`` lists them, ``with_precisions`` makes the prior that has others.
+    """
+
+    @abc.abstractmethod
+    def groups(self, layout: Layout) -> tuple[Int[Tensor, " d"], int]:
+        """Group number of each weight, ``[d]`` on the CPU, and the number of groups.
+
+        Args:
+            layout: Names and shapes of the weights.
+        """
+
+    @abc.abstractmethod
+    def precisions(self, layout: Layout) -> Float[Tensor, " g"]:
+        """Precision of each group, ``[g]`` float64 on the CPU.
+
+        Args:
+            layout: Names and shapes of the weights.
+
+        Raises:
+            ShapeError: If this prior has another number of precisions than the layout has groups.
+        """
+
+    @abc.abstractmethod
+    def with_precisions(self, precisions: Float[Tensor, " g"]) -> Prior:
+        """The same kind of prior with these precisions ``[g]``, one a group.
+
+        Raises:
+            ConfigError: If one is not a positive finite number.
+        """
+
+    @abc.abstractmethod
+    def state(self) -> dict[str, Any]:
+        """What ``prior_from_state`` needs to make this prior again, as JSON knows it."""
+
+    def relative(self, layout: Layout) -> Float[Tensor, " d"] | None:
+        """Precision of each weight relative to that of its group, float64 on the CPU; ``None`` where all have it.
+
+        Args:
+            layout: Names and shapes of the weights.
+        """
+        return None
+
+    def shares(self, other: Prior, layout: Layout) -> bool:
+        """Whether another prior differs in nothing but its precisions.
+
+        Args:
+            other: The other prior.
+            layout: Names and shapes of the weights.
+        """
+        (group, groups), (theirs, many) = self.groups(layout), other.groups(layout)
+        mine, its = self.relative(layout), other.relative(layout)
+        if groups != many or not torch.equal(group, theirs) or (mine is None) != (its is None):
+            return False
+        return mine is None or its is None or torch.equal(mine, its)
+
+    def square_norms(self, vector: Float[Tensor, " d"], layout: Layout) -> Float[Tensor, " g"]:
+        """``|θ_g|²`` of each group, in which every weight counts by its relative precision; float64.
+
+        Args:
+            vector: Weights θ.
+            layout: Their names and shapes.
+        """
+        index, groups = self.groups(layout)
+        squares, relative = vector.double().square(), self.relative(layout)
+        squares = squares if relative is None else squares * relative.to(squares)
+        return squares.new_zeros(groups).index_add(0, index.to(vector.device), squares)
+
+    def diagonal(self, layout: Layout, like: Tensor) -> Float[Tensor, " d"]:
+        """Diagonal of A, the precision of each weight ``[d]``.
+
+        Args:
+            layout: Names and shapes of the weights.
+            like: Tensor whose device and dtype the result takes.
+        """
+        index, _ = self.groups(layout)
+        values, relative = self.precisions(layout), self.relative(layout)
+        if relative is None:
+            return values.to(like)[index.to(like.device)]
+        return (values[index] * relative).to(like)
+
+    def operator(self, layout: Layout, like: Tensor) -> Diagonal:
+        """The precision A as an operator; arguments as in ``diagonal``."""
+        return Diagonal(self.diagonal(layout, like))
+
+    def log_density(self, vector: Float[Tensor, " d"], layout: Layout) -> Float[Tensor, ""]:
+        """The log density log N(θ; 0, A⁻¹) = ½ Σ_i log(A_ii / 2π) - A_ii θ_i², in nats.
+
+        Args:
+            vector: Weights θ, ``[d]``.
+            layout: Their names and shapes.
+
+        Returns:
+            A scalar, differentiable in θ.
+
+        Raises:
+            ShapeError: If there are not ``d`` weights.
+
+        Example:
+            >>> from lapwing.priors import Isotropic
+            >>> Isotropic(2 * math.pi).log_density(torch.zeros(3), Layout(("w",), ((3,),)))
+            tensor(0.)
+        """
+        if vector.shape != (layout.size,):
+            raise ShapeError(f"a flat vector [{layout.size}]", f"shape {list(vector.shape)}", "layout.flatten(params)")
+        diagonal = self.diagonal(layout, torch.zeros((), dtype=torch.float64))
+        constant = 0.5 * torch.log(diagonal / (2 * math.pi)).sum()
+        return constant.to(vector) - 0.5 * (diagonal.to(vector) * vector.square()).sum()
+
+
+def checked(precision: float | tuple[float, ...] | Tensor, hint: str) -> Tensor:
+    """Precisions as float64 on the CPU.
+
+    Raises:
+        ConfigError: If one is not a positive finite number.
+    """
+    values = torch.as_tensor(precision, dtype=torch.float64, device="cpu").detach().clone()
+    bad = values[~((values > 0) & torch.isfinite(values))]
+    if bad.numel() or not values.numel() or values.ndim > 1:
+        what = f"{bad[0].item():g}" if bad.numel() else f"shape {list(values.shape)}"
+        raise ConfigError("positive finite prior precisions, one number or a vector", what, hint)
+    return values
+
+
+def expanded(values: Tensor, groups: int, expected: str) -> Tensor:
+    """One precision a group, where there may be one for all."""
+    if values.ndim == 0:
+        return values.repeat(groups)
+    check_count(values, groups, expected)
+    return values
+
+
+def check_count(values: Tensor, groups: int, expected: str) -> None:
+    """Refuse another number of precisions than there are groups.
+
+    Raises:
+        ShapeError: If it is another.
+    """
+    if tuple(values.shape) != (groups,):
+        raise ShapeError(expected, f"{list(values.shape)}", "a single number, which fits every layout")
