@@ -11,7 +11,7 @@ import torch
 from torch.distributions import Normal
 
 from lapwing.errors import ConfigError, ShapeError
-from lapwing.priors import DiagonalPrior, Isotropic, Layerwise, Prior, prior_from_state
+from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior, prior_from_state
 from lapwing.tree import Layout
 
 LAYOUT = Layout(("a.weight", "a.bias", "scale"), ((2, 3), (2,), ()))
@@ -20,8 +20,10 @@ PRIORS = [
     Isotropic(0.1),
     Layerwise(0.1),
     Layerwise((0.1, 2.0)),
+    Layerwise((0.1, 2.0), parts=(("scale", "a.bias"),)),
     DiagonalPrior(0.1),
     DiagonalPrior(torch.linspace(0.1, 2.0, D, dtype=torch.float64)),
+    GPrior(0.3, scale=torch.linspace(0.1, 2.0, D, dtype=torch.float64)),
 ]
 LIKE = torch.zeros(1, dtype=torch.float64)
 
@@ -49,7 +51,9 @@ def test_diagonal_is_the_precision_of_each_weights_group(prior: Any) -> None:
     precisions = prior.precisions(LAYOUT)
     assert precisions.shape == (groups,) and precisions.dtype == torch.float64
     assert index.dtype == torch.long and index.unique().tolist() == list(range(groups))
-    torch.testing.assert_close(prior.diagonal(LAYOUT, LIKE), precisions[index])
+    relative = prior.relative(LAYOUT)
+    expected = precisions[index] if relative is None else precisions[index] * relative
+    torch.testing.assert_close(prior.diagonal(LAYOUT, LIKE), expected)
     single = prior.diagonal(LAYOUT, torch.zeros(1))
     assert single.dtype == torch.float32 and single.shape == (D,)
 
@@ -79,6 +83,34 @@ def test_priors_of_another_kind_or_precision_differ() -> None:
     assert DiagonalPrior(1.0) != "prior"
 
 
+def test_square_norms_make_the_quadratic_form_of_the_prior(prior: Any) -> None:
+    vector = torch.randn(D, dtype=torch.float64)
+    expected = (prior.diagonal(LAYOUT, LIKE) * vector.square()).sum()
+    norms = prior.square_norms(vector, LAYOUT)
+    torch.testing.assert_close((prior.precisions(LAYOUT) * norms).sum(), expected)
+
+
+def test_priors_that_differ_in_their_precisions_alone_share_the_rest(prior: Any) -> None:
+    assert prior.shares(prior.with_precisions(2 * prior.precisions(LAYOUT)), LAYOUT)
+    different = [other for other in PRIORS if type(other) is not type(prior)]
+    assert not any(prior.shares(other, LAYOUT) for other in different)
+    assert not Layerwise().shares(Layerwise(parts=(("scale",), ("a.bias",))), LAYOUT)
+
+
+def test_layerwise_parts_of_ones_own() -> None:
+    prior = Layerwise((1.0, 3.0, 5.0), parts=(("scale", "a.bias"), ("gone",), ("a.weight",)))
+    assert prior.groups(LAYOUT)[1] == 2
+    assert Layerwise((1.0, 3.0), parts=(("scale", "a.bias"), ("gone",))).diagonal(LAYOUT, LIKE).tolist() == [
+        *[3.0] * 6,
+        *[1.0] * 3,
+    ]
+    with pytest.raises(ShapeError, match=r"each of 2 parts\. Got \[3\]"):
+        prior.diagonal(LAYOUT, LIKE)
+    for parts in ((("scale",), ("scale",)), ((),)):
+        with pytest.raises(ConfigError, match="share no parameter"):
+            Layerwise(1.0, parts)
+
+
 def test_layerwise_gives_every_layer_its_own() -> None:
     assert Layerwise((1.0, 3.0)).diagonal(LAYOUT, LIKE).tolist() == [1.0] * 8 + [3.0]
     assert Layerwise(2.0).precisions(LAYOUT).tolist() == [2.0, 2.0]
@@ -103,7 +135,7 @@ def test_weight_decay_is_the_prior_whose_map_it_trains() -> None:
     torch.testing.assert_close(weights.grad, torch.zeros(D, dtype=torch.float64), atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("kind", [Isotropic, Layerwise, DiagonalPrior])
+@pytest.mark.parametrize("kind", [Isotropic, Layerwise, DiagonalPrior, GPrior])
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
 def test_precisions_must_be_positive_and_finite(kind: Any, bad: float) -> None:
     with pytest.raises(ConfigError, match=rf"positive finite prior precisions.*Got {bad:g}\. Try {kind.__name__}"):

@@ -19,7 +19,7 @@ from lapwing.curvature.sums import Fingerprint, Totals
 from lapwing.errors import ConfigError, DataError, UnsupportedError
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import Step
-from lapwing.priors import Prior
+from lapwing.priors import GPrior, Prior
 from lapwing.store import records
 from lapwing.store.archive import Tensors
 
@@ -68,8 +68,12 @@ def test_likelihoods_of_others_are_refused() -> None:
         (lw.DiagonalPrior(0.1), 0),
         (lw.DiagonalPrior(torch.rand(records.INLINE, dtype=torch.float64) + 0.1), 0),
         (lw.DiagonalPrior(torch.rand(records.INLINE + 1, dtype=torch.float64) + 0.1), 1),
+        (lw.Layerwise((0.1, 3.0), parts=(("a", "b"),)), 0),
+        (GPrior(0.3, samples=8), 0),
+        (GPrior(0.3, scale=torch.rand(records.INLINE, dtype=torch.float64) + 0.1), 0),
+        (GPrior(0.3, scale=torch.rand(records.INLINE + 1, dtype=torch.float64) + 0.1), 1),
     ],
-    ids=["isotropic", "one", "layerwise", "one-number", "short", "long"],
+    ids=["isotropic", "one", "layerwise", "one-number", "short", "long", "parts", "unscaled", "scaled", "long-scale"],
 )
 def test_priors_and_only_long_ones_leave_the_header(prior: Prior, held: int) -> None:
     tensors = Tensors()

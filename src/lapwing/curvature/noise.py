@@ -21,9 +21,9 @@ from lapwing.likelihoods import Likelihood
 class Noise(Curvature):
     """``sum_n J_nᵀ ε εᵀ J_n`` with ``ε ~ N(0, B_n)``, unbiased for ``sum_n J_nᵀ B_n J_n`` example by example.
 
-    Its diagonal adds up the squares of every example, ``sum_n (J_nᵀ ε_n)²``: the mean of ``(sum_n J_nᵀ ε_n)²``, with
-    less variance (Antorán 2024, section 6.2.2). Unlike scores at drawn labels (``MCFisher``) every draw says something of a
-    confident example, whose other labels are hardly ever drawn.
+    Its diagonal adds up the squares of every example, ``sum_n (J_nᵀ ε_n)²``, with the mean of ``(sum_n J_nᵀ ε_n)²``
+    and less variance (Antorán 2024, section 6.2.2). Unlike scores at drawn labels (``MCFisher``) every draw says
+    something of a confident example, whose other labels are hardly ever drawn.
 
     Args:
         samples: Draws an example.
