@@ -9,9 +9,18 @@ print.
 from __future__ import annotations
 
 from lapwing.plots.calibration import plot_reliability
+from lapwing.plots.corruptions import plot_sweep
 from lapwing.plots.detection import plot_confidence, plot_rejection
 from lapwing.plots.diagnosis import plot_diagnosis
 from lapwing.plots.evidence import plot_evidence
 from lapwing.plots.regression import plot_band
 
-__all__ = ["plot_band", "plot_confidence", "plot_diagnosis", "plot_evidence", "plot_rejection", "plot_reliability"]
+__all__ = [
+    "plot_band",
+    "plot_confidence",
+    "plot_diagnosis",
+    "plot_evidence",
+    "plot_rejection",
+    "plot_reliability",
+    "plot_sweep",
+]

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lapwing.baselines import Map
+from lapwing.corruptions import CORRUPTIONS, SEVERITIES, Sweep, corrupt, corruption_sweep
+from lapwing.errors import ConfigError, DataError
+from lapwing.evaluation import Scores, evaluate
+
+
+class Spread(nn.Module):
+    """Class 1 where the darkest and brightest pixels are far apart; sure of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        spread = x.flatten(1).amax(1) - x.flatten(1).amin(1)
+        return torch.stack([0.5 - spread, spread - 0.5], 1) * 20
+
+
+@pytest.fixture
+def data(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    x = torch.rand(24, 1, 12, 12, generator=generator)
+    return torch.cat([0.4 + 0.1 * x[:12], x[12:]]), torch.arange(24) // 12
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(5)
+
+
+def test_scores_are_those_of_evaluate_on_corrupted_images(data: tuple[Tensor, Tensor]) -> None:
+    x, y = data
+    predictor = Map(Spread())
+    sweep = corruption_sweep(predictor, x, y, names=["contrast", "brightness"], severities=(2, 5))
+    assert sweep.clean == evaluate(predictor, (x, y))
+    for name, row in sweep.corrupted.items():
+        for severity, scores in zip((2, 5), row, strict=True):
+            assert scores == evaluate(predictor, (corrupt(x, name, severity), y))
+    values = sweep.values("accuracy")
+    assert values.shape == (2, 2)
+    assert values[0].tolist() == [sweep.corrupted["contrast"][k]["accuracy"] for k in (0, 1)]
+    assert values[0, 1] < sweep.clean["accuracy"] == 1
+    assert sweep.by_severity("accuracy") == {0: 1.0, 2: float(values[:, 0].mean()), 5: float(values[:, 1].mean())}
+
+
+def test_all_corruptions_and_severities_are_the_default(data: tuple[Tensor, Tensor]) -> None:
+    sweep = corruption_sweep(Map(Spread()), *data)
+    assert tuple(sweep.corrupted) == CORRUPTIONS
+    assert sweep.severities == SEVERITIES
+    assert sweep.values().shape == (len(CORRUPTIONS), 5)
+    assert len(str(sweep).splitlines()) == len(CORRUPTIONS) + 2
+
+
+def test_one_seed_gives_the_same_images_whatever_else_is_asked(data: tuple[Tensor, Tensor]) -> None:
+    predictor = Map(Spread())
+    some, more, other = (
+        corruption_sweep(predictor, *data, names=names, severities=severities, generator=generator)
+        for names, severities, generator in (
+            (["fog"], [3], seeded()),
+            (["shot_noise", "fog"], [1, 3], seeded()),
+            (["fog"], [3], torch.Generator().manual_seed(6)),
+        )
+    )
+    assert some.corrupted["fog"][0] == more.corrupted["fog"][1]
+    assert some.corrupted["fog"][0]["nll"] != other.corrupted["fog"][0]["nll"]
+
+
+def test_the_transform_comes_after_the_corruption(data: tuple[Tensor, Tensor]) -> None:
+    x, y = data
+    seen: list[Tensor] = []
+
+    def standardised(images: Tensor) -> Tensor:
+        seen.append(images)
+        return 3 * images - 1
+
+    sweep = corruption_sweep(Map(Spread()), x, y, names=["jpeg"], severities=[4], transform=standardised)
+    assert sweep.corrupted["jpeg"][0] == evaluate(Map(Spread()), (3 * corrupt(x, "jpeg", 4) - 1, y))
+    assert all(0 <= float(images.min()) <= float(images.max()) <= 1 for images in seen)
+    with pytest.raises(DataError, match=r"intensities in \[0, 1\]"):
+        corruption_sweep(Map(Spread()), 3 * x - 1, y)
+
+
+def test_options_reach_predict(data: tuple[Tensor, Tensor]) -> None:
+    with pytest.raises(TypeError, match="link"):
+        corruption_sweep(Map(Spread()), *data, options={"link": "mc"})
+
+
+def test_bad_requests_are_refused(data: tuple[Tensor, Tensor]) -> None:
+    for options in ({"names": []}, {"severities": []}):
+        with pytest.raises(ConfigError, match="at least one corruption"):
+            corruption_sweep(Map(Spread()), *data, **options)
+    with pytest.raises(ConfigError, match="name= to be one of"):
+        corruption_sweep(Map(Spread()), *data, names=["fog", "snow"])
+    sweep = Sweep(Scores({"nll": 1.0}), {"fog": (Scores({"nll": 2.0}),)}, (1,))
+    with pytest.raises(ConfigError, match="score= to be one of 'nll'"):
+        sweep.by_severity("accuracy")
