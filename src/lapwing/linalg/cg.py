@@ -142,7 +142,7 @@ def _recurrence(
     preconditioner: Structured | None,
     x: Float[Tensor, "d k"],
     r: Float[Tensor, "d k"],
-    goal: Float[Tensor, "k"],
+    goal: Float[Tensor, " k"],
     rounding: float,
 ) -> Iterator[float]:
     """The steps of BFBCG on the columns above their goal, ``x`` overwritten: yields the largest residual over its goal.

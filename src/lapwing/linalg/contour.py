@@ -32,8 +32,8 @@ class Quadrature:
         shifts: ``t``, positive and ascending, ``[q]``, float64.
     """
 
-    weights: Float[Tensor, "q"]
-    shifts: Float[Tensor, "q"]
+    weights: Float[Tensor, " q"]
+    shifts: Float[Tensor, " q"]
 
 
 def inverse_root_rule(smallest: float, largest: float, points: int) -> Quadrature:

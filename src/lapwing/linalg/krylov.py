@@ -36,7 +36,7 @@ class Krylov:
 
     alpha: Float[Tensor, "k j"]
     beta: Float[Tensor, "k j"]
-    length: Float[Tensor, "k"]
+    length: Float[Tensor, " k"]
     basis: Float[Tensor, "k j d"] | None
 
     @property
@@ -45,7 +45,7 @@ class Krylov:
         return self.alpha.shape[1]
 
     @property
-    def exhausted(self) -> Bool[Tensor, "k"]:
+    def exhausted(self) -> Bool[Tensor, " k"]:
         """Which starts have nothing left to explore: their Ritz values are eigenvalues, their quadratures exact."""
         return (self.beta == 0).any(1)
 
@@ -79,7 +79,7 @@ class Krylov:
         values, vectors = self.ritz
         return (vectors @ (function(values) * vectors[:, 0])[..., None])[..., 0]
 
-    def quadrature(self, function: Function) -> Float[Tensor, "k"]:
+    def quadrature(self, function: Function) -> Float[Tensor, " k"]:
         """``bᵀ f(A) b ≈ |b|² Σ τ² f(θ)``, exact where ``f`` is a polynomial of degree below ``2 j``."""
         values, vectors = self.ritz
         return self.length.square() * (function(values) * vectors[:, 0].square()).sum(1)

@@ -165,7 +165,7 @@ def apply_function(
     )
 
 
-def _change(krylov: Krylov, function: Function) -> Float[Tensor, "k"]:
+def _change(krylov: Krylov, function: Function) -> Float[Tensor, " k"]:
     """How much ``f(T) e₁`` changed over the last third of the steps, relative to its length."""
     now = krylov.coefficients(function)
     before = krylov.earlier.coefficients(function) if krylov.steps > 1 else now[:, :0]
@@ -187,7 +187,7 @@ def spectral_interval(
     *,
     steps: int = 200,
     margin: float = 1.1,
-    start: Float[Tensor, "d"] | None = None,
+    start: Float[Tensor, " d"] | None = None,
     generator: torch.Generator | None = None,
     preconditioner: Structured | None = None,
 ) -> tuple[float, float]:

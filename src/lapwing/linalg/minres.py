@@ -17,7 +17,7 @@ from lapwing.results import Solution
 def shifted_minres(
     operator: Operator,
     b: Float[Tensor, "d *k"],
-    shifts: Float[Tensor, "q"],
+    shifts: Float[Tensor, " q"],
     *,
     rtol: float = 1e-6,
     max_iterations: int = 1000,
@@ -84,7 +84,7 @@ class _Rotations(Systems):
     """The least-squares problem of each ``T + t I``, made triangular by Givens rotations."""
 
     def __init__(
-        self, shifts: Float[Tensor, "q 1"], weights: Tensor | None, length: Float[Tensor, "k"], b: Float[Tensor, "d k"]
+        self, shifts: Float[Tensor, "q 1"], weights: Tensor | None, length: Float[Tensor, " k"], b: Float[Tensor, "d k"]
     ) -> None:
         super().__init__(shifts, weights, length, b)
         self.cos = self.cos_before = torch.ones_like(self.residual)
@@ -95,9 +95,9 @@ class _Rotations(Systems):
         self,
         left: Bool[Tensor, "q k"],
         v: Float[Tensor, "d k"],
-        alpha: Float[Tensor, "k"],
-        before: Float[Tensor, "k"],
-        beta: Float[Tensor, "k"],
+        alpha: Float[Tensor, " k"],
+        before: Float[Tensor, " k"],
+        beta: Float[Tensor, " k"],
     ) -> None:
         """One more rotation."""
         diagonal = alpha + self.shifts

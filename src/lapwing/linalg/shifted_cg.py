@@ -22,7 +22,7 @@ NOISE = rounding_of(torch.float32)
 def shifted_conjugate_gradients(
     operator: Operator,
     b: Float[Tensor, "d *k"],
-    shifts: Float[Tensor, "q"],
+    shifts: Float[Tensor, " q"],
     *,
     rtol: float = 1e-6,
     max_iterations: int = 1000,
@@ -92,7 +92,7 @@ class _Factors(Systems):
     """``L D Lᵀ`` of each ``T + t I``."""
 
     def __init__(
-        self, shifts: Float[Tensor, "q 1"], weights: Tensor | None, length: Float[Tensor, "k"], b: Float[Tensor, "d k"]
+        self, shifts: Float[Tensor, "q 1"], weights: Tensor | None, length: Float[Tensor, " k"], b: Float[Tensor, "d k"]
     ) -> None:
         super().__init__(shifts, weights, length, b)
         self.pivot = torch.ones_like(self.residual)
@@ -102,9 +102,9 @@ class _Factors(Systems):
         self,
         left: Bool[Tensor, "q k"],
         v: Float[Tensor, "d k"],
-        alpha: Float[Tensor, "k"],
-        before: Float[Tensor, "k"],
-        beta: Float[Tensor, "k"],
+        alpha: Float[Tensor, " k"],
+        before: Float[Tensor, " k"],
+        beta: Float[Tensor, " k"],
     ) -> None:
         """One more row of ``L`` and ``D``."""
         lower = before / self.pivot

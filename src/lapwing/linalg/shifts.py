@@ -44,7 +44,7 @@ class Process:
         self.length = self._normalise(b.clone())
         self.beta = torch.zeros_like(self.length)
 
-    def step(self, columns: Bool[Tensor, "k"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def step(self, columns: Bool[Tensor, " k"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Multiply these columns; returns ``v_j``, ``α_j``, ``β_{j-1}`` (first 0) and ``β_j``."""
         v, before = self.v, self.beta
         p = torch.zeros_like(v)
@@ -56,7 +56,7 @@ class Process:
         self.beta = self._normalise(p)
         return v, alpha, before, self.beta
 
-    def _normalise(self, z: Float[Tensor, "d k"]) -> Float[Tensor, "k"]:
+    def _normalise(self, z: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
         """The next pair from ``β z``, zero where the space of a column is exhausted; returns ``β``."""
         v = precondition(self.preconditioner, z)
         square = finite((z * v).sum(0))
@@ -84,7 +84,7 @@ class Systems(abc.ABC):
     """
 
     def __init__(
-        self, shifts: Float[Tensor, "q 1"], weights: Tensor | None, length: Float[Tensor, "k"], b: Float[Tensor, "d k"]
+        self, shifts: Float[Tensor, "q 1"], weights: Tensor | None, length: Float[Tensor, " k"], b: Float[Tensor, "d k"]
     ) -> None:
         self.shifts, self.weights, self.length = shifts, weights, length
         self.residual = (length > 0).double().expand(len(shifts), -1)
@@ -100,16 +100,16 @@ class Systems(abc.ABC):
         self,
         left: Bool[Tensor, "q k"],
         v: Float[Tensor, "d k"],
-        alpha: Float[Tensor, "k"],
-        before: Float[Tensor, "k"],
-        beta: Float[Tensor, "k"],
+        alpha: Float[Tensor, " k"],
+        before: Float[Tensor, " k"],
+        beta: Float[Tensor, " k"],
     ) -> None:
         """Take in one more column of ``T``; systems that are not ``left`` keep their value and residual.
 
         A system that cannot go on is ``broken``.
         """
 
-    def move(self, q: int, step: Float[Tensor, "k"], direction: Float[Tensor, "d k"]) -> None:
+    def move(self, q: int, step: Float[Tensor, " k"], direction: Float[Tensor, "d k"]) -> None:
         """Add to the value of one shift."""
         if self.weights is None:
             self.value[q].addcmul_(direction, step.expand_as(direction))
@@ -121,7 +121,7 @@ def solve_shifted(
     method: type[Systems],
     operator: Operator,
     b: Float[Tensor, "d *k"],
-    shifts: Float[Tensor, "q"],
+    shifts: Float[Tensor, " q"],
     *,
     rtol: float,
     max_iterations: int,

@@ -55,6 +55,6 @@ def precondition(preconditioner: Structured | None, block: Float[Tensor, "d k"])
     return preconditioner.solve(block.to(preconditioner.dtype)).detach().double()
 
 
-def lengths(block: Float[Tensor, "d k"]) -> Float[Tensor, "k"]:
+def lengths(block: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
     """The Euclidean length of each column."""
     return torch.linalg.vector_norm(block, dim=0)
