@@ -36,9 +36,9 @@ def conjugate_gradients(
 ) -> Solution:
     """Solve ``A x = b`` for a symmetric positive definite ``A`` by breakdown-free block conjugate gradients.
 
-    All columns share one Krylov space. With ``P`` an orthonormal basis of the search space and ``Q = A P``, a step is
+    All columns share one Krylov space. With ``V`` an orthonormal basis of the search space and ``Q = A V``, a step is
 
-        α = (PᵀQ)⁻¹ PᵀR,   X ← X + P α,   R ← R − Q α,   Z = M⁻¹R,   β = −(PᵀQ)⁻¹ QᵀZ,   P ← orth(Z + P β)
+        α = (VᵀQ)⁻¹ VᵀR,   X ← X + V α,   R ← R − Q α,   Z = P⁻¹R,   β = −(VᵀQ)⁻¹ QᵀZ,   V ← orth(Z + V β)
 
     (Ji & Li 2017, BFBCG), so that ``k`` columns need far fewer steps than ``k`` systems. Columns that are linear
     combinations of others cost no products, until rounding parts them. A column that meets ``rtol`` is frozen, but its
@@ -53,7 +53,7 @@ def conjugate_gradients(
         rtol: A column has converged when ``|b - A x| <= rtol |b|``.
         max_iterations: Steps allowed; without a smaller residual in the worst column over a quarter of them (at
             least 50) the iteration has stagnated.
-        preconditioner: ``M``, near ``A`` and cheap to solve with.
+        preconditioner: ``P``, near ``A`` and cheap to solve with.
         initial: Where to start, shaped as ``b``; 0 unless given.
         callback: Called after each step with its number and the largest relative residual; True ends the iteration.
 
@@ -147,26 +147,26 @@ def _recurrence(
 ) -> Iterator[float]:
     """The steps of BFBCG on the columns above their goal, ``x`` overwritten: yields the largest residual over its goal.
 
-    Ends where all are within it, or where the curvature ``PᵀAP`` is singular.
+    Ends where all are within it, or where the curvature ``VᵀAV`` is singular.
     """
     entered = lengths(r) > goal
     r, goal = r[:, entered], goal[entered]
     ratio, largest = torch.full_like(goal, math.inf), 0.0
-    p = q = r[:, :0]
+    v = q = r[:, :0]
     factor: Tensor | None = goal.new_empty(0, 0)
     while bool((ratio > 1).any()):
         z = precondition(preconditioner, r)
-        p = _orthonormal(torch.addmm(z, p, torch.cholesky_solve(q.mT @ z, factor), alpha=-1))
-        q = product(p)
-        curvature = finite(p.mT @ q)
+        v = _orthonormal(torch.addmm(z, v, torch.cholesky_solve(q.mT @ z, factor), alpha=-1))
+        q = product(v)
+        curvature = finite(v.mT @ q)
         largest = max(largest, curvature.diagonal().max().item())
         factor = _cholesky(curvature, rounding * largest)
         if factor is None:
             return
-        alpha = torch.cholesky_solve(p.mT @ r, factor)
+        alpha = torch.cholesky_solve(v.mT @ r, factor)
         moves = x.new_zeros(len(alpha), x.shape[1])
         moves[:, entered] = alpha * (ratio > 1)
-        x.addmm_(p, moves)
+        x.addmm_(v, moves)
         r.addmm_(q, alpha, alpha=-1)
         ratio = torch.where(ratio > 1, lengths(r) / goal, ratio)
         yield ratio.max().item()
@@ -186,7 +186,7 @@ def _orthonormal(block: Float[Tensor, "d k"]) -> Float[Tensor, "d r"]:
 
 
 def _cholesky(curvature: Float[Tensor, "r r"], rounding: float) -> Float[Tensor, "r r"] | None:
-    """The Cholesky factor of ``PᵀAP``; None where it is singular to rounding."""
+    """The Cholesky factor of ``VᵀAV``; None where it is singular to rounding."""
     factor, info = torch.linalg.cholesky_ex((curvature + curvature.mT) / 2)
     if info.item() == 0:
         return factor
@@ -194,7 +194,7 @@ def _cholesky(curvature: Float[Tensor, "r r"], rounding: float) -> Float[Tensor,
     if lowest < -rounding or rounding <= 0:
         raise NumericalError(
             "a positive definite operator",
-            f"curvature pᵀAp = {lowest:.3g} along a search direction p of length 1",
+            f"curvature vᵀAv = {lowest:.3g} along a search direction v of length 1",
             "a larger prior precision; GGN in place of Hessian; shifted_minres for indefinite operators",
         )
     return None
