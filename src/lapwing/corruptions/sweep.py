@@ -79,7 +79,7 @@ def corruption_sweep(
 ) -> Sweep:
     """Scores of a predictor on images under each corruption at each severity.
 
-    A corruption draws the same noise at every severity, and whichever others are asked for. To compare methods, give
+    Every corruption starts from the same seed at every severity, whichever others are asked for. To compare methods, give
     each a generator of the same seed: they then see the same images.
 
     Args:
@@ -125,6 +125,6 @@ def corruption_sweep(
     corrupted: dict[str, list[Scores]] = {name: [] for name in names}
     pairs = [(name, severity) for name in corrupted for severity in severities]
     for name, severity in tqdm(pairs, disable=not progress, unit="corruption", leave=False):
-        source = torch.Generator(device).manual_seed(seed + CORRUPTIONS.index(name))
+        source = torch.Generator(device).manual_seed(seed)
         corrupted[name].append(scores(corrupt(x, name, severity, generator=source)))
     return Sweep(scores(x), {name: tuple(row) for name, row in corrupted.items()}, tuple(severities))
