@@ -79,7 +79,7 @@ def corruption_sweep(
 ) -> Sweep:
     """Scores of a predictor on images under each corruption at each severity.
 
-    Every corruption starts from the same seed at every severity, whichever others are asked for. To compare methods, give
+    Every corruption starts from one seed at every severity, whichever others are asked for. To compare methods, give
     each a generator of the same seed: they then see the same images.
 
     Args:
