@@ -89,8 +89,8 @@ def scale(args: argparse.Namespace) -> list[Row]:
         Row(work, "peak_mib", found.peak_mib, None, "", "above the process with network and data"),
         Row(work, "largest residual", float(solved.residual.max()), None, "", "relative"),
         Row(work, "median residual", float(solved.residual.median()), None, "", "relative"),
-        Row(work, "iterations", solved.iterations, None, "", "most of a block"),
-        Row(work, "matvecs", solved.matvecs, None, ""),
+        Row(work, "iterations", solved.solution.iterations, None, "", "most of a block"),
+        Row(work, "matvecs", solved.solution.matvecs, None, ""),
         Row(work, "median standard deviation", float(variances.median().sqrt()), None, "", "of a logit"),
         Row(work, "smallest variance", float(variances.min()), None, ""),
     ]

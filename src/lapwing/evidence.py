@@ -82,23 +82,7 @@ class Grams:
         return log_det_one_plus(scale * torch.einsum("g,gmn->mn", 1.0 / precisions, self.matrices))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Known:
-    """``log det Λ / det A`` as a number, at one choice of precisions.
-
-    Args:
-        ratio: The number, nats.
-    """
-
-    ratio: float
-
-    def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """The number."""
-        return scale.new_tensor(self.ratio)
-
-
-Complexity: TypeAlias = Spectrum | Matrix | Grams | Known
+Complexity: TypeAlias = Spectrum | Matrix | Grams
 """What the evidence charges for the directions the data determined."""
 
 
@@ -192,9 +176,12 @@ class Evidence:
 
     def log_marginal(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """Log evidence in nats, differentiable in both arguments."""
-        ratio = self.complexity.log_det_ratio(precisions, scale)
+        return self.log_joint(precisions, scale) - 0.5 * self.complexity.log_det_ratio(precisions, scale)
+
+    def log_joint(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """``log p(y | θ) - ½ Σ_g α_g |θ_g|²``, nats: the evidence but for its charge for what the data determined."""
         misfit, norms = self.fit(precisions, scale)
-        return self.log_likelihood(misfit, scale) - 0.5 * (precisions * norms).sum() - 0.5 * ratio
+        return self.log_likelihood(misfit, scale) - 0.5 * (precisions * norms).sum()
 
     def log_likelihood(self, misfit: Tensor, scale: Tensor) -> Tensor:
         """Log likelihood when the squared error is ``misfit`` and the noise precision is scaled by s."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, final, runtime_checkable
 
@@ -90,7 +90,6 @@ class Problem:
         scale: s, the noise precision relative to the one G was computed with.
         training: Where G comes from; ``None`` for a linear model without a network.
         parts: G piece by piece, for solvers that read the data in mini-batches; ``None`` where only its sum is known.
-        kept: Preconditioners that were built for it, by recipe.
 
     Example:
         >>> from lapwing.linalg import LowRank
@@ -107,7 +106,7 @@ class Problem:
     scale: float = 1.0
     training: Training | None = None
     parts: Parts | None = None
-    kept: dict[object, Structured] = field(default_factory=dict)
+    kept: dict[object, Structured] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, training: Training, prior: Diagonal, scale: float = 1.0) -> Problem:
@@ -138,11 +137,25 @@ class Problem:
         curvature = LowRank(rows.mT)
         return cls(curvature, curvature.root(), prior, scale, parts=RowBlocks(rows, outputs, examples))
 
+    def with_prior(self, prior: Diagonal, scale: float) -> Problem:
+        """The problem with another prior and noise: G, and what its products keep of the data, is shared."""
+        return replace(self, prior=prior, scale=scale)
+
+    def check_unchanged(self) -> None:
+        """Refuse to go on when the network was written to since.
+
+        Raises:
+            MismatchError: If a weight or buffer has changed.
+        """
+        if self.training is not None:
+            self.training.network.check_unchanged()
+
     def in_prior_units(self) -> Operator:
         """``A^-½ G A^-½``: the curvature in coordinates in which the prior is standard normal."""
         unit = self.prior.inverse_root()
 
         def product(block: Tensor) -> Tensor:
+            self.check_unchanged()
             return unit @ (self.curvature @ (unit @ block))
 
         return FunctionOperator(product, product, self.prior.shape, self.prior.values)
@@ -165,6 +178,7 @@ class Problem:
         """``Λ``."""
 
         def product(block: Tensor) -> Tensor:
+            self.check_unchanged()
             return self.scale * (self.curvature @ block) + self.prior @ block
 
         return FunctionOperator(product, product, self.prior.shape, self.prior.values)
@@ -179,6 +193,7 @@ class Problem:
         Cost:
             One product with R; memory ``(d + r)`` numbers a draw.
         """
+        self.check_unchanged()
         like = self.prior.values
         data = probes.gaussian((self.root.shape[1], samples), like=like, generator=generator)
         prior = probes.gaussian((self.size, samples), like=like, generator=generator)

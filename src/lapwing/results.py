@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
@@ -57,6 +58,19 @@ class Estimate:
     value: float
     stderr: float
     samples: int
+
+    @classmethod
+    def of(cls, values: Float[Tensor, " samples"]) -> Estimate:
+        """The mean of independent values; with a single one its error is unknown, infinite.
+
+        Example:
+            >>> import torch
+            >>> Estimate.of(torch.tensor([1.0, 3.0]))
+            Estimate(value=2.0, stderr=1.0, samples=2)
+        """
+        count = len(values)
+        stderr = float(values.double().std() / count**0.5) if count > 1 else math.inf
+        return cls(float(values.double().mean()), stderr, count)
 
     def __float__(self) -> float:
         return self.value

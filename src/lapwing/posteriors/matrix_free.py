@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
@@ -18,20 +18,26 @@ from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.layers import Pass
 from lapwing.curvature.sums import raw
 from lapwing.data import Data, chunks, count
-from lapwing.errors import ConfigError, ConvergenceWarning
-from lapwing.evidence import Known
+from lapwing.errors import ConfigError, ConvergenceWarning, TooLargeError
+from lapwing.evidence import Spectrum
+from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Operator
 from lapwing.linalg.logdet import log_determinant
-from lapwing.posteriors.base import Posterior
+from lapwing.posteriors.base import Posterior, Step
 from lapwing.posteriors.sampled import SampledWeights
 from lapwing.predictive import JointMoments, Moments
+from lapwing.priors import Prior
 from lapwing.problem import Problem, Training
 from lapwing.results import Estimate, Solution
-from lapwing.solvers import CG, Root, Solver
+from lapwing.solvers import Root, Solver
+from lapwing.solvers.base import joined
 from lapwing.types import Inputs
 
 BUDGET = 2**28
 """Bytes the Jacobian rows of one solve may take (256 MiB)."""
+
+JOINT = 2**32
+"""Bytes the Jacobian rows of a joint prediction and their solutions may take (4 GiB)."""
 
 
 @final
@@ -42,16 +48,12 @@ class SolvedMoments:
     Args:
         moments: Mean and covariance of each example.
         residual: Relative residual of the solve for each output.
-        iterations: Most iterations of a block.
-        matvecs: Columns multiplied by Λ, in all.
-        converged: Whether every solve met its tolerance.
+        solution: Iterations and products of all solves; its value is left out.
     """
 
     moments: Moments
     residual: Float[Tensor, "n *event c"]
-    iterations: int
-    matvecs: int
-    converged: bool
+    solution: Solution
 
 
 @final
@@ -60,7 +62,7 @@ class MatrixFreePosterior(SampledWeights):
     """N(θ*, Λ⁻¹) with Λ = s G + A never written down: every answer is a solve, every solve a few products.
 
     Args:
-        data: The training data, read again for every product.
+        data: The training data: read once where what products keep of them fits in memory, else once a product.
         solver: What solves with Λ.
         sqrt: What draws from N(0, Λ⁻¹).
     """
@@ -75,6 +77,14 @@ class MatrixFreePosterior(SampledWeights):
         training = Training(self.network, self.survey, self.data, self.fitted, self.totals.examples)
         return Problem.of(training, self.prior.operator(self.network.uncertain, self.network.like), self.noise_scale)
 
+    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> MatrixFreePosterior:
+        """See ``Posterior.with_choices``; what products keep of the data is shared."""
+        changed = super().with_choices(prior, likelihood, steps)
+        if "problem" in self.__dict__:
+            diagonal = prior.operator(self.network.uncertain, self.network.like)
+            object.__setattr__(changed, "problem", self.problem.with_prior(diagonal, changed.noise_scale))
+        return changed
+
     @property
     def precision_operator(self) -> Operator:
         """The posterior precision Λ as an operator."""
@@ -82,7 +92,6 @@ class MatrixFreePosterior(SampledWeights):
 
     def solve(self, b: Float[Tensor, "d *k"]) -> Solution:
         """``Λ⁻¹ b`` with its residual."""
-        self.network.check_unchanged()
         with torch.no_grad():
             return self.solver.solve(self.problem, b)
 
@@ -100,14 +109,13 @@ class MatrixFreePosterior(SampledWeights):
             One product with a root of G and one solve, for all draws together; see ``sqrt``.
         """
         drawn = self.draw(samples, generator=generator)
-        warn_unless(drawn.converged, drawn.residual)
+        warn_unless(drawn)
         return self.network.weights + drawn.value.mT
 
     def draw(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Solution:
         """Draws of the weights' deviation from θ*, one a column, with what they cost."""
         if samples < 1:
             raise ConfigError("at least one draw of the weights", f"samples={samples}", "samples=32")
-        self.network.check_unchanged()
         with torch.no_grad():
             return self.sqrt.draw(self.problem, self.solver, samples, generator=generator)
 
@@ -119,8 +127,8 @@ class MatrixFreePosterior(SampledWeights):
             steps: Most Lanczos steps, one product each.
             generator: Source of randomness.
         """
-        prepared = self.solver.prepared(self.problem) if isinstance(self.solver, CG) else None
         with torch.no_grad():
+            prepared = self.solver.prepared(self.problem)
             return log_determinant(
                 self.problem.precision, samples=samples, steps=steps, preconditioner=prepared, generator=generator
             )
@@ -137,8 +145,9 @@ class MatrixFreePosterior(SampledWeights):
         """
         log_det = self.log_det(samples, steps=steps, generator=generator)
         ratio = log_det.value - float(self.problem.prior.logdet())
-        value = self._evidence(Known(ratio)).log_marginal(self.prior_precisions, self.scale)
-        return Estimate(float(value), 0.5 * log_det.stderr, log_det.samples)
+        nothing = Spectrum(self.network.weights.new_zeros(0), torch.zeros(0, dtype=torch.long))
+        value = float(self._evidence(nothing).log_joint(self.prior_precisions, self.scale)) - 0.5 * ratio
+        return Estimate(value, 0.5 * log_det.stderr, log_det.samples)
 
     def effective_dimension(self, samples: int = 32, *, generator: torch.Generator | None = None) -> Estimate:
         """``γ = tr(s G Λ⁻¹) = E[bᵀ Λ⁻¹ b]`` over ``b ~ N(0, s G)``, with its standard error.
@@ -152,10 +161,8 @@ class MatrixFreePosterior(SampledWeights):
         with torch.no_grad():
             b = self.problem.scale**0.5 * (self.problem.root @ noise)
         solution = self.solve(b)
-        warn_unless(solution.converged, solution.residual)
-        each = (b.double() * solution.value.double()).sum(0)
-        stderr = float(each.std() / samples**0.5) if samples > 1 else float("inf")
-        return Estimate(float(each.mean()), stderr, samples)
+        warn_unless(solution)
+        return Estimate.of((b.double() * solution.value.double()).sum(0))
 
     def solved_outputs(self, x: Inputs) -> SolvedMoments:
         """Linearised outputs ``f ~ N(f(x), J Λ⁻¹ Jᵀ)`` by a solve against every row of J, with the residuals.
@@ -167,7 +174,7 @@ class MatrixFreePosterior(SampledWeights):
             A block solve for every ``BUDGET`` bytes of Jacobian rows; memory that and the solver's.
         """
         inputs = self._inputs(x)
-        means, covariances, residuals, solutions = [], [], [], []
+        means, covariances, solutions = [], [], []
         with torch.no_grad():
             for f, rows in self._rows(inputs):
                 solution = self.solve(rows.flatten(0, -2).mT)
@@ -175,15 +182,9 @@ class MatrixFreePosterior(SampledWeights):
                 covariance = rows.double() @ solved.mT.double()
                 means.append(f)
                 covariances.append(((covariance + covariance.mT) / 2).to(f).view(*f.shape, f.shape[-1]))
-                residuals.append(solution.residual.view(f.shape))
-                solutions.append(solution)
-        return SolvedMoments(
-            moments=Moments(torch.cat(means), torch.cat(covariances)),
-            residual=torch.cat(residuals),
-            iterations=max(solution.iterations for solution in solutions),
-            matvecs=sum(solution.matvecs for solution in solutions),
-            converged=all(solution.converged for solution in solutions),
-        )
+                solutions.append(replace(solution, value=solution.value[:0]))
+        mean, whole = torch.cat(means), joined(solutions)
+        return SolvedMoments(Moments(mean, torch.cat(covariances)), whole.residual.view(mean.shape), whole)
 
     def _rows(self, inputs: Inputs) -> Iterator[tuple[Float[Tensor, "n *event c"], Float[Tensor, "m c d"]]]:
         """Outputs and explicit Jacobian rows of as many examples as the budget holds."""
@@ -201,25 +202,35 @@ class MatrixFreePosterior(SampledWeights):
     def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
         solved = [choice.solved_outputs(inputs) for choice in choices if isinstance(choice, MatrixFreePosterior)]
         for outputs in solved:
-            warn_unless(outputs.converged, outputs.residual)
+            warn_unless(outputs.solution)
         return [outputs.moments for outputs in solved]
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
+        needed = 2 * count(inputs) * self.survey.output.numel() * self.network.layout.size * self.network.like.itemsize
+        if needed > JOINT:
+            raise TooLargeError(
+                f"Jacobian rows of at most {JOINT:,} bytes for a joint covariance",
+                f"{count(inputs)} inputs, which need {needed:,} bytes",
+                "fewer inputs at once, or predict without joint=True",
+            )
         parts = list(self._rows(inputs))
         mean, rows = torch.cat([f for f, _ in parts]), torch.cat([rows.flatten(0, -2) for _, rows in parts])
         solution = self.solve(rows.mT)
-        warn_unless(solution.converged, solution.residual)
+        warn_unless(solution)
         covariance = rows.double() @ solution.value.double()
         return JointMoments(mean, ((covariance + covariance.mT) / 2).to(mean).view(*mean.shape, *mean.shape))
 
 
-def warn_unless(converged: bool, residual: Tensor) -> None:
-    """Warn that solves missed their tolerance, and by how much."""
-    if not converged:
-        warnings.warn(
-            f"a solve with the posterior precision stopped at a relative residual of {float(residual.max()):.1e}: "
-            "variances and draws are only that accurate. Try a preconditioner such as "
-            "CG(preconditioner=PivotedCholesky(100)), more iterations, or float64",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
+def warn_unless(solution: Solution) -> None:
+    """Warn where solves missed their tolerance: by how much, and what helps."""
+    if solution.converged:
+        return
+    cure = "float64, or a larger rtol: rounding lets it go no further"
+    if solution.stopped == "iterations":
+        cure = "a preconditioner such as PivotedCholesky(100), a larger max_iterations, or a larger rtol"
+    warnings.warn(
+        f"a solve with the posterior precision stopped at a relative residual of {float(solution.residual.max()):.1e}: "
+        f"variances and draws are only that accurate. Try {cure}",
+        ConvergenceWarning,
+        stacklevel=3,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lapwing.solvers.base import Solver
-from lapwing.solvers.krylov import CG
+from lapwing.solvers.cg import CG
 from lapwing.solvers.roots import Contour, Lanczos, Perturb, Root
 from lapwing.solvers.sgd import SGD
 

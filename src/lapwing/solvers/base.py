@@ -5,9 +5,11 @@ from __future__ import annotations
 import abc
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.linalg import Structured
 from lapwing.problem import Problem
 from lapwing.results import Solution
 
@@ -27,3 +29,19 @@ class Solver(abc.ABC):
             b: Right-hand sides.
             initial: Where to start; ``None`` for 0.
         """
+
+    def prepared(self, problem: Problem) -> Structured | None:
+        """The preconditioner this solver has for a problem, made on first use; ``None`` for none."""
+        return None
+
+
+def joined(parts: list[Solution]) -> Solution:
+    """The solutions of consecutive blocks of columns as one."""
+    worst = next((part for part in parts if not part.converged), parts[0])
+    return Solution(
+        value=torch.cat([part.value for part in parts], dim=-1),
+        residual=torch.cat([part.residual for part in parts]),
+        iterations=max(part.iterations for part in parts),
+        matvecs=sum(part.matvecs for part in parts),
+        stopped=worst.stopped,
+    )

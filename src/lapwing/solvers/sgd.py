@@ -17,9 +17,8 @@ from lapwing.errors import ConfigError, NumericalError, ShapeError
 from lapwing.linalg.operator import check_operand
 from lapwing.problem import Problem
 from lapwing.results import Solution, Stopped
-from lapwing.solvers.base import Solver
+from lapwing.solvers.base import Solver, joined
 from lapwing.solvers.descent import Descent, Gradient, descend
-from lapwing.solvers.krylov import joined
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +113,8 @@ class SGD(Solver):
             self._block(problem, block[:, i : i + width], start[:, i : i + width], steps, step, generator)
             for i in range(0, block.shape[1], width)
         ]
-        return joined(parts, b.shape)
+        whole = joined(parts)
+        return replace(whole, value=whole.value.reshape(b.shape))
 
     def _block(
         self, problem: Problem, b: Tensor, start: Tensor, steps: int, step: float, generator: torch.Generator

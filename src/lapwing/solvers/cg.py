@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -15,7 +15,7 @@ from lapwing.linalg.cg import conjugate_gradients
 from lapwing.precondition import Preconditioner, approximation
 from lapwing.problem import Problem
 from lapwing.results import Solution
-from lapwing.solvers.base import Solver
+from lapwing.solvers.base import Solver, joined
 
 VECTORS = 8
 """Blocks of columns conjugate gradients hold at once, in float64."""
@@ -27,7 +27,8 @@ class CG(Solver):
     """Preconditioned block conjugate gradients: all right-hand sides share one Krylov space.
 
     Args:
-        rtol: Relative residual ``|b - Λ x| / |b|`` at which a column is done.
+        rtol: Relative residual ``|b - Λ x| / |b|`` at which a column is done; ``None`` for 1e-6, in float32 for 1e-4,
+            about what its products resolve.
         max_iterations: Most products with a block.
         preconditioner: A recipe for P ≈ Λ: ``PivotedCholesky(100)``, ``Subsample(50)``, ``LowRank(100)``, ``KFAC()``,
             ``Diagonal()``, ``RankOne()``; ``None`` for none: nothing is picked behind your back.
@@ -44,13 +45,13 @@ class CG(Solver):
         CG(rtol=0.0001, max_iterations=1000, preconditioner=None, max_bytes=1073741824)
     """
 
-    rtol: float = 1e-6
+    rtol: float | None = None
     max_iterations: int = 1000
     preconditioner: Preconditioner | None = None
     max_bytes: int = 2**30
 
     def __post_init__(self) -> None:
-        if not (0 < self.rtol < 1 and self.max_iterations >= 1 and self.max_bytes >= 1):
+        if not ((self.rtol is None or 0 < self.rtol < 1) and self.max_iterations >= 1 and self.max_bytes >= 1):
             raise ConfigError(
                 "rtol between 0 and 1, max_iterations and max_bytes of at least 1",
                 f"rtol={self.rtol}, max_iterations={self.max_iterations}, max_bytes={self.max_bytes}",
@@ -71,31 +72,26 @@ class CG(Solver):
             conjugate_gradients(
                 problem.precision,
                 block[:, i : i + width],
-                rtol=self.rtol,
+                rtol=self.tolerance(problem.prior.dtype),
                 max_iterations=self.max_iterations,
                 preconditioner=prepared,
                 initial=None if start is None else start[:, i : i + width],
             )
             for i in range(0, block.shape[1], width)
         ]
-        return joined(parts, b.shape)
+        whole = joined(parts)
+        return replace(whole, value=whole.value.reshape(b.shape))
 
     def prepared(self, problem: Problem) -> Structured | None:
         """The preconditioner of a problem, made on first use."""
         return None if self.preconditioner is None else approximation(problem, self.preconditioner)
 
+    def tolerance(self, dtype: torch.dtype) -> float:
+        """The relative residual asked of products in a dtype."""
+        if self.rtol is not None:
+            return self.rtol
+        return 1e-6 if dtype == torch.float64 else 1e-4
+
     def width(self, problem: Problem) -> int:
         """Columns solved together."""
         return max(1, self.max_bytes // (VECTORS * 8 * problem.size))
-
-
-def joined(parts: list[Solution], shape: torch.Size) -> Solution:
-    """The solutions of consecutive blocks of columns as one."""
-    worst = next((part for part in parts if not part.converged), parts[0])
-    return Solution(
-        value=torch.cat([part.value for part in parts], dim=-1).reshape(shape),
-        residual=torch.cat([part.residual for part in parts]),
-        iterations=max(part.iterations for part in parts),
-        matvecs=sum(part.matvecs for part in parts),
-        stopped=worst.stopped,
-    )

@@ -9,7 +9,7 @@ import lapwing as lw
 from lapwing.errors import ConfigError
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.problem import Problem
-from lapwing.solvers.krylov import VECTORS
+from lapwing.solvers.cg import VECTORS
 from tests.posterior_cases import normal, refused
 
 
