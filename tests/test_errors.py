@@ -39,3 +39,13 @@ def test_an_option_is_one_of_those_there_are() -> None:
         errors.ConfigError, match=r"view= to be one of 'auto', 'weights'\. Got 'both'\. Try view='auto'"
     ):
         errors.check_option("view", "both", ("auto", "weights"))
+
+
+def test_a_count_has_a_least_and_a_number_is_positive() -> None:
+    errors.check_count("samples", 2, 2)
+    with pytest.raises(errors.ConfigError, match=r"samples of at least 2\. Got 1\. Try samples=2"):
+        errors.check_count("samples", 1, 2)
+    errors.check_positive("rtol", 1e-300)
+    for bad in (0.0, -1.0, float("nan")):
+        with pytest.raises(errors.ConfigError, match=rf"a positive rtol\. Got {bad}\. Try rtol=1e-6"):
+            errors.check_positive("rtol", bad)

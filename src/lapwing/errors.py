@@ -88,3 +88,29 @@ def check_kind(name: str, value: object, kinds: tuple[type, ...], hint: str) -> 
         known = ", ".join(kind.__name__ for kind in kinds)
         got = f"the class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {value!r:.40}"
         raise ConfigError(f"{name} to be one of {known}", got, hint)
+
+
+def check_count(name: str, value: int, least: int = 1) -> None:
+    """Refuses a count below the least there may be.
+
+    Raises:
+        ConfigError: Naming that.
+
+    Example:
+        >>> check_count("samples", 32, least=2)
+    """
+    if value < least:
+        raise ConfigError(f"{name} of at least {least}", f"{value}", f"{name}={least}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuses a number that is not positive, NaN included.
+
+    Raises:
+        ConfigError: Naming it.
+
+    Example:
+        >>> check_positive("rtol", 1e-6)
+    """
+    if not value > 0:
+        raise ConfigError(f"a positive {name}", f"{value}", f"{name}=1e-6")

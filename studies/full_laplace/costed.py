@@ -26,7 +26,7 @@ from lapwing.data import Data
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.linalg.cg import conjugate_gradients
-from lapwing.linalg.lanczos import spectral_interval
+from lapwing.linalg.interval import spectral_interval
 
 EXAMPLES = 32
 RTOL = 1e-5

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import lapwing as lw
 from lapwing.linalg import Operator
 from lapwing.linalg.cg import conjugate_gradients
-from lapwing.linalg.lanczos import spectral_interval
+from lapwing.linalg.interval import spectral_interval
 from lapwing.posteriors.matrix_free import MatrixFreePosterior
 from lapwing.precondition import PivotedCholesky, Preconditioner, RankOne, Subsample, approximation
 from lapwing.results import Solution

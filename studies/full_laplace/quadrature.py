@@ -21,7 +21,7 @@ import lapwing as lw
 from lapwing.diagnosis import Diagnosis, diagnose_samples, directions_of
 from lapwing.linalg import Diagonal
 from lapwing.linalg.contour import contour_inverse_root, inverse_root_rule
-from lapwing.linalg.lanczos import spectral_interval
+from lapwing.linalg.interval import spectral_interval
 from lapwing.linalg.minres import shifted_minres
 from lapwing.linalg.shifted_cg import shifted_conjugate_gradients
 from lapwing.linalg.shifts import ShiftedSolver

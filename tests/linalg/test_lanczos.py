@@ -1,4 +1,4 @@
-"""Lanczos: the recurrence, functions of a matrix, the ends of its spectrum."""
+"""Lanczos: the recurrence, and functions of a matrix."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from torch import Tensor
 
 from lapwing.errors import ConfigError, NumericalError, ShapeError, UnsupportedError
 from lapwing.linalg import Dense, Diagonal, FunctionOperator
-from lapwing.linalg.congruence import congruence, in_float64
 from lapwing.linalg.krylov import Krylov
-from lapwing.linalg.lanczos import apply_function, lanczos, spectral_interval
+from lapwing.linalg.lanczos import apply_function, lanczos
+from lapwing.linalg.operator import in_float64
 from tests.linalg.cases import normal, spd, spectrum
 
 
@@ -113,16 +113,6 @@ def test_products_run_in_the_dtype_of_the_operator_and_iterates_in_float64() -> 
     assert (in_float64(Dense(matrix.float())) @ start).dtype == torch.float64
 
 
-def test_a_congruence_is_its_dense_matrix() -> None:
-    matrix, w = spd(6, 10.0), normal(6, 4)
-    root = FunctionOperator(lambda e: w @ e, lambda v: w.mT @ v, (6, 4), w)
-    operator = congruence(Dense(matrix), root)
-    torch.testing.assert_close(operator.dense(), w.mT @ matrix @ w)
-    torch.testing.assert_close(operator.T.dense(), w.mT @ matrix @ w)
-    with pytest.raises(ShapeError, match="a root with 6 rows"):
-        congruence(Dense(matrix), root.T)
-
-
 @pytest.mark.parametrize("condition", [1.0, 1e2, 1e4, 1e6])
 @pytest.mark.parametrize("function", [torch.rsqrt, torch.sqrt, torch.log, torch.exp])
 def test_functions_of_a_matrix(condition: float, function) -> None:
@@ -154,45 +144,6 @@ def test_functions_of_zero_and_of_float32() -> None:
     torch.testing.assert_close(solution.value.double(), function_of(matrix, torch.sqrt) @ b, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("condition", [1.0, 1e2, 1e4])
-@pytest.mark.parametrize("d", [1, 2, 60, 500])
-def test_the_interval_holds_the_spectrum(condition: float, d: int, generator: torch.Generator) -> None:
-    values = spectrum(d, condition)
-    low, high = spectral_interval(Diagonal(values), generator=generator)
-    assert 0 < low < values.min() <= values.max() < high
-    assert low > values.min() / 2
-    assert high < 1.2 * values.max()
-
-
-def test_the_interval_moves_outward_while_an_end_has_not_converged() -> None:
-    values, start = torch.linspace(1.0, 1e4, 3000, dtype=torch.float64), normal(3000)
-    for steps in (4, 20):
-        ritz = lanczos(Diagonal(values), start, steps).ritz[0]
-        low, high = spectral_interval(Diagonal(values), steps=steps, margin=1.0001, start=start)
-        assert 0 < low < ritz.min() / 3
-        assert ritz.max() < 1e4 < high < 1.5e4
-
-
-def test_the_interval_of_a_preconditioned_operator(generator: torch.Generator) -> None:
-    matrix, other = spd(30, 1e3), spd(30, 1e2, seed=1)
-    exact = torch.linalg.eigvals(torch.linalg.solve(other, matrix)).real
-    low, high = spectral_interval(Dense(matrix), preconditioner=Dense(other), generator=generator)
-    assert exact.min() / 1.2 < low < exact.min()
-    assert exact.max() < high < 1.2 * exact.max()
-    low, high = spectral_interval(Dense(matrix), preconditioner=Dense(matrix), margin=1.01, generator=generator)
-    assert (low, high) == (pytest.approx(1 / 1.01), pytest.approx(1.01))
-
-
-def test_the_interval_of_indefinite_and_singular_operators(generator: torch.Generator) -> None:
-    values = torch.linspace(-2.0, 3.0, 40, dtype=torch.float64)
-    low, high = spectral_interval(Diagonal(values), generator=generator)
-    assert -2.5 < low < -2
-    assert 3 < high < 3.5
-    low, high = spectral_interval(Diagonal(torch.arange(4.0)), generator=generator)
-    assert -1e-5 < low < 1e-5
-    assert spectral_interval(Diagonal(torch.zeros(4)), generator=generator) == (0.0, 0.0)
-
-
 def test_bad_input() -> None:
     operator, b = Dense(spd(4, 10.0)), normal(4)
     wide = FunctionOperator(lambda v: v[:2], lambda u: u, (2, 4), b)
@@ -206,11 +157,9 @@ def test_bad_input() -> None:
         lanczos(operator, b, 0)
     with pytest.raises(ConfigError, match="a positive rtol"):
         apply_function(operator, b, torch.sqrt, rtol=0.0)
-    with pytest.raises(ConfigError, match="a margin above 1"):
-        spectral_interval(operator, margin=1.0)
     with pytest.raises(UnsupportedError, match="float64"):
         apply_function(operator, b.float(), torch.sqrt)
     with pytest.raises(NumericalError, match="finite products"):
-        spectral_interval(Diagonal(torch.tensor([1.0, float("nan")])))
+        apply_function(Diagonal(torch.tensor([1.0, float("nan")])), torch.ones(2), torch.sqrt)
     with pytest.raises(NumericalError, match=r"finite on the spectrum.*positive definite"):
         apply_function(Diagonal(torch.tensor([-1.0, 1.0, 2.0])), torch.ones(3), torch.log)

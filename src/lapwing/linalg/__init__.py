@@ -11,8 +11,9 @@ from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linalg.contour import Quadrature, contour_inverse_root, contour_root, inverse_root_rule
 from lapwing.linalg.dense import Dense
 from lapwing.linalg.eigenpairs import Eigenpairs, nystrom, randomised_eigenpairs, top_eigenpairs
+from lapwing.linalg.interval import spectral_interval
 from lapwing.linalg.kronecker import Kronecker
-from lapwing.linalg.lanczos import apply_function, spectral_interval
+from lapwing.linalg.lanczos import apply_function
 from lapwing.linalg.logdet import log_determinant
 from lapwing.linalg.lowrank import LowRank
 from lapwing.linalg.minres import shifted_minres

@@ -11,9 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.errors import NumericalError, ShapeError
-from lapwing.linalg.congruence import in_float64
 from lapwing.linalg.eigenbasis import finite, rounding_of
-from lapwing.linalg.operator import Operator, check_operand
+from lapwing.linalg.operator import Operator, check_operand, in_float64
 from lapwing.linalg.structured import Structured
 from lapwing.linalg.system import check_system, lengths, precondition
 from lapwing.results import Solution, Stopped

@@ -1,12 +1,11 @@
-"""Operators as a recurrence sees them: square, in float64, between a root and its adjoint."""
+"""An operator between a root and its adjoint: what preconditioning makes of it."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from lapwing.errors import ShapeError
-from lapwing.linalg.operator import FunctionOperator, Operator
+from lapwing.linalg.operator import FunctionOperator, Operator, check_square, in_float64
 
 
 def congruence(operator: Operator, w: Operator) -> FunctionOperator:
@@ -26,6 +25,7 @@ def congruence(operator: Operator, w: Operator) -> FunctionOperator:
         ShapeError: ``A`` is not square, or ``W`` does not fit.
 
     Example:
+        >>> import torch
         >>> from lapwing.linalg import Diagonal
         >>> a = Diagonal(torch.tensor([1.0, 4.0]))
         >>> (congruence(a, a.inverse_root()) @ torch.ones(2).double()).tolist()
@@ -39,31 +39,3 @@ def congruence(operator: Operator, w: Operator) -> FunctionOperator:
         return outer @ (a @ (inner @ block))
 
     return FunctionOperator(product, product, (w.shape[1], w.shape[1]), inner.like)
-
-
-def in_float64(operator: Operator) -> FunctionOperator:
-    """The operator between float64 vectors, though its products may run in another dtype; nothing is differentiated.
-
-    Recurrences lose their orthogonality in float32 long before products lose their use, so lapwing iterates in
-    float64 and leaves the product, which costs the most, in the operator's own dtype.
-
-    Args:
-        operator: ``A``, in any dtype.
-
-    Returns:
-        ``A`` with float64 operands and results.
-    """
-    return FunctionOperator(
-        lambda block: (operator @ block.to(operator.dtype)).detach().double(),
-        lambda block: (operator.T @ block.to(operator.dtype)).detach().double(),
-        operator.shape,
-        torch.empty(0, dtype=torch.float64, device=operator.device),
-    )
-
-
-def check_square(operator: Operator) -> int:
-    """Return the size ``d`` of an operator ``[d, d]``; raise where it is not square."""
-    rows, columns = operator.shape
-    if rows != columns:
-        raise ShapeError("a symmetric operator [d, d]", f"{operator!r}", "A.T @ A, or the operator itself")
-    return rows

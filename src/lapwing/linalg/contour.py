@@ -13,7 +13,7 @@ from scipy.special import ellipj, ellipkm1
 from torch import Tensor
 
 from lapwing.errors import ConfigError, NumericalError
-from lapwing.linalg.lanczos import spectral_interval
+from lapwing.linalg.interval import spectral_interval
 from lapwing.linalg.operator import Operator, check_operand
 from lapwing.linalg.shifted_cg import shifted_conjugate_gradients
 from lapwing.linalg.shifts import ShiftedSolver

@@ -9,11 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import NumericalError
-from lapwing.linalg.congruence import check_square, in_float64
+from lapwing.errors import NumericalError, check_count, check_positive
 from lapwing.linalg.eigenbasis import finite
-from lapwing.linalg.lanczos import check_count, check_positive
-from lapwing.linalg.operator import Operator
+from lapwing.linalg.operator import Operator, check_square, in_float64
 from lapwing.probes import gaussian
 from lapwing.results import Stopped
 

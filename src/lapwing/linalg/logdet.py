@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from lapwing.errors import NumericalError
-from lapwing.linalg.congruence import check_square, congruence
+from lapwing.errors import NumericalError, check_count, check_positive
+from lapwing.linalg.congruence import congruence
 from lapwing.linalg.krylov import Krylov
-from lapwing.linalg.lanczos import check_count, check_positive, lanczos
-from lapwing.linalg.operator import Operator
+from lapwing.linalg.lanczos import lanczos
+from lapwing.linalg.operator import Operator, check_square
 from lapwing.linalg.structured import Structured
 from lapwing.probes import rademacher
 from lapwing.results import Estimate

@@ -138,6 +138,26 @@ class FunctionOperator(Operator):
         return self.forward(block)
 
 
+def in_float64(operator: Operator) -> FunctionOperator:
+    """The operator between float64 vectors, though its products may run in another dtype; nothing is differentiated.
+
+    Recurrences lose their orthogonality in float32 long before products lose their use, so lapwing iterates in
+    float64 and leaves the product, which costs the most, in the operator's own dtype.
+
+    Args:
+        operator: ``A``, in any dtype.
+
+    Returns:
+        ``A`` with float64 operands and results.
+    """
+    return FunctionOperator(
+        lambda block: (operator @ block.to(operator.dtype)).detach().double(),
+        lambda block: (operator.T @ block.to(operator.dtype)).detach().double(),
+        operator.shape,
+        torch.empty(0, dtype=torch.float64, device=operator.device),
+    )
+
+
 def on_columns(product: Callable[[Tensor], Tensor], v: Float[Tensor, "n *k"]) -> Float[Tensor, "m *k"]:
     """Apply a product of blocks ``[n, k]`` to a block or to a single vector ``[n]``."""
     return product(v) if v.ndim == 2 else product(v[:, None])[:, 0]
@@ -154,6 +174,14 @@ def check_operand(operator: Operator, v: Tensor, length: int) -> Tensor:
     if v.dtype != operator.dtype:
         raise UnsupportedError(f"dtype {operator.dtype} for {operator!r}", f"{v.dtype}", "v.to(operator.dtype)")
     return v
+
+
+def check_square(operator: Operator) -> int:
+    """Return the size ``d`` of an operator ``[d, d]``; raise where it is not square."""
+    rows, columns = operator.shape
+    if rows != columns:
+        raise ShapeError("a symmetric operator [d, d]", f"{operator!r}", "A.T @ A, or the operator itself")
+    return rows
 
 
 def check_shape(tensor: Tensor, fits: bool, expected: str, hint: str) -> None:

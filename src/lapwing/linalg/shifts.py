@@ -11,9 +11,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lapwing.errors import NumericalError, ShapeError
-from lapwing.linalg.congruence import in_float64
 from lapwing.linalg.eigenbasis import finite
-from lapwing.linalg.operator import Operator
+from lapwing.linalg.operator import Operator, in_float64
 from lapwing.linalg.structured import Structured
 from lapwing.linalg.system import check_system, precondition
 from lapwing.results import Solution, Stopped

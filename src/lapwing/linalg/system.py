@@ -9,9 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.errors import ConfigError, ShapeError, check_kind
-from lapwing.linalg.congruence import check_square
 from lapwing.linalg.eigenbasis import finite
-from lapwing.linalg.operator import Operator, check_operand
+from lapwing.linalg.operator import Operator, check_operand, check_square
 from lapwing.linalg.structured import Structured
 
 

@@ -6,10 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.linalg.congruence import check_square, in_float64
+from lapwing.errors import check_count
 from lapwing.linalg.eigenbasis import finite
-from lapwing.linalg.lanczos import check_count
-from lapwing.linalg.operator import Operator
+from lapwing.linalg.operator import Operator, check_square, in_float64
 from lapwing.probes import gaussian, rademacher
 from lapwing.results import Estimate
 

@@ -95,7 +95,7 @@ def scalars(**named: Tensor) -> tuple[Float[Tensor, " m"], ...]:
     return tuple(tensor.detach().to(device, torch.float64).flatten() for tensor in named.values())
 
 
-def check_positive(name: str, values: Tensor) -> None:
+def check_all_positive(name: str, values: Tensor) -> None:
     """Raise unless every number is positive.
 
     Args:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.errors import ConfigError, DataError
-from lapwing.metrics.elements import check_positive, scalars
+from lapwing.metrics.elements import check_all_positive, scalars
 
 
 def rmse(mean: Float[Tensor, "*n"], targets: Tensor) -> float:
@@ -55,7 +55,7 @@ def gaussian_nll(mean: Float[Tensor, "*n"], variance: Tensor, targets: Tensor) -
         0.9189
     """
     m, v, y = scalars(mean=mean, variance=variance, targets=targets)
-    check_positive("variance", v)
+    check_all_positive("variance", v)
     return float((0.5 * (2 * math.pi * v).log() + (y - m).square() / (2 * v)).mean())
 
 
@@ -88,7 +88,7 @@ def crps(mean: Float[Tensor, "*n"], std: Tensor, targets: Tensor) -> float:
     except ImportError as error:
         raise ConfigError("scoringrules for the CRPS", str(error), "pip install lapwing[metrics]") from error
     m, s, y = scalars(mean=mean, std=std, targets=targets)
-    check_positive("std", s)
+    check_all_positive("std", s)
     return float(crps_normal(y.cpu().numpy(), m.cpu().numpy(), s.cpu().numpy()).mean())
 
 
