@@ -12,10 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import jvp, vjp, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lapwing.curvature.ggn import COLUMNS
-from lapwing.curvature.network import Network
+from lapwing.curvature.network import Network, twice_differentiable
 from lapwing.likelihoods import Likelihood
 from lapwing.types import Inputs
 
@@ -57,7 +56,7 @@ class Columnwise:
         return torch.stack([pull(column.view(outputs.shape))[0] for column in block.unbind(1)], dim=1)
 
     def _function(self, weights: Float[Tensor, " d"]) -> Float[Tensor, "n *event c"]:
-        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no forward mode and no second derivative
+        with twice_differentiable():
             outputs = self.network(self.inputs, self.network.with_weights(weights))
         return self.likelihood.canonical(outputs)
 

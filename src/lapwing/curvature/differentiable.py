@@ -9,11 +9,10 @@ from typing import final
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lapwing.curvature.ggn import GGN
-from lapwing.curvature.loose import _vectorised  # pyright: ignore[reportPrivateUsage]
-from lapwing.curvature.network import Network
+from lapwing.curvature.loose import vectorised_rows
+from lapwing.curvature.network import Network, twice_differentiable
 from lapwing.curvature.sums import raw
 from lapwing.errors import UnsupportedError
 from lapwing.likelihoods import Likelihood
@@ -107,9 +106,9 @@ class LiveBatch:
         if mixing is not None:
             cotangents = torch.einsum("skn,kn...->sn...", mixing.to(cotangents), cotangents)
         directions = raw(self.likelihood, cotangents)
-        with torch.inference_mode(False), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        with torch.inference_mode(False), torch.enable_grad(), twice_differentiable():
             try:
-                blocks = _vectorised(self.network, self.network.params, self.inputs, directions)
+                blocks = vectorised_rows(self.network, self.network.params, self.inputs, directions)
             except (RuntimeError, NotImplementedError, ValueError) as reason:
                 raise UnsupportedError(
                     "a network that can be vectorised over examples, to differentiate its Jacobian",

@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import vjp, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lapwing.curvature.network import Network
+from lapwing.curvature.network import Network, twice_differentiable
 from lapwing.data import count, over_tensors, take, tensors
 from lapwing.types import Inputs, Params
 
@@ -38,15 +37,31 @@ def loose_rows(
     if not names:
         return {}
     params = {name: network.params[name] for name in names}
-    with torch.inference_mode(False), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+    with torch.inference_mode(False), torch.enable_grad(), twice_differentiable():
         try:
-            return _vectorised(network, params, inputs, cotangents)
+            return vectorised_rows(network, params, inputs, cotangents)
         except (RuntimeError, NotImplementedError, ValueError) as reason:
             logger.info("cannot vectorise over examples (%s): going through them one by one", reason)
             return _one_by_one(network, params, inputs, cotangents)
 
 
-def _vectorised(network: Network, params: Params, inputs: Inputs, cotangents: Tensor) -> Params:
+def vectorised_rows(
+    network: Network, params: Params, inputs: Inputs, cotangents: Float[Tensor, "k n ..."]
+) -> dict[str, Float[Tensor, "n k _"]]:
+    """The rows of ``loose_rows`` by one vectorised pass, differentiable in the parameters where these are live.
+
+    Args:
+        network: The network.
+        params: The parameters, at the values to differentiate at.
+        inputs: A chunk of n examples.
+        cotangents: Directions to pull back, each of the shape of the outputs.
+
+    Returns:
+        For each parameter the rows of its d entries.
+
+    Raises:
+        RuntimeError: If an operation of the network cannot be vectorised; also NotImplementedError and ValueError.
+    """
     n = count(inputs)
 
     def has_examples(value: object) -> bool:

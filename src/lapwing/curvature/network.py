@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lapwing.data import outputs_of, over_tensors
 from lapwing.errors import ConfigError, DataError, MismatchError
@@ -200,6 +201,13 @@ def serving(module: nn.Module) -> Generator[None]:
             vars(part).update(attributes)
             if part.training != training:
                 part.training = training
+
+
+@contextmanager
+def twice_differentiable() -> Generator[None]:
+    """Attention by its formula: the fused kernels have no forward mode and no second derivative."""
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 def ordinary(value: Any) -> Any:

@@ -11,11 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import grad, jvp, vjp
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lapwing.curvature.curved import curved
 from lapwing.curvature.layerwise import spread
-from lapwing.curvature.network import Network
+from lapwing.curvature.network import Network, twice_differentiable
 from lapwing.curvature.products import Executor, Prepared
 from lapwing.curvature.split import Split, held_bytes, split
 from lapwing.data import Batch, over_tensors, tensors
@@ -180,7 +179,7 @@ class Recorded(Executor):
             targets = next(rest)
             change = {name: next(rest) for name in names}
             outputs = lambda at: self.likelihood.canonical(self.network(inputs, {**known, **at}))  # noqa: E731
-            with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no forward mode and no second derivative
+            with twice_differentiable():
                 moved = recipe(self.likelihood, outputs, targets, params, change)
             return tuple(moved[name] for name in names)
 
