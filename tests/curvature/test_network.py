@@ -9,8 +9,9 @@ from types import MappingProxyType
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import grad, jvp
 
-from lapwing.curvature.network import Network, serving
+from lapwing.curvature.network import Network, serving, twice_differentiable
 from lapwing.errors import ConfigError, DataError, MismatchError
 from tests.cases import CASES, build
 from tests.curvature.naive import call, known
@@ -227,3 +228,17 @@ def test_a_flat_axis_splits_into_parameters() -> None:
         "2.weight": [[0.0, 1.0], [4.0, 5.0]],
         "0.bias": [[2.0, 3.0], [6.0, 7.0]],
     }
+
+
+def test_attention_has_second_derivatives_where_it_is_asked_for_them(generator: torch.Generator) -> None:
+    key, query = torch.randn(2, 5, 8, dtype=torch.float64, generator=generator)[:, None]
+
+    def loss(at: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(at, key, key).square().sum()
+
+    with twice_differentiable():
+        moved = jvp(grad(loss), (query,), (key,))[1]
+        step = 1e-5 * key
+        torch.testing.assert_close(
+            moved, (grad(loss)(query + step) - grad(loss)(query - step)) / 2e-5, rtol=1e-6, atol=1e-8
+        )
