@@ -16,7 +16,7 @@ from lapwing.curvature.ggn import GGN, EmpiricalFisher, MCFisher
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.layers import FEW
 from lapwing.curvature.network import Network
-from lapwing.curvature.sums import Accumulator, Held, Tally, Totals, chunk_size, raw, sweep, visit
+from lapwing.curvature.sums import Accumulator, Held, Tally, Totals, chunk_size, raw, score, sweep, visit
 from lapwing.data import Data
 from lapwing.errors import DataError, ShapeError
 from lapwing.likelihoods import Categorical, Gaussian
@@ -90,6 +90,27 @@ def test_totals_are_sums_over_the_data(name: str) -> None:
     assert totals.score is not None
     expected = 1.5 * residual.flatten() @ case.jacobian.flatten(0, -2)
     torch.testing.assert_close(totals.score, expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_score_of_all_data_is_the_gradient_of_the_log_likelihood(name: str) -> None:
+    case = known(name)
+    likelihood = case.case.likelihood
+    y = likelihood.canonical_targets(case.outputs, case.case.targets)
+    outputs = case.outputs.clone().requires_grad_()
+    (cotangents,) = torch.autograd.grad(-likelihood.nll(outputs, y).sum(), outputs)
+    expected = cotangents.flatten() @ case.jacobian.flatten(0, -2)
+    found = score(case.network, case.survey, case.data, likelihood)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+
+
+def test_the_score_is_a_sum_over_batches() -> None:
+    case = known("mlp")
+    x, y = case.case.inputs, case.case.targets
+    assert isinstance(x, Tensor)
+    batches = Data([(x[:1], y[:1]), (x[1:], y[1:])], like=case.network.like)
+    found, whole = (score(case.network, case.survey, data, case.case.likelihood) for data in (batches, case.data))
+    torch.testing.assert_close(found, whole)
 
 
 def test_inputs_of_every_kind_are_in_the_fingerprint() -> None:

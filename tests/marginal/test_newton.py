@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.distributions import MultivariateNormal
 
 import lapwing as lw
-from lapwing.errors import UnsupportedError
+from lapwing.errors import ConvergenceWarning, UnsupportedError
 from lapwing.marginal import newton_step
 from tests.posterior_cases import labels, mlp, normal, refused
 
@@ -44,6 +46,26 @@ def test_of_a_classifier_it_is_the_step_of_the_log_joint_density() -> None:
     step = newton_step(posterior, [(x[:5], y[:5]), (x[5:], y[5:])])
     torch.testing.assert_close(step.weights, theta + delta)
     assert step.gain == pytest.approx(0.5 * float(ascent @ delta))
+
+
+@pytest.mark.parametrize("solver", [lw.CG(rtol=1e-12), lw.CG(rtol=1e-12, preconditioner=lw.Diagonal())])
+def test_of_a_matrix_free_posterior_it_is_that_of_the_full_one(solver: lw.CG) -> None:
+    model, x, y = mlp(3), normal(8, 3), labels(8, classes=3)
+    recipe = lw.Laplace(lw.Categorical(), prior=lw.Layerwise((0.4, 2.0)))
+    exact, free = (
+        newton_step(replace(recipe, structure=structure).fit(model, (x, y)), (x, y))
+        for structure in (lw.Full(view="weights"), lw.MatrixFree(solver))
+    )
+    torch.testing.assert_close(free.weights, exact.weights)
+    assert free.gain == pytest.approx(exact.gain)
+    assert exact.gain > 0.1
+
+
+def test_a_matrix_free_solve_that_fell_short_says_so() -> None:
+    model, x, y = mlp(3), normal(8, 3), labels(8, classes=3)
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree(lw.CG(max_iterations=1))).fit(model, (x, y))
+    with pytest.warns(ConvergenceWarning, match="relative residual"):
+        newton_step(posterior, (x, y))
 
 
 def test_a_posterior_without_a_precision_gets_a_sentence() -> None:

@@ -122,8 +122,8 @@ class Tally:
         if isinstance(likelihood, Gaussian):
             self._misfit += float((likelihood.precisions(f) * (y - f).square()).double().sum())
         if self._with_score:
-            score = forward.gradient(raw(likelihood, likelihood.score(f, y).unsqueeze(0))[0])
-            self._score = score if self._score is None else self._score + score
+            part = _score_of(forward, likelihood, f, y)
+            self._score = part if self._score is None else self._score + part
 
     def totals(self) -> Totals:
         """What was added up.
@@ -158,6 +158,33 @@ def visit(
             y = likelihood.canonical_targets(f, batch.targets[place])
             likelihood.check(f, y)
             yield forward, f, y
+
+
+def score(network: Network, survey: Survey, data: Data, likelihood: Likelihood) -> Float[Tensor, " d"]:
+    """Gradient of the log likelihood of all data in the uncertain weights, at the trained ones.
+
+    Args:
+        network: The network.
+        survey: What is known of its layers.
+        data: The data.
+        likelihood: The likelihood, with its noise.
+
+    Returns:
+        ``Σ_n J_nᵀ ∇_f log p(y_n | f_n)``.
+
+    Cost:
+        One forward and one backward pass over the data.
+    """
+    size = chunk_size(network, survey, likelihood, GGN())
+    total = torch.zeros_like(network.weights)
+    for forward, f, y in visit(network, survey, data, likelihood, size):
+        total += _score_of(forward, likelihood, f, y)
+    return total
+
+
+def _score_of(forward: Pass, likelihood: Likelihood, f: Tensor, y: Tensor) -> Float[Tensor, " d"]:
+    """The part of one chunk."""
+    return forward.gradient(raw(likelihood, likelihood.score(f, y).unsqueeze(0))[0])
 
 
 def sweep(

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.ggn import GGN
-from lapwing.curvature.sums import chunk_size, raw, visit
+from lapwing.curvature.sums import score
 from lapwing.data import Data, Source
 from lapwing.errors import UnsupportedError
-from lapwing.posteriors import Posterior, WeightPosterior
+from lapwing.posteriors import MatrixFreePosterior, Posterior, WeightPosterior
+from lapwing.posteriors.matrix_free import warn_unless
 from lapwing.types import Unpack
 
 
@@ -40,34 +39,44 @@ def newton_step(posterior: Posterior, data: Source, *, unpack: Unpack | None = N
     gradient of ½ log det Λ. The covariance is unchanged.
 
     Args:
-        posterior: A posterior over the weights.
+        posterior: A posterior over the weights, structured or matrix-free.
         data: Its training data.
         unpack: Splits one element of the data into inputs and targets.
 
     Raises:
         UnsupportedError: If the posterior has no precision to solve with.
 
+    Warns:
+        ConvergenceWarning: If a matrix-free posterior's solve missed its tolerance.
+
     Cost:
         One forward and one backward pass over the data, and a solve.
 
     Example:
+        >>> import torch
         >>> import lapwing as lw
         >>> model, x, y = torch.nn.Linear(2, 1), torch.randn(30, 2), torch.randn(30, 1)
         >>> posterior = lw.Laplace(lw.Gaussian()).fit(model, (x, y))
         >>> newton_step(posterior, (x, y)).gain > 0
         True
     """
-    if not isinstance(posterior, WeightPosterior):
+    if not isinstance(posterior, WeightPosterior | MatrixFreePosterior):
         raise UnsupportedError(
             "a posterior over the weights", f"{type(posterior).__name__}", "Full(view='weights') or KFAC()"
         )
-    network, likelihood = posterior.network, posterior.likelihood
-    precision = posterior.precision.operator
+    network = posterior.network
     read = Data(data, like=network.like, unpack=unpack)
-    size = chunk_size(network, posterior.survey, likelihood, GGN())
-    score = torch.zeros_like(network.weights)
-    for forward, f, y in visit(network, posterior.survey, read, likelihood, size):
-        score += forward.gradient(raw(likelihood, likelihood.score(f, y).unsqueeze(0))[0])
-    gradient = score - posterior.prior.diagonal(network.uncertain, network.like) * network.weights
-    step = precision.solve(gradient.to(precision.dtype)).to(gradient)
+    prior = posterior.prior.diagonal(network.uncertain, network.like)
+    gradient = score(network, posterior.survey, read, posterior.likelihood) - prior * network.weights
+    step = _solved(posterior, gradient)
     return NewtonStep(network.weights + step, 0.5 * float((gradient * step).double().sum()))
+
+
+def _solved(posterior: WeightPosterior | MatrixFreePosterior, b: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+    """``Λ⁻¹ b``."""
+    if isinstance(posterior, MatrixFreePosterior):
+        solution = posterior.solve(b)
+        warn_unless(solution)
+        return solution.value
+    operator = posterior.precision.operator
+    return operator.solve(b.to(operator.dtype)).to(b)

@@ -13,12 +13,13 @@ from lapwing.errors import ConfigError, TooLargeError, check_kind, check_option
 from lapwing.laplace import Laplace
 from lapwing.marginal.hyper import Hyperparameters
 from lapwing.posteriors import Posterior
-from lapwing.structures import Auto, Full, Structure
+from lapwing.structures import AUTO_FULL, Auto, Full, Structure
+from lapwing.structures.full import FACTORS
 from lapwing.tuning import At, EvidenceGradient, tune
 from lapwing.types import Unpack
 
-SMALL = 24 * 2000**2
-"""Bytes of the exact covariance of 2000 weights, which takes a second to decompose."""
+SMALL = (8 + FACTORS) * AUTO_FULL**2
+"""Bytes of the exact covariance of as many weights as ``Auto`` holds in full: a second to decompose."""
 
 
 @dataclass(frozen=True)
