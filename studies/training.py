@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -10,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from benchmarks.data import Split
-from benchmarks.data import mnist as _mnist
+from benchmarks.data import mnist as mnist  # benchmarks.sampling takes it from here
 
 WEIGHTS = 15_000
 CHANNELS = (8, 16)
@@ -62,11 +61,6 @@ def digit_cnn(
             nn.ReLU(),
             nn.Linear(width, CLASSES),
         ).eval()
-
-
-def mnist(folder: Path | str) -> Split:
-    """The MNIST subset of the data folder, ``[n, 1, 28, 28]`` in [0, 1]: 14262 to train on, 10000 to test."""
-    return _mnist(Path(folder))
 
 
 def digits(seed: int = 0, train: int = 1297) -> Split:

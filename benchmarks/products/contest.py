@@ -32,7 +32,6 @@ SPENT = 15.0
 ROUNDS, SLOW, FEW = 7, 10.0, 2
 """Most rounds; a contestant that takes longer than ``SLOW`` seconds takes part in the first ``FEW``."""
 
-EIGHTH = 8
 TRIAL = 50
 """Examples on which the peer's batch sizes are compared, at least."""
 
@@ -61,7 +60,7 @@ def work(meter: Meter, *, problem: str, columns: int, data: str | None, threads:
     }
     for other in FORMS:
         if other != form:
-            share = EIGHTH if given.eighth else 1
+            share = 8 if given.eighth else 1
             n = len(x) // share
             operator = product(model, batches(x[:n], y[:n], given.batch), other, MEMORY // share)
             operator.prepare(columns)

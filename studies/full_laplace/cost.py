@@ -17,8 +17,6 @@ from studies.report import Row, figure
 FORMS = {"quadratic": ("ggn", "hessian", "explicit"), "network": ("ggn", "hessian")}
 """What is differentiated, and in which ways; see ``costed``."""
 
-OPERATIONS = {"build", "gradient", "product", "solve"}
-
 
 def rows(setting: Setting) -> Iterator[Row]:
     """One row for each form, way, number of weights, operation and condition number.

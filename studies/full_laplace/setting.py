@@ -12,10 +12,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import lapwing as lw
-from benchmarks.data import Split
+from benchmarks.data import Split, mnist
 from lapwing.posteriors.matrix_free import MatrixFreePosterior
 from lapwing.solvers import CG, Perturb, Root
-from studies.training import digit_cnn, digits, mnist, train
+from studies.training import digit_cnn, digits, train
 
 ALPHA = 0.1
 """The source's prior precision."""

@@ -162,7 +162,7 @@ def prefers_factors(cotangents: int, inputs: int, positions: int) -> bool:
 
 @final
 class Count(NamedTuple):
-    """What one example takes: multiplications to make rows, entries of rows, multiplications of a column by factors.
+    """What one layer takes for one example, in multiplications and numbers.
 
     Args:
         building: To make explicit rows.
