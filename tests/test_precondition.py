@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
+from lapwing.data import Data
 from lapwing.errors import ConfigError, TooLargeError, UnsupportedError
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.posteriors import MatrixFreePosterior
-from lapwing.precondition import Preconditioner, approximation, chosen
-from lapwing.problem import Problem
+from lapwing.precondition import Pivots, Preconditioner, approximation, balanced
+from lapwing.problem import Problem, Training
 from tests.posterior_cases import Linearised, problem, refused
 
 
@@ -43,14 +47,51 @@ def test_some_examples_stand_for_all() -> None:
     assert plain.trace() > 0
 
 
-def test_examples_are_spread_over_the_labels() -> None:
-    targets = torch.tensor([0, 0, 0, 0, 1, 1, 2])
-    assert targets[chosen(targets, 3)].tolist() == [0, 1, 2]
-    assert targets[chosen(targets, 5)].tolist() == [0, 0, 1, 1, 2]
+def training(targets: Tensor, batch: int = 2, *, shuffle: bool = False) -> Training:
+    """Data whose inputs are their own positions."""
+    x = torch.arange(len(targets)).double()[:, None]
+    data = Data(DataLoader(TensorDataset(x, targets), batch_size=batch, shuffle=shuffle))
+    known = setting()[0].training
+    assert known is not None
+    return replace(known, data=data, examples=len(targets))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_examples_are_spread_over_the_labels(shuffle: bool) -> None:
+    targets = torch.tensor([0, 0, -100, 0, 0, 1, 1, -100, 2])
+    data = training(targets, shuffle=shuffle)
+    for count, expected in ((3, [0, 1, 2]), (5, [0, 0, 1, 1, 2]), (50, [0, 0, 0, 0, 1, 1, 2])):
+        inputs, labels = balanced(data, count)
+        assert labels.sort().values.tolist() == expected
+        assert isinstance(inputs, Tensor) and targets[inputs[:, 0].long()].equal(labels)
 
 
 def test_examples_without_labels_are_spread_over_the_data() -> None:
-    assert chosen(torch.zeros(9, 2), 3).tolist() == [0, 4, 8]
+    inputs, _ = balanced(training(torch.zeros(9, 2)), 3)
+    assert isinstance(inputs, Tensor) and inputs[:, 0].tolist() == [0, 4, 8]
+
+
+def test_a_recipe_that_can_change_is_refused() -> None:
+    @dataclass
+    class Mutable:
+        def approximate(self, problem: Problem) -> LowRank:
+            return problem.with_factor(problem.root.dense())
+
+    with refused(ConfigError, expected="frozen", got="Mutable", hint="frozen=True"):
+        approximation(setting()[0], Mutable())
+
+
+@pytest.mark.parametrize(
+    "recipe", [lw.Diagonal(), lw.KFAC(), lw.LowRank(500), lw.PivotedCholesky(500), lw.Subsample(10)]
+)
+def test_noise_scales_the_curvature_and_not_the_prior(recipe: Preconditioner) -> None:
+    case = problem("gaussian")
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.MatrixFree(lw.CG())))
+    noisier = posterior.with_choices(lw.Isotropic(0.3), lw.Gaussian(10.0))
+    again = case.fit(lw.Laplace(lw.Gaussian(10.0), prior=lw.Isotropic(0.3), structure=lw.MatrixFree(lw.CG())))
+    assert isinstance(noisier, MatrixFreePosterior) and isinstance(again, MatrixFreePosterior)
+    found, expected = (recipe.approximate(it.problem).dense() for it in (noisier, again))
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-5)
 
 
 def test_the_gradient_is_that_of_the_log_likelihood() -> None:
@@ -65,7 +106,7 @@ def test_the_gradient_is_that_of_the_log_likelihood() -> None:
 
 @pytest.mark.parametrize("pivots", ["greedy", "random"])
 @pytest.mark.parametrize("name", ["images", "tokens"])
-def test_a_full_cholesky_factor_is_the_precision_itself(name: str, pivots: lw.precondition.Pivots) -> None:
+def test_a_full_cholesky_factor_is_the_precision_itself(name: str, pivots: Pivots) -> None:
     products, dense = setting(name)
     found = lw.PivotedCholesky(products.size, pivots=pivots, block=3).approximate(products).dense()
     left = dense.ggn + 0.7 * torch.eye(products.size).double() - found

@@ -7,11 +7,13 @@ costs a solve with P, which should be cheap beside a product with Λ.
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, final, get_args, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.dense import jacobian_rows
@@ -21,6 +23,7 @@ from lapwing.curvature.layers import Pass
 from lapwing.curvature.sums import Accumulator, Held, chunk_size, raw, sweep, visit
 from lapwing.data import chunks, concatenated, take
 from lapwing.errors import ConfigError, TooLargeError, UnsupportedError, check_option
+from lapwing.likelihoods.targets import IGNORED
 from lapwing.linalg import LowRank, Structured
 from lapwing.linalg.pivoted import pivoted_cholesky
 from lapwing.problem import Problem, Training
@@ -39,7 +42,15 @@ class Preconditioner(Protocol):
 
 
 def approximation(problem: Problem, recipe: Preconditioner) -> Structured:
-    """What a recipe makes of a problem, made once for each problem."""
+    """What a recipe makes of a problem, made once for each problem.
+
+    Raises:
+        ConfigError: If the recipe is not hashable.
+    """
+    if getattr(type(recipe), "__hash__", None) is None:
+        raise ConfigError(
+            "a recipe that is frozen, so that it can be told from others", f"{recipe}", "@dataclass(frozen=True)"
+        )
     if recipe not in problem.kept:
         problem.kept[recipe] = recipe.approximate(problem)
     return problem.kept[recipe]
@@ -201,26 +212,33 @@ def root_rows(training: Training, inputs: Inputs, targets: Tensor) -> Float[Tens
 
 
 def balanced(training: Training, examples: int) -> tuple[Inputs, Tensor]:
-    """Examples spread evenly over the training data, every label having its share where targets are labels."""
-    targets = torch.cat([batch.targets for batch in training.data])
-    index = chosen(targets, min(examples, training.examples))
-    picked, labels, start = [], [], 0
+    """Examples from one pass over the training data, every label having its share where targets are labels.
+
+    Otherwise they are spread evenly. Ignored labels are left out.
+    """
+    even = set(torch.linspace(0, training.examples - 1, min(examples, training.examples)).round().long().tolist())
+    inputs: list[Inputs] = []
+    targets: list[Tensor] = []
+    turns: list[Tensor] = []
+    seen, position = Counter[int](), 0
     for batch in training.data:
-        inside = index[(index >= start) & (index < start + len(batch))] - start
-        if len(inside):
-            picked.append(take(batch.inputs, inside))
-            labels.append(batch.targets[inside])
-        start += len(batch)
-    return concatenated(picked), torch.cat(labels)
+        if batch.targets.ndim == 1 and not batch.targets.is_floating_point():
+            turn = torch.tensor([_turn(seen, label) for label in batch.targets.tolist()])
+        else:
+            turn = torch.tensor([0 if position + i in even else examples for i in range(len(batch))])
+        position += len(batch)
+        kept = (turn < examples).nonzero()[:, 0]
+        if len(kept):
+            inputs.append(take(batch.inputs, kept.to(batch.targets.device)))
+            targets.append(batch.targets[kept.to(batch.targets.device)])
+            turns.append(turn[kept])
+    first = torch.cat(turns).argsort(stable=True)[:examples].to(targets[0].device)
+    return take(concatenated(inputs), first), torch.cat(targets)[first]
 
 
-def chosen(targets: Tensor, examples: int) -> Int[Tensor, " b"]:
-    """Positions of examples, spread evenly: over the labels where every example has one, else over the data."""
-    order = torch.arange(len(targets), device=targets.device)
-    if targets.ndim == 1 and not targets.is_floating_point():
-        turn = torch.empty_like(targets)
-        for label in targets.unique():
-            own = targets == label
-            turn[own] = torch.arange(int(own.sum()), device=targets.device)
-        return turn.argsort(stable=True)[:examples].sort().values
-    return order[torch.linspace(0, len(targets) - 1, examples, device=targets.device).round().long()]
+def _turn(seen: Counter[int], label: int) -> int:
+    """How many examples of a label came before this one; more than there are for an ignored one."""
+    if label == IGNORED:
+        return sys.maxsize
+    seen[label] += 1
+    return seen[label] - 1

@@ -116,11 +116,9 @@ def test_evidence_and_effective_dimension_cover_the_exact_ones(name: str, genera
 
 def test_the_evidence_is_exact_but_for_its_log_determinant() -> None:
     free, full = both("gaussian", prior="layerwise")
-    noisier = case_of("gaussian").likelihood.with_precision(torch.tensor(7.0))
-    for posterior, exact in (
-        (free, full),
-        (free.with_choices(free.prior, noisier), full.with_choices(full.prior, noisier)),
-    ):
+    noisier = lw.Gaussian(7.0)
+    changed = free.with_choices(free.prior, noisier), full.with_choices(full.prior, noisier)
+    for posterior, exact in ((free, full), changed):
         log_det = posterior.log_det(20, generator=torch.Generator().manual_seed(0))
         estimate = posterior.log_marginal(20, generator=torch.Generator().manual_seed(0))
         off = log_det.value - float(exact.precision.operator.logdet())
@@ -130,11 +128,13 @@ def test_the_evidence_is_exact_but_for_its_log_determinant() -> None:
 
 def test_other_noise_scales_the_curvature() -> None:
     free, full = both("gaussian")
-    case = case_of("gaussian")
-    likelihood = case.likelihood.with_precision(torch.tensor(7.0))
-    for posterior in (free.with_choices(free.prior, likelihood),):
-        wanted = full.with_choices(full.prior, likelihood)
-        close(moments(posterior, case.new).covariance, moments(wanted, case.new).covariance)
+    case, noisier = case_of("gaussian"), lw.Gaussian(25.0)
+    mine, theirs = free.with_choices(free.prior, noisier), full.with_choices(full.prior, noisier)
+    close(moments(mine, case.new).covariance, moments(theirs, case.new).covariance)
+    gamma = mine.effective_dimension(400, generator=torch.Generator().manual_seed(0))
+    assert abs(gamma.value - theirs.effective_dimension()) <= 4 * gamma.stderr
+    assert abs(gamma.value - full.effective_dimension()) > 8 * gamma.stderr
+    assert mine.problem.curvature is not None
 
 
 def test_the_module_is_left_bit_identical() -> None:

@@ -11,6 +11,7 @@ import lapwing as lw
 from lapwing.errors import ConfigError, UnsupportedError
 from lapwing.linalg import LowRank
 from lapwing.posteriors import WeightPosterior
+from lapwing.structures.lowrank import Method, left_out
 from tests.posterior_cases import Linearised, problem, refused
 
 
@@ -21,8 +22,8 @@ def fitted(structure: lw.LowRank, prior: float = 0.7) -> tuple[WeightPosterior, 
     return posterior, Linearised(case, posterior.network)
 
 
-@pytest.mark.parametrize("method", ["lanczos", "randomised"])
-def test_keeps_the_top_eigenpairs(method: lw.structures.lowrank.Method) -> None:
+@pytest.mark.parametrize("method", ["lanczos", "randomised", "nystrom"])
+def test_keeps_the_top_eigenpairs(method: Method) -> None:
     posterior, dense = fitted(lw.LowRank(6, method=method))
     values, vectors = torch.linalg.eigh(dense.ggn)
     best = (vectors[:, -6:] * values[-6:]) @ vectors[:, -6:].mT
@@ -46,8 +47,33 @@ def test_leaves_out_no_more_than_the_tolerance(tolerance: float) -> None:
     assert gamma * (1 - tolerance) <= posterior.effective_dimension() <= gamma + 1e-9
 
 
+@pytest.mark.parametrize("tolerance", [0.3, 0.05])
+def test_keeps_its_promise_under_priors_that_differ(tolerance: float) -> None:
+    case = problem("images")
+    prior = lw.DiagonalPrior(torch.logspace(-1, 4, fitted(lw.LowRank(2))[0].network.size, dtype=torch.float64))
+    low = case.fit(lw.Laplace(case.likelihood, structure=lw.LowRank(500, tolerance=tolerance), prior=prior))
+    full = case.fit(lw.Laplace(case.likelihood, structure=lw.Full(view="weights"), prior=prior))
+    assert (1 - tolerance) * float(full.effective_dimension()) <= float(low.effective_dimension())
+
+
+def test_what_is_left_out_is_a_bound_for_every_rank() -> None:
+    factor = torch.randn(12, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    prior = torch.logspace(-1, 1, 12, dtype=torch.float64)
+    g = factor @ factor.mT
+    gamma = float(torch.linalg.solve(g + torch.diag(prior), g).trace())
+    found = left_out(factor, float((g.diagonal() / prior).sum()), prior)
+    for r in range(1, 8):
+        part = factor[:, :r] @ factor[:, :r].mT
+        kept = float(torch.linalg.solve(part + torch.diag(prior), part).trace())
+        rest = float(((g - part).diagonal() / prior).sum())
+        assert float(found[r - 1]) == pytest.approx(rest / (kept + rest), abs=1e-12)
+        assert 1 - kept / gamma <= float(found[r - 1]) + 1e-12
+    assert left_out(torch.zeros(3, 2).double(), 0.0, torch.ones(3).double()).tolist() == [0.0, 0.0]
+
+
 def test_a_weaker_tolerance_keeps_fewer_pairs() -> None:
-    ranks = [fitted(lw.LowRank(1000, tolerance=t))[0].held.operator.factor.shape[1] for t in (0.5, 0.1, 0.001)]
+    held = [fitted(lw.LowRank(1000, tolerance=t))[0].held.operator for t in (0.5, 0.1, 0.001)]
+    ranks = [operator.factor.shape[1] for operator in held if isinstance(operator, LowRank)]
     assert ranks[0] < ranks[1] < ranks[2]
 
 

@@ -15,14 +15,14 @@ from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.hessian import GGNProduct
 from lapwing.curvature.sums import Held, sweep
 from lapwing.errors import ConfigError, check_option
-from lapwing.linalg.eigenpairs import randomised_eigenpairs, top_eigenpairs
+from lapwing.linalg.eigenpairs import nystrom, randomised_eigenpairs, top_eigenpairs
 from lapwing.posteriors import Posterior
 from lapwing.problem import Problem
 from lapwing.structures.task import Task, check_products
 
 logger = logging.getLogger(__name__)
 
-Method: TypeAlias = Literal["randomised", "lanczos"]
+Method: TypeAlias = Literal["randomised", "lanczos", "nystrom"]
 
 FIRST = 16
 """Rank an adaptive search begins with; it doubles from there."""
@@ -33,15 +33,15 @@ FIRST = 16
 class LowRank:
     """``Λ = U diag(λ) Uᵀ + A``: the top eigenpairs of the curvature G, and the exact prior in the complement.
 
-    Discarding the eigenvalues below the r-th takes away at most ``(tr G - Σ_{i≤r} λ_i) / min A`` of the effective
-    dimension; the trace is exact, from the layer factors.
+    What is left out takes away at most ``tr((G - U diag(λ) Uᵀ) A⁻¹)`` of the effective dimension
+    ``γ = tr(G (G + A)⁻¹)``; the diagonal of G is exact, from the layer factors.
 
     Args:
         rank: Eigenpairs kept, or the most that may be.
         tolerance: With one, the fewest are kept that leave out at most this fraction of the effective dimension, by
             the bound above at the fitted prior and noise.
-        method: ``"randomised"`` (Halko et al. 2011: few products, good where the spectrum falls) or ``"lanczos"``
-            (block Lanczos: more products, accurate eigenpairs).
+        method: ``"randomised"`` (Halko et al. 2011: few products, good where the spectrum falls), ``"lanczos"`` (block
+            Lanczos: more products, accurate eigenpairs) or ``"nystrom"`` (Tropp et al. 2017: fewest products).
         seed: Of the random start.
 
     Raises:
@@ -49,7 +49,8 @@ class LowRank:
         UnsupportedError: If the curvature is not the ``GGN``.
 
     Cost:
-        About ``2 rank`` products with G (randomised) in blocks; memory ``d rank``.
+        ``3 (rank + 10)`` products with G (randomised) or ``rank`` (Nyström) in blocks, with a tolerance those of every
+        rank that was tried; memory ``16 d (rank + 10)`` bytes while they are found.
 
     Example:
         >>> import lapwing as lw
@@ -75,53 +76,63 @@ class LowRank:
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
         check_products(task)
-        diagonal = DiagonalSum(task.network)
-        setting = (task.network, task.survey, task.data, task.likelihood)
-        totals = sweep(*setting, task.curvature, diagonal)
-        trace = diagonal.result().operator.trace()
         curvature = GGNProduct(task.network, task.survey, task.likelihood, task.data)
-        smallest = float(task.prior.diagonal(task.network.uncertain, task.network.like.double()).min())
-        factor = self.factor(curvature, float(trace), smallest)
+        most = min(self.rank, curvature.shape[0])
+        if self.tolerance is None:
+            return task.posterior(task.totals(), Held(linalg.LowRank(self._factor_of_rank(curvature, most))))
+        diagonal = DiagonalSum(task.network)
+        totals = sweep(task.network, task.survey, task.data, task.likelihood, task.curvature, diagonal)
+        prior = task.prior.diagonal(task.network.uncertain, task.network.like.double())
+        trace = float((diagonal.result().operator.diagonal().double() / prior).sum())
+        factor = self._adapted(curvature, most, trace, prior, self.tolerance)
         return task.posterior(totals, Held(linalg.LowRank(factor)))
 
     def approximate(self, problem: Problem) -> linalg.LowRank:
-        """The structure as a preconditioner, in coordinates in which the prior is standard normal."""
+        """The structure as a preconditioner of the full rank, in coordinates in which the prior is standard normal."""
         factor = self._factor_of_rank(problem.in_prior_units(), min(self.rank, problem.size))
         return problem.with_factor(problem.prior.values.sqrt()[:, None] * factor)
 
-    def factor(self, curvature: linalg.Operator, trace: float, prior_precision: float) -> Float[Tensor, "d r"]:
-        """``U diag(√λ)``, with as many columns as it takes.
-
-        Args:
-            curvature: G.
-            trace: Its trace.
-            prior_precision: The smallest prior precision.
-        """
-        most = min(self.rank, curvature.shape[0])
-        if self.tolerance is None:
-            return self._factor_of_rank(curvature, most)
+    def _adapted(
+        self, curvature: linalg.Operator, most: int, trace: float, prior: Float[Tensor, " d"], tolerance: float
+    ) -> Float[Tensor, "d r"]:
+        """``U diag(√λ)`` with as few columns as the tolerance asks, at most ``most``; trace is ``tr(G A⁻¹)``."""
         rank = min(FIRST, most)
         while True:
             factor = self._factor_of_rank(curvature, rank)
-            enough, left_out = self._enough(factor.double().square().sum(0), trace, prior_precision)
-            if enough is not None or rank == most or factor.shape[1] < rank:
+            fractions = left_out(factor.double(), trace, prior)
+            enough = (fractions <= tolerance).nonzero()
+            if len(enough) or rank == most or factor.shape[1] < rank:
                 break
             rank = min(2 * rank, most)
-        kept = factor if enough is None else factor[:, :enough]
+        kept = int(enough[0]) + 1 if len(enough) else factor.shape[1]
         words = "LowRank kept %d eigenpairs, which leave out at most %.2g of the effective dimension"
-        logger.log(logging.INFO if enough else logging.WARNING, words, kept.shape[1], left_out)
-        return kept
-
-    def _enough(self, values: Float[Tensor, " r"], trace: float, prior: float) -> tuple[int | None, float]:
-        """The fewest eigenpairs that meet the tolerance, if they do, and the fraction they leave out at most."""
-        kept = (values / (values + prior)).cumsum(0)
-        discarded = (trace - values.cumsum(0)).clamp_min(0.0) / prior
-        fraction = discarded / (kept + discarded)
-        good = (fraction <= (self.tolerance or 0.0)).nonzero()
-        return (int(good[0]) + 1, float(fraction[good[0]])) if len(good) else (None, float(fraction[-1]))
+        logger.log(logging.INFO if len(enough) else logging.WARNING, words, kept, float(fractions[kept - 1]))
+        return factor[:, :kept]
 
     def _factor_of_rank(self, curvature: linalg.Operator, rank: int) -> Float[Tensor, "d r"]:
         generator = torch.Generator().manual_seed(self.seed)
+        if self.method == "nystrom":
+            return nystrom(curvature, rank, generator=generator)
         find = top_eigenpairs if self.method == "lanczos" else randomised_eigenpairs
         pairs = find(curvature, rank, generator=generator)
         return pairs.vectors * pairs.values.clamp_min(0.0).sqrt().to(pairs.vectors)
+
+
+def left_out(factor: Float[Tensor, "d r"], trace: float, prior: Float[Tensor, " d"]) -> Float[Tensor, " r"]:
+    """At most this fraction of the effective dimension is left out by the first 1, 2, ... columns of a factor F of G.
+
+    ``tr(W (I + W)⁻¹)`` is kept, for ``W = Fᵀ A⁻¹ F``; the inverse of a leading block of ``I + W = L Lᵀ`` has as its
+    trace the squares of the first rows of ``L⁻¹``.
+
+    Args:
+        factor: F.
+        trace: ``tr(G A⁻¹)``.
+        prior: A.
+    """
+    w = factor.mT @ (factor / prior[:, None])
+    eye = torch.eye(len(w), dtype=w.dtype, device=w.device)
+    inverse = torch.linalg.solve_triangular(torch.linalg.cholesky(eye + w), eye, upper=False)
+    kept = (1.0 - inverse.square().sum(1)).cumsum(0).clamp_min(0.0)
+    discarded = (trace - w.diagonal().cumsum(0)).clamp_min(0.0)
+    total = kept + discarded
+    return torch.where(total > 0, discarded / total, 0.0)

@@ -15,7 +15,7 @@ from lapwing.structures.task import Task, check_products
 @final
 @dataclass(frozen=True)
 class MatrixFree:
-    """The full covariance by products with Λ = G + A alone: no structure is imposed, memory is a few vectors.
+    """The full covariance by products with Λ = G + A alone: no structure is imposed, nothing is d × d.
 
     A variance is a solve against a Jacobian row, a draw a solve against noise, the log determinant an ``Estimate``.
 
@@ -28,7 +28,9 @@ class MatrixFree:
         UnsupportedError: If the curvature is not the ``GGN``.
 
     Cost:
-        A forward pass over the data. Afterwards every block of solves reads the training data once an iteration.
+        A forward pass over the data. The first solve builds the preconditioner. Products keep up to 2 GiB of what does
+        not depend on their columns where that is enough, else they read the training data once an iteration; a solve
+        holds eight float64 blocks, up to the solver's ``max_bytes``.
 
     Example:
         >>> import lapwing as lw

@@ -16,7 +16,6 @@ from lapwing.errors import UnsupportedError
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import WeightPosterior
 from lapwing.priors import Prior
-from lapwing.problem import Training
 
 
 @final
@@ -45,10 +44,6 @@ class Task:
         for forward, f, y in visit(self.network, self.survey, self.data, self.likelihood, size):
             tally.add(forward, f, y)
         return tally.totals()
-
-    def training(self, totals: Totals) -> Training:
-        """The network and its data, as preconditioners and products know them."""
-        return Training(self.network, self.survey, self.data, self.likelihood, totals.examples)
 
     def posterior(self, totals: Totals, held: Held) -> WeightPosterior:
         """The posterior over the weights with this curvature."""
