@@ -88,6 +88,18 @@ def test_it_runs_in_float32_to_what_products_resolve() -> None:
     assert single.value == pytest.approx(double.value, abs=0.02 * double.stderr + 1e-3)
 
 
+@pytest.mark.parametrize("d", [3, 40])
+@pytest.mark.parametrize("condition", [1.0, 100.0])
+def test_the_stated_error_is_never_below_the_rounding_of_products(condition: float, d: int) -> None:
+    known = Dense(spd(d, condition).float())
+    truth = torch.logdet(known.dense().double()).item()
+    eps = torch.finfo(torch.float32).eps
+    for seed in range(5):
+        estimate = log_determinant(counted(known.dense())[0], samples=8, preconditioner=known, generator=seeded(seed))
+        assert eps * d <= estimate.stderr < 3 * eps * d
+        assert abs(estimate.value - truth) <= 3 * estimate.stderr
+
+
 def test_bad_input() -> None:
     with pytest.raises(ConfigError, match="samples of at least 2"):
         log_determinant(Dense(spd(4, 10.0)), samples=1)

@@ -43,7 +43,8 @@ def log_determinant(
         generator: Source of the probes.
 
     Returns:
-        The estimate, nats. Its standard error is 0, to rounding, where ``P = A``.
+        The estimate, nats. Its standard error is at least ``ε d``, with ``ε`` the relative rounding of the operator's
+        dtype: where ``P`` is near ``A`` the probes agree with each other to less than their products are off.
 
     Raises:
         ShapeError: ``A`` is not square, or ``P`` does not fit.
@@ -77,7 +78,7 @@ def log_determinant(
     mean, stderr, moved = _average(krylov)
     if not converged(krylov):
         stderr = (stderr**2 + moved**2) ** 0.5
-    return Estimate(exact + mean, stderr, samples)
+    return Estimate(exact + mean, max(stderr, rounding), samples)
 
 
 def _average(krylov: Krylov) -> tuple[float, float, float]:
