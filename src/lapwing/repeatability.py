@@ -14,7 +14,9 @@ from lapwing.errors import DataError, DataWarning
 from lapwing.likelihoods import Likelihood
 
 
-def check_repeatable(network: Network, survey: Survey, data: Data, likelihood: Likelihood, totals: Totals) -> None:
+def check_repeatable(
+    network: Network, survey: Survey, data: Data, likelihood: Likelihood, totals: Totals, *, strict: bool = False
+) -> None:
     """Read the data again and name what changed since the curvature was computed.
 
     Lists and pairs of tensors cannot change and are not read again; neither is an iterator, which is spent.
@@ -25,9 +27,10 @@ def check_repeatable(network: Network, survey: Survey, data: Data, likelihood: L
         data: The training data.
         likelihood: The likelihood.
         totals: Sums of the first reading.
+        strict: Whether the data will be read again after the fit, so that any difference is an error.
 
     Raises:
-        DataError: If the same inputs came with other targets.
+        DataError: If the same inputs came with other targets, or anything else differs where ``strict``.
 
     Warns:
         DataWarning: If examples were left out, or the inputs changed.
@@ -35,7 +38,8 @@ def check_repeatable(network: Network, survey: Survey, data: Data, likelihood: L
     Cost:
         One batch where the order is fixed; a forward pass over the data where it is shuffled.
     """
-    if not _is_complete(data, totals) or isinstance(data.source, list | tuple | Iterator):
+    complete = _is_complete(data, totals)
+    if not (complete or strict) or isinstance(data.source, list | tuple | Iterator):
         return
     first, size = totals.parts[0], totals.parts[0].examples
     tally = Tally(likelihood, with_score=False)
@@ -44,7 +48,7 @@ def check_repeatable(network: Network, survey: Survey, data: Data, likelihood: L
         if len(tally.parts) == 1 and alike(first, tally.parts[0]):
             return
     again = tally.totals()
-    _compare(total(totals), total(again))
+    _compare(total(totals), total(again), strict)
 
 
 def _is_complete(data: Data, totals: Totals) -> bool:
@@ -61,7 +65,7 @@ def _is_complete(data: Data, totals: Totals) -> bool:
     return False
 
 
-def _compare(first: Fingerprint, second: Fingerprint) -> None:
+def _compare(first: Fingerprint, second: Fingerprint, strict: bool) -> None:
     if first.examples != second.examples:
         changed = f"{first.examples} examples, then {second.examples}"
         cure = "drop_last=False and a sampler that visits every example once"
@@ -80,6 +84,8 @@ def _compare(first: Fingerprint, second: Fingerprint) -> None:
         )
     else:
         return
+    if strict:
+        raise DataError("the same data in every pass, for a posterior that reads them again", changed, cure)
     warnings.warn(f"two passes over the training data differ: {changed}. Try {cure}", DataWarning, stacklevel=4)
 
 

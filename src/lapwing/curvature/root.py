@@ -10,11 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.curvature.curved import thin_root
 from lapwing.curvature.hessian import canonical
 from lapwing.curvature.jacobian import BatchJacobian
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
 from lapwing.data import Data
+from lapwing.errors import DataError
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import FunctionOperator, Operator
 
@@ -61,15 +63,25 @@ class GGNRoot(Operator):
     def _width(self) -> int:
         """Columns of the roots of one example."""
         outputs = self.likelihood.canonical(torch.zeros(1, *self.survey.output))
-        return self.likelihood.root(outputs)[..., 0, :].numel()
+        return thin_root(self.likelihood, outputs)[..., 0, :].numel()
 
     def _matmat(self, block: Float[Tensor, "r k"]) -> Float[Tensor, "d k"]:
         total, start = block.new_zeros(self.shape[0], block.shape[1]), 0
         for part, root in self._batches():
-            noise = block[start : start + root.shape[0] * root.shape[-1]].view(len(root), -1, block.shape[1])
+            columns = root.shape[0] * root.shape[-1]
+            self._check_columns(start + columns, len(block))
+            noise = block[start : start + columns].view(len(root), -1, block.shape[1])
             total += part.pull((root @ noise).flatten(0, 1))
-            start += root.shape[0] * root.shape[-1]
+            start += columns
         return total
+
+    def _check_columns(self, needed: int, given: int) -> None:
+        if needed > given:
+            raise DataError(
+                f"{self.examples} examples in every pass over the data, as in the first",
+                "more",
+                "a loader that yields the same examples each time, or a list of its batches",
+            )
 
     def _adjoint(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "r k"]:
         rows = []
@@ -82,5 +94,5 @@ class GGNRoot(Operator):
         """The Jacobian of each batch, and the root at each of its m positions."""
         for batch in self.data:
             f, y = canonical(self.likelihood, self.network(batch.inputs), batch)
-            root = self.likelihood.root(f, y).flatten(0, -3)
+            root = thin_root(self.likelihood, f, y).flatten(0, -3)
             yield BatchJacobian(self.network, self.survey, self.likelihood, batch.inputs), root

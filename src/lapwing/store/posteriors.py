@@ -130,9 +130,9 @@ def held_state(posterior: Posterior, tensors: Tensors) -> Json:
             }
         case _:
             raise UnsupportedError(
-                "a WeightPosterior or a FunctionPosterior",
-                type(posterior).__name__,
-                "a posterior that Laplace.fit returned",
+                "a posterior that holds its curvature",
+                f"a {type(posterior).__name__}, whose curvature is in its training data",
+                "fitting it again, which takes one forward pass over the data, or structure LowRank(100) or KFAC()",
             )
 
 

@@ -1,0 +1,153 @@
+"""What a posterior by products does beside the laws: chunks, warnings, refusals, what its roots are asked."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import lapwing as lw
+from lapwing.errors import ConfigError, DataError, MismatchError, TooLargeError, UnsupportedError
+from lapwing.posteriors import MatrixFreePosterior, matrix_free
+from lapwing.solvers import roots
+from tests.posterior_cases import normal, problem, refused
+
+
+def fitted(solver: lw.CG | None = None, sqrt: Any = None, name: str = "images") -> MatrixFreePosterior:
+    case = problem(name)
+    structure = lw.MatrixFree(solver or lw.CG(rtol=1e-10), sqrt or lw.Perturb())
+    posterior = case.fit(lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=structure))
+    assert isinstance(posterior, MatrixFreePosterior)
+    return posterior
+
+
+def test_inputs_in_several_chunks_have_the_same_variances(monkeypatch: pytest.MonkeyPatch) -> None:
+    posterior, x = fitted(), problem("images").new
+    whole = posterior.solved_outputs(x)
+    monkeypatch.setattr(matrix_free, "BUDGET", 1)
+    pieces = posterior.solved_outputs(x)
+    torch.testing.assert_close(pieces.moments.covariance, whole.moments.covariance, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(pieces.moments.mean, whole.moments.mean)
+    assert pieces.residual.shape == whole.moments.mean.shape
+    assert pieces.solution.converged and pieces.solution.matvecs >= whole.solution.matvecs
+
+
+@pytest.mark.parametrize("ask", ["predict", "joint", "sample", "effective dimension"])
+def test_a_solve_that_stops_short_warns_with_its_residual(ask: str) -> None:
+    posterior, x = fitted(lw.CG(rtol=1e-10, max_iterations=1)), problem("images").new
+    assert not posterior.solved_outputs(x).solution.converged
+    with pytest.warns(lw.ConvergenceWarning, match=r"relative residual of .* Try a preconditioner"):
+        match ask:
+            case "predict":
+                posterior.predict(x)
+            case "joint":
+                posterior.predict(x, joint=True)
+            case "sample":
+                posterior.sample(2)
+            case _:
+                posterior.effective_dimension(4)
+
+
+def test_float32_reaches_its_default_tolerance_without_a_warning() -> None:
+    x, y = normal(200, 4).float(), (normal(200, seed=1) > 0).long()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree()).fit(model, (x, y))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", lw.ConvergenceWarning)
+        posterior.predict(x[:5])
+
+
+@pytest.mark.parametrize("ask", ["predict", "sample", "solve", "log_det", "product"])
+def test_a_network_that_was_written_to_is_refused(ask: str) -> None:
+    posterior, x = fitted(), problem("images").new
+    posterior.predict(x)
+    v = torch.zeros_like(posterior.network.weights)
+    with torch.no_grad():
+        next(posterior.network.module.parameters()).add_(1.0)
+    with pytest.raises(MismatchError, match="written to since"):
+        match ask:
+            case "predict":
+                posterior.predict(x)
+            case "sample":
+                posterior.sample(2)
+            case "solve":
+                posterior.solve(v)
+            case "log_det":
+                posterior.log_det(2)
+            case _:
+                _ = posterior.precision_operator @ v
+
+
+def test_other_choices_share_what_products_keep() -> None:
+    posterior = fitted()
+    posterior.predict(problem("images").new)
+    changed = posterior.with_choices(lw.Isotropic(3.0), posterior.likelihood)
+    assert changed.problem.curvature is posterior.problem.curvature
+    assert changed.problem.kept == {} and changed.problem.prior.values.max() == 3.0
+
+
+def test_a_joint_prediction_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix_free, "JOINT", 100)
+    with refused(TooLargeError, expected="100 bytes", got="4 inputs", hint="joint=True"):
+        fitted().predict(problem("images").new, joint=True)
+
+
+def test_no_draws() -> None:
+    with refused(ConfigError, expected="at least one draw", got="samples=0", hint="samples=32"):
+        fitted().sample(0)
+
+
+def test_a_contour_uses_the_interval_and_the_solver_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+    usual = roots.contour_inverse_root
+
+    def spy(*args: Any, **options: Any) -> Any:
+        seen.append(options)
+        return usual(*args, **options)
+
+    monkeypatch.setattr(roots, "contour_inverse_root", spy)
+    own = lw.Contour(points=4, interval=(0.7, 1e4), shifts="minres")
+    fitted(sqrt=own).sample(2)
+    fitted(sqrt=lw.Contour(points=4)).sample(2)
+    assert seen[0]["interval"] == (0.7, 1e4) and seen[0]["solver"] is roots.shifted_minres
+    assert seen[1]["interval"][0] == pytest.approx(0.7) and seen[1]["solver"] is roots.shifted_conjugate_gradients
+    largest = float(torch.linalg.eigvalsh(fitted().precision_operator.dense())[-1])
+    assert largest <= seen[1]["interval"][1] <= 3 * largest
+
+
+def test_data_that_change_between_passes_are_refused() -> None:
+    x, y = normal(12, 3), (normal(12, seed=1) > 0).long()
+    model = torch.nn.Linear(3, 2).double()
+    noisy = DataLoader(TensorDataset(x, y), batch_size=4, collate_fn=jitter)
+    recipe = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree(lw.CG()))
+    with refused(DataError, expected="same data in every pass", got="other inputs", hint="augmentation"):
+        recipe.fit(model, noisy)
+    recipe.fit(model, DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True)).predict(x)
+
+
+def jitter(items: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    x, y = zip(*items, strict=True)
+    return torch.stack(x) + torch.randn(len(x), 3).double(), torch.stack(y)
+
+
+def test_cannot_be_saved() -> None:
+    with refused(UnsupportedError, expected="holds its curvature", got="in its training data", hint="LowRank(100)"):
+        lw.save(fitted(), "nowhere.safetensors")
+
+
+def test_cannot_be_tuned_by_the_evidence() -> None:
+    for method in (None, lw.MacKay()):
+        with refused(UnsupportedError, expected="evidence is exact", got="an estimate", hint="LowRank"):
+            lw.tune(fitted(), method)
+
+
+def test_comparisons_of_choices_are_those_of_predictions() -> None:
+    posterior, x = fitted(), problem("images").new
+    other = posterior.with_choices(lw.Isotropic(5.0), posterior.likelihood)
+    found = posterior.outputs_each(x, [posterior, other])
+    expected = other.solved_outputs(x).moments.covariance
+    torch.testing.assert_close(found[1].covariance, expected, rtol=1e-8, atol=1e-10)
+    assert (found[0].covariance.diagonal(dim1=-2, dim2=-1) > found[1].covariance.diagonal(dim1=-2, dim2=-1)).all()
