@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -61,6 +62,21 @@ def test_what_does_not_fit_is_not_kept_in_part() -> None:
     for reading in (1, 2):
         torch.testing.assert_close(run(store, executor, source, 600), torch.full((1, 2), 444.0))
         assert (executor.made, source.readings, store.chunks) == (6 * reading, reading, None)
+
+
+def test_what_did_not_fit_is_not_gathered_a_second_time() -> None:
+    store, source, executor = Store(), Source(), Sum("split", 100)
+
+    def most_alive() -> int:
+        seen: list[weakref.ref[Prepared]] = []
+        alive = 0
+        for chunk in store.visit(executor, Data(source), 600):
+            seen.append(weakref.ref(chunk))
+            alive = max(alive, sum(each() is not None for each in seen))
+        return alive
+
+    assert most_alive() == 5, "as many as fit into 600 bytes less an eighth"
+    assert most_alive() == 1
 
 
 def test_what_saves_nothing_is_not_kept() -> None:

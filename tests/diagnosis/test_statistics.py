@@ -62,14 +62,29 @@ def test_each_statistic_sees_what_it_is_for(generator: torch.Generator) -> None:
     assert CHECKS["shape"](e.sign()).p_value < 1e-10
 
 
-def test_pairs_have_the_stated_mean_and_variance(generator: torch.Generator) -> None:
-    size, dimension = 6, 5
+@pytest.mark.parametrize(("size", "dimension"), [(6, 5), (3, 2)])
+def test_pairs_have_the_stated_mean_and_variance(size: int, dimension: int, generator: torch.Generator) -> None:
     e = normal(generator, 40_000, size, dimension)
     total = (e @ e.mT).tril(-1).square().sum((1, 2)) / dimension
     count = size * (size - 1) / 2
     assert float(total.mean()) == pytest.approx(count, rel=0.01)
     stated = count * (2 + 6 / dimension) + 4 * count * (size - 2) / dimension
     assert float(total.var()) == pytest.approx(stated, rel=0.05)
+    assert statistics.pairs(e[0] @ e[0].mT, dimension).statistic == pytest.approx(float(total[0]) / count)
+
+
+@pytest.mark.parametrize(("size", "dimension"), [(2, 3), (3, 2)])
+def test_pairs_of_few_short_draws_have_p_values_of_that_variance(
+    size: int, dimension: int, generator: torch.Generator
+) -> None:
+    e = normal(generator, 40_000, size, dimension)
+    total = (e @ e.mT).tril(-1).square().sum((1, 2)) / dimension
+    count, variance = size * (size - 1) / 2, float(total.var())
+    for factor in (0.1, 0.5):
+        gram = torch.full((size, size), (factor * dimension) ** 0.5, dtype=torch.float64)
+        scaled = stats.gamma(count**2 / variance, scale=variance / count)  # its mean is count
+        expected = 2 * min(scaled.cdf(factor * count), scaled.sf(factor * count))
+        assert statistics.pairs(gram, dimension).p_value == pytest.approx(min(1.0, expected), rel=0.1)
 
 
 def test_holm_is_the_step_down_procedure() -> None:

@@ -8,11 +8,11 @@ import torch
 import lapwing as lw
 from lapwing.curvature.differentiable import LiveBatch, live
 from lapwing.errors import ConfigError
-from lapwing.marginal import StochasticLanczos
+from lapwing.marginal import Gram, MarginalLikelihood, StochasticLanczos
 from lapwing.marginal.batch import MiniBatch
 from lapwing.marginal.stochastic import inner_operator
 from tests.marginal.setting import PRIORS, dense, gradients, marginal_of
-from tests.posterior_cases import refused
+from tests.posterior_cases import mlp, normal, refused
 
 
 @pytest.mark.parametrize("name", ["gaussian", "categorical"])
@@ -39,6 +39,19 @@ def test_value_and_gradients_have_the_exact_ones_as_their_mean(name: str, genera
     mean, error = torch.stack(draws).mean(0), torch.stack(draws).std(0) / 40**0.5
     assert bool(((mean - expected).abs() <= 5 * error + 1e-8).all())
     assert float(error[0]) > 0
+
+
+def test_of_one_row_of_many_examples_they_are_exact() -> None:
+    """Random signs have no variance on a matrix of one entry, so that N / B = 6 shows."""
+    model, x, y = mlp(1), normal(6, 3), normal(6, 1, seed=1)
+    options = {"data_size": 6, "warm_up": 0, "settle": 0, "updates": lw.marginal.ByGradient()}
+    losses, moves = [], []
+    for log_det in (Gram(), StochasticLanczos(samples=2, rtol=1e-10)):
+        marginal = MarginalLikelihood(model, lw.Gaussian(4.0), PRIORS["layerwise"], log_det=log_det, **options)
+        losses.append(marginal.loss(x[:1], y[:1]))
+        moves.append(torch.cat([g.flatten() for g in gradients(losses[-1], marginal)]))
+    torch.testing.assert_close(losses[1], losses[0])
+    torch.testing.assert_close(moves[1], moves[0])
 
 
 def test_the_same_seed_gives_the_same_loss() -> None:
