@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from lapwing.compare import Comparison, compare
+from lapwing.corruptions import corrupt, corruption_sweep
 from lapwing.curvature.ggn import GGN, EmpiricalFisher, Hessian, MCFisher
 from lapwing.diagnosis import diagnose
 from lapwing.errors import ConvergenceWarning, DataWarning, LapwingError
@@ -14,9 +15,9 @@ from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedasti
 from lapwing.marginal import MarginalLikelihood, train_marginal
 from lapwing.posteriors import MatrixFreePosterior, Posterior
 from lapwing.precondition import PivotedCholesky, RankOne, Subsample
-from lapwing.priors import DiagonalPrior, Isotropic, Layerwise
+from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise
 from lapwing.selection import All, LastLayer, Mask, Names, Subnetwork
-from lapwing.solvers import CG, Contour, Lanczos, Perturb
+from lapwing.solvers import CG, SGD, Contour, Lanczos, Perturb
 from lapwing.store import load, read_header, save
 from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree
 from lapwing.tuning import EvidenceGradient, MacKay, tune
@@ -31,6 +32,7 @@ __all__ = [
     "CG",
     "GGN",
     "KFAC",
+    "SGD",
     "All",
     "Auto",
     "Bernoulli",
@@ -44,6 +46,7 @@ __all__ = [
     "EmpiricalFisher",
     "EvidenceGradient",
     "Full",
+    "GPrior",
     "Gaussian",
     "Hessian",
     "HeteroscedasticGaussian",
@@ -71,6 +74,8 @@ __all__ = [
     "Subsample",
     "Validation",
     "compare",
+    "corrupt",
+    "corruption_sweep",
     "diagnose",
     "evaluate",
     "load",

@@ -20,7 +20,7 @@ from lapwing.curvature.dense import jacobian_rows
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.ggn import GGN
 from lapwing.curvature.layers import Pass
-from lapwing.curvature.sums import Accumulator, Held, chunk_size, raw, sweep, visit
+from lapwing.curvature.sums import Accumulator, Held, chunk_size, raw, score, sweep
 from lapwing.data import chunks, concatenated, take
 from lapwing.errors import ConfigError, TooLargeError, UnsupportedError, check_option
 from lapwing.likelihoods.targets import IGNORED
@@ -170,11 +170,7 @@ class RankOne:
     def approximate(self, problem: Problem) -> LowRank:
         """``P``."""
         training = training_of(problem, self)
-        network, likelihood = training.network, training.likelihood
-        size = chunk_size(network, training.survey, likelihood, GGN())
-        gradient = torch.zeros_like(network.weights)
-        for forward, f, y in visit(network, training.survey, training.data, likelihood, size):
-            gradient += forward.gradient(raw(likelihood, likelihood.score(f, y).unsqueeze(0))[0])
+        gradient = score(training.network, training.survey, training.data, training.likelihood)
         return problem.with_factor(gradient[:, None])
 
 

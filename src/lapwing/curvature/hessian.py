@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import grad, jvp, vjp, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lapwing import probes
 from lapwing.curvature.costs import Form, Work
@@ -19,7 +18,7 @@ from lapwing.curvature.curved import thin_root
 from lapwing.curvature.executors import Differentiated, Layered
 from lapwing.curvature.ggn import COLUMNS
 from lapwing.curvature.layers import Survey
-from lapwing.curvature.network import Network
+from lapwing.curvature.network import Network, twice_differentiable
 from lapwing.curvature.products import MEMORY, WORKING, Executor, Part, Prepared, Store, total
 from lapwing.curvature.recording import (
     Recorded,
@@ -241,7 +240,7 @@ class Pearlmutter(Executor):
             return self.likelihood.nll(f, self.likelihood.canonical_targets(f, batch.targets)).sum()
 
         def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-            with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
+            with twice_differentiable():
                 return self._product(grad(loss), block)
 
         return Prepared(product, None)

@@ -24,6 +24,7 @@ class Auto:
     """Picks Full up to 2000 uncertain weights, KFAC beyond, Diagonal for single weights beyond; logs what it picked.
 
     Example:
+        >>> import torch
         >>> Auto().pick(Network.of(torch.nn.Linear(2, 3))), Auto().pick(Network.of(torch.nn.Linear(100, 50)))
         (Full(view='weights', max_bytes=4294967296), KFAC(sharing='expand', bias='joint'))
     """

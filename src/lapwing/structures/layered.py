@@ -25,7 +25,7 @@ class Diagonal:
         Memory d. A pass over the data with c cotangents.
 
     Example:
-        >>> import lapwing as lw
+        >>> import torch, lapwing as lw
         >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
         >>> lw.Laplace(lw.Categorical(), structure=Diagonal()).fit(model, (x, y)).precision.operator
         Diagonal(9 x 9, torch.float32, cpu)
@@ -60,7 +60,7 @@ class KFAC:
         Memory o² + i² a layer. A pass over the data with c cotangents, and an eigendecomposition of each factor.
 
     Example:
-        >>> import lapwing as lw
+        >>> import torch, lapwing as lw
         >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
         >>> lw.Laplace(lw.Categorical(), structure=KFAC()).fit(model, (x, y)).predict(x[:2]).probs.shape
         torch.Size([2, 3])

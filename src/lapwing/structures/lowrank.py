@@ -53,7 +53,7 @@ class LowRank:
         rank that was tried; memory ``16 d (rank + 10)`` bytes while they are found.
 
     Example:
-        >>> import lapwing as lw
+        >>> import torch, lapwing as lw
         >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
         >>> lw.Laplace(lw.Categorical(), structure=lw.LowRank(4)).fit(model, (x, y)).precision.operator
         LowRank(9 x 9, torch.float32, cpu)

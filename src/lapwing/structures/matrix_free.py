@@ -33,7 +33,7 @@ class MatrixFree:
         holds eight float64 blocks, up to the solver's ``max_bytes``.
 
     Example:
-        >>> import lapwing as lw
+        >>> import torch, lapwing as lw
         >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
         >>> posterior = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree(lw.CG())).fit(model, (x, y))
         >>> posterior.predict(x[:2]).probs.shape
