@@ -131,7 +131,7 @@ def held_state(posterior: Posterior, tensors: Tensors) -> Json:
         case _:
             raise UnsupportedError(
                 "a posterior that holds its curvature",
-                f"a {type(posterior).__name__}, whose curvature is in its training data",
+                f"{type(posterior).__name__}, whose curvature is not held but in its training data",
                 "fitting it again, which takes one forward pass over the data, or structure LowRank(100) or KFAC()",
             )
 
