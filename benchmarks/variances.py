@@ -98,7 +98,7 @@ def scale(args: argparse.Namespace) -> list[Row]:
 
 def matrix_free(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, rank: int, rtol: float) -> MatrixFreePosterior:
     """The posterior by products."""
-    solver = lw.CG(rtol=rtol, preconditioner=lw.PivotedCholesky(rank), max_bytes=2**30)
+    solver = lw.CG(rtol=rtol, preconditioner=lw.PivotedCholesky(rank), max_bytes=2**29)
     recipe = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(ALPHA), structure=lw.MatrixFree(solver))
     posterior = recipe.fit(model, (x, y))
     assert isinstance(posterior, MatrixFreePosterior)
@@ -114,7 +114,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--inputs", type=int, default=100, help="inputs to predict")
     parser.add_argument("--images", type=int, default=160, help="CIFAR-10 training images")
     parser.add_argument("--exact-images", type=int, default=300, help="MNIST training images, against Full")
-    parser.add_argument("--rank", type=int, default=200, help="rank of the preconditioner")
+    parser.add_argument("--rank", type=int, default=100, help="rank of the preconditioner")
     parser.add_argument("--rtol", type=float, default=1e-3, help="relative residual of the solves on ResNet-20")
     return parser.parse_args()
 

@@ -51,6 +51,27 @@ def test_a_solve_that_stops_short_warns_with_its_residual(ask: str) -> None:
                 posterior.effective_dimension(4)
 
 
+@pytest.mark.parametrize(
+    ("structure", "cure"),
+    [
+        (lw.MatrixFree(lw.SGD(epochs=1)), "SGD with more epochs"),
+        (lw.MatrixFree(lw.CG(), sqrt=lw.Lanczos(1)), "Lanczos with more steps"),
+        (lw.MatrixFree(lw.CG(), sqrt=lw.Contour(max_iterations=1)), r"Contour\(preconditioner"),
+    ],
+)
+def test_the_cure_is_that_of_what_stopped_short(structure: lw.MatrixFree, cure: str) -> None:
+    case = problem("images")
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=structure))
+    assert isinstance(posterior, MatrixFreePosterior)
+    with pytest.warns(lw.ConvergenceWarning, match=f"above its tolerance.* Try {cure}"):
+        posterior.sample(2)
+
+
+def test_an_interval_that_is_none_is_refused() -> None:
+    with refused(ConfigError, expected="0 < smallest <= largest", got="(2.0, 1.0)", hint="interval=None"):
+        lw.Contour(interval=(2.0, 1.0))
+
+
 def test_float32_reaches_its_default_tolerance_without_a_warning() -> None:
     x, y = normal(200, 4).float(), (normal(200, seed=1) > 0).long()
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))

@@ -37,6 +37,12 @@ class TestAuto:
         assert f"Auto picked {'Full' if operator is Dense else 'KFAC'}" in caplog.text
         assert f"for {2 * width} uncertain weights" in caplog.text
 
+    @pytest.mark.parametrize("prior", [lw.GPrior(), lw.DiagonalPrior(torch.ones(3000))])
+    def test_picks_diagonal_for_a_prior_that_differs_from_weight_to_weight(self, prior: lw.GPrior) -> None:
+        posterior = fit(wide(1500), lw.Auto(), prior=prior)
+        assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Diagonal)
+        assert posterior.log_marginal() < 0
+
     def test_picks_diagonal_for_many_single_weights(self) -> None:
         posterior = fit(wide(1500), lw.Auto(), weights=lw.Subnetwork(AUTO_FULL + 1, by="magnitude"))
         assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Diagonal)

@@ -135,6 +135,8 @@ def diagnose(
 
     ``d² = δᵀΛδ ~ χ²(d)`` for draws ``θ* + δ`` (Brack 2023, section 4.4) sees an error of all variances and none of
     a few: 200 of 15,000 directions off by a tenth pass. ``uᵀΛδ/√(uᵀΛu) ~ N(0, 1)`` sees those along u.
+    The verdict is on draws made in one call. Those of ``MatrixFree`` share their solves: a call for fewer may warn
+    where this one had no cause to.
 
     Args:
         posterior: A posterior over weights with a ``precision_operator``.

@@ -160,7 +160,7 @@ class Kronecker(Structured):
             raise UnsupportedError(
                 "one value for all entries of a diagonal that is added to a Kronecker product",
                 f"values from {other.values.min().item():.3g} to {other.values.max().item():.3g}",
-                "an Isotropic or Layerwise prior, or structure Diagonal() or Full(view='weights')",
+                "an Isotropic or Layerwise prior, or Diagonal(), LowRank(), MatrixFree() or Full(view='weights')",
             )
         return self._shifted(shift)
 

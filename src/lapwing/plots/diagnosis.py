@@ -96,7 +96,9 @@ def _projections(diagnosis: Diagnosis, ax: Axes) -> None:
         share = (np.arange(len(z)) + 0.5) / len(z)
         label = f"{len(family.z)} {family.name}, variance {family.variance:.3g}"
         ax.plot(z, share, color=color, linewidth=1.4, label=label)
-    ax.set(xlabel="standardised projection z", ylabel="share of draws below", ylim=(0, 1))
+    failed = f"{len(diagnosis.rejected)} of {len(diagnosis.checks)} checks reject"
+    title = f"{failed if diagnosis.rejected else 'no check rejects'} at level {diagnosis.level:g}"
+    ax.set(xlabel="standardised projection z", ylabel="share of draws below", ylim=(0, 1), title=title)
     ax.legend(frameon=False, loc="lower right")
 
 

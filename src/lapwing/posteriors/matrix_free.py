@@ -29,7 +29,7 @@ from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
 from lapwing.problem import Problem, Training
 from lapwing.results import Estimate, Solution
-from lapwing.solvers import Root, Solver
+from lapwing.solvers import Perturb, Root, Solver
 from lapwing.solvers.base import joined
 from lapwing.types import Inputs
 
@@ -109,7 +109,7 @@ class MatrixFreePosterior(SampledWeights):
             One product with a root of G and one solve, for all draws together; see ``sqrt``.
         """
         drawn = self.draw(samples, generator=generator)
-        warn_unless(drawn)
+        warn_unless(drawn, self.solver.cure if isinstance(self.sqrt, Perturb) else self.sqrt.cure)
         return self.network.weights + drawn.value.mT
 
     def draw(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Solution:
@@ -161,7 +161,7 @@ class MatrixFreePosterior(SampledWeights):
         with torch.no_grad():
             b = self.problem.scale**0.5 * (self.problem.root @ noise)
         solution = self.solve(b)
-        warn_unless(solution)
+        warn_unless(solution, self.solver.cure)
         return Estimate.of((b.double() * solution.value.double()).sum(0))
 
     def solved_outputs(self, x: Inputs) -> SolvedMoments:
@@ -179,7 +179,7 @@ class MatrixFreePosterior(SampledWeights):
             for f, rows in self._rows(inputs):
                 solution = self.solve(rows.flatten(0, -2).mT)
                 solved = solution.value.mT.view(rows.shape)
-                covariance = rows.double() @ solved.mT.double()
+                covariance = torch.stack([j.double() @ x.double().mT for j, x in zip(rows, solved, strict=True)])
                 means.append(f)
                 covariances.append(((covariance + covariance.mT) / 2).to(f).view(*f.shape, f.shape[-1]))
                 solutions.append(replace(solution, value=solution.value[:0]))
@@ -202,7 +202,7 @@ class MatrixFreePosterior(SampledWeights):
     def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
         solved = [choice.solved_outputs(inputs) for choice in choices if isinstance(choice, MatrixFreePosterior)]
         for outputs in solved:
-            warn_unless(outputs.solution)
+            warn_unless(outputs.solution, self.solver.cure)
         return [outputs.moments for outputs in solved]
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
@@ -216,21 +216,21 @@ class MatrixFreePosterior(SampledWeights):
         parts = list(self._rows(inputs))
         mean, rows = torch.cat([f for f, _ in parts]), torch.cat([rows.flatten(0, -2) for _, rows in parts])
         solution = self.solve(rows.mT)
-        warn_unless(solution)
+        warn_unless(solution, self.solver.cure)
         covariance = rows.double() @ solution.value.double()
         return JointMoments(mean, ((covariance + covariance.mT) / 2).to(mean).view(*mean.shape, *mean.shape))
 
 
-def warn_unless(solution: Solution) -> None:
-    """Warn where solves missed their tolerance: by how much, and what helps."""
+def warn_unless(solution: Solution, cure: str) -> None:
+    """Warn where solves missed their tolerance: how far they got, and what helps."""
     if solution.converged:
         return
-    cure = "float64, or a larger rtol: rounding lets it go no further"
-    if solution.stopped == "iterations":
-        cure = "a preconditioner such as PivotedCholesky(100), a larger max_iterations, or a larger rtol"
+    if solution.stopped == "stagnated":
+        cure = "float64: rounding in the products lets it go no further"
     warnings.warn(
-        f"a solve with the posterior precision stopped at a relative residual of {float(solution.residual.max()):.1e}: "
-        f"variances and draws are only that accurate. Try {cure}",
+        f"a solve with the posterior precision stopped at a relative residual of {float(solution.residual.max()):.1e}, "
+        "above its tolerance; the error of a variance is usually far smaller, that of single weights may not be. "
+        f"Try {cure}",
         ConvergenceWarning,
         stacklevel=3,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -17,6 +18,9 @@ from lapwing.results import Solution
 @dataclass(frozen=True)
 class Solver(abc.ABC):
     """A way to solve ``Λ x = b`` for the precision Λ of a problem."""
+
+    cure: ClassVar[str] = "more iterations"
+    """What to try where a solve stops short of its tolerance."""
 
     @abc.abstractmethod
     def solve(

@@ -45,6 +45,8 @@ class CG(Solver):
         CG(rtol=0.0001, max_iterations=1000, preconditioner=None, max_bytes=1073741824)
     """
 
+    cure = "a preconditioner such as CG(preconditioner=PivotedCholesky(100)), or a larger max_iterations"
+
     rtol: float | None = None
     max_iterations: int = 1000
     preconditioner: Preconditioner | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, final, get_args
+from typing import ClassVar, Literal, TypeAlias, final, get_args
 
 import torch
 
@@ -26,6 +26,9 @@ Shifts: TypeAlias = Literal["cg", "minres"]
 @dataclass(frozen=True)
 class Root(abc.ABC):
     """A way to draw from N(0, Λ⁻¹)."""
+
+    cure: ClassVar[str] = "more iterations"
+    """What to try where a draw stops short of its tolerance."""
 
     @abc.abstractmethod
     def draw(
@@ -80,6 +83,8 @@ class Contour(Root):
         One product with Λ an iteration whatever Q; memory ``(Q + 7) d`` numbers a draw, twice that with MINRES.
     """
 
+    cure = "Contour(preconditioner=LowRank(100)), or a larger max_iterations"
+
     points: int = 10
     rtol: float = 1e-6
     max_iterations: int = 1000
@@ -95,6 +100,8 @@ class Contour(Root):
                 f"points={self.points}, rtol={self.rtol}, max_iterations={self.max_iterations}",
                 "Contour(points=10)",
             )
+        if self.interval is not None and not 0 < self.interval[0] <= self.interval[1]:
+            raise ConfigError("an interval 0 < smallest <= largest", f"{self.interval}", "interval=None to estimate it")
         if self.preconditioner is not None:
             check_kind("preconditioner=", self.preconditioner, (Preconditioner,), "PivotedCholesky(100)")
 
@@ -137,6 +144,8 @@ class Lanczos(Root):
     Cost:
         One product with Λ a step; memory ``steps d`` numbers a draw.
     """
+
+    cure = "Lanczos with more steps, or Perturb()"
 
     steps: int = 200
     rtol: float = 1e-6

@@ -81,6 +81,8 @@ class SGD(Solver):
         0.9
     """
 
+    cure = "SGD with more epochs, momentum=0.99, or CG()"
+
     epochs: int = 200
     batch: int = 256
     rtol: float = 1e-2

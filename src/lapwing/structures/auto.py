@@ -8,6 +8,7 @@ from typing import final
 
 from lapwing.curvature.network import Network
 from lapwing.posteriors import Posterior
+from lapwing.priors import DiagonalPrior, GPrior, Prior
 from lapwing.structures.full import Full
 from lapwing.structures.layered import KFAC, Diagonal
 from lapwing.structures.task import Task
@@ -21,7 +22,9 @@ AUTO_FULL = 2000
 @final
 @dataclass(frozen=True)
 class Auto:
-    """Picks Full up to 2000 uncertain weights, KFAC beyond, Diagonal for single weights beyond; logs what it picked.
+    """Picks Full up to 2000 uncertain weights, KFAC beyond; logs what it picked.
+
+    Beyond, single weights and a prior with one precision a weight take Diagonal: KFAC has neither.
 
     Example:
         >>> import torch
@@ -31,12 +34,13 @@ class Auto:
 
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in the structure picked."""
-        picked = self.pick(task.network)
+        picked = self.pick(task.network, task.prior)
         logger.info("Auto picked %s for %d uncertain weights", picked, task.network.size)
         return picked.fit(task)
 
-    def pick(self, network: Network) -> Full | KFAC | Diagonal:
-        """The structure for a network."""
+    def pick(self, network: Network, prior: Prior | None = None) -> Full | KFAC | Diagonal:
+        """The structure for a network and its prior."""
         if network.size <= AUTO_FULL:
             return Full(view="weights")
-        return KFAC() if network.index is None else Diagonal()
+        by_weight = network.index is not None or isinstance(prior, DiagonalPrior | GPrior)
+        return Diagonal() if by_weight else KFAC()

@@ -105,8 +105,11 @@ class LowRank:
                 break
             rank = min(2 * rank, most)
         kept = int(enough[0]) + 1 if len(enough) else factor.shape[1]
-        words = "LowRank kept %d eigenpairs, which leave out at most %.2g of the effective dimension"
-        logger.log(logging.INFO if len(enough) else logging.WARNING, words, kept, float(fractions[kept - 1]))
+        words = (
+            "LowRank kept %d eigenpairs, which leave out at most %.2g %% of the effective dimension, %.2g %% allowed"
+        )
+        level = logging.INFO if len(enough) else logging.WARNING
+        logger.log(level, words, kept, 100 * float(fractions[kept - 1]), 100 * tolerance)
         return factor[:, :kept]
 
     def _factor_of_rank(self, curvature: linalg.Operator, rank: int) -> Float[Tensor, "d r"]:
