@@ -112,7 +112,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="data folder")
     parser.add_argument("--only", choices=("lenet", "resnet20"), help="one network")
     parser.add_argument("--inputs", type=int, default=100, help="inputs to predict")
-    parser.add_argument("--images", type=int, default=160, help="CIFAR-10 training images")
+    parser.add_argument("--images", type=int, default=128, help="CIFAR-10 training images")
     parser.add_argument("--exact-images", type=int, default=300, help="MNIST training images, against Full")
     parser.add_argument("--rank", type=int, default=100, help="rank of the preconditioner")
     parser.add_argument("--rtol", type=float, default=1e-3, help="relative residual of the solves on ResNet-20")

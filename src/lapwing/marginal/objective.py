@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import final
 
 import torch
@@ -14,8 +14,8 @@ from lapwing.curvature.differentiable import LiveBatch, live
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network, unwrapped
 from lapwing.curvature.survey import find_layers
-from lapwing.data import Source, count, outputs_of, place
-from lapwing.errors import ConfigError, check_kind
+from lapwing.data import Data, Source, count, outputs_of, place
+from lapwing.errors import ConfigError, DataError, check_kind
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.marginal.batch import LogDeterminant, MiniBatch
 from lapwing.marginal.gram import EXACT
@@ -23,7 +23,7 @@ from lapwing.marginal.hyper import Hyperparameters
 from lapwing.marginal.terms import Epoch, Terms, epoch_of
 from lapwing.marginal.updates import ByEvidence, Updates
 from lapwing.posteriors.base import first
-from lapwing.priors import Isotropic, Prior
+from lapwing.priors import GPrior, Isotropic, Prior
 from lapwing.types import Inputs, Unpack
 
 
@@ -99,6 +99,12 @@ class MarginalLikelihood:
         check_kind("the model", model, (nn.Module,), "MarginalLikelihood(model, likelihood, data_size=n)")
         check_kind("the likelihood", likelihood, (Likelihood,), "Categorical() or Gaussian()")
         check_kind("prior=", prior, (Prior,), "Isotropic(1.0)")
+        if isinstance(prior, GPrior):
+            raise ConfigError(
+                "a prior that does not follow the curvature while weights are trained",
+                f"{prior}",
+                "Isotropic() or Layerwise()",
+            )
         check_kind("log_det=", log_det, (LogDeterminant, type(None)), "Gram()")
         check_kind("updates=", updates, (Updates,), "ByEvidence()")
         if data_size < 1 or warm_up < 0 or settle < 0:
@@ -114,7 +120,7 @@ class MarginalLikelihood:
         self.model, self.data_size, self.log_det, self.updates = model, data_size, log_det, updates
         self.warm_up, self.settle, self.generator, self._unpack = warm_up, settle, generator, unpack
         self.history: list[Epoch] = []
-        self._module, self._terms = unwrapped(model), list[Terms]()
+        self._module, self._terms, self._counted = unwrapped(model), list[Terms](), False
         self._survey: Survey | None = None
         network = Network.of(self._module)
         self._hyper = Hyperparameters(prior, likelihood, network.uncertain, network.like, noise=noise)
@@ -197,12 +203,14 @@ class MarginalLikelihood:
 
         Raises:
             ConfigError: If there was no loss since the last epoch, or the updates need data and there are none.
+            DataError: If there are not ``data_size`` examples in the data.
             NumericalError: If a hyper-parameter is not finite.
         """
         if not self._terms:
             raise ConfigError(
                 "at least one loss in an epoch", "none since the last", "marginal.loss(x, y) for each batch"
             )
+        self._count(data)
         warm = self.warming_up
         if self.epoch + 1 >= self.warm_up:
             self.updates.end_of_epoch(self.epoch + 1 - self.warm_up, self.model, data, self._hyper, self._unpack)
@@ -213,6 +221,19 @@ class MarginalLikelihood:
         self.history.append(record)
         self._terms.clear()
         return record
+
+    def _count(self, data: Source | None) -> None:
+        """Refuses data of another size than ``data_size``, at the first end of an epoch that is given any."""
+        if data is None or self._counted or isinstance(data, Iterator):
+            return
+        examples = sum(len(batch) for batch in Data(data, unpack=self._unpack))
+        if examples != self.data_size:
+            raise DataError(
+                f"data of data_size={self.data_size} examples, by which the likelihood is scaled",
+                f"{examples}",
+                f"MarginalLikelihood(..., data_size={examples}), or all training data in end_of_epoch",
+            )
+        self._counted = True
 
     def _ratio(self, batch: LiveBatch) -> Float[Tensor, ""] | None:
         """``log det Λ / det A``; ``None`` where nobody asks for it."""

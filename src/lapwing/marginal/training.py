@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
 import torch
@@ -17,9 +18,10 @@ from lapwing.errors import ConfigError, check_kind
 from lapwing.likelihoods import Likelihood
 from lapwing.marginal.batch import LogDeterminant
 from lapwing.marginal.gram import EXACT
+from lapwing.marginal.length import Length, warn_of
 from lapwing.marginal.objective import MarginalLikelihood
 from lapwing.marginal.terms import Epoch
-from lapwing.marginal.updates import Updates
+from lapwing.marginal.updates import ByEvidence, Updates
 from lapwing.priors import Prior
 from lapwing.types import Unpack
 
@@ -27,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 Optimiser: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """Makes an optimiser of some parameters."""
+
+UPDATES = 200
+"""Updates by evidence, about, where nobody says how many: in small data one costs more than a step."""
 
 
 @final
@@ -43,7 +48,7 @@ class MarginalTraining:
 
     prior: Prior
     likelihood: Likelihood
-    history: tuple[Epoch, ...]
+    history: tuple[Epoch, ...] = field(repr=False)
     interrupted: bool
 
 
@@ -55,10 +60,10 @@ def train_marginal(
     prior: Prior | None = None,
     log_det: LogDeterminant | None = EXACT,
     updates: Updates | None = None,
-    epochs: int = 200,
-    warm_up: int = 10,
+    epochs: int | None = None,
+    warm_up: int | None = None,
     settle: int | None = None,
-    lr: float = 1e-3,
+    lr: float = 1e-2,
     hyper_lr: float = 1e-2,
     optimiser: Optimiser | None = None,
     noise: bool = True,
@@ -77,12 +82,13 @@ def train_marginal(
         likelihood: p(y | f), with the noise to start from.
         prior: p(θ), with the precision to start from; ``Isotropic()`` if ``None``.
         log_det: How the log-determinant of the loss is computed; see ``MarginalLikelihood``.
-        updates: Who chooses the hyper-parameters; see ``MarginalLikelihood``.
-        epochs: Passes over the data, all three parts together. They must suffice to fit the data.
-        warm_up: Epochs of training on the likelihood alone, at a constant learning rate.
+        updates: Who chooses the hyper-parameters; see ``MarginalLikelihood``. ``None`` is ``ByEvidence``, about 200 times.
+        epochs: Passes over the data, all three parts together. They must suffice to fit the data; ``None`` takes as many
+            as make 2000 steps of the optimiser, and at least 50.
+        warm_up: Epochs of training on the likelihood alone, at a constant learning rate; ``None`` takes a twentieth.
         settle: Epochs after those without the log-determinant in the loss of the weights; ``None`` takes half of what
             is left.
-        lr: Learning rate of the weights.
+        lr: Learning rate of the weights; that of a deep network is smaller, say 1e-3.
         hyper_lr: Learning rate of the log precisions, for ``ByGradient``.
         optimiser: Makes the optimiser of the weights; ``None`` is Adam with ``lr``.
         noise: Whether to learn the noise of a Gaussian likelihood.
@@ -97,6 +103,11 @@ def train_marginal(
         ConfigError: If an option makes no sense.
         DataError: If the data are empty or not finite, or do not fit the likelihood.
         UnsupportedError: If the network is random in eval mode, or its outputs depend on other examples.
+        TooLargeError: If the rows of a batch, one for each output of each example, are too many for ``log_det``.
+
+    Warns:
+        ConvergenceWarning: If the fit was still improving where the log-determinant came in, or a precision ended at a
+            bound of its range.
 
     Cost:
         A step costs the log-determinant's rows beside its forward and backward pass; an epoch with ``ByEvidence`` a
@@ -106,26 +117,25 @@ def train_marginal(
         >>> import lapwing as lw
         >>> x = torch.linspace(-1, 1, 30)[:, None]
         >>> model = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
-        >>> result = train_marginal(model, (x, x.sin()), lw.Gaussian(), epochs=5, warm_up=2)
+        >>> result = train_marginal(model, (x, x.sin()), lw.Gaussian(), epochs=5)
         >>> posterior = lw.Laplace(result.likelihood, prior=result.prior).fit(model, (x, x.sin()))
     """
     check_kind("the model", model, (nn.Module,), "train_marginal(model, data, likelihood)")
-    if not 0 <= warm_up < epochs:
-        raise ConfigError(
-            "at least one epoch after the warm-up", f"epochs={epochs}, warm_up={warm_up}", "epochs=200, warm_up=10"
-        )
+    check_optimiser(optimiser)
     like = next(unwrapped(model).parameters(), torch.zeros(()))
     read = Data(data, like=like.detach(), unpack=unpack)
+    sizes = [len(batch) for batch in read]
+    length = Length.of(epochs, warm_up, settle, steps=len(sizes), heard=log_det is not None)
     with torch.inference_mode(False), torch.enable_grad():
         marginal = MarginalLikelihood(
             model,
             likelihood,
             prior,
-            data_size=sum(len(batch) for batch in read),
+            data_size=sum(sizes),
             log_det=log_det,
-            updates=updates,
-            warm_up=warm_up,
-            settle=(epochs - warm_up) // 2 if settle is None else settle,
+            updates=ByEvidence(every=max(1, length.epochs // UPDATES)) if updates is None else updates,
+            warm_up=length.warm_up,
+            settle=length.settle,
             noise=noise,
             unpack=unpack,
             generator=generator,
@@ -136,11 +146,27 @@ def train_marginal(
         modes = [(part, part.training) for part in model.modules()]
         try:
             model.train()
-            interrupted = _run(marginal, read, optimisers, epochs, progress)
+            interrupted = _run(marginal, read, optimisers, length.epochs, progress)
         finally:
             for part, training in modes:
                 part.training = training
+    if not interrupted:
+        warn_of(marginal.history, sum(sizes))
     return MarginalTraining(marginal.prior, marginal.likelihood, tuple(marginal.history), interrupted)
+
+
+def check_optimiser(optimiser: object) -> None:
+    """Refuses what does not make an optimiser: a name, or an optimiser that is made already.
+
+    Raises:
+        ConfigError: Naming what does.
+    """
+    if optimiser is not None and not callable(optimiser):
+        raise ConfigError(
+            "optimiser= to be a callable that takes parameters and returns an optimiser",
+            f"{type(optimiser).__name__} {optimiser!r:.40}",
+            "optimiser=lambda parameters: torch.optim.SGD(parameters, lr=1e-2)",
+        )
 
 
 def _run(
@@ -166,7 +192,10 @@ def _run(
                 if epoch >= marginal.warm_up:
                     for schedule in schedules:
                         schedule.step()
-                bar.set_postfix(total=f"{record.total:.4g}", alpha=f"{record.prior_precision[0]:.3g}")
+                shown = {"nll": record.nll} if math.isnan(record.total) else {"total": record.total}
+                bar.set_postfix(
+                    {name: f"{value:.4g}" for name, value in shown.items()}, alpha=f"{record.prior_precision[0]:.3g}"
+                )
     except KeyboardInterrupt:
         logger.warning("interrupted after %d of %d epochs: what was learned is kept", marginal.epoch, epochs)
         return True

@@ -33,8 +33,8 @@ from lapwing.solvers import Perturb, Root, Solver
 from lapwing.solvers.base import joined
 from lapwing.types import Inputs
 
-BUDGET = 2**28
-"""Bytes the Jacobian rows of one solve may take (256 MiB)."""
+BUDGET = 2**27
+"""Bytes the Jacobian rows of one solve may take (128 MiB)."""
 
 JOINT = 2**32
 """Bytes the Jacobian rows of a joint prediction and their solutions may take (4 GiB)."""
