@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import lapwing as lw
+from lapwing.errors import TooLargeError
 from lapwing.marginal import Gram
 from tests.marginal.setting import PRIORS, SIZE, case, dense, gradients, marginal_of
+from tests.posterior_cases import refused
 
 
 @pytest.mark.parametrize("prior", PRIORS)
@@ -41,6 +43,17 @@ def test_both_gram_matrices_agree() -> None:
     marginal, _, _ = marginal_of("categorical", lw.Isotropic(0.3), data_size=4 * SIZE)
     torch.testing.assert_close(marginal.loss(x, y), dense(marginal, x, y))
     del model, likelihood
+
+
+def test_rows_that_would_not_fit_in_memory_are_refused() -> None:
+    """3 · 6 rows of 31 weights, and their Gram matrix."""
+    needed = 8 * (18 * 31 + 18**2)
+    marginal, x, y = marginal_of("categorical", lw.Isotropic(), log_det=Gram(max_bytes=needed - 1))
+    with refused(
+        TooLargeError, expected=f"{needed - 1:,} bytes", got=f"18 rows of 31 weights, {needed:,}", hint="Bound"
+    ):
+        marginal.loss(x, y)
+    marginal_of("categorical", lw.Isotropic(), log_det=Gram(max_bytes=needed))[0].loss(x, y)
 
 
 def test_mini_batches_are_below_all_data_on_average() -> None:

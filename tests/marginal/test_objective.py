@@ -119,6 +119,11 @@ def test_data_that_do_not_fit() -> None:
         marginal.loss(x, y)
     with refused(ShapeError, expected="[5, 2]", got="[5, 3]", hint=""):
         marginal.loss(x[:5], normal(5, 3))
+    marginal.loss(x[:5], y[:5])
+    with refused(DataError, expected="data_size=5", got="6", hint="data_size=6"):
+        marginal.end_of_epoch((x, y))
+    with refused(ConfigError, expected="follow the curvature", got="GPrior", hint="Isotropic() or Layerwise()"):
+        MarginalLikelihood(mlp(), lw.Gaussian(), lw.GPrior(), data_size=6)
     with refused(ConfigError, expected="one loss", got="none", hint="marginal.loss"):
         MarginalLikelihood(mlp(), lw.Gaussian(), data_size=6).end_of_epoch()
 

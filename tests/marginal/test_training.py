@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.errors import ConfigError, DataError
+from lapwing.errors import ConfigError, ConvergenceWarning, DataError
 from lapwing.marginal import Bound, ByGradient, MarginalTraining, StochasticLanczos, train_marginal
+from lapwing.marginal.training import check_optimiser
 from tests.marginal.setting import case
 from tests.posterior_cases import refused
 
@@ -89,9 +90,44 @@ def test_an_interrupt_keeps_what_was_learned(caplog: pytest.LogCaptureFixture) -
     assert "interrupted after 3 of 6 epochs" in caplog.text
 
 
+def test_its_defaults_train_a_small_sine() -> None:
+    """The two-line use: one batch of 120 examples, noise 0.2."""
+    generator = torch.Generator().manual_seed(0)
+    x = 6 * torch.rand(120, 1, generator=generator) - 3
+    y = torch.sin(2 * x) + 0.2 * torch.randn(120, 1, generator=generator)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1))
+    result = train_marginal(model, (x, y), lw.Gaussian())
+    assert result.likelihood.precision**-0.5 == pytest.approx(0.2, rel=0.15)
+    assert (model(x) - torch.sin(2 * x)).square().mean().sqrt() < 0.1
+    assert len(repr(result)) < 200
+
+
+def test_a_fit_that_was_still_improving_gets_a_sentence() -> None:
+    x = torch.linspace(-3, 3, 60)[:, None]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1))
+    with pytest.warns(ConvergenceWarning, match=r"still falling.*try epochs=400") as caught:
+        train_marginal(model, (x, torch.sin(2 * x)), lw.Gaussian(), epochs=200)
+    assert len(caught) == 1
+
+
+def test_the_progress_bar_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    run(progress=True)
+    shown = capsys.readouterr().err
+    assert "nll=" in shown
+    assert "total=" in shown
+    assert "nan" not in shown
+
+
 def test_what_it_refuses() -> None:
     model, likelihood, x, y = case("gaussian")
     with refused(ConfigError, expected="after the warm-up", got="epochs=10, warm_up=10", hint="epochs=200"):
-        train_marginal(model, (x, y), likelihood, epochs=10)
+        train_marginal(model, (x, y), likelihood, epochs=10, warm_up=10)
+    with refused(ConfigError, expected="beyond warm_up and settle", got="settle=100", hint="log_det=None"):
+        train_marginal(model, (x, y), likelihood, epochs=20, settle=100)
+    for optimiser in ("adam", torch.optim.Adam(model.parameters())):
+        with refused(ConfigError, expected="callable that takes parameters", got="dam", hint="lambda parameters"):
+            check_optimiser(optimiser)
     with refused(DataError, expected="one example", got="", hint="DataLoader"):
         train_marginal(model, [], likelihood)

@@ -76,7 +76,7 @@ def _solved(posterior: WeightPosterior | MatrixFreePosterior, b: Float[Tensor, "
     """``Λ⁻¹ b``."""
     if isinstance(posterior, MatrixFreePosterior):
         solution = posterior.solve(b)
-        warn_unless(solution)
+        warn_unless(solution, posterior.solver.cure)
         return solution.value
     operator = posterior.precision.operator
     return operator.solve(b.to(operator.dtype)).to(b)

@@ -120,7 +120,8 @@ class MarginalLikelihood:
         self.model, self.data_size, self.log_det, self.updates = model, data_size, log_det, updates
         self.warm_up, self.settle, self.generator, self._unpack = warm_up, settle, generator, unpack
         self.history: list[Epoch] = []
-        self._module, self._terms, self._counted = unwrapped(model), list[Terms](), False
+        self._module, self._terms = unwrapped(model), list[Terms]()
+        self.counted = False  # whether the data are known to be data_size examples
         self._survey: Survey | None = None
         network = Network.of(self._module)
         self._hyper = Hyperparameters(prior, likelihood, network.uncertain, network.like, noise=noise)
@@ -224,7 +225,7 @@ class MarginalLikelihood:
 
     def _count(self, data: Source | None) -> None:
         """Refuses data of another size than ``data_size``, at the first end of an epoch that is given any."""
-        if data is None or self._counted or isinstance(data, Iterator):
+        if data is None or self.counted or isinstance(data, Iterator):
             return
         examples = sum(len(batch) for batch in Data(data, unpack=self._unpack))
         if examples != self.data_size:
@@ -233,7 +234,7 @@ class MarginalLikelihood:
                 f"{examples}",
                 f"MarginalLikelihood(..., data_size={examples}), or all training data in end_of_epoch",
             )
-        self._counted = True
+        self.counted = True
 
     def _ratio(self, batch: LiveBatch) -> Float[Tensor, ""] | None:
         """``log det Λ / det A``; ``None`` where nobody asks for it."""

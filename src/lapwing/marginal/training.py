@@ -82,9 +82,10 @@ def train_marginal(
         likelihood: p(y | f), with the noise to start from.
         prior: p(θ), with the precision to start from; ``Isotropic()`` if ``None``.
         log_det: How the log-determinant of the loss is computed; see ``MarginalLikelihood``.
-        updates: Who chooses the hyper-parameters; see ``MarginalLikelihood``. ``None`` is ``ByEvidence``, about 200 times.
-        epochs: Passes over the data, all three parts together. They must suffice to fit the data; ``None`` takes as many
-            as make 2000 steps of the optimiser, and at least 50.
+        updates: Who chooses the hyper-parameters; see ``MarginalLikelihood``. ``None`` is ``ByEvidence``, after every
+            epoch, or at about 200 epochs of many.
+        epochs: Passes over the data, all three parts together. They must suffice to fit the data; ``None`` takes as
+            many as make 2000 steps of the optimiser, and at least 50.
         warm_up: Epochs of training on the likelihood alone, at a constant learning rate; ``None`` takes a twentieth.
         settle: Epochs after those without the log-determinant in the loss of the weights; ``None`` takes half of what
             is left.
@@ -93,7 +94,7 @@ def train_marginal(
         optimiser: Makes the optimiser of the weights; ``None`` is Adam with ``lr``.
         noise: Whether to learn the noise of a Gaussian likelihood.
         unpack: Splits one element of the data into inputs and targets.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar, with the likelihood's part until the log-determinant is in the loss.
         generator: Source of randomness of the log-determinant.
 
     Returns:
@@ -140,6 +141,7 @@ def train_marginal(
             unpack=unpack,
             generator=generator,
         )
+        marginal.counted = True
         weights = [value for value in model.parameters() if value.requires_grad]
         first = torch.optim.Adam(weights, lr) if optimiser is None else optimiser(weights)
         optimisers = (first, torch.optim.Adam(marginal.hyperparameters(), hyper_lr))
