@@ -53,6 +53,13 @@ def test_traces_of_all_mini_batches_have_the_right_mean() -> None:
         assert float(mean) == pytest.approx(float(expected), rel=1e-5)
 
 
+def test_both_gram_matrices_give_the_same_traces() -> None:
+    """Ten rows of three weights, and of thirteen of which ten are zero."""
+    few = ROWS[..., :3]
+    wide = torch.cat([few, torch.zeros(5, 2, 10, dtype=torch.float64)], -1)
+    torch.testing.assert_close(exact_traces(few, 9), exact_traces(wide, 9))
+
+
 def test_the_plainly_scaled_trace_is_the_biased_one() -> None:
     """What the source does, and what the weights of pairs are for."""
     parts = [(5 / 3) ** 2 * truth(ROWS[list(chosen)])[1] for chosen in combinations(range(5), 3)]

@@ -40,7 +40,8 @@ class Bound(LogDeterminant):
         ConfigError: If ``rank`` is not positive or ``samples`` less than 2.
 
     Cost:
-        Explicit rows, ``B c d`` numbers, or ``B samples d``; their Gram matrix. No factorisation.
+        Explicit rows, ``B c d`` numbers, or ``B samples d``; the smaller of their Gram matrices. No
+        factorisation.
 
     Example:
         >>> import lapwing as lw
@@ -82,8 +83,9 @@ def exact_traces(rows: Float[Tensor, "n k d"], total: int) -> tuple[Float[Tensor
         DataError: If there is one example of several: a pair is needed.
     """
     flat = rows.flatten(0, 1)
-    pairs = (flat @ flat.mT).square().unflatten(0, rows.shape[:2]).unflatten(2, rows.shape[:2]).sum((1, 3))
-    return total / len(rows) * flat.square().sum(), _both(pairs, total)
+    gram = flat @ flat.mT if len(flat) <= flat.shape[1] else flat.mT @ flat
+    own = (rows @ rows.mT).square().sum()
+    return total / len(rows) * flat.square().sum(), _both(own, gram.square().sum(), len(rows), total)
 
 
 def sampled_traces(rows: Float[Tensor, "n s d"], total: int) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
@@ -98,18 +100,17 @@ def sampled_traces(rows: Float[Tensor, "n s d"], total: int) -> tuple[Float[Tens
     other = 1 - torch.eye(samples, dtype=rows.dtype, device=rows.device)
     within = torch.einsum("isit,st->i", squares, other) / (samples * (samples - 1))
     between = squares.mean((1, 3))
-    pairs = between - torch.diag(between.diagonal()) + torch.diag(within)
-    return total / n * flat.square().sum() / samples, _both(pairs, total)
+    own = within.sum()
+    pairs = between.sum() - between.diagonal().sum() + own
+    return total / n * flat.square().sum() / samples, _both(own, pairs, n, total)
 
 
-def _both(pairs: Float[Tensor, "n n"], total: int) -> Float[Tensor, ""]:
-    """The sum over pairs of ``total`` examples, from those of n."""
-    n = len(pairs)
-    own = pairs.diagonal().sum()
+def _both(own: Float[Tensor, ""], pairs: Float[Tensor, ""], n: int, total: int) -> Float[Tensor, ""]:
+    """The sum over pairs of ``total`` examples, from those of n: all, and ``own`` of one with itself."""
     if total == 1:
         return own
     if n == 1:
         raise DataError(
             "batches of at least two examples: tr G² is a sum over pairs", "a batch of one", "a larger batch_size"
         )
-    return total / n * own + total * (total - 1) / (n * (n - 1)) * (pairs.sum() - own)
+    return total / n * own + total * (total - 1) / (n * (n - 1)) * (pairs - own)

@@ -90,7 +90,7 @@ def warn_of(history: Sequence[Epoch], examples: int) -> None:
 
 
 def _unsettled(history: Sequence[Epoch], examples: int) -> list[str]:
-    """The likelihood while the network settles, where the learning rate is still high: at the end it has fallen to zero, and nothing moves any more."""
+    """The likelihood while the network settles, where the learning rate is still high: it falls to zero."""
     settling = [record.nll for record in history if not record.warm_up and math.isnan(record.half_log_det)]
     quarter = len(settling) // 4
     if quarter < LOOKED_AT:
@@ -100,8 +100,8 @@ def _unsettled(history: Sequence[Epoch], examples: int) -> list[str]:
     if fall <= max(FALL * examples, CLEAR * stdev(last)):
         return []
     return [
-        f"the negative log likelihood was still falling, by {fall / examples:.2g} nats an example over {quarter} epochs, "
-        "when the log-determinant came in, which holds what is not fitted by then for noise: "
+        f"the negative log likelihood was still falling, by {fall / examples:.2g} nats an example over {quarter} "
+        "epochs, when the log-determinant came in, which holds what is not fitted by then for noise: "
         f"try epochs={2 * len(history)}, or another lr"
     ]
 
