@@ -76,11 +76,11 @@ class BlockDiagonal(Structured):
         """The sum over the blocks."""
         return torch.stack([block.logdet() for block in self.blocks]).sum()
 
-    def diagonal(self) -> Float[Tensor, "d"]:
+    def diagonal(self) -> Float[Tensor, " d"]:
         """The diagonals of the blocks, each at its coordinates."""
         return self._join(block.diagonal() for block in self.blocks)
 
-    def eigenvalues(self) -> Float[Tensor, "d"]:
+    def eigenvalues(self) -> Float[Tensor, " d"]:
         """Those of the blocks, one block after the other."""
         return torch.cat([block.eigenvalues() for block in self.blocks])
 

@@ -82,11 +82,11 @@ class Dense(Structured):
         lower = None if self.basis.known else self._cholesky
         return positive(self._spectrum).log().sum() if lower is None else 2 * lower.diagonal().log().sum()
 
-    def diagonal(self) -> Float[Tensor, "d"]:
+    def diagonal(self) -> Float[Tensor, " d"]:
         """``scale * diag M + shift``."""
         return self.scale * self.matrix.diagonal() + self.shift
 
-    def eigenvalues(self) -> Float[Tensor, "d"]:
+    def eigenvalues(self) -> Float[Tensor, " d"]:
         """All ``d``, ascending, float64; one ``eigh`` (``9 d³``) for this operator and all its copies."""
         return self._spectrum
 
@@ -100,7 +100,7 @@ class Dense(Structured):
         return self.matrix
 
     @property
-    def _spectrum(self) -> Float[Tensor, "d"]:
+    def _spectrum(self) -> Float[Tensor, " d"]:
         return self.scale * self.basis.values + self.shift
 
     @cached_property
@@ -110,7 +110,7 @@ class Dense(Structured):
         lower, failed = torch.linalg.cholesky_ex(matrix)
         return None if bool(failed) else lower
 
-    def _columns(self, weights: Float[Tensor, "d"]) -> Operator:
+    def _columns(self, weights: Float[Tensor, " d"]) -> Operator:
         """The operator ``Q diag(weights)``."""
         vectors = self.basis.vectors
         return self._in_float64(

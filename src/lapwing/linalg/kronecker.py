@@ -109,13 +109,13 @@ class Kronecker(Structured):
         """``Σ log spectrum``."""
         return positive(self.spectrum).log().sum()
 
-    def diagonal(self) -> Float[Tensor, "d"]:
+    def diagonal(self) -> Float[Tensor, " d"]:
         """``scale * diag L ⊗ diag R + shift``."""
         left, right = (m if m.ndim == 1 else m.diagonal(dim1=-2, dim2=-1) for m in (self.left, self.right))
         product = self.scale * left[..., :, None] * right[..., None, :] + self.shift
         return product.expand(self.array_shape).reshape(-1)
 
-    def eigenvalues(self) -> Float[Tensor, "d"]:
+    def eigenvalues(self) -> Float[Tensor, " d"]:
         """The spectrum, flat; one ``eigh`` a factor for this operator and all its copies."""
         return self.spectrum.reshape(-1)
 

@@ -75,12 +75,12 @@ class LowRank(Structured):
         _, m = self._spectral
         return self._base_entries.log().sum() + m.log1p().sum()
 
-    def diagonal(self) -> Float[Tensor, "d"]:
+    def diagonal(self) -> Float[Tensor, " d"]:
         """The squared lengths of the rows of ``U``, plus ``D``."""
         lengths = self.factor.square().sum(1)
         return lengths if self.base is None else lengths + self.base.values
 
-    def eigenvalues(self) -> Float[Tensor, "d"]:
+    def eigenvalues(self) -> Float[Tensor, " d"]:
         """All ``d``, float64; costs ``d r²`` where ``D`` is constant, else ``d³`` through ``dense()``."""
         constant = 0.0 if self.base is None else self.base.constant
         if constant is None:
@@ -93,7 +93,7 @@ class LowRank(Structured):
         return self.factor
 
     @property
-    def _base_entries(self) -> Float[Tensor, "d"]:
+    def _base_entries(self) -> Float[Tensor, " d"]:
         if self.base is None:
             raise NumericalError(
                 "a positive definite matrix",
@@ -103,18 +103,18 @@ class LowRank(Structured):
         return positive(self.base.values).double()
 
     @cached_property
-    def _spectral(self) -> tuple[Float[Tensor, "d r"], Float[Tensor, "r"]]:
+    def _spectral(self) -> tuple[Float[Tensor, "d r"], Float[Tensor, " r"]]:
         """``P`` and ``m``, float64."""
         whitened = self._base_entries.rsqrt()[:, None] * finite(self.factor).double()
         gram = Eigenbasis(whitened.mT @ whitened)
         return whitened @ gram.vectors, gram.values
 
-    def _identity_plus(self, inner: Float[Tensor, "r"], block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+    def _identity_plus(self, inner: Float[Tensor, " r"], block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         """``(I + P diag(inner) Pᵀ)`` times a block."""
         directions, _ = self._spectral
         return block + directions @ (inner[:, None] * (directions.mT @ block))
 
-    def _split_root(self, outer: Float[Tensor, "d"], inner: Float[Tensor, "r"]) -> FunctionOperator:
+    def _split_root(self, outer: Float[Tensor, " d"], inner: Float[Tensor, " r"]) -> FunctionOperator:
         """The operator ``diag(outer) (I + P diag(inner) Pᵀ)``."""
         return self._in_float64(
             lambda noise: outer[:, None] * self._identity_plus(inner, noise),

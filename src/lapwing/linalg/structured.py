@@ -57,11 +57,11 @@ class Structured(Operator):
         """The natural logarithm of the determinant, float64."""
 
     @abc.abstractmethod
-    def diagonal(self) -> Float[Tensor, "d"]:
+    def diagonal(self) -> Float[Tensor, " d"]:
         """The diagonal entries."""
 
     @abc.abstractmethod
-    def eigenvalues(self) -> Float[Tensor, "d"]:
+    def eigenvalues(self) -> Float[Tensor, " d"]:
         """All ``d`` eigenvalues with their multiplicity, float64, in no promised order."""
 
     def trace(self) -> Float[Tensor, ""]:
@@ -168,11 +168,11 @@ class Diagonal(Structured):
         """``Σ log values``."""
         return positive(self.values).double().log().sum()
 
-    def diagonal(self) -> Float[Tensor, "d"]:
+    def diagonal(self) -> Float[Tensor, " d"]:
         """The entries themselves."""
         return self.values
 
-    def eigenvalues(self) -> Float[Tensor, "d"]:
+    def eigenvalues(self) -> Float[Tensor, " d"]:
         """The entries themselves, float64."""
         return self.values.double()
 

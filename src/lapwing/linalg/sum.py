@@ -75,11 +75,11 @@ class Sum(Structured):
         """The log determinant of the reduced sum."""
         return self._reduced.logdet()
 
-    def diagonal(self) -> Float[Tensor, "d"]:
+    def diagonal(self) -> Float[Tensor, " d"]:
         """The diagonals of the terms, added."""
         return torch.stack([term.diagonal() for term in self._structured]).sum(0)
 
-    def eigenvalues(self) -> Float[Tensor, "d"]:
+    def eigenvalues(self) -> Float[Tensor, " d"]:
         """The eigenvalues of the reduced sum."""
         return self._reduced.eigenvalues()
 
