@@ -75,10 +75,6 @@ class Differentiated(Executor):
     likelihood: Likelihood
     form = "plain"
 
-    def size(self, examples: int) -> int:
-        """Batches stay whole."""
-        return examples
-
     def prepare(self, batch: Batch) -> Prepared:
         """Nothing can be prepared."""
 

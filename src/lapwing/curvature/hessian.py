@@ -228,10 +228,6 @@ class Pearlmutter(Executor):
     likelihood: Likelihood
     form = "plain"
 
-    def size(self, examples: int) -> int:
-        """Batches stay whole."""
-        return examples
-
     def prepare(self, batch: Batch) -> Prepared:
         """Nothing can be prepared."""
 

@@ -60,9 +60,9 @@ class Executor(abc.ABC):
 
     form: Form
 
-    @abc.abstractmethod
     def size(self, examples: int) -> int:
-        """Examples to a chunk of a batch of ``examples``."""
+        """Examples to a chunk of a batch of ``examples``: batches stay whole unless a form says otherwise."""
+        return examples
 
     @abc.abstractmethod
     def prepare(self, batch: Batch) -> Prepared:

@@ -35,15 +35,7 @@ class WeightPosterior(ExactPosterior, SampledWeights):
     held: Held
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
-        """Draws of the uncertain weights, one flat vector a row.
-
-        Args:
-            samples: Draws s.
-            generator: Source of randomness.
-
-        Returns:
-            ``θ* + W ε`` with ``W Wᵀ = Λ⁻¹`` and standard normal ε.
-        """
+        """See ``SampledWeights.sample``; W is the operator's own inverse root."""
         weights, operator = self.network.weights, self.precision.operator
         noise = probes.gaussian((self.network.size, samples), like=weights, generator=generator)
         return weights + (operator.inverse_root() @ noise.to(operator.dtype)).mT.to(weights)
