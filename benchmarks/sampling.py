@@ -22,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import lapwing as lw
+from benchmarks.data import mnist
 from benchmarks.measure import Row, write_json
 from lapwing import probes
 from lapwing.diagnosis import Diagnosis, diagnose_samples
@@ -30,7 +31,7 @@ from lapwing.linalg.eigenpairs import top_eigenpairs
 from lapwing.posteriors import MatrixFreePosterior
 from lapwing.problem import Problem
 from lapwing.results import Solution
-from studies.training import accuracy, digit_cnn, digits, mnist, train
+from studies.training import accuracy, digit_cnn, digits, train
 
 ALPHA = 0.1
 TOLERANCES = (1e-3, 1e-4, 1e-5, 1e-6)

@@ -9,7 +9,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from benchmarks.data import Split
-from benchmarks.data import mnist as mnist  # benchmarks.sampling takes it from here
 
 WEIGHTS = 15_000
 CHANNELS = (8, 16)
