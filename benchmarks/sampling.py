@@ -144,7 +144,7 @@ def perturbed(
     problem, count = counted(posterior)
     with torch.no_grad():
         start = time.perf_counter()
-        b = problem.perturbation(samples, generator=torch.Generator().manual_seed(0))
+        b = problem.perturbation(samples, generator=torch.Generator().manual_seed(0)).right_hand_side(problem)
         solution = posterior.solver.solve(problem, b)
         seconds = time.perf_counter() - start
         values, vectors = stiff

@@ -24,7 +24,7 @@ def test_the_precision_is_the_scaled_curvature_plus_the_prior() -> None:
 
 def test_perturbations_have_the_precision_as_their_covariance(generator: torch.Generator) -> None:
     problem, dense = model()
-    draws = problem.perturbation(200_000, generator=generator)
+    draws = problem.perturbation(200_000, generator=generator).right_hand_side(problem)
     found = draws @ draws.mT / draws.shape[1]
     error = ((dense.diagonal()[:, None] * dense.diagonal() + dense.square()) / draws.shape[1]).sqrt()
     assert ((found - dense).abs() <= 5 * error).all()

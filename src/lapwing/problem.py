@@ -80,6 +80,31 @@ class RowBlocks:
 
 @final
 @dataclass(frozen=True, eq=False)
+class Perturbation:
+    """Noise that turns a solve into a draw from N(0, Λ⁻¹), in units that do not know the prior's precision.
+
+    Drawn once, it serves a problem with any prior and noise: what moves with them is only how it is scaled
+    (Antorán 2024, section 6.2.3).
+
+    Args:
+        data: ``R ε₁`` with standard normal ε₁, one draw a column.
+        prior: Standard normal ε₂.
+    """
+
+    data: Float[Tensor, "d s"]
+    prior: Float[Tensor, "d s"]
+
+    def right_hand_side(self, problem: Problem) -> Float[Tensor, "d s"]:
+        """``√s R ε₁ + A^½ ε₂``: draws from N(0, Λ)."""
+        return problem.scale**0.5 * self.data + problem.prior.root() @ self.prior
+
+    def start(self, problem: Problem) -> Float[Tensor, "d s"]:
+        """``A^-½ ε₂``: the draws before any data, where iterations that see little of the data should start."""
+        return problem.prior.inverse_root() @ self.prior
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class Problem:
     """A posterior precision ``Λ = s G + A`` with ``G = R Rᵀ``, known by products with G, R and A.
 
@@ -183,18 +208,18 @@ class Problem:
 
         return FunctionOperator(product, product, self.prior.shape, self.prior.values)
 
-    def perturbation(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "d s"]:
-        """Draws from N(0, Λ): ``√s R ε₁ + A^½ ε₂`` with standard normal ε, one a column.
+    def perturbation(self, samples: int, *, generator: torch.Generator | None = None) -> Perturbation:
+        """Noise drawn once, for right-hand sides of covariance Λ whatever the prior and the noise.
 
         Args:
-            samples: Draws.
+            samples: Draws, one a column.
             generator: Source of randomness.
 
         Cost:
-            One product with R; memory ``(d + r)`` numbers a draw.
+            One product with R; memory ``(d + r)`` numbers a draw, of which ``2 d`` are kept.
         """
         self.check_unchanged()
         like = self.prior.values
         data = probes.gaussian((self.root.shape[1], samples), like=like, generator=generator)
         prior = probes.gaussian((self.size, samples), like=like, generator=generator)
-        return self.scale**0.5 * (self.root @ data) + self.prior.root() @ prior
+        return Perturbation(self.root @ data, prior)

@@ -59,7 +59,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     posterior = matrix_free(model, data)
     problem = posterior.problem
     with torch.no_grad():
-        noise = problem.perturbation(draws, generator=generator())
+        noise = problem.perturbation(draws, generator=generator()).right_hand_side(problem)
     reference = exactly(model, data, noise)
     head = {"study": "preconditioners", "data": setting.name, "weights": weights(model), "images": len(data[1])}
     head |= {"alpha": ALPHA, "draws": draws, "rtol": RTOL, "reference_residual": float(reference.residual.max())}

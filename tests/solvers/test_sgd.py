@@ -68,7 +68,8 @@ def test_mini_batches_come_close_and_say_how_close(examples: int, batch: int) ->
 
 def test_draws_have_the_inverse_precision_as_their_covariance(generator: torch.Generator) -> None:
     problem = linear_model()
-    solution = SGD(batch=20, epochs=100, rtol=0.03).solve(problem, problem.perturbation(4000, generator=generator))
+    b = problem.perturbation(4000, generator=generator).right_hand_side(problem)
+    solution = SGD(batch=20, epochs=100, rtol=0.03).solve(problem, b)
     found = solution.value @ solution.value.mT / 4000
     truth = torch.linalg.inv(problem.precision.dense())
     error = ((truth.diagonal()[:, None] * truth.diagonal() + truth.square()) / 4000).sqrt()
@@ -166,7 +167,7 @@ def test_agrees_with_conjugate_gradients_on_a_network() -> None:
     examples = sum(len(batch) for batch in case.data)
     training = Training(case.network, case.survey, case.data, case.case.likelihood, examples)
     problem = Problem.of(training, Diagonal(torch.ones(case.network.size, dtype=torch.float64)))
-    b = problem.perturbation(4, generator=torch.Generator().manual_seed(0))
+    b = problem.perturbation(4, generator=torch.Generator().manual_seed(0)).right_hand_side(problem)
     solution = SGD(epochs=3000, rtol=1e-6).solve(problem, b)
     assert solution.converged
     torch.testing.assert_close(solution.value, CG(rtol=1e-10).solve(problem, b).value, rtol=1e-4, atol=1e-5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar, final
 
 import torch
@@ -14,13 +14,14 @@ from torch import Tensor
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Totals
-from lapwing.data import check_inputs, count, place
+from lapwing.data import Data, check_inputs, count, place
 from lapwing.errors import DataError, UnsupportedError
 from lapwing.evidence import Complexity, Evidence
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Predictive, predictive
 from lapwing.predictive.links import SAMPLES
 from lapwing.priors import Prior
+from lapwing.problem import Training
 from lapwing.results import Estimate
 from lapwing.types import Inputs
 
@@ -59,6 +60,7 @@ class Posterior(abc.ABC):
         totals: Sums over the training data at the trained weights.
         fitted: The likelihood with which the curvature was computed.
         trace: Steps of tuning, oldest first.
+        data: The training data, for what must read them again; ``None`` for a posterior from a file.
     """
 
     network: Network
@@ -68,6 +70,7 @@ class Posterior(abc.ABC):
     totals: Totals
     fitted: Likelihood
     trace: tuple[Step, ...]
+    data: Data | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
         size, name = self.network.size, type(self).__name__
@@ -180,6 +183,21 @@ class Posterior(abc.ABC):
         """
         check_noise(likelihood, self.fitted)
         return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
+
+    @property
+    def training(self) -> Training:
+        """The network and the data it was trained on, the likelihood as it was fitted.
+
+        Raises:
+            UnsupportedError: If the posterior came from a file, without its data.
+        """
+        if self.data is None:
+            raise UnsupportedError(
+                "a posterior that has its training data",
+                "one from a file, which holds none",
+                "asking before it is saved, or passing data= where that is possible",
+            )
+        return Training(self.network, self.survey, self.data, self.fitted, self.totals.examples)
 
     @property
     def noise_scale(self) -> float:

@@ -17,7 +17,7 @@ from lapwing.curvature.dense import jacobian_rows
 from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.layers import Pass
 from lapwing.curvature.sums import raw
-from lapwing.data import Data, chunks, count
+from lapwing.data import chunks, count
 from lapwing.errors import ConfigError, ConvergenceWarning, TooLargeError
 from lapwing.evidence import Spectrum
 from lapwing.likelihoods import Likelihood
@@ -27,7 +27,7 @@ from lapwing.posteriors.base import Posterior, Step
 from lapwing.posteriors.sampled import SampledWeights
 from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
-from lapwing.problem import Problem, Training
+from lapwing.problem import Problem
 from lapwing.results import Estimate, Solution
 from lapwing.solvers import Perturb, Root, Solver
 from lapwing.solvers.base import joined
@@ -62,20 +62,18 @@ class MatrixFreePosterior(SampledWeights):
     """N(θ*, Λ⁻¹) with Λ = s G + A never written down: every answer is a solve, every solve a few products.
 
     Args:
-        data: The training data: read once where what products keep of them fits in memory, else once a product.
         solver: What solves with Λ.
         sqrt: What draws from N(0, Λ⁻¹).
     """
 
-    data: Data
     solver: Solver
     sqrt: Root
 
     @cached_property
     def problem(self) -> Problem:
         """The Gaussian linear model behind the posterior."""
-        training = Training(self.network, self.survey, self.data, self.fitted, self.totals.examples)
-        return Problem.of(training, self.prior.operator(self.network.uncertain, self.network.like), self.noise_scale)
+        prior = self.prior.operator(self.network.uncertain, self.network.like)
+        return Problem.of(self.training, prior, self.noise_scale)
 
     def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> MatrixFreePosterior:
         """See ``Posterior.with_choices``; what products keep of the data is shared."""

@@ -59,7 +59,8 @@ class Perturb(Root):
         self, problem: Problem, solver: Solver, samples: int, *, generator: torch.Generator | None = None
     ) -> Solution:
         """See ``Root.draw``."""
-        return solver.solve(problem, problem.perturbation(samples, generator=generator))
+        noise = problem.perturbation(samples, generator=generator)
+        return solver.solve(problem, noise.right_hand_side(problem))
 
 
 @final

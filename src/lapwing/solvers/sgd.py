@@ -46,7 +46,7 @@ class SGD(Solver):
 
         g = A x - b + m s Σ_{i∈S} J_iᵀ B_i J_i x                                    (Antorán 2024, equation 6.14)
 
-    for one of m mini-batches S. With b from ``Problem.perturbation`` this is the sample-then-optimise objective in its
+    for one of m mini-batches S. With b from a ``Perturbation`` this is the sample-then-optimise objective in its
     low-variance form: the noise enters through b alone, which no mini-batch perturbs. It descends in coordinates in
     which the prior is standard normal, so that a g-prior is a Jacobi preconditioner; Nesterov's momentum, a constant
     step, geometric averages of the iterates. The step is ``1 / L`` with L a bound on the largest eigenvalue of any

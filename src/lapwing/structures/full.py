@@ -105,6 +105,7 @@ class Full:
             inputs,
             cotangents,
             grams,
+            data=task.data,
         )
 
     def _record(self, task: Task) -> tuple[Inputs, Tensor, Totals]:

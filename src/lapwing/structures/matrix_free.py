@@ -51,4 +51,4 @@ class MatrixFree:
         """The posterior of a task in this structure."""
         check_products(task)
         setting = (task.network, task.survey, task.likelihood, task.prior, task.totals(), task.likelihood, ())
-        return MatrixFreePosterior(*setting, task.data, self.solver, self.sqrt)
+        return MatrixFreePosterior(*setting, self.solver, self.sqrt, data=task.data)

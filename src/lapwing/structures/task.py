@@ -48,7 +48,7 @@ class Task:
     def posterior(self, totals: Totals, held: Held) -> WeightPosterior:
         """The posterior over the weights with this curvature."""
         setting = (self.network, self.survey, self.likelihood, self.prior)
-        return WeightPosterior(*setting, totals, self.likelihood, (), held)
+        return WeightPosterior(*setting, totals, self.likelihood, (), held, data=self.data)
 
 
 def check_products(task: Task) -> None:
