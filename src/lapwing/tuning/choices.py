@@ -1,0 +1,78 @@
+"""What ways of choosing share: the evidence they climb, the trace they leave, the posterior they return."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, TypeAlias, TypeVar, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.errors import ConfigError, UnsupportedError, check_option
+from lapwing.evidence import Evidence
+from lapwing.likelihoods import Gaussian
+from lapwing.posteriors import Posterior, Step, WeightPosterior
+from lapwing.posteriors.base import first
+from lapwing.posteriors.exact import with_evidence
+
+P = TypeVar("P", bound=Posterior)
+
+At: TypeAlias = Literal["weights", "mode"]
+"""Where the evidence is taken: at the trained weights, or at the mode of the linear model around them."""
+
+
+def evidence_at(posterior: Posterior, at: At) -> Evidence:
+    """The evidence at the trained weights, or at the mode of the linear model around them.
+
+    Raises:
+        UnsupportedError: If the mode is not known in closed form.
+    """
+    check_option("at", at, get_args(At))
+    exact = with_evidence(posterior)
+    if at == "weights":
+        return exact.evidence
+    shift = posterior.shift if isinstance(posterior, WeightPosterior) else None
+    if shift is None:
+        raise UnsupportedError(
+            "a Gaussian likelihood and a posterior over the weights for at='mode'",
+            f"{type(posterior.likelihood).__name__} and {type(posterior).__name__}",
+            "at='weights'",
+        )
+    return replace(exact.evidence, shift=shift)
+
+
+def step(posterior: Posterior, evidence: Evidence, precisions: Tensor, scale: Tensor) -> Step:
+    """One step of a trace, evaluated from the evidence."""
+    with torch.no_grad():
+        log_marginal = float(evidence.log_marginal(precisions, scale))
+    gamma = float(evidence.effective_dimensions(precisions, scale).sum())
+    return step_of(posterior, log_marginal, precisions, scale, gamma)
+
+
+def step_of(posterior: Posterior, log_marginal: float, precisions: Tensor, scale: Tensor, gamma: float) -> Step:
+    """One step of a trace, its numbers at hand."""
+    noise = None
+    if isinstance(posterior.fitted, Gaussian):
+        noise = first(posterior.fitted.precision) * float(scale)
+    return Step(log_marginal, tuple(precisions.tolist()), noise, gamma)
+
+
+def chosen(posterior: P, precisions: Float[Tensor, " g"], scale: Tensor, steps: tuple[Step, ...]) -> P:
+    """The posterior with these values.
+
+    Raises:
+        ConfigError: If they are not positive and finite: the evidence has no maximum.
+    """
+    values = torch.cat([precisions.detach(), scale.detach().view(1)]).cpu()
+    if not bool((torch.isfinite(values) & (values > 0)).all()):
+        raise ConfigError(
+            "hyper-parameters that are positive and finite", f"{values.tolist()}", "Validation(data), or another prior"
+        )
+    prior = posterior.prior.with_precisions(values[:-1])
+    likelihood = posterior.likelihood
+    if isinstance(posterior.fitted, Gaussian):
+        fitted, factor = posterior.fitted.precision, float(values[-1])
+        scaled = tuple(p * factor for p in fitted) if isinstance(fitted, tuple) else fitted * factor
+        likelihood = posterior.fitted.with_precision(scaled)
+    return posterior.with_choices(prior, likelihood, steps)
