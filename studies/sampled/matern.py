@@ -1,0 +1,103 @@
+"""The toy of Antorán (2024), chapters 5 and 6: a draw from a Matérn process left and right of a gap, and a network."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lapwing import probes
+
+LEFT, GAP, RIGHT = (-2.0, -1.0), (-1.0, 0.5), (0.5, 2.5)
+LENGTH, NOISE = 0.5, 0.15
+WIDTH = 50
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A draw of the data, inputs and targets standardised by the training data.
+
+    Args:
+        train: To train on.
+        sides: To score on beside the training data.
+        gap: To score on between them.
+        noise: Standard deviation of the noise, in units of the standardised targets.
+    """
+
+    train: Pair
+    sides: Pair
+    gap: Pair
+    noise: float
+
+    @property
+    def precision(self) -> float:
+        """Of the noise."""
+        return self.noise**-2
+
+    @classmethod
+    def draw(cls, seed: int, points: int = 200) -> Toy:
+        """The draw of a seed.
+
+        Args:
+            seed: Of everything.
+            points: Points on each side to train on; half as many there, and as many in the gap, to score on.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        few = points // 2
+        parts = ((points, LEFT), (points, RIGHT), (few, LEFT), (few, RIGHT), (points, GAP))
+        x = torch.cat(
+            [low + (high - low) * torch.rand(n, generator=generator, dtype=torch.float64) for n, (low, high) in parts]
+        )
+        y = process(x, generator) + NOISE * probes.gaussian(x.shape, like=x, generator=generator)
+        train = slice(0, 2 * points)
+        x, scaled = (x - x[train].mean()) / x[train].std(), (y - y[train].mean()) / y[train].std()
+        sizes = (2 * points, 2 * few, points)
+        pairs = zip(x[:, None].split(sizes), scaled[:, None].split(sizes), strict=True)
+        return cls(*pairs, noise=NOISE / float(y[train].std()))
+
+
+def process(x: Float[Tensor, " n"], generator: torch.Generator) -> Float[Tensor, " n"]:
+    """A draw from the Gaussian process with covariance ``(1 + √3 r/ℓ) exp(-√3 r/ℓ)`` (Matérn, smoothness 3/2)."""
+    distance = math.sqrt(3) * (x[:, None] - x).abs() / LENGTH
+    covariance = (1 + distance) * torch.exp(-distance)
+    root = torch.linalg.cholesky(covariance + 1e-9 * torch.eye(len(x), dtype=x.dtype))
+    return root @ probes.gaussian(x.shape, like=x, generator=generator)
+
+
+def network(seed: int, width: int = WIDTH) -> nn.Sequential:
+    """Two hidden layers of ReLU, each normalised without weights, and a head without a bias, in float64.
+
+    Example:
+        >>> sum(p.numel() for p in network(0).parameters())
+        2700
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers: list[nn.Module] = []
+        for inputs in (1, width):
+            layers += [nn.Linear(inputs, width), nn.ReLU(), nn.LayerNorm(width, eps=1e-12, elementwise_affine=False)]
+        return nn.Sequential(*layers, nn.Linear(width, 1, bias=False)).double()
+
+
+def train(model: nn.Module, pair: Pair, steps: int, decay: float = 1e-4) -> nn.Module:
+    """Adam on the mean squared error of all data at once, with weight decay; in place.
+
+    Args:
+        model: Network to train.
+        pair: Inputs and targets.
+        steps: Steps, the rate falling from 0.01 to 0 along a cosine.
+        decay: Weight decay.
+    """
+    x, y = pair
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2, weight_decay=decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(steps, 1))
+    for _ in range(steps):
+        optimiser.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimiser.step()
+        schedule.step()
+    return model.eval()
