@@ -13,13 +13,13 @@ from lapwing.evaluation import Scores, evaluate
 from lapwing.laplace import Laplace
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
 from lapwing.marginal import MarginalLikelihood, train_marginal
-from lapwing.posteriors import MatrixFreePosterior, Posterior
+from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.precondition import PivotedCholesky, RankOne, Subsample
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise
 from lapwing.selection import All, LastLayer, Mask, Names, Subnetwork
 from lapwing.solvers import CG, SGD, Contour, Lanczos, Perturb
 from lapwing.store import load, read_header, save
-from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree
+from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Sampled
 from lapwing.tuning import EvidenceGradient, MacKay, tune
 from lapwing.validation import Validation
 
@@ -69,6 +69,8 @@ __all__ = [
     "Poisson",
     "Posterior",
     "RankOne",
+    "Sampled",
+    "SampledPosterior",
     "Scores",
     "Subnetwork",
     "Subsample",

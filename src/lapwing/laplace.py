@@ -14,7 +14,7 @@ from lapwing.curvature.survey import find_layers
 from lapwing.data import Data, Source
 from lapwing.errors import check_kind
 from lapwing.likelihoods import Likelihood
-from lapwing.posteriors import MatrixFreePosterior, Posterior
+from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.priors import Isotropic, Prior
 from lapwing.repeatability import check_repeatable
 from lapwing.selection import All, Selection
@@ -33,7 +33,8 @@ class Laplace:
     Args:
         likelihood: p(y | f): ``Categorical()``, ``Gaussian()``, ``Bernoulli()``, ``Poisson()``, ...
         prior: p(θ), with diagonal precision A: ``Isotropic``, ``Layerwise``, ``DiagonalPrior``, ``GPrior``.
-        structure: How Λ is held: ``Auto``, ``Full``, ``Diagonal``, ``KFAC``, ``LowRank``, ``MatrixFree``.
+        structure: How Λ is held: ``Auto``, ``Full``, ``Diagonal``, ``KFAC``, ``LowRank``, ``MatrixFree``,
+            ``Sampled``.
         weights: Which weights are uncertain: ``All``, ``LastLayer``, ``Names``, ``Subnetwork``, ``Mask``.
         curvature: Which matrix G: ``GGN``, ``MCFisher``, ``EmpiricalFisher``, ``Hessian``.
 
@@ -79,7 +80,7 @@ class Laplace:
 
         Returns:
             A ``WeightPosterior``; from ``Full`` in the function view a ``FunctionPosterior``, from ``MatrixFree`` a
-            ``MatrixFreePosterior``.
+            ``MatrixFreePosterior``, from ``Sampled`` a ``SampledPosterior``.
 
         Raises:
             ConfigError: If no weight is left to be uncertain.
@@ -100,6 +101,6 @@ class Laplace:
             survey = find_layers(network, read.first())
             task = Task(network, survey, read, self.likelihood, self.prior, self.curvature, generator)
             posterior = self.structure.fit(scaled(task))
-            strict = isinstance(posterior, MatrixFreePosterior)
+            strict = isinstance(posterior, MatrixFreePosterior | SampledPosterior)
             check_repeatable(network, survey, read, self.likelihood, posterior.totals, strict=strict)
         return posterior

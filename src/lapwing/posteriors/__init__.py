@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lapwing.posteriors.base import Posterior, Step
+from lapwing.posteriors.draws import Estimator, SampledPosterior
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.functions import FunctionPosterior
 from lapwing.posteriors.matrix_free import MatrixFreePosterior, SolvedMoments
@@ -10,10 +11,12 @@ from lapwing.posteriors.sampled import SampledWeights
 from lapwing.posteriors.weights import WeightPosterior
 
 __all__ = [
+    "Estimator",
     "ExactPosterior",
     "FunctionPosterior",
     "MatrixFreePosterior",
     "Posterior",
+    "SampledPosterior",
     "SampledWeights",
     "SolvedMoments",
     "Step",

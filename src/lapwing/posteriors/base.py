@@ -18,7 +18,7 @@ from lapwing.data import Data, check_inputs, count, place
 from lapwing.errors import DataError, UnsupportedError
 from lapwing.evidence import Complexity, Evidence
 from lapwing.likelihoods import Gaussian, Likelihood
-from lapwing.predictive import Draws, JointMoments, Link, Moments, Predictive, predictive
+from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, Predictive, predictive
 from lapwing.predictive.links import SAMPLES
 from lapwing.priors import Prior
 from lapwing.problem import Training
@@ -119,12 +119,10 @@ class Posterior(abc.ABC):
         """
         inputs = self._inputs(x)
         with torch.no_grad():
-            if not linearised:
-                outputs = Draws(self._network_draws(inputs, samples, generator))
-            elif joint:
-                outputs = self._joint_moments(inputs)
+            if linearised:
+                outputs = self._linearised(inputs, link, joint, samples)
             else:
-                (outputs,) = self._moments(inputs, [self])
+                outputs = Draws(self._network_draws(inputs, samples, generator))
             return predictive(self.likelihood, outputs, link, samples=samples, generator=generator)
 
     def outputs_each(self: P, x: Inputs, choices: Sequence[P]) -> list[Moments]:
@@ -238,6 +236,10 @@ class Posterior(abc.ABC):
             misfit=self.totals.misfit if noisy else 0.0,
             observations=self.totals.observations if noisy else 0,
         )
+
+    def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
+        """What a prediction knows of the outputs of the linear model."""
+        return self._joint_moments(inputs) if joint else self._moments(inputs, [self])[0]
 
     @abc.abstractmethod
     def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]: ...

@@ -9,9 +9,10 @@ from lapwing.structures.full import Full
 from lapwing.structures.layered import KFAC, Diagonal
 from lapwing.structures.lowrank import LowRank
 from lapwing.structures.matrix_free import MatrixFree
+from lapwing.structures.sampled import Sampled
 from lapwing.structures.task import Task
 
-Structure: TypeAlias = Auto | Full | Diagonal | KFAC | LowRank | MatrixFree
+Structure: TypeAlias = Auto | Full | Diagonal | KFAC | LowRank | MatrixFree | Sampled
 """How the posterior is held."""
 
-__all__ = ["AUTO_FULL", "KFAC", "Auto", "Diagonal", "Full", "LowRank", "MatrixFree", "Structure", "Task"]
+__all__ = ["AUTO_FULL", "KFAC", "Auto", "Diagonal", "Full", "LowRank", "MatrixFree", "Sampled", "Structure", "Task"]

@@ -1,0 +1,65 @@
+"""The full covariance by draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+
+from lapwing.errors import check_count, check_kind
+from lapwing.posteriors import Posterior, SampledPosterior
+from lapwing.problem import Problem, Training
+from lapwing.solvers import CG, Solver
+from lapwing.structures.lowrank import LowRank
+from lapwing.structures.task import Task, check_products
+
+
+@final
+@dataclass(frozen=True)
+class Sampled:
+    """The full covariance by draws ``ζ = Λ⁻¹ (√s R ε₁ + A^½ ε₂)``, solved for once (Antorán 2024, chapter 6).
+
+    No structure is imposed and nothing is d × d. After one block solve, predictions are products of the Jacobian with
+    the draws; with ``MatrixFree`` each needs a solve of its own, and is exact.
+
+    Args:
+        samples: Draws k: variances have a relative standard error of ``√(2/k)``.
+        solver: Solves with Λ, by default conjugate gradients preconditioned with ``LowRank(100)``; ``SGD()`` reads
+            mini-batches.
+        seed: Of the draws' noise.
+
+    Raises:
+        ConfigError: If there is no sample, or the solver is of another kind.
+        UnsupportedError: If the curvature is not the ``GGN``.
+
+    Cost:
+        A forward pass over the data, and a product with a root of G. The draws are solved for when they are first
+        asked for: the solver's iterations, each a product with k columns. Memory ``4 d k`` numbers and the solver's.
+
+    Example:
+        >>> import lapwing as lw
+        >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
+        >>> posterior = lw.Laplace(lw.Categorical(), structure=lw.Sampled(16)).fit(model, (x, y))
+        >>> posterior.predict(x[:2]).probs.shape, posterior.draws.shape
+        (torch.Size([2, 3]), torch.Size([9, 16]))
+    """
+
+    samples: int = 64
+    solver: Solver = field(default_factory=lambda: CG(preconditioner=LowRank(100)))
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("samples", self.samples)
+        check_kind("solver=", self.solver, (Solver,), "CG()")
+
+    def fit(self, task: Task) -> Posterior:
+        """The posterior of a task in this structure."""
+        check_products(task)
+        totals = task.totals()
+        training = Training(task.network, task.survey, task.data, task.likelihood, totals.examples)
+        problem = Problem.of(training, task.prior.operator(task.network.uncertain, task.network.like))
+        with torch.no_grad():
+            noise = problem.perturbation(self.samples, generator=torch.Generator().manual_seed(self.seed))
+        setting = (task.network, task.survey, task.likelihood, task.prior, totals, task.likelihood, ())
+        return SampledPosterior(*setting, noise, self.solver, data=task.data)
