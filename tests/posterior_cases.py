@@ -179,10 +179,12 @@ def prior_for(kind: str, layout: Layout) -> Prior:
             return lw.Layerwise(tuple(0.5 + 0.7 * i for i in range(len(layout.layers))))
         case "diagonal":
             return lw.DiagonalPrior(torch.linspace(0.5, 2.0, layout.size, dtype=torch.float64))
+        case "g-prior":
+            return lw.GPrior(0.7).scaled_by(torch.linspace(0.5, 3.0, layout.size, dtype=torch.float64), layout)
     raise LookupError(kind)
 
 
-PRIORS = ("isotropic", "layerwise", "diagonal")
+PRIORS = ("isotropic", "layerwise", "diagonal", "g-prior")
 
 
 @dataclass(frozen=True, eq=False)

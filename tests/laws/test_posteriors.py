@@ -72,7 +72,7 @@ def refusal(structure: str, weights: str, prior: str) -> type[Exception] | None:
     if structure.startswith("kfac"):
         if weights == "subnetwork":
             return ConfigError
-        return UnsupportedError if prior == "diagonal" else None
+        return UnsupportedError if prior in ("diagonal", "g-prior") else None
     return UnsupportedError if (structure, prior) == ("full-functions", "diagonal") else None
 
 
