@@ -20,7 +20,7 @@ from lapwing.selection import All, LastLayer, Mask, Names, Subnetwork
 from lapwing.solvers import CG, SGD, Contour, Lanczos, Perturb
 from lapwing.store import load, read_header, save
 from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Sampled
-from lapwing.tuning import EvidenceGradient, MacKay, tune
+from lapwing.tuning import EM, EvidenceGradient, MacKay, tune
 from lapwing.validation import Validation
 
 try:
@@ -30,6 +30,7 @@ except PackageNotFoundError:
 
 __all__ = [
     "CG",
+    "EM",
     "GGN",
     "KFAC",
     "SGD",

@@ -122,7 +122,7 @@ def choice(row: Row) -> Figure:
     figure, (ax,) = panels(1, width=6.4, height=3.6)
     steps = sorted(posterior(row).trace, key=lambda step: step.prior_precision)
     x = [step.prior_precision[0] for step in steps]
-    ax.plot(x, [step.log_marginal for step in steps], color="#D55E00", marker="o", markersize=3)
+    ax.plot(x, [step.log_marginal or 0.0 for step in steps], color="#D55E00", marker="o", markersize=3)
     ax.set_yscale("symlog", linthresh=10)
     ax.set(xscale="log", xlabel="prior precision")
     ax.set_ylabel("log evidence / nats", color="#D55E00")

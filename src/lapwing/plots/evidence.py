@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -20,8 +21,8 @@ class Step(Protocol):
     """What a step of tuning must know to be drawn."""
 
     @property
-    def log_marginal(self) -> float:
-        """Log evidence, nats."""
+    def log_marginal(self) -> float | None:
+        """Log evidence, nats; ``None`` where it was not measured."""
         ...
 
     @property
@@ -58,7 +59,8 @@ def plot_evidence(trace: Sequence[Step], *, ax: Axes | None = None, **kw: Any) -
     ax = axes(ax, 6.0, 3.6)
     twin = ax.twinx()
     kw = {"color": BLUE, "marker": "o", "markersize": 4, "linewidth": 1.5} | kw
-    ax.plot(range(len(trace)), [float(step.log_marginal) for step in trace], **kw)
+    values = [math.nan if step.log_marginal is None else float(step.log_marginal) for step in trace]
+    ax.plot(range(len(trace)), values, **kw)
     twin.plot(precisions.numpy(force=True), color=ORANGE, linestyle="--", marker="s", markersize=3, linewidth=1)
     twin.set_yscale("log")
     twin.spines["top"].set_visible(False)

@@ -34,18 +34,25 @@ class Step:
     """One step of tuning.
 
     Args:
-        log_marginal: Log evidence, nats.
+        log_marginal: Log evidence, nats; ``None`` where it was not measured.
         prior_precision: Precision of each group.
         noise_precision: Noise precision of a Gaussian likelihood (of its first output); ``None`` for others.
         effective_dimension: Directions the data determined at these values.
         validation_nll: Negative log predictive density of a held-out example, nats, where that was measured.
+        effective_dimension_error: Standard error of the effective dimension, where it came from draws.
+        mode_norms: ``|w*_g|²`` of each group at the mode of the tangent model, every weight times its precision
+            relative to the group's, where the evidence was taken there.
+        mode_nll: Negative log likelihood of the training data there, by the fitted likelihood, nats.
     """
 
-    log_marginal: float
+    log_marginal: float | None
     prior_precision: tuple[float, ...]
     noise_precision: float | None
     effective_dimension: float
     validation_nll: float | None = None
+    effective_dimension_error: float | None = None
+    mode_norms: tuple[float, ...] | None = None
+    mode_nll: float | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,7 +67,7 @@ class Posterior(abc.ABC):
         totals: Sums over the training data at the trained weights.
         fitted: The likelihood with which the curvature was computed.
         trace: Steps of tuning, oldest first.
-        data: The training data, for what must read them again; ``None`` for a posterior from a file.
+        data: The training data, for what must read them again; ``None`` for a posterior loaded without them.
     """
 
     network: Network
@@ -193,7 +200,7 @@ class Posterior(abc.ABC):
             raise UnsupportedError(
                 "a posterior that has its training data",
                 "one from a file, which holds none",
-                "asking before it is saved, or passing data= where that is possible",
+                "load(path, model, data) with the training data",
             )
         return Training(self.network, self.survey, self.data, self.fitted, self.totals.examples)
 

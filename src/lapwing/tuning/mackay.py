@@ -11,6 +11,7 @@ from tqdm.auto import tqdm
 from lapwing.ascent import BOUNDS
 from lapwing.likelihoods import Gaussian
 from lapwing.tuning.choices import At, P, chosen, evidence_at, step
+from lapwing.tuning.maximisation import mackay_scale
 
 
 @final
@@ -19,8 +20,7 @@ class MacKay:
     """MacKay's fixed point: α_g ← γ_g / |θ_g|², ρ ← (N − γ) ρ / misfit (MacKay 1992, equations 4.9 and 4.10).
 
     Half of each step is taken, in logarithms: whole ones can go round in a circle. Where γ is more than half of the N
-    observations that step in ρ overshoots, and turns negative beyond N; the step of expectation maximisation,
-    1/ρ ← (misfit + γ) / (ρ N), takes its place: the fixed point is the same.
+    observations that step in ρ overshoots; the step of expectation maximisation takes its place.
 
     Args:
         noise: Whether to choose the noise of a Gaussian likelihood too.
@@ -56,10 +56,7 @@ class MacKay:
             before = torch.cat([precisions, scale.view(1)])
             precisions = (precisions * gamma / norms).sqrt().clamp(*BOUNDS)
             if noisy:
-                count, total = evidence.observations, gamma.sum()
-                few = total > 0.5 * count
-                target = count / (misfit + total / scale) if few else (count - total) / misfit
-                scale = (scale * target).sqrt().clamp(*BOUNDS)
+                scale = (scale * mackay_scale(scale, gamma, misfit, evidence.observations)).sqrt().clamp(*BOUNDS)
             taken.append(step(posterior, evidence, precisions, scale))
             if bool(((torch.cat([precisions, scale.view(1)]) / before).log().abs() < self.tolerance).all()):
                 break

@@ -1,0 +1,225 @@
+"""Expectation maximisation of the evidence of the tangent model."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from pathlib import Path
+from typing import final, get_args
+
+import torch
+from tqdm.auto import tqdm
+
+from lapwing.data import Data, Source
+from lapwing.errors import ConvergenceWarning, MismatchError, check_count, check_kind, check_option, check_positive
+from lapwing.likelihoods import Gaussian
+from lapwing.posteriors import ExactPosterior, Posterior, Step
+from lapwing.posteriors.draws import Estimator
+from lapwing.posteriors.matrix_free import warn_unless
+from lapwing.solvers import Solver
+from lapwing.tangent import Tangent, Target
+from lapwing.tuning.checkpoint import Checkpoint, State
+from lapwing.tuning.choices import P, chosen, step_of
+from lapwing.tuning.expectation import Expectation
+from lapwing.tuning.maximisation import Expected, MStep, maximised
+from lapwing.tuning.stopping import distance, enough, moves_of
+from lapwing.types import Unpack
+
+logger = logging.getLogger(__name__)
+
+
+@final
+@dataclass(frozen=True)
+class EM:
+    """Expectation maximisation of the evidence at the mode of the tangent model (Antorán 2024, chapter 6).
+
+        expectation     w* = argmin s Σ_i ℓ(y_i, h(w, x_i)) + ½ |w|²_A,     γ_g = n_g - α_g tr(Λ⁻¹)_g
+        maximisation    α_g ← γ_g / |w*_g|²,     s ← (N - γ) / |y - h(w*)|²_B           (equations 2.45, 6.10 and 6.11)
+
+    The trained weights of a network that stopped early, or that normalises, are no mode of anything: the evidence at
+    them asks for far too weak a prior. The mode of its linear model is one, for every prior (section 5.2). Curvature
+    and predictions stay at the trained weights.
+
+    γ is exact where the posterior's evidence is. Otherwise it comes from draws, each a solve: no log-determinant,
+    nothing d × d. Their noise is drawn once, so that the steps converge, and every solve starts from the last.
+
+    It ends where no log precision is further from its fixed point than ``tolerance``, or than half the standard error
+    of its estimate, if moves go on shrinking as they did. Precisions of groups in which the data determined less than a
+    hundredth of a direction are not waited for: they may grow for ever, to no effect.
+
+    Args:
+        step: ``"mackay"``, the fixed point above, fastest; ``"bound"``, which maximises the evidence for the present w*
+            and never lowers it where the likelihood is Gaussian, for exact posteriors; ``"elbo"``, which keeps w* and
+            Λ, slow.
+        estimator: How γ comes from draws: of the ``"outputs"``, of the ``"weights"``, or ``"auto"``, by whichever
+            varied less.
+        samples: Draws.
+        steps: Most steps.
+        tolerance: See above.
+        noise: Whether to choose the noise of a Gaussian likelihood too.
+        target: Tangent model: ``"affine"``, or ``"simplified"`` without the offset.
+        solver: Finds the modes and the draws; ``None`` for the posterior's own, or ``CG()``.
+        data: The training data, for a posterior from a file.
+        unpack: Splits one element of them into inputs and targets.
+        checkpoint: A file that is written after every step, and gone on from if it is there.
+        seed: Of the draws' noise.
+
+    Raises:
+        ConfigError: If an option makes no sense.
+
+    Cost:
+        A step: a mode, and by draws a block solve with one product more. Memory: by draws ``4 d samples`` numbers and
+        the solver's.
+
+    Example:
+        >>> import lapwing as lw
+        >>> x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+        >>> posterior = lw.Laplace(lw.Gaussian(), structure=lw.MatrixFree()).fit(torch.nn.Linear(3, 1), (x, x[:, :1]))
+        >>> tuned = lw.tune(posterior, EM(noise=False))
+        >>> 1 < tuned.prior.precision < 10
+        True
+    """
+
+    step: MStep = "mackay"
+    estimator: Estimator = "auto"
+    samples: int = 16
+    steps: int = 20
+    tolerance: float = 1e-2
+    noise: bool = True
+    target: Target = "affine"
+    solver: Solver | None = None
+    data: Source | None = field(default=None, compare=False, repr=False)
+    unpack: Unpack | None = field(default=None, compare=False, repr=False)
+    checkpoint: str | PathLike[str] | None = field(default=None, compare=False)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_option("step", self.step, get_args(MStep))
+        check_option("estimator", self.estimator, get_args(Estimator))
+        check_option("target", self.target, get_args(Target))
+        check_count("samples", self.samples)
+        check_count("steps", self.steps)
+        check_positive("tolerance", self.tolerance)
+        check_kind("solver=", self.solver, (Solver, type(None)), "CG() or SGD()")
+
+    def tune(self, posterior: P, progress: bool) -> P:
+        """The posterior at the fixed point.
+
+        Args:
+            posterior: The posterior.
+            progress: Whether to show progress bars.
+
+        Raises:
+            MismatchError: If the checkpoint is that of another run, or the data are not those of the fit.
+            UnsupportedError: If the posterior lacks its training data, or knows neither its evidence nor a solver.
+
+        Warns:
+            ConvergenceWarning: If it ended before its fixed point, or the last draws missed their tolerance.
+        """
+        posterior = self._with_data(posterior)
+        expectation = Expectation(
+            posterior,
+            Tangent(posterior.training, self.target),
+            self.solver,
+            self.samples,
+            self.estimator,
+            _mode_rtol(self.tolerance, posterior.network.like.dtype),
+            self.seed,
+        )
+        file = None if self.checkpoint is None else Checkpoint(Path(self.checkpoint), self._settings(posterior))
+        state = file.read(posterior.network.like) if file else None
+        state = expectation.first() if state is None else state
+        state = self._run(expectation, state, file, progress)
+        measured = posterior.scale.new_tensor([]) if state.measured is None else state.measured
+        return chosen(posterior, measured[:-1], measured[-1], state.trace)
+
+    def _run(self, expectation: Expectation, state: State, file: Checkpoint | None, progress: bool) -> State:
+        """Go on from a state to the end."""
+        posterior = expectation.posterior
+        noisy = self.noise and isinstance(posterior.likelihood, Gaussian)
+        expectation.prepare()
+        drawn, bar = None, tqdm(desc="EM", total=self.steps + 1, disable=not progress, unit="step", leave=False)
+        with bar:
+            bar.update(len(state.trace))
+            while not state.settled and len(state.trace) <= self.steps:
+                found, state, drawn = expectation.at(state, progress)
+                precisions, scale = maximised(found, self.step, noisy)
+                moves = moves_of(found, precisions, scale, noisy)
+                left = distance(moves, state.move)
+                state = replace(
+                    state,
+                    precisions=precisions,
+                    scale=scale,
+                    trace=(*state.trace, _step(posterior, found)),
+                    measured=torch.cat([found.precisions, found.scale.view(1)]),
+                    move=float(moves.max()),
+                    settled=bool((left <= enough(found, self.tolerance)).all()),
+                )
+                if file:
+                    file.write(state)
+                bar.update()
+                bar.set_postfix(precision=f"{float(found.precisions[0]):.3g}", left=f"{float(left.max()):.1e}")
+                logger.info("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], float(left.max()))
+        if drawn is not None and expectation.solver_used is not None:
+            warn_unless(drawn, expectation.solver_used.cure)
+        if not state.settled:
+            warnings.warn(
+                f"expectation maximisation ended after {self.steps} steps, the last of which would move a log "
+                f"precision by {state.move:.1e}. Try a larger steps=, or a prior with fewer precisions",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return state
+
+    def _with_data(self, posterior: P) -> P:
+        """The posterior with the training data it was given here.
+
+        Raises:
+            MismatchError: If they are not those of the fit.
+        """
+        if self.data is None:
+            return posterior
+        data = Data(self.data, like=posterior.network.like, unpack=self.unpack)
+        posterior = replace(posterior, data=data)
+        nll = Tangent(posterior.training).score(posterior.network.weights)[1]
+        if not math.isclose(nll, posterior.totals.nll, rel_tol=1e-3, abs_tol=1e-6):
+            raise MismatchError(
+                f"the training data, with a negative log likelihood of {posterior.totals.nll:.6g}",
+                f"data with {nll:.6g}",
+                "the data that were passed to fit",
+            )
+        return posterior
+
+    def _settings(self, posterior: Posterior) -> dict[str, str]:
+        """What a run depends on."""
+        totals, prior = posterior.totals, posterior.prior.diagonal(posterior.network.uncertain, posterior.scale)
+        exact = f"{posterior.log_marginal():.6g}" if isinstance(posterior, ExactPosterior) else ""
+        return {
+            "network": posterior.network.fingerprint(),
+            "weights": f"{posterior.network.size}",
+            "data": f"{totals.examples} examples, {totals.nll:.6g} nats",
+            "posterior": f"{type(posterior).__name__} {exact}",
+            "prior": f"{type(posterior.prior).__name__} {float(prior.log().sum()):.9g} {float(prior.sum()):.9g}",
+            "likelihood": f"{posterior.likelihood}, fitted with {posterior.fitted}",
+            "solver": f"{getattr(posterior, 'solver', None)}",
+            "method": f"{replace(self, steps=1, checkpoint=None)}",
+        }
+
+
+def _mode_rtol(tolerance: float, dtype: torch.dtype) -> float:
+    """Relative gradient at which a mode is off by a small part of the tolerance."""
+    return max(0.1 * tolerance, 1e-10 if dtype == torch.float64 else 1e-4)
+
+
+def _step(posterior: Posterior, found: Expected) -> Step:
+    """What a step leaves in the trace."""
+    step = step_of(posterior, found.log_marginal, found.precisions, found.scale, float(found.dimensions.groups.sum()))
+    return replace(
+        step,
+        effective_dimension_error=found.dimensions.error or None,
+        mode_norms=tuple(found.norms.tolist()),
+        mode_nll=found.mode.nll,
+    )

@@ -1,0 +1,161 @@
+"""The mode of the tangent model and the effective dimension of its posterior, at some prior and noise precision."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Protocol, final, runtime_checkable
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from lapwing.bounds import at_mode
+from lapwing.errors import MismatchError, UnsupportedError
+from lapwing.evidence import Evidence
+from lapwing.likelihoods import Gaussian
+from lapwing.linalg import Diagonal
+from lapwing.posteriors import ExactPosterior, Posterior
+from lapwing.posteriors.draws import Estimator
+from lapwing.problem import Problem
+from lapwing.results import Solution
+from lapwing.solvers import Solver
+from lapwing.tangent import Mode, Tangent
+from lapwing.tuning.checkpoint import State
+from lapwing.tuning.dimensions import Dimensions, by_draws
+from lapwing.tuning.maximisation import Expected
+
+logger = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Solved(Protocol):
+    """A posterior whose precision is solved with."""
+
+    @property
+    def problem(self) -> Problem:
+        """The Gaussian linear model behind it."""
+        ...
+
+    @property
+    def solver(self) -> Solver:
+        """What solves."""
+        ...
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Expectation:
+    """The expectation of a posterior: exact where its evidence is, by draws otherwise.
+
+    Args:
+        posterior: The posterior, at the precisions it starts from.
+        tangent: The tangent model.
+        solver: What finds the mode and the draws; ``None`` for the posterior's own, or ``CG()``.
+        samples: Draws.
+        estimator: How the effective dimension comes from them.
+        rtol: Relative gradient at which a mode is found.
+        seed: Of the draws' noise.
+
+    Raises:
+        UnsupportedError: If the posterior has neither an exact evidence nor a solver.
+    """
+
+    posterior: Posterior
+    tangent: Tangent
+    solver: Solver | None
+    samples: int
+    estimator: Estimator
+    rtol: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.posterior, ExactPosterior | Solved):
+            raise UnsupportedError(
+                "a posterior whose evidence is exact, or one that solves with its precision",
+                f"a {type(self.posterior).__name__}",
+                "LowRank(...), KFAC(), MatrixFree() or Sampled()",
+            )
+
+    def first(self) -> State:
+        """The state before the first expectation.
+
+        Cost:
+            By draws, a product with a root of G.
+        """
+        state = State(self.posterior.prior_precisions, self.posterior.scale)
+        if self._solved is None:
+            return state
+        with torch.no_grad():
+            generator = torch.Generator().manual_seed(self.seed)
+            noise = self._solved.problem.perturbation(self.samples, generator=generator)
+        return replace(state, noise=noise, draws=noise.prior)
+
+    def prepare(self) -> None:
+        """Make the preconditioner for the precisions that the posterior has, wherever a run goes on from."""
+        if self._solved is not None and self.solver_used is not None:
+            with torch.no_grad():
+                self.solver_used.prepared(self._solved.problem)
+
+    def at(self, state: State, progress: bool = False) -> tuple[Expected, State, Solution | None]:
+        """What expectation says at the precisions of a state.
+
+        Args:
+            state: The precisions, and where to start from.
+            progress: Whether to show progress bars.
+
+        Returns:
+            What it says; the state with its mode and draws; how well the draws were solved for.
+
+        Cost:
+            A mode. By draws, a block solve started from the last draws, and a product with G.
+        """
+        posterior, layout = self.posterior, self.posterior.network.uncertain
+        prior = posterior.prior.with_precisions(state.precisions.cpu()).operator(layout, posterior.network.like)
+        scale = float(state.scale)
+        mode = self.tangent.mode(
+            prior, scale, solver=self.solver_used, initial=state.weights, rtol=self.rtol, progress=progress
+        )
+        logger.info("mode: gradient %.2g after %d products", mode.gradient, mode.matvecs)
+        norms = posterior.prior.square_norms(mode.weights, layout)
+        state = replace(state, weights=mode.weights)
+        if isinstance(posterior, ExactPosterior):
+            evidence = at_mode(posterior.evidence, norms, nll=mode.nll, misfit=mode.misfit)
+            dimensions = Dimensions.exact(evidence.effective_dimensions(state.precisions, state.scale))
+            return self._expected(state, mode, norms, dimensions, evidence), state, None
+        drawn, dimensions = self._drawn(state, prior, scale)
+        state = replace(state, draws=prior.root() @ drawn.value)
+        return self._expected(state, mode, norms, dimensions, None), state, drawn
+
+    def _expected(
+        self, state: State, mode: Mode, norms: Tensor, dimensions: Dimensions, evidence: Evidence | None
+    ) -> Expected:
+        group, groups = self._groups
+        sizes = torch.bincount(group, minlength=groups).to(norms)
+        observations = self.posterior.totals.observations if isinstance(self.posterior.fitted, Gaussian) else 0
+        return Expected(state.precisions, state.scale, mode, norms, dimensions, sizes, observations, evidence)
+
+    def _drawn(self, state: State, prior: Diagonal, scale: float) -> tuple[Solution, Dimensions]:
+        """Draws of the posterior, and what they say of the effective dimension."""
+        if self._solved is None or self.solver_used is None or state.noise is None or state.draws is None:
+            raise MismatchError("a state that has draws", "one of an exact run", "another checkpoint=")
+        problem = self._solved.problem.with_prior(prior, scale)
+        with torch.no_grad():
+            b, start = state.noise.right_hand_side(problem), prior.inverse_root() @ state.draws
+            drawn = self.solver_used.solve(problem, b, initial=start)
+        group, groups = self._groups
+        sizes = torch.bincount(group, minlength=groups).double()
+        return drawn, by_draws(problem, drawn.value, group, sizes, self.estimator)
+
+    @property
+    def _groups(self) -> tuple[Int[Tensor, " d"], int]:
+        return self.posterior.prior.groups(self.posterior.network.uncertain)
+
+    @property
+    def _solved(self) -> Solved | None:
+        return self.posterior if isinstance(self.posterior, Solved) else None
+
+    @property
+    def solver_used(self) -> Solver | None:
+        """What finds the mode and the draws; ``None`` leaves it to the tangent model."""
+        return self.solver if self._solved is None or self.solver is not None else self._solved.solver
