@@ -7,6 +7,7 @@ costs a solve with P, which should be cheap beside a product with Λ.
 
 from __future__ import annotations
 
+import abc
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -41,8 +42,21 @@ class Preconditioner(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class CurvatureRecipe(abc.ABC):
+    """A recipe ``P = s G̃ + A`` whose G̃ ≈ G is made once and serves any prior and noise."""
+
+    @abc.abstractmethod
+    def curvature(self, problem: Problem) -> Structured:
+        """G̃, to which a diagonal can be added exactly."""
+
+    def approximate(self, problem: Problem) -> Structured:
+        """``P``."""
+        return problem.with_curvature(self.curvature(problem))
+
+
 def approximation(problem: Problem, recipe: Preconditioner) -> Structured:
-    """What a recipe makes of a problem, made once for each problem.
+    """What a recipe makes of a problem, made once for each problem; what does not know its prior, once for all.
 
     Raises:
         ConfigError: If the recipe is not hashable.
@@ -51,18 +65,27 @@ def approximation(problem: Problem, recipe: Preconditioner) -> Structured:
         raise ConfigError(
             "a recipe that is frozen, so that it can be told from others", f"{recipe}", "@dataclass(frozen=True)"
         )
+    if recipe not in problem.prepared:
+        problem.prepared[recipe] = _made(problem, recipe)
+    return problem.prepared[recipe]
+
+
+def _made(problem: Problem, recipe: Preconditioner) -> Structured:
+    if not isinstance(recipe, CurvatureRecipe):
+        return recipe.approximate(problem)
     if recipe not in problem.kept:
-        problem.kept[recipe] = recipe.approximate(problem)
-    return problem.kept[recipe]
+        problem.kept[recipe] = recipe.curvature(problem)
+    return problem.with_curvature(problem.kept[recipe])
 
 
 @final
 @dataclass(frozen=True)
-class PivotedCholesky:
+class PivotedCholesky(CurvatureRecipe):
     """``P = s L Lᵀ + A`` with L the partial Cholesky factor of G at well-chosen pivots.
 
     Pivots are driven by the exact diagonal of G, in coordinates in which the prior is standard normal: the largest
-    residual first, or drawn in proportion to it (Harbrecht et al. 2012; Chen et al. 2023).
+    residual first, or drawn in proportion to it (Harbrecht et al. 2012; Chen et al. 2023). L is made once: for another
+    prior it is still a factor of G, its pivots those of the prior it was made for.
 
     Args:
         rank: Columns of L.
@@ -92,8 +115,8 @@ class PivotedCholesky:
         if self.rank < 1 or self.block < 1:
             raise ConfigError("a positive rank and block", f"rank={self.rank}, block={self.block}", "rank=100")
 
-    def approximate(self, problem: Problem) -> LowRank:
-        """``P``."""
+    def curvature(self, problem: Problem) -> LowRank:
+        """``L Lᵀ``."""
         training = training_of(problem, self)
         curvature = summed(training, DiagonalSum(training.network)).operator
         prior = problem.prior.values
@@ -105,12 +128,12 @@ class PivotedCholesky:
             block=self.block,
             generator=torch.Generator().manual_seed(self.seed),
         )
-        return problem.with_factor(prior.sqrt()[:, None] * factor)
+        return LowRank(prior.sqrt()[:, None] * factor)
 
 
 @final
 @dataclass(frozen=True)
-class Subsample:
+class Subsample(CurvatureRecipe):
     """``P = s w Σ_B J_nᵀ B_n J_n + A``: the exact curvature of a few examples, inverted by Woodbury's identity.
 
     With labels, every class has its share of them. ``w = N / B`` where it is scaled, else 1.
@@ -136,14 +159,14 @@ class Subsample:
         if self.examples < 1:
             raise ConfigError("at least one example", f"examples={self.examples}", "Subsample(50)")
 
-    def approximate(self, problem: Problem) -> LowRank:
-        """``P``."""
+    def curvature(self, problem: Problem) -> LowRank:
+        """``w Σ_B J_nᵀ B_n J_n``."""
         training = training_of(problem, self)
         self._check(training)
         inputs, targets = balanced(training, self.examples)
         factor = root_rows(training, inputs, targets).mT
         weight = training.examples / len(targets) if self.scaled else 1.0
-        return problem.with_factor(weight**0.5 * factor)
+        return LowRank(weight**0.5 * factor)
 
     def _check(self, training: Training) -> None:
         like, rows = training.network.like, self.examples * training.survey.output.numel()
@@ -158,7 +181,7 @@ class Subsample:
 
 @final
 @dataclass(frozen=True)
-class RankOne:
+class RankOne(CurvatureRecipe):
     """``P = s ∇ ∇ᵀ + A`` with ∇ the gradient of the log likelihood (the likelihood as a whole linearised).
 
     The cheapest and the least: it mends one eigenvalue, and none at an optimum of the likelihood.
@@ -167,11 +190,11 @@ class RankOne:
         A gradient over the data.
     """
 
-    def approximate(self, problem: Problem) -> LowRank:
-        """``P``."""
+    def curvature(self, problem: Problem) -> LowRank:
+        """``∇ ∇ᵀ``."""
         training = training_of(problem, self)
         gradient = score(training.network, training.survey, training.data, training.likelihood)
-        return problem.with_factor(gradient[:, None])
+        return LowRank(gradient[:, None])
 
 
 def training_of(problem: Problem, recipe: object) -> Training:

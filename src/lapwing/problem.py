@@ -41,6 +41,11 @@ class Training:
     likelihood: Likelihood
     examples: int
 
+    @cached_property
+    def curvature(self) -> GGNProduct:
+        """The generalised Gauss-Newton matrix; all that its products keep of the data is kept here."""
+        return GGNProduct(self.network, self.survey, self.likelihood, self.data)
+
 
 @runtime_checkable
 class Parts(Protocol):
@@ -115,6 +120,7 @@ class Problem:
         scale: s, the noise precision relative to the one G was computed with.
         training: Where G comes from; ``None`` for a linear model without a network.
         parts: G piece by piece, for solvers that read the data in mini-batches; ``None`` where only its sum is known.
+        kept: Approximations of G, by recipe; they serve any prior and noise.
 
     Example:
         >>> from lapwing.linalg import LowRank
@@ -131,20 +137,23 @@ class Problem:
     scale: float = 1.0
     training: Training | None = None
     parts: Parts | None = None
-    kept: dict[object, Structured] = field(default_factory=dict, init=False, repr=False)
+    kept: dict[object, Structured] = field(default_factory=dict, repr=False)
+    prepared: dict[object, Structured] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(cls, training: Training, prior: Diagonal, scale: float = 1.0) -> Problem:
+    def of(
+        cls, training: Training, prior: Diagonal, scale: float = 1.0, *, curvature: GGNProduct | None = None
+    ) -> Problem:
         """The problem of a network with the generalised Gauss-Newton matrix as its curvature.
 
         Args:
             training: The network and its data.
             prior: A, on the flat vector of uncertain weights.
             scale: s.
+            curvature: G, where it is not that of the trained weights.
         """
-        setting = (training.network, training.survey, training.likelihood, training.data)
-        product = GGNProduct(*setting)
-        return cls(product, GGNRoot(*setting, training.examples), prior, scale, training, product.parts)
+        product = training.curvature if curvature is None else curvature
+        return cls(product, GGNRoot(product, training.examples), prior, scale, training, product.parts)
 
     @classmethod
     def of_rows(
@@ -163,7 +172,7 @@ class Problem:
         return cls(curvature, curvature.root(), prior, scale, parts=RowBlocks(rows, outputs, examples))
 
     def with_prior(self, prior: Diagonal, scale: float) -> Problem:
-        """The problem with another prior and noise: G, and what its products keep of the data, is shared."""
+        """The problem with another prior and noise: G, its approximations, and what its products keep is shared."""
         return replace(self, prior=prior, scale=scale)
 
     def check_unchanged(self) -> None:
@@ -192,6 +201,14 @@ class Problem:
             factor: F, in the weights' own units.
         """
         return LowRank(self.scale**0.5 * factor, self.prior)
+
+    def with_curvature(self, curvature: Structured) -> Structured:
+        """``s G̃ + A``: the precision with a curvature in a structure.
+
+        Args:
+            curvature: G̃ ≈ G.
+        """
+        return curvature.scaled(self.scale).plus_diagonal(self.prior)
 
     @property
     def size(self) -> int:

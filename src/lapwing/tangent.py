@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.curved import curved, thin_root
+from lapwing.curvature.hessian import GGNProduct
 from lapwing.curvature.jacobian import BatchJacobian
+from lapwing.curvature.linear import Linear
 from lapwing.data import check_inputs, place
-from lapwing.errors import ShapeError, check_kind, check_option, check_positive
+from lapwing.errors import ShapeError, check_count, check_kind, check_option, check_positive
 from lapwing.likelihoods import Gaussian
-from lapwing.linalg import Diagonal, FunctionOperator
+from lapwing.linalg import Diagonal, Structured
 from lapwing.problem import Problem, Training
 from lapwing.results import Stopped
-from lapwing.solvers import CG, Solver
-from lapwing.solvers.newton import Point, minimise
+from lapwing.solvers import CG, SGD, Solver
+from lapwing.solvers.newton import Minimum, Point, minimise, solve_quadratic
+from lapwing.solvers.stochastic import Piece, descend_loss
 from lapwing.types import Inputs
 
 Target: TypeAlias = Literal["affine", "simplified"]
@@ -83,6 +86,8 @@ class Tangent:
 
     training: Training
     target: Target = "affine"
+    _last: list[tuple[Tensor, GGNProduct]] = field(default_factory=list, init=False, repr=False)
+    _kept: dict[object, Structured] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_option("target", self.target, get_args(Target))
@@ -99,7 +104,13 @@ class Tangent:
         """
         inputs = place(inputs, self.training.network.like)
         check_inputs(inputs)
-        return self._outputs(self._jacobian(inputs), self._checked(weights))
+        training, w = self.training, self._checked(weights)
+        jacobian = BatchJacobian(training.network, training.survey, training.likelihood, inputs)
+        with torch.no_grad():
+            f = training.likelihood.canonical(training.network(inputs))
+            if self.target == "simplified":
+                return jacobian.push(w[:, None]).view(f.shape)
+            return f + jacobian.push((w - training.network.weights)[:, None]).view(f.shape)
 
     def score(self, weights: Float[Tensor, " d"]) -> tuple[Float[Tensor, " d"], float, float]:
         """Gradient of the log likelihood at ``h(w, ·)``, the negative log likelihood there, and the misfit.
@@ -111,64 +122,35 @@ class Tangent:
             ``Σ_i J_iᵀ ∇_h log p(y_i | h_i)``; ``-Σ_i log p(y_i | h_i)`` in nats, and for Gaussian noise
             ``Σ_i |y_i - h_i|²`` weighted by the noise precision, else 0; all with the fitted likelihood.
 
+        Raises:
+            DataError: If inputs or outputs are not finite, or targets do not fit the likelihood.
+
         Cost:
             One pass over the data: a forward pass, a product with J and one with Jᵀ.
         """
         likelihood, w = self.training.likelihood, self._checked(weights)
         total, nll, misfit = torch.zeros_like(w), 0.0, 0.0
         with torch.no_grad():
-            for jacobian, h, y in self._pieces(w):
-                likelihood.check(h, y)
-                nll += float(likelihood.nll(h, y).double().sum())
+            for chunk, h in self._at(w).visit():
+                likelihood.check(h, chunk.targets)
+                nll += float(likelihood.nll(h, chunk.targets).double().sum())
                 if isinstance(likelihood, Gaussian):
-                    misfit += float((likelihood.precisions(h) * (y - h).square()).double().sum())
-                total += jacobian.pull(likelihood.score(h, y).reshape(-1, 1))[:, 0]
+                    misfit += float((likelihood.precisions(h) * (chunk.targets - h).square()).double().sum())
+                total += chunk.pull(likelihood.score(h, chunk.targets)[None])[:, 0]
         return total, nll, misfit
 
     def problem(self, weights: Float[Tensor, " d"], prior: Diagonal, scale: float = 1.0) -> Problem:
         """``Λ = s G + A`` with J at the trained weights and the output Hessian B at ``h(w, ·)``: Newton's matrix.
+
+        Approximations of G that preconditioners make are shared by all these problems.
 
         Args:
             weights: w.
             prior: A.
             scale: s.
         """
-        training, w = self.training, self._checked(weights)
-        size, like = training.network.size, training.network.like
-
-        def product(block: Tensor) -> Tensor:
-            total = torch.zeros_like(block)
-            for jacobian, h, y in self._pieces(w):
-                pushed = jacobian.push(block)
-                bent = [curved(training.likelihood, h, y, part.view(h.shape)).flatten() for part in pushed.unbind(1)]
-                total += jacobian.pull(torch.stack(bent, dim=1))
-            return total
-
-        def noisy(block: Tensor) -> Tensor:
-            total, start = block.new_zeros(size, block.shape[1]), 0
-            for jacobian, root in self._roots(w):
-                columns = root.shape[0] * root.shape[-1]
-                noise = block[start : start + columns].view(len(root), -1, block.shape[1])
-                total += jacobian.pull((root @ noise).flatten(0, 1))
-                start += columns
-            return total
-
-        def adjoint(block: Tensor) -> Tensor:
-            rows = [
-                (root.mT @ jacobian.push(block).view(len(root), -1, block.shape[1])).flatten(0, 1)
-                for jacobian, root in self._roots(w)
-            ]
-            return torch.cat(rows)
-
-        each = thin_root(training.likelihood, training.likelihood.canonical(like.new_zeros(1, *training.survey.output)))
-        columns = training.examples * each[..., 0, :].numel()
-        return Problem(
-            FunctionOperator(product, product, (size, size), like),
-            FunctionOperator(noisy, adjoint, (size, columns), like),
-            prior,
-            scale,
-            training,
-        )
+        curvature = self._at(self._checked(weights))
+        return replace(Problem.of(self.training, prior, scale, curvature=curvature), kept=self._kept)
 
     def mode(
         self,
@@ -186,9 +168,10 @@ class Tangent:
         Args:
             prior: A; the prior is centred at 0.
             scale: s, the noise precision relative to the fitted one.
-            solver: What solves with the Newton matrix; ``None`` for ``CG()``.
+            solver: What solves with the Newton matrix; ``None`` for ``CG()``. An ``SGD`` descends by mini-batches.
             initial: Where to start; ``None`` for 0.
-            rtol: ``Mode.gradient`` at which it is found; ``None`` for 1e-6, in float32 for 1e-4.
+            rtol: ``Mode.gradient`` at which it is found; ``None`` for 1e-6, in float32 for 1e-4, by descent for that of
+                the solver.
             steps: Most Newton steps.
             progress: Whether to show a progress bar.
 
@@ -207,25 +190,44 @@ class Tangent:
         if prior.shape != (network.size, network.size):
             hint = "prior.operator(network.uncertain, network.like)"
             raise ShapeError(f"a prior of {network.size} weights", f"{prior!r}", hint)
-        tolerance = rtol if rtol is not None else 1e-6 if network.like.dtype == torch.float64 else 1e-4
-        check_positive("rtol", tolerance)
+        if rtol is None:
+            rtol = solver.rtol if isinstance(solver, SGD) else 1e-6 if network.like.dtype == torch.float64 else 1e-4
+        check_positive("rtol", rtol)
+        check_count("steps", steps)
+        with torch.no_grad():
+            found = self._found(prior, scale, solver, start, rtol, steps, progress)
+        nll, misfit = found.point.told
+        return Mode(found.point.weights, nll, misfit, found.gradient, found.iterations, found.matvecs, found.stopped)
+
+    def _found(
+        self, prior: Diagonal, scale: float, solver: Solver, start: Tensor, rtol: float, steps: int, progress: bool
+    ) -> Minimum:
+        """The minimum, by Newton's method or descent."""
 
         def point(w: Tensor) -> Point:
             score, nll, misfit = self.score(w)
             return Point(w, scale * score, scale * (0.5 * misfit if self._noisy else nll), (nll, misfit))
 
-        found = minimise(
-            point,
-            lambda w: self.problem(w, prior, scale),
-            start,
-            prior,
-            solver,
-            rtol=tolerance,
-            steps=steps,
-            progress=progress,
-        )
-        nll, misfit = found.point.told
-        return Mode(found.point.weights, nll, misfit, found.gradient, found.iterations, found.matvecs, found.stopped)
+        if isinstance(solver, SGD):
+            problem = self.problem(start, prior, scale)
+            if self._noisy:
+                return solve_quadratic(point, problem, start, solver, rtol=rtol)
+            pieces = partial(self._pieces, scale)
+            return descend_loss(point, pieces, problem, start, solver, rtol=rtol, progress=progress)
+        at = lambda w: self.problem(w, prior, scale)  # noqa: E731
+        return minimise(point, at, start, prior, solver, rtol=rtol, steps=steps, progress=progress)
+
+    def _pieces(self, scale: float, generator: torch.Generator) -> Iterator[Piece]:
+        """The loss chunk by chunk, in random order where they are kept."""
+        likelihood, affine = self.training.likelihood, self.target == "affine"
+        offset = self.training.network.weights if affine else 0.0
+        for chunk in self.training.curvature.linearisation.visit(shuffled=True, generator=generator):
+
+            def score(w: Tensor, chunk: Linear = chunk) -> Tensor:
+                h = chunk.at(w - offset, affine)
+                return scale * chunk.pull(likelihood.score(h, chunk.targets)[None])[:, 0]
+
+            yield Piece(score, chunk.examples)
 
     @property
     def _noisy(self) -> bool:
@@ -240,27 +242,9 @@ class Tangent:
             )
         return weights.to(like)
 
-    def _jacobian(self, inputs: Inputs) -> BatchJacobian:
-        training = self.training
-        return BatchJacobian(training.network, training.survey, training.likelihood, inputs)
-
-    def _outputs(self, jacobian: BatchJacobian, weights: Float[Tensor, " d"]) -> Float[Tensor, "n *event c"]:
-        """``h(w, ·)`` of a batch."""
-        network = self.training.network
-        with torch.no_grad():
-            f = self.training.likelihood.canonical(network(jacobian.inputs)).detach()
-            if self.target == "simplified":
-                return jacobian.push(weights[:, None]).view(f.shape)
-            return f + jacobian.push((weights - network.weights)[:, None]).view(f.shape)
-
-    def _pieces(self, weights: Float[Tensor, " d"]) -> Iterator[tuple[BatchJacobian, Tensor, Tensor]]:
-        """The Jacobian of each batch, with its canonical outputs ``h(w, ·)`` and targets."""
-        for batch in self.training.data:
-            jacobian = self._jacobian(batch.inputs)
-            h = self._outputs(jacobian, weights)
-            yield jacobian, h, self.training.likelihood.canonical_targets(h, batch.targets)
-
-    def _roots(self, weights: Float[Tensor, " d"]) -> Iterator[tuple[BatchJacobian, Float[Tensor, "m c r"]]]:
-        """The Jacobian of each batch, and the root of B at each of its positions."""
-        for jacobian, h, y in self._pieces(weights):
-            yield jacobian, thin_root(self.training.likelihood, h, y).flatten(0, -3)
+    def _at(self, weights: Float[Tensor, " d"]) -> GGNProduct:
+        """G with B at ``h(w, ·)``; that of the last w is at hand."""
+        last = self._last
+        if not (last and torch.equal(last[0][0], weights)):
+            last[:] = [(weights, self.training.curvature.at(weights, affine=self.target == "affine"))]
+        return last[0][1]

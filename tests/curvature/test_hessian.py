@@ -63,7 +63,7 @@ def test_products_with_the_gauss_newton_matrix(name: str, form: Form) -> None:
     torch.testing.assert_close(product, expected, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(again, expected[:, :1], rtol=1e-9, atol=1e-10)
     assert operator.T is operator and operator.dtype == torch.float64
-    kept = operator._store.chunks is not None
+    kept = operator.linearisation.store.chunks is not None
     assert kept == (form == "layers" or (form == "split" and name not in UNRECORDED))
 
 
@@ -100,16 +100,16 @@ def test_what_fits_the_memory_is_kept(form: Form, memory: int, kept: bool, monke
     source = Counted((x[:3], y[:3]), (x[3:], y[3:]))
     data = Data(source, like=case.network.like)
     operator = GGNProduct(case.network, case.survey, case.case.likelihood, data, memory, form)
-    size = operator._executors[form].size(100)
-    assert operator._examples == len(x)
+    size = operator.linearisation.executors[form].size(100)
+    assert operator.linearisation.examples == len(x)
     source.readings = 0
     block = torch.randn(case.network.size, 2, dtype=torch.float64)
     for reading in (1, 2, 3):
         torch.testing.assert_close(operator @ block, naive.ggn(case) @ block)
         assert source.readings == (1 if kept else reading)
-    assert (operator._store.chunks is not None) == kept
+    assert (operator.linearisation.store.chunks is not None) == kept
     if kept:
-        held = sum(chunk.bytes or 0 for chunk in operator._store.chunks or ())
+        held = sum(chunk.bytes or 0 for chunk in operator.linearisation.store.chunks or ())
         assert 0 < held <= memory
     else:
         assert size < 4  # chunks fit what little there is

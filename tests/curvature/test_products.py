@@ -28,7 +28,7 @@ class Source:
             yield batch, batch
 
 
-class Sum(Executor):
+class Sum(Executor[Prepared]):
     """Multiplies by the sum of the inputs."""
 
     def __init__(self, form: Form, size: int | None) -> None:
@@ -46,26 +46,26 @@ class Sum(Executor):
         return Prepared(lambda block: scale * block, self.bytes)
 
 
-def run(store: Store, executor: Executor, source: Source, memory: int = 800) -> Tensor:
+def run(store: Store[Prepared], executor: Executor[Prepared], source: Source, memory: int = 800) -> Tensor:
     return total(store.visit(executor, Data(source), memory), torch.ones(1, 2))
 
 
 def test_what_fits_is_kept_and_the_data_read_once() -> None:
-    store, source, executor = Store(), Source(), Sum("split", 100)
+    store, source, executor = Store[Prepared](), Source(), Sum("split", 100)
     for _ in range(3):
         torch.testing.assert_close(run(store, executor, source), torch.full((1, 2), 444.0))
     assert (executor.made, source.readings) == (6, 1)
 
 
 def test_what_does_not_fit_is_not_kept_in_part() -> None:
-    store, source, executor = Store(), Source(), Sum("split", 100)
+    store, source, executor = Store[Prepared](), Source(), Sum("split", 100)
     for reading in (1, 2):
         torch.testing.assert_close(run(store, executor, source, 600), torch.full((1, 2), 444.0))
         assert (executor.made, source.readings, store.chunks) == (6 * reading, reading, None)
 
 
 def test_what_did_not_fit_is_not_gathered_a_second_time() -> None:
-    store, source, executor = Store(), Source(), Sum("split", 100)
+    store, source, executor = Store[Prepared](), Source(), Sum("split", 100)
 
     def most_alive() -> int:
         seen: list[weakref.ref[Prepared]] = []
@@ -80,13 +80,13 @@ def test_what_did_not_fit_is_not_gathered_a_second_time() -> None:
 
 
 def test_what_saves_nothing_is_not_kept() -> None:
-    store, source = Store(), Source()
+    store, source = Store[Prepared](), Source()
     run(store, Sum("plain", None), source)
     assert store.chunks is None
 
 
 def test_one_form_is_kept_at_a_time() -> None:
-    store, source, split, layers = Store(), Source(), Sum("split", 100), Sum("layers", 50)
+    store, source, split, layers = Store[Prepared](), Source(), Sum("split", 100), Sum("layers", 50)
     run(store, split, source)
     run(store, layers, source)
     assert store.form == "layers" and store.chunks is not None
@@ -95,7 +95,7 @@ def test_one_form_is_kept_at_a_time() -> None:
 
 
 def test_a_product_that_was_interrupted_leaves_nothing_half() -> None:
-    store, source, executor = Store(), Source(), Sum("split", 100)
+    store, source, executor = Store[Prepared](), Source(), Sum("split", 100)
     visit = store.visit(executor, Data(source), 800)
     next(visit)
     visit.close()

@@ -9,21 +9,28 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.curvature import recording
+from lapwing.curvature.curved import bending
 from lapwing.curvature.executors import Differentiated
 from lapwing.curvature.network import Network
-from lapwing.curvature.recording import Recorded, gauss_newton, shape_of
+from lapwing.curvature.recorded import Recorded
+from lapwing.curvature.recording import shape_of
+from lapwing.curvature.survey import find_layers
 from lapwing.data import Batch
 from lapwing.errors import MismatchError
 from lapwing.likelihoods import Gaussian
+from lapwing.types import Inputs
 from tests.curvature import naive
 from tests.curvature.naive import known
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
+ONE = torch.zeros(1, 3, dtype=torch.float64)
 
-def executor(model: nn.Module) -> Recorded:
+
+def executor(model: nn.Module, inputs: Inputs = ONE) -> Recorded:
     network, likelihood = Network.of(model), Gaussian()
-    return Recorded(network, likelihood, (gauss_newton,), 100, Differentiated(network, likelihood))
+    plain = Differentiated(network, likelihood)
+    return Recorded(network, likelihood, 100, plain, find_layers(network, inputs))
 
 
 def model() -> nn.Module:
@@ -35,8 +42,10 @@ def check(recorded: Recorded, n: int, generator: torch.Generator) -> None:
     x = torch.randn(n, 3, generator=generator, dtype=torch.float64)
     rows = naive.jacobian(recorded.network.module, x)[1].flatten(0, 1)
     v = torch.randn(rows.shape[1], 2, generator=generator, dtype=torch.float64)
-    product = recorded.prepare(Batch(x, x[:, :2])).product(v)
-    torch.testing.assert_close(product, rows.mT @ rows @ v)
+    chunk = recorded.prepare(Batch(x, x[:, :2]))
+    torch.testing.assert_close(chunk.outputs, recorded.network(x).detach())
+    torch.testing.assert_close(chunk.push(v).flatten(1).mT, rows @ v)
+    torch.testing.assert_close(chunk.product(lambda u: 2.0 * u, v), 2.0 * rows.mT @ rows @ v)
 
 
 def test_a_shape_is_recorded_once_and_holds_for_other_data(generator: torch.Generator) -> None:
@@ -69,11 +78,13 @@ def test_too_many_shapes_go_the_plain_way(
 def test_what_cannot_be_recorded_is_said_once_and_done_plainly(caplog: pytest.LogCaptureFixture) -> None:
     case = known("branching")
     likelihood = case.case.likelihood
-    recorded = Recorded(case.network, likelihood, (gauss_newton,), 100, Differentiated(case.network, likelihood))
+    plain = Differentiated(case.network, likelihood)
+    recorded = Recorded(case.network, likelihood, 100, plain, case.survey)
     v = torch.randn(case.network.size, 2, dtype=torch.float64)
     with caplog.at_level(logging.INFO, "lapwing"):
         for _ in range(2):
-            product = recorded.prepare(Batch(case.case.inputs, case.case.targets)).product(v)
+            chunk = recorded.prepare(Batch(case.case.inputs, case.case.targets))
+            product = chunk.product(bending(likelihood, chunk.outputs, chunk.targets), v)
             torch.testing.assert_close(product, naive.ggn(case) @ v)
     assert len([record for record in caplog.records if "cannot record" in record.message]) == 1
 
@@ -100,13 +111,14 @@ def test_shapes_that_depend_on_the_data_are_not_recorded(generator: torch.Genera
 
 def test_the_same_tensor_twice_is_two_inputs(generator: torch.Generator) -> None:
     bilinear = nn.Bilinear(2, 3, 2).double()
-    recorded = executor(bilinear)
+    recorded = executor(bilinear, (ONE[:, :2], ONE))
     x = torch.randn(4, 3, generator=generator, dtype=torch.float64)
     y = torch.zeros(4, 2, dtype=torch.float64)
     v = torch.randn(recorded.network.size, 1, generator=generator, dtype=torch.float64)
     for left in (x[:, :2], x[:, 1:]):
         rows = naive.jacobian(bilinear, (left, x))[1].flatten(0, 1)
-        torch.testing.assert_close(recorded.prepare(Batch((left, x), y)).product(v), rows.mT @ rows @ v)
+        chunk = recorded.prepare(Batch((left, x), y))
+        torch.testing.assert_close(chunk.product(lambda u: u, v), rows.mT @ rows @ v)
 
 
 def test_batches_in_any_layout(generator: torch.Generator) -> None:
@@ -115,7 +127,8 @@ def test_batches_in_any_layout(generator: torch.Generator) -> None:
     x = torch.randn(3, 4, generator=generator, dtype=torch.float64).mT
     rows = naive.jacobian(recorded.network.module, x)[1].flatten(0, 1)
     v = torch.randn(rows.shape[1], 1, generator=generator, dtype=torch.float64)
-    torch.testing.assert_close(recorded.prepare(Batch(x, x[:, :2])).product(v), rows.mT @ rows @ v)
+    chunk = recorded.prepare(Batch(x, x[:, :2]))
+    torch.testing.assert_close(chunk.product(lambda u: u, v), rows.mT @ rows @ v)
 
 
 def test_a_network_that_was_trained_on_is_refused() -> None:

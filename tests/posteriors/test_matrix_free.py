@@ -107,7 +107,7 @@ def test_other_choices_share_what_products_keep() -> None:
     posterior.predict(problem("images").new)
     changed = posterior.with_choices(lw.Isotropic(3.0), posterior.likelihood)
     assert changed.problem.curvature is posterior.problem.curvature
-    assert changed.problem.kept == {} and changed.problem.prior.values.max() == 3.0
+    assert changed.problem.kept is posterior.problem.kept and changed.problem.prior.values.max() == 3.0
 
 
 def test_a_joint_prediction_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

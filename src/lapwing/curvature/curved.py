@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.likelihoods import Categorical, Likelihood
+from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.likelihoods.targets import IGNORED
 
 
-def curved(
-    likelihood: Likelihood,
-    outputs: Float[Tensor, "n *event c"],
-    targets: Tensor,
-    moved: Float[Tensor, "n *event c"],
-) -> Float[Tensor, "n *event c"]:
-    """``B u`` at each position.
+def bending(
+    likelihood: Likelihood, outputs: Float[Tensor, "n *event c"], targets: Tensor
+) -> Callable[[Float[Tensor, "... c"]], Float[Tensor, "... c"]]:
+    """``u -> B u`` at each position, for changes u of the outputs that lead with any further axes.
 
     For classes ``B u = p ∘ (u - pᵀu)``, taken after u is shifted by its entry at the most probable class: then no two
     large numbers cancel where one class has nearly all probability.
@@ -25,20 +24,59 @@ def curved(
         likelihood: The likelihood.
         outputs: Canonical outputs f.
         targets: Canonical targets, to put 0 where they are ignored.
-        moved: A change u of the outputs.
+    """
+    if isinstance(likelihood, Gaussian):
+        precisions = likelihood.precisions(outputs)
+        return lambda moved: precisions * moved
+    if not isinstance(likelihood, Categorical):
+        hessian = likelihood.hessian(outputs, targets)
+        return lambda moved: (hessian @ moved.unsqueeze(-1)).squeeze(-1)
+    probs = torch.softmax(outputs, -1)
+    largest = probs.argmax(-1, keepdim=True)
+    probs = probs.where((targets != IGNORED).unsqueeze(-1), 0.0)
+
+    def bend(moved: Tensor) -> Tensor:
+        shifted = moved - moved.gather(-1, largest.expand(*moved.shape[:-1], 1))
+        return probs * (shifted - (probs * shifted).sum(-1, keepdim=True))
+
+    return bend
+
+
+def curved(
+    likelihood: Likelihood,
+    outputs: Float[Tensor, "n *event c"],
+    targets: Tensor,
+    moved: Float[Tensor, "n *event c"],
+) -> Float[Tensor, "n *event c"]:
+    """``B u`` at each position; see ``bending``.
 
     Example:
         >>> f, y, u = torch.zeros(1, 2), torch.tensor([0]), torch.tensor([[1.0, -1.0]])
         >>> curved(Categorical(), f, y, u)
         tensor([[ 0.5000, -0.5000]])
     """
-    if not isinstance(likelihood, Categorical):
-        return (likelihood.hessian(outputs, targets) @ moved.unsqueeze(-1)).squeeze(-1)
-    probs = torch.softmax(outputs, -1)
-    largest = probs.argmax(-1, keepdim=True)
-    shifted = moved - moved.gather(-1, largest)
-    product = probs * (shifted - (probs * shifted).sum(-1, keepdim=True))
-    return product.where((targets != IGNORED).unsqueeze(-1), 0.0)
+    return bending(likelihood, outputs, targets)(moved)
+
+
+def basis(likelihood: Likelihood, outputs: Float[Tensor, "n *event c"]) -> Float[Tensor, "c r"]:
+    """An orthonormal basis of the changes of the outputs that the likelihood sees: for classes, those that sum to 0.
+
+    Args:
+        likelihood: The likelihood.
+        outputs: Canonical outputs f.
+
+    Example:
+        >>> basis(Categorical(), torch.zeros(1, 2))
+        tensor([[ 0.7071],
+                [-0.7071]])
+    """
+    c = outputs.shape[-1]
+    eye = torch.eye(c, dtype=outputs.dtype, device=outputs.device)
+    if not isinstance(likelihood, Categorical) or c == 1:
+        return eye
+    sizes = torch.arange(1, c, dtype=outputs.dtype, device=outputs.device)
+    helmert = torch.ones_like(eye).triu()[:, :-1] - sizes * eye[:, 1:]
+    return helmert / (sizes * (sizes + 1)).sqrt()
 
 
 def thin_root(

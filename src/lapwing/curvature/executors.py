@@ -1,4 +1,4 @@
-"""The other two forms of a Gauss-Newton product: layer by layer, and by plain automatic differentiation."""
+"""Two forms of the linearised network: layer by layer, and by plain automatic differentiation."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.columnwise import Columnwise
-from lapwing.curvature.curved import curved, thin_root
-from lapwing.curvature.ggn import by_position
+from lapwing.curvature.curved import basis
+from lapwing.curvature.ggn import COLUMNS, by_position
 from lapwing.curvature.layers import Pass, Survey
 from lapwing.curvature.layerwise import Layerwise
+from lapwing.curvature.linear import Linear
 from lapwing.curvature.network import Network
-from lapwing.curvature.products import Executor, Prepared
+from lapwing.curvature.products import Executor
 from lapwing.curvature.sums import raw
 from lapwing.data import Batch
 from lapwing.likelihoods import Likelihood
@@ -23,8 +24,8 @@ from lapwing.likelihoods import Likelihood
 
 @final
 @dataclass(frozen=True, eq=False)
-class Layered(Executor):
-    """``Rᵀ (R v)`` with the rows R = Sᵀ J of a chunk, S Sᵀ = B, held layer by layer.
+class Layered(Executor[Linear]):
+    """The rows ``R = Eᵀ J`` of a chunk of examples held layer by layer; E has all changes that the likelihood sees.
 
     Args:
         network: The network.
@@ -43,28 +44,34 @@ class Layered(Executor):
         """As many as fit the working memory."""
         return min(examples, self.examples)
 
-    def prepare(self, batch: Batch) -> Prepared:
-        """The rows: a forward pass, and a backward pass for each column of S."""
+    def prepare(self, batch: Batch) -> Linear:
+        """The rows: a forward pass, and a backward pass for each column of E."""
         self.network.check_unchanged()
         forward = Pass(self.network, self.survey, batch.inputs)
         f = self.likelihood.canonical(forward.outputs)
         y = self.likelihood.canonical_targets(f, batch.targets)
-        columns = thin_root(self.likelihood, f, y).movedim(-1, 0)
-        rows = [
-            Layerwise.of(forward, raw(self.likelihood, cotangents)) for cotangents in by_position(columns, f.ndim - 2)
-        ]
+        seen = basis(self.likelihood, f)
+        columns = seen.mT.view(seen.shape[1], *(1,) * (f.ndim - 1), f.shape[-1]).expand(-1, *f.shape)
+        blocks = list(by_position(columns, f.ndim - 2))
+        rows = [Layerwise.of(forward, raw(self.likelihood, cotangents)) for cotangents in blocks]
+        widths = [len(cotangents) for cotangents in blocks]
 
-        def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-            pieces = [part.pull(part.push(block)) for part in rows]
+        def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
+            moved = torch.cat([part.push(block) for part in rows], dim=1).movedim(-1, 0)
+            return moved.reshape(-1, *f.shape[:-1], seen.shape[1]) @ seen.mT
+
+        def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
+            split = (block @ seen).flatten(2).movedim(0, -1).split(widths, dim=1)
+            pieces = [part.pull(piece) for part, piece in zip(rows, split, strict=True)]
             return sum(pieces[1:], start=pieces[0])
 
-        return Prepared(product, sum(part.bytes for part in rows))
+        return Linear(batch.inputs, f, y, push, pull, COLUMNS, sum(part.bytes for part in rows))
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Differentiated(Executor):
-    """Push, output Hessian, pull, each column through the network again.
+class Differentiated(Executor[Linear]):
+    """Each column pushed through the network again, and pulled back through it.
 
     Args:
         network: The network.
@@ -75,14 +82,16 @@ class Differentiated(Executor):
     likelihood: Likelihood
     form = "plain"
 
-    def prepare(self, batch: Batch) -> Prepared:
-        """Nothing can be prepared."""
+    def prepare(self, batch: Batch) -> Linear:
+        """A forward pass; nothing else can be prepared."""
+        part = Columnwise(self.network, self.likelihood, batch.inputs)
+        f = part.outputs
+        y = self.likelihood.canonical_targets(f, batch.targets)
 
-        def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-            part = Columnwise(self.network, self.likelihood, batch.inputs)
-            f, pushed = part.outputs, part.push(block)
-            y = self.likelihood.canonical_targets(f, batch.targets)
-            bent = [curved(self.likelihood, f, y, column.view(f.shape)).flatten() for column in pushed.unbind(1)]
-            return part.pull(torch.stack(bent, dim=1))
+        def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
+            return part.push(block).mT.reshape(-1, *f.shape)
 
-        return Prepared(product, None)
+        def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
+            return part.pull(block.flatten(1).mT)
+
+        return Linear(batch.inputs, f, y, push, pull, COLUMNS, None)

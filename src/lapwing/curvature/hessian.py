@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import final
 
 import torch
@@ -12,26 +12,21 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import grad, jvp, vjp, vmap
 
-from lapwing import probes
-from lapwing.curvature.costs import Form, Work
-from lapwing.curvature.curved import thin_root
-from lapwing.curvature.executors import Differentiated, Layered
+from lapwing.curvature.costs import Form
+from lapwing.curvature.curved import bending
 from lapwing.curvature.ggn import COLUMNS
 from lapwing.curvature.layers import Survey
+from lapwing.curvature.linear import Linear, Shift
+from lapwing.curvature.linearisation import Linearisation
 from lapwing.curvature.network import Network, twice_differentiable
 from lapwing.curvature.products import MEMORY, WORKING, Executor, Part, Prepared, Store, total
-from lapwing.curvature.recording import (
-    Recorded,
-    gauss_newton,
-    gauss_newton_by_adjoints,
-    second_derivative,
-    second_derivative_by_adjoints,
-)
-from lapwing.curvature.sums import BUDGET
+from lapwing.curvature.recording import Recording, Traced
+from lapwing.curvature.split import Split, Tensors
 from lapwing.data import Batch, Data
 from lapwing.errors import UnsupportedError
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import FunctionOperator, Operator
+from lapwing.types import Params
 
 
 @final
@@ -39,7 +34,7 @@ from lapwing.linalg import FunctionOperator, Operator
 class GGNProduct(Operator):
     """``G = sum_n J_nᵀ B_n J_n`` touched through products alone.
 
-    Three forms of one product, chosen for each block of columns by ``costs.Work``: *layers* holds Sᵀ J of a chunk of
+    Three forms of one product, chosen for each block of columns by ``costs.Work``: *layers* holds J of a chunk of
     examples, layer by layer, and multiplies; *split* records the product as a graph once a shape of batch and repeats
     only what depends on the column; *plain*, where recording fails, pushes and pulls every column through the network.
 
@@ -53,9 +48,11 @@ class GGNProduct(Operator):
         data: The data; read once a product, or once in all.
         memory: Bytes a product may occupy, what is kept included.
         form: Form to use whatever the rule says; ``None`` leaves it to the rule.
+        shift: Where B is taken; ``None`` for the trained weights. J is that of the trained weights in any case.
 
     Cost:
-        A column costs 4/3 of a gradient by the split, once prepared; see ``costs`` for all forms.
+        A column costs 4/3 of a gradient by the split, once prepared; see ``costs`` for all forms. At a shift, each
+        chunk that was not seen there before takes half a column more.
     """
 
     network: Network
@@ -64,7 +61,24 @@ class GGNProduct(Operator):
     data: Data
     memory: int = MEMORY
     form: Form | None = None
-    _store: Store = field(default_factory=Store, init=False, repr=False)
+    shift: Shift | None = None
+    linearisation: Linearisation = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        setting = (self.network, self.survey, self.likelihood, self.data)
+        object.__setattr__(self, "linearisation", Linearisation(*setting, self.memory, self.form))
+
+    def at(self, weights: Float[Tensor, " d"], *, affine: bool = True) -> GGNProduct:
+        """The product with B at ``h(w, ·)``, the outputs of the linearised network; what is kept is shared.
+
+        Args:
+            weights: w.
+            affine: Whether ``h(w, x) = f(x) + J (w - w̃)``, or ``J w`` without the outputs at the trained weights w̃.
+        """
+        change = weights - self.network.weights if affine else weights
+        shifted = replace(self, shift=Shift(change, affine, self.memory // WORKING))
+        object.__setattr__(shifted, "linearisation", self.linearisation)
+        return shifted
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -82,16 +96,21 @@ class GGNProduct(Operator):
 
     def choose(self, columns: int) -> Form:
         """The form of a product with a block of so many columns."""
-        if self.form is not None:
-            return self.form
-        return self._work.choose(columns, self._room, self._examples)
+        return self.linearisation.choose(columns)
 
     def prepare(self, columns: int = 1) -> None:
         """Do now what can be done before the first product with so many columns, and be kept."""
         form = self.choose(columns)
-        for _ in self._visit(columns):
-            if form in self._store.too_large:
+        for _ in self.linearisation.visit(columns):
+            if form in self.linearisation.store.too_large:
                 return
+
+    def visit(
+        self, columns: int = 1, *, shuffled: bool = False, generator: torch.Generator | None = None
+    ) -> Iterator[tuple[Linear, Float[Tensor, "n *event c"]]]:
+        """The Jacobian of each chunk of a batch, and the outputs at which B is taken; see ``Linearisation.visit``."""
+        for chunk in self.linearisation.visit(columns, shuffled=shuffled, generator=generator):
+            yield chunk, chunk.outputs if self.shift is None else self.shift.outputs(chunk)
 
     def parts(self, columns: int = 1, *, generator: torch.Generator | None = None) -> Iterator[Part]:
         """G piece by piece: the curvature of each chunk of a batch, for products with so many columns.
@@ -103,56 +122,20 @@ class GGNProduct(Operator):
         Cost:
             That of a product, spread over the pieces.
         """
-        chunks = self._visit(columns)
-        if self._store.form == self.choose(columns) and self._store.chunks is not None:
-            order = probes.permutation(len(self._store.chunks), generator=generator)
-            chunks = (self._store.chunks[i] for i in order)
-        for chunk in chunks:
-            yield Part(FunctionOperator(chunk.product, chunk.product, self.shape, self._like), chunk.examples)
+        for chunk, h in self.visit(columns, shuffled=True, generator=generator):
+            product = partial(chunk.product, bending(self.likelihood, h, chunk.targets))
+            yield Part(FunctionOperator(product, product, self.shape, self._like), chunk.examples)
 
     @property
     def kept_bytes(self) -> int:
         """Bytes kept for the next product."""
-        return self._store.bytes
+        return self.linearisation.store.bytes
 
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        return total(self._visit(block.shape[1]), block)
-
-    def _visit(self, columns: int) -> Iterator[Prepared]:
-        form = self.choose(columns)
-        if form == "layers" and self._work.kept[0] * self._examples > self._room:
-            self._store.too_large.add(form)
-        return self._store.visit(self._executors[form], self.data, self.memory)
-
-    @property
-    def _room(self) -> int:
-        """Numbers there is room to keep."""
-        return (self.memory - self.memory // WORKING) // self.network.like.element_size()
-
-    @cached_property
-    def _work(self) -> Work:
-        f = self.likelihood.canonical(torch.zeros(1, *self.survey.output))
-        columns = thin_root(self.likelihood, f)[..., 0, :].numel()
-        return Work.of(self.network, self.survey, self.data.first(), columns)
-
-    @cached_property
-    def _examples(self) -> int:
-        return sum(len(batch) for batch in self.data)
-
-    @cached_property
-    def _executors(self) -> dict[Form, Executor]:
-        work, itemsize = self._work, self.network.like.element_size()
-        plain = Differentiated(self.network, self.likelihood)
-        padded = (gauss_newton_by_adjoints,)
-        recipes = padded if self.network.padded else (gauss_newton, *padded)
-        working = self.memory // WORKING
-        extra = -(-work.kept[0] // work.cotangents)
-        examples = self.survey.chunk(work.cotangents, itemsize, min(BUDGET, working), extra)
-        return {
-            "layers": Layered(self.network, self.survey, self.likelihood, examples),
-            "split": Recorded(self.network, self.likelihood, recipes, work.chunk(itemsize, working), plain),
-            "plain": plain,
-        }
+        total = torch.zeros_like(block)
+        for chunk, h in self.visit(block.shape[1]):
+            total += chunk.product(bending(self.likelihood, h, chunk.targets), block)
+        return total
 
 
 @final
@@ -182,7 +165,7 @@ class HessianProduct(Operator):
     data: Data
     memory: int = MEMORY
     form: Form | None = None
-    _store: Store = field(default_factory=Store, init=False, repr=False)
+    _store: Store[Prepared] = field(default_factory=Store[Prepared], init=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -202,21 +185,59 @@ class HessianProduct(Operator):
         return total(self._store.visit(self._executor, self.data, self.memory), block)
 
     @cached_property
-    def _executor(self) -> Executor:
+    def _executor(self) -> Executor[Prepared]:
         plain = Pearlmutter(self.network, self.likelihood)
-        if self.form == "plain":
-            return plain
-        recipe = second_derivative_by_adjoints if self.network.padded else second_derivative
-        return Recorded(self.network, self.likelihood, (recipe,), WHOLE, plain)
+        return plain if self.form == "plain" else RecordedHessian(self.network, self.likelihood, WHOLE, plain)
 
 
 WHOLE = 2**62
 """Examples to a chunk where batches stay whole."""
 
 
+def second_derivative(traced: Traced, *column: Tensor) -> Tensors:
+    """``∇²L v``, forward over reverse (Pearlmutter 1994)."""
+    change = dict(zip(traced.params, column, strict=True))
+    return traced.in_order(jvp(_gradient(traced), (traced.params,), (change,))[1])
+
+
+def second_derivative_by_adjoints(traced: Traced, *column: Tensor) -> Tensors:
+    """``∇²L v``, reverse over reverse: for what has a wrong forward mode."""
+    change = dict(zip(traced.params, column, strict=True))
+    return traced.in_order(vjp(_gradient(traced), traced.params)[1](change)[0])
+
+
+def _gradient(traced: Traced) -> Callable[[Params], Params]:
+    def loss(params: Params) -> Tensor:
+        f = traced.outputs(params)
+        return traced.likelihood.nll(f, traced.likelihood.canonical_targets(f, traced.targets)).sum()
+
+    return grad(loss)
+
+
 @final
 @dataclass(frozen=True, eq=False)
-class Pearlmutter(Executor):
+class RecordedHessian(Recording[Prepared]):
+    """The product with the Hessian, recorded."""
+
+    @property
+    def recipes(self) -> tuple[Callable[..., Tensors], ...]:
+        """Forward over reverse where that is right."""
+        return (second_derivative_by_adjoints if self.network.padded else second_derivative,)
+
+    def _column(self, batch: Batch) -> list[Tensor]:
+        return self._change
+
+    def _ready(self, batch: Batch, halves: Split, kept: Tensors, size: int) -> Prepared:
+        def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+            columns = [self._gathered(halves.product(kept, self._spread(v))) for v in block.unbind(1)]
+            return torch.stack(columns, dim=1)
+
+        return Prepared(product, size)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pearlmutter(Executor[Prepared]):
     """Forward over reverse through the network again for every column.
 
     Args:

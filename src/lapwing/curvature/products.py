@@ -5,8 +5,8 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import final
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -25,6 +25,20 @@ WORKING = 8
 """One in so many bytes of that is left for work in progress."""
 
 
+@runtime_checkable
+class Chunk(Protocol):
+    """A chunk of the data, ready for any number of columns."""
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes it occupies; ``None`` if keeping it saves nothing."""
+        ...
+
+
+C = TypeVar("C", bound=Chunk)
+K = TypeVar("K", bound=Chunk, covariant=True)
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Prepared:
@@ -33,12 +47,10 @@ class Prepared:
     Args:
         product: From a block of columns to the chunk's part of the product.
         bytes: Bytes it occupies; ``None`` if keeping it saves nothing.
-        examples: Examples in it.
     """
 
     product: Callable[[Float[Tensor, "d k"]], Float[Tensor, "d k"]]
     bytes: int | None
-    examples: int = 0
 
 
 @final
@@ -55,7 +67,7 @@ class Part:
     examples: int
 
 
-class Executor(abc.ABC):
+class Executor(abc.ABC, Generic[K]):
     """One form of a product."""
 
     form: Form
@@ -65,20 +77,20 @@ class Executor(abc.ABC):
         return examples
 
     @abc.abstractmethod
-    def prepare(self, batch: Batch) -> Prepared:
+    def prepare(self, batch: Batch) -> K:
         """All that does not depend on the columns."""
 
 
 @final
 @dataclass
-class Store:
+class Store(Generic[C]):
     """What is kept of the data between products: everything, for one form, or nothing.
 
     Everything, because a loader may shuffle: what is kept of one pass cannot be completed from another.
     """
 
     form: Form | None = None
-    chunks: list[Prepared] | None = None
+    chunks: list[C] | None = None
     too_large: set[Form] = field(default_factory=set)
 
     @property
@@ -86,7 +98,7 @@ class Store:
         """Bytes that are kept."""
         return sum(chunk.bytes or 0 for chunk in self.chunks or ())
 
-    def visit(self, executor: Executor, data: Data, memory: int) -> Iterator[Prepared]:
+    def visit(self, executor: Executor[C], data: Data, memory: int) -> Iterator[C]:
         """Every chunk of the data; kept from then on, if all of them fit.
 
         Args:
@@ -98,11 +110,11 @@ class Store:
             yield from self.chunks
             return
         self.form, self.chunks = executor.form, None
-        kept: list[Prepared] | None = None if executor.form in self.too_large else []
+        kept: list[C] | None = None if executor.form in self.too_large else []
         room = memory - memory // WORKING
         for batch in data:
             for part in parts(batch, executor.size(len(batch))):
-                prepared = replace(executor.prepare(part), examples=len(part))
+                prepared = executor.prepare(part)
                 if prepared.bytes is None:
                     kept = None
                 elif kept is not None:

@@ -8,7 +8,7 @@ done once a column: for a Gauss-Newton matrix 4/3 of the work of a gradient inst
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
@@ -36,6 +36,7 @@ class Split:
 
     first: GraphModule
     second: GraphModule
+    parts: dict[tuple[int, int], Split] = field(default_factory=dict, init=False, repr=False)
 
     def prepare(self, fixed: Sequence[Tensor]) -> Tensors:
         """All that does not depend on the column.
@@ -46,15 +47,36 @@ class Split:
         with torch.inference_mode(False), torch.no_grad():
             return self.first(*fixed)
 
-    def product(self, kept: Tensors, column: Sequence[Tensor]) -> Tensors:
+    def product(self, kept: Tensors, column: Sequence[Tensor | None]) -> Tensors:
         """The function's value for one column.
 
         Args:
             kept: What ``prepare`` returned.
-            column: Tensors of the shapes that were recorded.
+            column: Tensors of the shapes that were recorded; ``None`` for those that no result needs.
         """
         with torch.inference_mode(False), torch.no_grad():
             return self.second(*kept, *column)
+
+    def only(self, start: int, stop: int) -> Split:
+        """The same cut of a function that returns some of the results: the second half does what they need.
+
+        Args:
+            start: First of them.
+            stop: One past the last.
+
+        Example:
+            >>> both = split(lambda a, v, u: (a * v, a + u), [torch.ones(2)], [torch.ones(2), torch.ones(2)])
+            >>> sums = both.only(1, 2)
+            >>> sums.product(sums.prepare([torch.ones(2)]), [None, torch.ones(2)])
+            (tensor([2., 2.]),)
+        """
+        if (start, stop) not in self.parts:
+            graph = Graph()
+            whole: Any = graph.graph_copy(self.second.graph, {})
+            graph.output(whole[start:stop])
+            graph.eliminate_dead_code()
+            self.parts[start, stop] = Split(self.first, _module(self.second, graph))
+        return self.parts[start, stop]
 
 
 def split(function: Callable[..., Tensors], fixed: Sequence[Tensor], column: Sequence[Tensor]) -> Split:

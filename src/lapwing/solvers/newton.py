@@ -138,6 +138,35 @@ def minimise(
     return Minimum(point, relative, number, spent, stopped)
 
 
+def solve_quadratic(
+    evaluate: Callable[[Float[Tensor, " d"]], Point],
+    problem: Problem,
+    start: Float[Tensor, " d"],
+    solver: Solver,
+    *,
+    rtol: float,
+) -> Minimum:
+    """The minimum of a quadratic loss with a quadratic prior: one solve.
+
+    Args:
+        evaluate: The loss and its gradient.
+        problem: The matrix of the whole objective.
+        start: Where to start.
+        solver: Solves with it.
+        rtol: Relative gradient at which the minimum is found.
+
+    Cost:
+        A solve, two gradients, and a product unless it starts at 0.
+    """
+    slope, _ = gradient_of(evaluate(start), problem.prior)
+    moved = bool(start.any())
+    solution = solver.solve(problem, problem.precision @ start - slope if moved else -slope, initial=start)
+    point = evaluate(solution.value)
+    _, relative = gradient_of(point, problem.prior)
+    stopped = "converged" if relative <= rtol else "stagnated" if solution.converged else solution.stopped
+    return Minimum(point, relative, solution.iterations, solution.matvecs + 2 + moved, stopped)
+
+
 def search(
     evaluate: Callable[[Float[Tensor, " d"]], Point],
     point: Point,

@@ -115,7 +115,7 @@ class SGD(Solver):
         block, start = _columns(problem, b, initial)
         width = max(1, self.max_bytes // (BLOCKS * block.element_size() * problem.size))
         generator = torch.Generator().manual_seed(self.seed)
-        steps, step = self._survey(problem, min(width, block.shape[1]), generator)
+        steps, step = self.survey(problem, min(width, block.shape[1]), generator)
         parts = [
             self._block(problem, block[:, i : i + width], start[:, i : i + width], steps, step, generator)
             for i in range(0, block.shape[1], width)
@@ -176,8 +176,14 @@ class SGD(Solver):
 
             yield gradient
 
-    def _survey(self, problem: Problem, columns: int, generator: torch.Generator) -> tuple[int, float]:
-        """Mini-batches m in an epoch, and the length of a step."""
+    def survey(self, problem: Problem, columns: int, generator: torch.Generator) -> tuple[int, float]:
+        """Mini-batches m in an epoch, and the length of a step.
+
+        Args:
+            problem: The problem.
+            columns: Columns of the blocks to come.
+            generator: Source of the power method's start.
+        """
         found, examples, steps, largest, root = 0.0, 0, 0, 0.0, problem.prior.values.sqrt()[:, None]
         v = torch.zeros_like(root)
         for piece in _pieces(problem, columns, generator):

@@ -8,17 +8,16 @@ from typing import final, get_args
 from lapwing import linalg
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.kfac import Bias, KroneckerSum, Sharing
-from lapwing.curvature.sums import Held
 from lapwing.errors import check_option
 from lapwing.posteriors import Posterior
-from lapwing.precondition import summed, training_of
+from lapwing.precondition import CurvatureRecipe, summed, training_of
 from lapwing.problem import Problem
 from lapwing.structures.task import Task
 
 
 @final
 @dataclass(frozen=True)
-class Diagonal:
+class Diagonal(CurvatureRecipe):
     """Independent weights: the diagonal of the curvature, Σ_nk (J_nᵀ u_nk)² for the columns u of the roots of B.
 
     Cost:
@@ -35,15 +34,15 @@ class Diagonal:
         """The posterior of a task in this structure."""
         return task.summed(DiagonalSum(task.network))
 
-    def approximate(self, problem: Problem) -> linalg.Structured:
-        """The structure as a preconditioner."""
+    def curvature(self, problem: Problem) -> linalg.Structured:
+        """The curvature in this structure, for a preconditioner."""
         training = training_of(problem, self)
-        return with_prior(problem, summed(training, DiagonalSum(training.network)))
+        return summed(training, DiagonalSum(training.network)).operator
 
 
 @final
 @dataclass(frozen=True)
-class KFAC:
+class KFAC(CurvatureRecipe):
     """Independent layers, each a Kronecker product of input and gradient second moments; norms exact.
 
     G_l ≈ Σ g gᵀ ⊗ E[a aᵀ] for inputs a and gradients g of layer l (Martens & Grosse 2015, section 3).
@@ -77,12 +76,7 @@ class KFAC:
         """The posterior of a task in this structure."""
         return task.summed(KroneckerSum(task.network, self.sharing, self.bias))
 
-    def approximate(self, problem: Problem) -> linalg.Structured:
-        """The structure as a preconditioner."""
+    def curvature(self, problem: Problem) -> linalg.Structured:
+        """The curvature in this structure, for a preconditioner."""
         training = training_of(problem, self)
-        return with_prior(problem, summed(training, KroneckerSum(training.network, self.sharing, self.bias)))
-
-
-def with_prior(problem: Problem, curvature: Held) -> linalg.Structured:
-    """``s G + A`` for a structured G."""
-    return curvature.operator.scaled(problem.scale).plus_diagonal(problem.prior)
+        return summed(training, KroneckerSum(training.network, self.sharing, self.bias)).operator

@@ -17,6 +17,7 @@ from lapwing.curvature.sums import Held, sweep
 from lapwing.errors import ConfigError, check_option
 from lapwing.linalg.eigenpairs import nystrom, randomised_eigenpairs, top_eigenpairs
 from lapwing.posteriors import Posterior
+from lapwing.precondition import CurvatureRecipe
 from lapwing.problem import Problem
 from lapwing.structures.task import Task, check_products
 
@@ -30,7 +31,7 @@ FIRST = 16
 
 @final
 @dataclass(frozen=True)
-class LowRank:
+class LowRank(CurvatureRecipe):
     """``Λ = U diag(λ) Uᵀ + A``: the top eigenpairs of the curvature G, and the exact prior in the complement.
 
     What is left out takes away at most ``tr((G - U diag(λ) Uᵀ) A⁻¹)`` of the effective dimension
@@ -87,10 +88,10 @@ class LowRank:
         factor = self._adapted(curvature, most, trace, prior, self.tolerance)
         return task.posterior(totals, Held(linalg.LowRank(factor)))
 
-    def approximate(self, problem: Problem) -> linalg.LowRank:
-        """The structure as a preconditioner of the full rank, in coordinates in which the prior is standard normal."""
+    def curvature(self, problem: Problem) -> linalg.LowRank:
+        """The curvature in this structure, for a preconditioner: of the full rank, found in the prior's units."""
         factor = self._factor_of_rank(problem.in_prior_units(), min(self.rank, problem.size))
-        return problem.with_factor(problem.prior.values.sqrt()[:, None] * factor)
+        return linalg.LowRank(problem.prior.values.sqrt()[:, None] * factor)
 
     def _adapted(
         self, curvature: linalg.Operator, most: int, trace: float, prior: Float[Tensor, " d"], tolerance: float

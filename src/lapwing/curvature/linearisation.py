@@ -1,0 +1,101 @@
+"""The network made linear in its weights over a data set, chunk by chunk, in the form that suits the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import final
+
+import torch
+
+from lapwing import probes
+from lapwing.curvature.costs import Form, Work
+from lapwing.curvature.curved import thin_root
+from lapwing.curvature.executors import Differentiated, Layered
+from lapwing.curvature.layers import Survey
+from lapwing.curvature.linear import Linear
+from lapwing.curvature.network import Network
+from lapwing.curvature.products import WORKING, Executor, Store
+from lapwing.curvature.recorded import Recorded
+from lapwing.curvature.sums import BUDGET
+from lapwing.data import Data
+from lapwing.likelihoods import Likelihood
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Linearisation:
+    """The Jacobian of every chunk of the data at the trained weights, and what is kept of it from pass to pass.
+
+    Args:
+        network: The network.
+        survey: What is known of its layers.
+        likelihood: The likelihood.
+        data: The data; read once a pass, or once in all.
+        memory: Bytes it may occupy, what is kept included.
+        form: Form to use whatever the rule says; ``None`` leaves it to the rule.
+    """
+
+    network: Network
+    survey: Survey
+    likelihood: Likelihood
+    data: Data
+    memory: int
+    form: Form | None = None
+    store: Store[Linear] = field(default_factory=Store[Linear], init=False, repr=False)
+
+    def choose(self, columns: int) -> Form:
+        """The form of a product with a block of so many columns."""
+        if self.form is not None:
+            return self.form
+        return self.work.choose(columns, self._room, self.examples)
+
+    def visit(
+        self, columns: int = 1, *, shuffled: bool = False, generator: torch.Generator | None = None
+    ) -> Iterator[Linear]:
+        """Every chunk of the data.
+
+        Args:
+            columns: Columns of the blocks to come, by which the form is chosen.
+            shuffled: Whether they come in random order, where all of them are kept; else they come as the data do.
+            generator: Source of that order.
+        """
+        form, store = self.choose(columns), self.store
+        if shuffled and store.form == form and store.chunks is not None:
+            order = probes.permutation(len(store.chunks), generator=generator)
+            return iter([store.chunks[i] for i in order])
+        if form == "layers" and self.work.kept[0] * self.examples > self._room:
+            store.too_large.add(form)
+        return store.visit(self.executors[form], self.data, self.memory)
+
+    @property
+    def _room(self) -> int:
+        """Numbers there is room to keep."""
+        return (self.memory - self.memory // WORKING) // self.network.like.element_size()
+
+    @cached_property
+    def work(self) -> Work:
+        """What one example takes."""
+        f = self.likelihood.canonical(torch.zeros(1, *self.survey.output))
+        columns = thin_root(self.likelihood, f)[..., 0, :].numel()
+        return Work.of(self.network, self.survey, self.data.first(), columns)
+
+    @cached_property
+    def examples(self) -> int:
+        """Examples there are."""
+        return sum(len(batch) for batch in self.data)
+
+    @cached_property
+    def executors(self) -> dict[Form, Executor[Linear]]:
+        """What prepares a chunk in each form."""
+        work, itemsize = self.work, self.network.like.element_size()
+        plain = Differentiated(self.network, self.likelihood)
+        working = self.memory // WORKING
+        extra = -(-work.kept[0] // work.cotangents)
+        examples = self.survey.chunk(work.cotangents, itemsize, min(BUDGET, working), extra)
+        return {
+            "layers": Layered(self.network, self.survey, self.likelihood, examples),
+            "split": Recorded(self.network, self.likelihood, work.chunk(itemsize, working), plain, self.survey),
+            "plain": plain,
+        }
