@@ -51,6 +51,34 @@ def check_repeatable(
     _compare(total(totals), total(again), strict)
 
 
+def check_same(network: Network, survey: Survey, data: Data, likelihood: Likelihood, totals: Totals) -> None:
+    """Refuse data that are not those of another time, by their sums; the order does not matter.
+
+    Args:
+        network: The network.
+        survey: What is known of its layers.
+        data: The data at hand.
+        likelihood: The likelihood.
+        totals: Sums over the data of then.
+
+    Raises:
+        DataError: If they differ beyond rounding.
+
+    Cost:
+        A forward pass over the data.
+    """
+    tally = Tally(likelihood, with_score=False)
+    for forward, f, y in visit(network, survey, data, likelihood, max(part.examples for part in totals.parts)):
+        tally.add(forward, f, y)
+    then, now = total(totals), total(tally.totals())
+    if not alike(then, now):
+        raise DataError(
+            f"the data the posterior was fitted to ({then.examples} examples, NLL {then.nll:.6g} nats)",
+            f"others ({now.examples} examples, NLL {now.nll:.6g} nats)",
+            "the loader given to Laplace.fit, without augmentation",
+        )
+
+
 def _is_complete(data: Data, totals: Totals) -> bool:
     """Whether every example of the loader's dataset was read, as far as one can tell; warns if not."""
     dataset = getattr(data.source, "dataset", None)

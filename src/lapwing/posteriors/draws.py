@@ -20,7 +20,7 @@ from lapwing.evidence import Spectrum
 from lapwing.likelihoods import Bernoulli, Categorical, Likelihood
 from lapwing.linalg import Operator
 from lapwing.posteriors.base import Posterior, Step
-from lapwing.posteriors.integral import dimensions_by_outputs, dimensions_by_weights, log_det_ratios
+from lapwing.posteriors.integral import log_det_ratios, squares_of
 from lapwing.posteriors.matrix_free import warn_unless
 from lapwing.posteriors.sampled import SampledWeights
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs
@@ -57,12 +57,14 @@ class SampledPosterior(SampledWeights):
         solver: What solves with Λ.
         initial: Where the solves start; ``None`` for draws from the prior.
         found: The draws, where they are known already.
+        squares: ``ζᵀ G ζ`` of each draw, where it is known already.
     """
 
     perturbation: Perturbation
     solver: Solver
     initial: Float[Tensor, "d k"] | None = None
     found: Solution | None = None
+    squares: Float[Tensor, " k"] | None = None
 
     @property
     def draws(self) -> Float[Tensor, "d k"]:
@@ -83,6 +85,17 @@ class SampledPosterior(SampledWeights):
             solution = self.solver.solve(self.problem, self.perturbation.right_hand_side(self.problem), initial=start)
         warn_unless(solution, self.solver.cure)
         return solution
+
+    @cached_property
+    def output_squares(self) -> Float[Tensor, " k"]:
+        """``ζᵀ G ζ`` of each draw, float64: how far it moves the training outputs, squared, in units of their noise.
+
+        Cost:
+            A product with G, once.
+        """
+        if self.squares is not None:
+            return self.squares
+        return squares_of(self.problem, self.draws)
 
     @property
     def samples(self) -> int:
@@ -109,7 +122,8 @@ class SampledPosterior(SampledWeights):
         before, after = (it.diagonal(self.network.uncertain, self.network.like) for it in (self.prior, prior))
         known = self.__dict__.get("solution", self.found)
         if known is not None and likelihood == self.likelihood and torch.equal(before, after):
-            return replace(super().with_choices(prior, likelihood, steps), found=known)
+            squares = self.__dict__.get("output_squares", self.squares)
+            return replace(super().with_choices(prior, likelihood, steps), found=known, squares=squares)
         start = self.initial if known is None else known.value
         moved = None if start is None else (before / after).sqrt()[:, None] * start
         return self.redrawn(prior, likelihood, steps, initial=moved)
@@ -130,7 +144,7 @@ class SampledPosterior(SampledWeights):
             steps: What tuning did, to be added to the trace.
             initial: Where the solves start; ``None`` for draws from the prior.
         """
-        changed = replace(super().with_choices(prior, likelihood, steps), initial=initial, found=None)
+        changed = replace(super().with_choices(prior, likelihood, steps), initial=initial, found=None, squares=None)
         if "problem" in self.__dict__:
             diagonal = prior.operator(self.network.uncertain, self.network.like)
             object.__setattr__(changed, "problem", self.problem.with_prior(diagonal, changed.noise_scale))
@@ -151,7 +165,7 @@ class SampledPosterior(SampledWeights):
         check_count("samples", samples)
         with torch.no_grad():
             perturbation = self.problem.perturbation(samples, generator=generator)
-        changed = replace(self, perturbation=perturbation, initial=None, found=None)
+        changed = replace(self, perturbation=perturbation, initial=None, found=None, squares=None)
         object.__setattr__(changed, "problem", self.problem)
         return changed
 
@@ -222,9 +236,10 @@ class SampledPosterior(SampledWeights):
         check_option("estimator", estimator, get_args(Estimator))
         found: list[Estimate] = []
         if estimator != "weights":
-            found.append(Estimate.of(dimensions_by_outputs(self.problem, self.draws)))
+            found.append(Estimate.of(self.noise_scale * self.output_squares))
         if estimator != "outputs":
-            found.append(Estimate.of(dimensions_by_weights(self.problem, self.draws)))
+            prior = self.prior.diagonal(self.network.uncertain, self.network.like.double())
+            found.append(Estimate.of(len(prior) - prior @ self.draws.double().square()))
         return min(found, key=lambda estimate: estimate.stderr)
 
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:

@@ -1,4 +1,4 @@
-"""What draws say of how many directions the data determined, and of the evidence's charge for them."""
+"""The evidence's charge for what the data determined, from draws: an integral over prior precisions."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ ACCURACY = 1e-4
 """Error of the quadrature, relative."""
 
 
-def dimensions_by_outputs(problem: Problem, draws: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
-    """``s ζᵀ G ζ`` of each draw ζ ~ N(0, Λ⁻¹), float64: its mean is ``γ = tr(s G Λ⁻¹)`` (Antorán 2024, section 6.2.1).
-
-    Never negative; its variance is ``2 Σ γ_i²`` over the directions, γ_i in [0, 1].
+def squares_of(problem: Problem, draws: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
+    """``ζᵀ G ζ`` of each draw ζ, float64.
 
     Args:
         problem: The problem.
@@ -36,19 +34,7 @@ def dimensions_by_outputs(problem: Problem, draws: Float[Tensor, "d k"]) -> Floa
         A product with G.
     """
     with torch.no_grad():
-        return problem.scale * (draws.double() * (problem.curvature @ draws).double()).sum(0)
-
-
-def dimensions_by_weights(problem: Problem, draws: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
-    """``d - ζᵀ A ζ`` of each draw ζ ~ N(0, Λ⁻¹), float64: its mean is ``γ = d - tr(A Λ⁻¹)``.
-
-    It may be negative; its variance is ``2 Σ (1 - γ_i)²`` over the directions.
-
-    Args:
-        problem: The problem.
-        draws: ζ.
-    """
-    return problem.size - (problem.prior.values.double()[:, None] * draws.double().square()).sum(0)
+        return (draws.double() * (problem.curvature @ draws).double()).sum(0)
 
 
 def log_det_ratios(
@@ -90,7 +76,7 @@ def log_det_ratios(
             b, start = perturbation.right_hand_side(weaker), weaker.prior.inverse_root() @ standard
             solution = solver.solve(weaker, b, initial=start)
             standard = weaker.prior.root() @ solution.value
-        total += weight * dimensions_by_outputs(weaker, solution.value)
+        total += weight * problem.scale * squares_of(weaker, solution.value)
         solutions.append(replace(solution, value=solution.value[:0]))
     return total, solutions
 

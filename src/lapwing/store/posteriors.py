@@ -12,8 +12,12 @@ from torch import nn
 
 from lapwing.curvature.network import unwrapped
 from lapwing.curvature.sums import Held
+from lapwing.data import Data, Source
 from lapwing.errors import DataError, UnsupportedError
-from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
+from lapwing.posteriors import FunctionPosterior, Posterior, SampledPosterior, WeightPosterior
+from lapwing.problem import Perturbation
+from lapwing.repeatability import check_same
+from lapwing.results import Solution
 from lapwing.store.archive import Json, Tensors, read_header, read_tensors, write
 from lapwing.store.binding import bound, check_parameters, network_state
 from lapwing.store.operators import operator_from, operator_state
@@ -31,6 +35,8 @@ from lapwing.store.records import (
     trace_from,
     trace_state,
 )
+from lapwing.store.solvers import solver_from, solver_state
+from lapwing.types import Unpack
 
 
 def save(posterior: Posterior, path: str | PathLike[str]) -> None:
@@ -50,7 +56,8 @@ def save(posterior: Posterior, path: str | PathLike[str]) -> None:
             training inputs that are no tensors or plain values.
 
     Cost:
-        The curvature's bytes on disk. A posterior over functions holds its training inputs, and so does its file.
+        The curvature's bytes on disk. A posterior over functions holds its training inputs, and so does its file. One
+        made of draws solves for them if it has not, and holds them and their noise: three numbers a weight and draw.
 
     Example:
         >>> import tempfile, lapwing as lw
@@ -80,23 +87,35 @@ def save(posterior: Posterior, path: str | PathLike[str]) -> None:
     write(Path(path), header, tensors)
 
 
-def load(path: str | PathLike[str], model: nn.Module) -> Posterior:
+def load(
+    path: str | PathLike[str],
+    model: nn.Module,
+    data: Source | None = None,
+    *,
+    unpack: Unpack | None = None,
+    progress: bool = False,
+) -> Posterior:
     """The posterior of a file, around the network it was fitted to.
 
     It predicts, samples and scores itself as the saved one did, to the last bit on the same machine, and can be tuned
-    further.
+    further. What reads the training data, such as moving a posterior made of draws to another prior, needs them again.
 
     Args:
         path: The file.
         model: The network, its weights as they were; left as it is. The posterior is put on its device.
+        data: The training data, as they were given to ``Laplace.fit``; ``None`` where nothing will ask for them.
+        unpack: As given to ``Laplace.fit``.
+        progress: Whether to show a progress bar whenever the data are read.
 
     Raises:
-        DataError: If the file is damaged, not lapwing's, or of a schema newer than this lapwing.
+        DataError: If the file is damaged, not lapwing's, or of a schema newer than this lapwing; if the data are not
+            those the posterior was fitted to.
         FileNotFoundError: If there is none.
         MismatchError: If the network has other parameters, by name, shape or dtype, or other weights, by fingerprint.
 
     Cost:
-        Reading the file, and hashing it and the network. Factorisations are computed again when first asked for.
+        Reading the file, and hashing it and the network; a forward pass over the data. Factorisations are computed
+        again when first asked for.
     """
     header = read_header(path)
     module = unwrapped(model)
@@ -113,6 +132,9 @@ def load(path: str | PathLike[str], model: nn.Module) -> Posterior:
         "fitted": likelihood_from(header["fitted"]),
         "trace": trace_from(header["trace"], tensors),
     }
+    if data is not None:
+        common["data"] = Data(data, like=network.like, unpack=unpack, progress=progress)
+        check_same(*(common[name] for name in ("network", "survey", "data", "fitted", "totals")))
     return posterior_from(header, tensors, device, common)
 
 
@@ -128,6 +150,8 @@ def held_state(posterior: Posterior, tensors: Tensors) -> Json:
                 "cotangents": tensors.put("cotangents", posterior.cotangents),
                 "grams": tensors.put("grams", posterior.grams),
             }
+        case SampledPosterior():
+            return {"sampled": sampled_state(posterior, tensors)}
         case _:
             raise UnsupportedError(
                 "a posterior that holds its curvature",
@@ -152,8 +176,37 @@ def posterior_from(header: Json, tensors: Tensors, device: torch.device, common:
                 cotangents=tensors.get(header["cotangents"], device),
                 grams=tensors.get(header["grams"], device),
             )
+        case "SampledPosterior":
+            return SampledPosterior(**common, **sampled_from(header["sampled"], tensors, device))
         case kind:
             raise DataError("a kind of posterior this lapwing has", f"'{kind}'", "the lapwing that wrote the file")
+
+
+def sampled_state(posterior: SampledPosterior, tensors: Tensors) -> Json:
+    """What a posterior made of draws holds: the draws, how well they were solved for, and their noise."""
+    solution = posterior.solution
+    return {
+        "draws": tensors.put("draws", solution.value),
+        "residual": tensors.put("residual", solution.residual),
+        "effort": {"iterations": solution.iterations, "matvecs": solution.matvecs, "stopped": solution.stopped},
+        "squares": tensors.put("squares", posterior.output_squares),
+        "noise": {
+            "data": tensors.put("noise.data", posterior.perturbation.data),
+            "prior": tensors.put("noise.prior", posterior.perturbation.prior),
+        },
+        "solver": solver_state(posterior.solver),
+    }
+
+
+def sampled_from(state: Json, tensors: Tensors, device: torch.device) -> dict[str, Any]:
+    """The fields that gave a state."""
+    draws, residual, squares = (tensors.get(state[name], device) for name in ("draws", "residual", "squares"))
+    return {
+        "perturbation": Perturbation(*(tensors.get(state["noise"][name], device) for name in ("data", "prior"))),
+        "solver": solver_from(state["solver"]),
+        "found": Solution(draws, residual, **state["effort"]),
+        "squares": squares,
+    }
 
 
 def installed() -> str:

@@ -1,0 +1,62 @@
+"""Solvers on disk."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import lapwing as lw
+from lapwing.errors import DataError, UnsupportedError
+from lapwing.store.solvers import solver_from, solver_state
+from tests.posterior_cases import refused
+
+SOLVERS = [
+    lw.CG(),
+    lw.CG(rtol=1e-3, max_iterations=7, max_bytes=2**20),
+    lw.SGD(epochs=3, batch=17, rtol=0.2, step=0.5, momentum=0.8, clip=2.0, seed=4),
+    *(
+        lw.CG(preconditioner=preconditioner)
+        for preconditioner in (
+            lw.Diagonal(),
+            lw.KFAC(sharing="reduce", bias="separate"),
+            lw.LowRank(7, tolerance=0.1, method="lanczos", seed=3),
+            lw.PivotedCholesky(9, pivots="random", block=3, seed=5),
+            lw.RankOne(),
+            lw.Subsample(11, scaled=False, max_bytes=2**21),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=str)
+def test_come_back_through_json(solver: Any) -> None:
+    assert solver_from(json.loads(json.dumps(solver_state(solver)))) == solver
+
+
+@dataclass(frozen=True)
+class Odd(lw.solvers.Solver):
+    """None of lapwing's."""
+
+    def solve(self, problem: Any, b: Any, *, initial: Any = None) -> Any: ...
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_those_of_others_are_refused(inside: bool) -> None:
+    class LowRank:
+        """Of the name, not of the kind."""
+
+        def approximate(self, problem: Any) -> Any: ...
+
+    solver = lw.CG(preconditioner=LowRank()) if inside else Odd()
+    expected, got = ("KFAC, LowRank", "LowRank") if inside else ("CG, SGD", "Odd")
+    with refused(UnsupportedError, expected=expected, got=got, hint="lapwing's"):
+        solver_state(solver)
+
+
+@pytest.mark.parametrize("state", [{"kind": "Jacobi"}, {"kind": "CG", "preconditioner": {"kind": "Jacobi"}}], ids=str)
+def test_those_of_another_lapwing_are_refused(state: dict[str, Any]) -> None:
+    with refused(DataError, expected="one of", got="'Jacobi'", hint="the lapwing that wrote"):
+        solver_from(state)
