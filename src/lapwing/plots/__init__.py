@@ -13,6 +13,7 @@ from lapwing.plots.corruptions import plot_sweep
 from lapwing.plots.detection import plot_confidence, plot_rejection
 from lapwing.plots.diagnosis import plot_diagnosis
 from lapwing.plots.evidence import plot_evidence
+from lapwing.plots.evidence_curves import plot_evidence_curves
 from lapwing.plots.regression import plot_band
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "plot_confidence",
     "plot_diagnosis",
     "plot_evidence",
+    "plot_evidence_curves",
     "plot_rejection",
     "plot_reliability",
     "plot_sweep",

@@ -1,0 +1,103 @@
+"""The log determinants behind an evidence curve, by whatever holds the covariance."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from lapwing.errors import UnsupportedError
+from lapwing.linalg import Diagonal
+from lapwing.posteriors import ExactPosterior, MatrixFreePosterior, Posterior, SampledPosterior
+from lapwing.posteriors.integral import ACCURACY
+from lapwing.posteriors.integral import log_det_ratios as ratios_by_draws
+from lapwing.posteriors.matrix_free import warn_unless
+from lapwing.results import Estimate
+
+
+def log_det_ratios(
+    posterior: Posterior, path: Float[Tensor, "m g"], *, samples: int, seed: int, progress: bool
+) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+    """``log det(I + s A⁻¹ G)`` along a path of weaker and weaker priors, with standard errors.
+
+    Args:
+        posterior: The posterior, whose curvature and noise they are.
+        path: Precisions of all groups.
+        samples: Probes, for a ``MatrixFree`` posterior.
+        seed: Of the probes.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        UnsupportedError: If the posterior has no evidence.
+    """
+    if isinstance(posterior, ExactPosterior):
+        complexity = posterior.evidence.complexity
+        exact = torch.stack([complexity.log_det_ratio(row, posterior.scale) for row in path])
+        return exact, torch.zeros_like(exact)
+    priors = [posterior.prior.with_precisions(row.cpu()) for row in path]
+    if isinstance(posterior, SampledPosterior):
+        layout, like = posterior.network.uncertain, posterior.network.like
+        found = by_draws(posterior, [prior.operator(layout, like) for prior in priors], progress)
+    elif isinstance(posterior, MatrixFreePosterior):
+        found: list[Estimate] = []
+        for prior in tqdm(priors, desc="evidence", disable=not progress, unit="precision", leave=False):
+            moved = posterior.with_choices(prior, posterior.likelihood)
+            log_det = moved.log_det(samples, generator=torch.Generator().manual_seed(seed))
+            found.append(replace(log_det, value=log_det.value - float(moved.problem.prior.logdet())))
+    else:
+        raise UnsupportedError("a posterior that has an evidence", f"{posterior!r}", "a structure of lapwing")
+    pairs = [(estimate.value, estimate.stderr) for estimate in found]
+    value, error = torch.tensor(pairs, dtype=torch.float64, device=path.device).unbind(1)
+    return value, error
+
+
+def by_draws(posterior: SampledPosterior, priors: list[Diagonal], progress: bool) -> list[Estimate]:
+    """The ratios for weaker and weaker priors, each from the one before: the integral of what the draws say between.
+
+    With ``A(t) = A₀^(1-t) A₁^t``, ``d/dt log det(I + s A⁻¹ G) = -E[s Σ_i log(A₁/A₀)_i ζ_i [G ζ]_i]``: the effective
+    dimensions of the weights one by one (Antorán 2024, section 6.2.1), each by how far its precision moves.
+
+    Args:
+        posterior: The posterior.
+        priors: The priors, strongest first.
+        progress: Whether to show a progress bar.
+
+    Cost:
+        One ``log_marginal`` for the strongest prior; from there 2 block solves for priors a factor of 8 apart, 4 for a
+        factor of 1000, each from the one before.
+    """
+    solver, noise, scale = posterior.solver, posterior.perturbation, posterior.problem.scale
+    problem = posterior.problem.with_prior(priors[0], scale)
+    total, solutions = ratios_by_draws(problem, noise, solver, progress=progress)
+    totals, standard = [total], noise.prior
+    pairs = list(itertools.pairwise(priors))
+    for before, after in tqdm(pairs, desc="evidence", disable=not progress, unit="precision", leave=False):
+        start, change = before.values.double(), (after.values.double() / before.values.double()).log()
+        for time, weight in quadrature(float(change.abs().max())):
+            prior = Diagonal((start * (time * change).exp()).to(before.values))
+            problem = problem.with_prior(prior, scale)
+            b, initial = noise.right_hand_side(problem), prior.inverse_root() @ standard
+            solution = solver.solve(problem, b, initial=initial)
+            draws, standard = solution.value, prior.root() @ solution.value
+            gained = draws.double() * (problem.curvature @ draws).double()
+            total = total - weight * scale * (change @ gained)
+            solutions.append(replace(solution, value=draws[:0]))
+        totals.append(total)
+    for solution in solutions:
+        warn_unless(solution, solver.cure)
+    return [Estimate.of(total) for total in totals]
+
+
+def quadrature(span: float) -> list[tuple[float, float]]:
+    """Points in [0, 1] and weights, for a sum of logistic functions of ``span t``: analytic for ``|Im| < π``."""
+    if not span:
+        return []
+    points = max(2, math.ceil(-math.log(ACCURACY) / (2 * math.asinh(2 * math.pi / span))))
+    nodes, weights = np.polynomial.legendre.leggauss(points)
+    return list(zip(((1 + nodes) / 2).tolist(), (weights / 2).tolist(), strict=True))

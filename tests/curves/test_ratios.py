@@ -1,0 +1,85 @@
+"""Evidence curves of posteriors without exact log determinants, against those that have them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import lapwing as lw
+from lapwing.curves import evidence_curve
+from lapwing.curves.ratios import quadrature
+from lapwing.errors import UnsupportedError
+from lapwing.posteriors import SampledPosterior
+from lapwing.problem import Perturbation
+from tests.posterior_cases import Problem, problem, refused
+
+VALUES = [3.0, 0.02, 40.0, 0.5]
+SOLVER = lw.CG(rtol=1e-9)
+
+
+def both(name: str, structure: lw.structures.Structure) -> tuple[lw.Posterior, lw.Posterior]:
+    """An exact posterior and another, with a prior of two groups."""
+    case: Problem = problem(name)
+    recipe = lw.Laplace(case.likelihood, prior=lw.Layerwise((2.0, 5.0)), structure=lw.Full(view="weights"))
+    return case.fit(recipe), case.fit(replace(recipe, structure=structure))
+
+
+def white(posterior: SampledPosterior) -> SampledPosterior:
+    """With noise whose sample covariance is the identity: what is linear in the covariance of the draws is exact."""
+    problem, like = posterior.problem, posterior.network.like
+    rows, size = problem.root.shape[1], problem.size
+    noise = (rows + size) ** 0.5 * torch.eye(rows + size).to(like)
+    perturbation = Perturbation(problem.root @ noise[:rows], noise[rows:])
+    return replace(posterior, perturbation=perturbation, initial=None, found=None)
+
+
+@pytest.mark.parametrize("group", [None, 1])
+@pytest.mark.parametrize("at", ["weights", "mode", "bound"])
+def test_draws_of_exact_covariance_give_the_exact_curve(at: str, group: int | None) -> None:
+    exact, sampled = both("gaussian", lw.Sampled(4, solver=SOLVER))
+    assert isinstance(sampled, SampledPosterior)
+    found = evidence_curve(white(sampled), VALUES, at=at, group=group)
+    expected = evidence_curve(exact, VALUES, at=at, group=group)
+    torch.testing.assert_close(found.log_marginal, expected.log_marginal, rtol=0, atol=2e-3)
+
+
+def test_draws_give_the_curve_of_their_own_estimates() -> None:
+    _, sampled = both("categorical", lw.Sampled(16, solver=SOLVER))
+    curve = evidence_curve(sampled, VALUES)
+    for value, found, error in zip(VALUES, curve.log_marginal, curve.stderr, strict=True):
+        own = sampled.with_choices(lw.Layerwise(value), sampled.likelihood).log_marginal()
+        assert float(found) == pytest.approx(own.value, abs=2e-3)
+        assert float(error) == pytest.approx(own.stderr, rel=2e-2)
+
+
+def test_probes_give_the_curve_within_their_errors() -> None:
+    exact, free = both("categorical", lw.MatrixFree(solver=SOLVER))
+    curve, expected = evidence_curve(free, VALUES, samples=64), evidence_curve(exact, VALUES)
+    off = (curve.log_marginal - expected.log_marginal).abs()
+    assert (curve.stderr > 0).all() and (off <= 4 * curve.stderr).all()
+    torch.testing.assert_close(evidence_curve(free, VALUES, samples=64).log_marginal, curve.log_marginal)
+    other = evidence_curve(free, VALUES, samples=64, seed=1)
+    assert (other.log_marginal != curve.log_marginal).all()
+
+
+def test_the_probes_are_the_same_for_every_precision() -> None:
+    _, free = both("gaussian", lw.MatrixFree(solver=SOLVER))
+    curve = evidence_curve(free, [1.0, 1.0 + 1e-6], samples=2)
+    assert abs(float(curve.log_marginal.diff())) < 1e-4 < float(curve.stderr[0])
+
+
+def test_the_decoupled_bound_needs_an_exact_posterior() -> None:
+    _, free = both("gaussian", lw.MatrixFree())
+    with refused(UnsupportedError, expected="evidence is exact", got="MatrixFreePosterior", hint="KFAC"):
+        evidence_curve(free, VALUES, at="elbo")
+
+
+@pytest.mark.parametrize("span", [0.1, 2.0, 8.0])
+def test_the_quadrature_integrates_logistic_functions(span: float) -> None:
+    for shift in (-3.0, 0.0, 1.0):
+        expected = (torch.tensor(span + shift).exp().log1p() - torch.tensor(shift).exp().log1p()) / span
+        found = sum(w * float(torch.sigmoid(torch.tensor(span * t + shift))) for t, w in quadrature(span))
+        assert found == pytest.approx(float(expected), abs=3e-4)
+    assert quadrature(0.0) == []
