@@ -19,7 +19,7 @@ from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.posteriors.draws import Estimator
 from lapwing.problem import Problem
 from lapwing.results import Solution
-from lapwing.solvers import Solver
+from lapwing.solvers import SGD, Solver
 from lapwing.tangent import Mode, Tangent
 from lapwing.tuning.checkpoint import State
 from lapwing.tuning.dimensions import Dimensions, by_draws
@@ -54,7 +54,7 @@ class Expectation:
         solver: What finds the mode and the draws; ``None`` for the posterior's own, or ``CG()``.
         samples: Draws.
         estimator: How the effective dimension comes from them.
-        rtol: Relative gradient at which a mode is found.
+        rtol: Relative gradient at which a mode is found; by mini-batches it is the solver's.
         seed: Of the draws' noise.
 
     Raises:
@@ -92,10 +92,17 @@ class Expectation:
         return replace(state, noise=noise, draws=noise.prior)
 
     def prepare(self) -> None:
-        """Make the preconditioner for the precisions that the posterior has, wherever a run goes on from."""
-        if self._solved is not None and self.solver_used is not None:
-            with torch.no_grad():
-                self.solver_used.prepared(self._solved.problem)
+        """Make the preconditioner, for draws and modes alike, at what a run starts from, wherever it goes on."""
+        solver, network = self.solver_used, self.posterior.network
+        if solver is None:
+            return
+        prior = self.posterior.prior.operator(network.uncertain, network.like)
+        problem = self.tangent.problem(network.weights, prior, self.posterior.noise_scale)
+        with torch.no_grad():
+            if self._solved is not None:
+                solver.prepared(self._solved.problem)
+                problem.kept.update(self._solved.problem.kept)
+            solver.prepared(problem)
 
     def at(self, state: State, progress: bool = False) -> tuple[Expected, State, Solution | None]:
         """What expectation says at the precisions of a state.
@@ -113,9 +120,9 @@ class Expectation:
         posterior, layout = self.posterior, self.posterior.network.uncertain
         prior = posterior.prior.with_precisions(state.precisions.cpu()).operator(layout, posterior.network.like)
         scale = float(state.scale)
-        mode = self.tangent.mode(
-            prior, scale, solver=self.solver_used, initial=state.weights, rtol=self.rtol, progress=progress
-        )
+        solver = self.solver_used
+        rtol = None if isinstance(solver, SGD) else self.rtol
+        mode = self.tangent.mode(prior, scale, solver=solver, initial=state.weights, rtol=rtol, progress=progress)
         logger.info("mode: gradient %.2g after %d products", mode.gradient, mode.matvecs)
         norms = posterior.prior.square_norms(mode.weights, layout)
         state = replace(state, weights=mode.weights)

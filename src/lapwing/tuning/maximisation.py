@@ -57,7 +57,7 @@ class Expected:
             return float(self.evidence.log_marginal(self.precisions, self.scale))
 
     @property
-    def noise(self) -> Float[Tensor, " m"]:
+    def errors(self) -> Float[Tensor, " m"]:
         """Standard error of the logarithm of each precision that follows, the noise's last: of γ and of N - γ."""
         gamma = self.dimensions.groups
         errors = self.dimensions.errors / gamma.clamp_min(LEAST)

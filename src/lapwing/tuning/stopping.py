@@ -48,5 +48,5 @@ def distance(moves: Float[Tensor, " m"], before: float) -> Float[Tensor, " m"]:
 
 def enough(found: Expected, tolerance: float) -> Float[Tensor, " m"]:
     """The distance at which each log precision has settled, the noise's last."""
-    errors = torch.nan_to_num(SHARE * found.noise, nan=0.0, posinf=0.0)
+    errors = torch.nan_to_num(SHARE * found.errors, nan=0.0, posinf=0.0)
     return errors.clamp_min(tolerance)
