@@ -7,6 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from lapwing.compare import Comparison, compare
 from lapwing.corruptions import corrupt, corruption_sweep
 from lapwing.curvature.ggn import GGN, EmpiricalFisher, Hessian, MCFisher
+from lapwing.curvature.invariance import normalised
+from lapwing.curves import EvidenceCurve, evidence_curve
 from lapwing.diagnosis import diagnose
 from lapwing.errors import ConvergenceWarning, DataWarning, LapwingError
 from lapwing.evaluation import Scores, evaluate
@@ -20,6 +22,7 @@ from lapwing.selection import All, LastLayer, Mask, Names, Subnetwork
 from lapwing.solvers import CG, SGD, Contour, Lanczos, Perturb
 from lapwing.store import load, read_header, save
 from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Sampled
+from lapwing.tangent import Tangent
 from lapwing.tuning import EM, EvidenceGradient, MacKay, tune
 from lapwing.validation import Validation
 
@@ -45,6 +48,7 @@ __all__ = [
     "Diagonal",
     "DiagonalPrior",
     "EmpiricalFisher",
+    "EvidenceCurve",
     "EvidenceGradient",
     "Full",
     "GPrior",
@@ -75,13 +79,16 @@ __all__ = [
     "Scores",
     "Subnetwork",
     "Subsample",
+    "Tangent",
     "Validation",
     "compare",
     "corrupt",
     "corruption_sweep",
     "diagnose",
     "evaluate",
+    "evidence_curve",
     "load",
+    "normalised",
     "read_header",
     "save",
     "train_marginal",
