@@ -58,6 +58,6 @@ def with_evidence(posterior: Posterior) -> ExactPosterior:
         raise UnsupportedError(
             "a posterior whose evidence is exact, to tune it",
             f"a {type(posterior).__name__}, whose evidence is an estimate",
-            "tuning a LowRank(...) or KFAC() posterior, and its tuned prior and likelihood for this structure",
+            "EM(), or tuning a LowRank(...) or KFAC() posterior, and its tuned prior and likelihood for this structure",
         )
     return posterior
