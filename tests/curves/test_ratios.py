@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.curves import evidence_curve
+from lapwing.curves import evidence_curve, ratios
 from lapwing.curves.ratios import quadrature
-from lapwing.errors import UnsupportedError
-from lapwing.posteriors import SampledPosterior
+from lapwing.errors import ConfigError, ConvergenceWarning, UnsupportedError
+from lapwing.linalg.lanczos import lanczos
+from lapwing.posteriors import MatrixFreePosterior, SampledPosterior
 from lapwing.problem import Perturbation
 from tests.posterior_cases import Problem, problem, refused
 
@@ -38,7 +39,9 @@ def white(posterior: SampledPosterior) -> SampledPosterior:
 @pytest.mark.parametrize("group", [None, 1])
 @pytest.mark.parametrize("at", ["weights", "mode", "bound"])
 def test_draws_of_exact_covariance_give_the_exact_curve(at: str, group: int | None) -> None:
-    exact, sampled = both("gaussian", lw.Sampled(4, solver=SOLVER))
+    exact, sampled = (
+        it.with_choices(it.prior, lw.Gaussian(0.4)) for it in both("gaussian", lw.Sampled(4, solver=SOLVER))
+    )
     assert isinstance(sampled, SampledPosterior)
     found = evidence_curve(white(sampled), VALUES, at=at, group=group)
     expected = evidence_curve(exact, VALUES, at=at, group=group)
@@ -54,20 +57,54 @@ def test_draws_give_the_curve_of_their_own_estimates() -> None:
         assert float(error) == pytest.approx(own.stderr, rel=2e-2)
 
 
-def test_probes_give_the_curve_within_their_errors() -> None:
-    exact, free = both("categorical", lw.MatrixFree(solver=SOLVER))
-    curve, expected = evidence_curve(free, VALUES, samples=64), evidence_curve(exact, VALUES)
-    off = (curve.log_marginal - expected.log_marginal).abs()
+@pytest.mark.parametrize("group", [None, 1])
+def test_probes_give_the_curve_within_their_errors(group: int | None) -> None:
+    exact, free = (it.with_choices(it.prior, lw.Gaussian(7.0)) for it in both("gaussian", lw.MatrixFree(solver=SOLVER)))
+    curve = evidence_curve(free, VALUES, samples=64, group=group)
+    off = (curve.log_marginal - evidence_curve(exact, VALUES, group=group).log_marginal).abs()
     assert (curve.stderr > 0).all() and (off <= 4 * curve.stderr).all()
-    torch.testing.assert_close(evidence_curve(free, VALUES, samples=64).log_marginal, curve.log_marginal)
-    other = evidence_curve(free, VALUES, samples=64, seed=1)
+    assert (curve.stderr < 1.5).all()
+    again = evidence_curve(free, VALUES, samples=64, group=group)
+    torch.testing.assert_close(again.log_marginal, curve.log_marginal)
+    other = evidence_curve(free, VALUES, samples=64, seed=1, group=group)
     assert (other.log_marginal != curve.log_marginal).all()
 
 
-def test_the_probes_are_the_same_for_every_precision() -> None:
+def test_one_recurrence_serves_all_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What many precisions say is what each says by itself, at the price of one."""
+    _, free = both("categorical", lw.MatrixFree(solver=SOLVER))
+    calls = []
+    monkeypatch.setattr(ratios, "lanczos", lambda *args, **options: calls.append(1) or lanczos(*args, **options))
+    curve = evidence_curve(free, VALUES, samples=8)
+    assert len(calls) == 1
+    assert isinstance(free, MatrixFreePosterior)
+    for value, found, error in zip(VALUES, curve.log_marginal, curve.stderr, strict=True):
+        moved = free.with_choices(lw.Layerwise(value), free.likelihood)
+        own = moved.log_marginal(8, generator=torch.Generator().manual_seed(0))
+        assert float(found) == pytest.approx(own.value, abs=0.3 * own.stderr)
+        assert float(error) == pytest.approx(own.stderr, rel=0.2)
+
+
+def test_recurrences_cut_short_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, free = both("categorical", lw.MatrixFree(solver=SOLVER))
+    whole = evidence_curve(free, [1e-3]).stderr
+    monkeypatch.setattr(ratios, "STEPS", 6)
+    with pytest.warns(ConvergenceWarning, match="last third of 6 Lanczos steps"):
+        cut = evidence_curve(free, [1e-3]).stderr
+    assert cut > 2 * whole
+
+
+@pytest.mark.parametrize("group", [None, 1])
+def test_the_probes_are_the_same_for_every_precision(group: int | None) -> None:
     _, free = both("gaussian", lw.MatrixFree(solver=SOLVER))
-    curve = evidence_curve(free, [1.0, 1.0 + 1e-6], samples=2)
+    curve = evidence_curve(free, [1.0, 1.0 + 1e-6], samples=2, group=group)
     assert abs(float(curve.log_marginal.diff())) < 1e-4 < float(curve.stderr[0])
+
+
+def test_one_probe_has_no_error_and_is_refused() -> None:
+    _, free = both("gaussian", lw.MatrixFree())
+    with refused(ConfigError, expected="samples of at least 2", got="1", hint="samples=2"):
+        evidence_curve(free, VALUES, samples=1)
 
 
 def test_the_decoupled_bound_needs_an_exact_posterior() -> None:

@@ -126,12 +126,14 @@ def evidence_curve(
         UnsupportedError: If the posterior has no evidence, or, for ``"elbo"``, none that is exact.
 
     Warns:
-        ConvergenceWarning: If the solves of a ``Sampled`` posterior missed their tolerance.
+        ConvergenceWarning: If the solves of a ``Sampled`` posterior, or the quadratures of a ``MatrixFree`` one, missed
+            their tolerance.
 
     Cost:
-        Exact posteriors: no data, a pass over the eigenvalues or a Cholesky factorisation each. ``MatrixFree``: a
-        stochastic log determinant each. ``Sampled``: one ``log_marginal`` for the largest precision, and from there a
-        few block solves each. With ``"mode"`` besides, a ``Tangent.mode`` each, from the one before.
+        Exact posteriors: no data, a pass over the eigenvalues or a Cholesky factorisation each. ``MatrixFree``: one
+        stochastic log determinant for all; one each where ``group`` singles out one of several. ``Sampled``: one
+        ``log_marginal`` for the largest precision, and from there a few block solves each. With ``"mode"`` besides, a
+        ``Tangent.mode`` each, from the one before.
 
     Example:
         >>> import lapwing as lw
