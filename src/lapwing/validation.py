@@ -15,11 +15,11 @@ from tqdm.auto import tqdm
 from lapwing.data import Batch, Data, Source
 from lapwing.errors import ConfigError, DataError, NumericalError
 from lapwing.likelihoods import Gaussian
-from lapwing.posteriors import Posterior, Step
+from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.posteriors.base import first
-from lapwing.posteriors.exact import with_evidence
 from lapwing.predictive import Link, Moments, canonical_targets, log_predictive, predictive
-from lapwing.tuning import chosen, step
+from lapwing.results import Estimate
+from lapwing.tuning import chosen, step, step_of
 from lapwing.types import Unpack
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,8 @@ class Validation:
         refine: Points of the second grid, between the best point's neighbours.
 
     Cost:
-        Two passes of predictions over the held-out data, each for a whole grid; six with noise.
+        Two passes of predictions over the held-out data, each for a whole grid; six with noise. A posterior made of
+        draws solves for them at every point: narrow the bounds, for weak priors are hard to solve with.
 
     Raises:
         ConfigError: If the bounds or the numbers of points make no grid.
@@ -90,7 +91,6 @@ class Validation:
     def _search(self, posterior: P, batches: list[Batch], prior: bool, bar: Any, known: int) -> P:
         """The best factor for the prior precisions, or for the noise precision; others took ``known`` steps before."""
         taken: list[Step] = []
-        start = with_evidence(posterior).evidence
 
         def values(log_factor: float) -> tuple[Tensor, Tensor]:
             factor = math.exp(log_factor)
@@ -100,8 +100,8 @@ class Validation:
         def measure(log_factors: list[float]) -> list[float]:
             choices = [chosen(posterior, *values(point), ()) for point in log_factors]
             losses = self._losses(posterior, choices, batches, bar)
-            for point, loss in zip(log_factors, losses, strict=True):
-                taken.append(replace(step(posterior, start, *values(point)), validation_nll=loss))
+            for point, choice, loss in zip(log_factors, choices, losses, strict=True):
+                taken.append(replace(measured(posterior, choice, *values(point)), validation_nll=loss))
             return losses
 
         low, high = (math.log(bound) for bound in self.bounds)
@@ -151,3 +151,13 @@ class Validation:
             return torch.full((1,), math.inf)
         targets = canonical_targets(choice.likelihood, prediction, batch.targets)
         return -log_predictive(prediction, targets, generator=torch.Generator().manual_seed(0))
+
+
+def measured(posterior: Posterior, choice: Posterior, precisions: Tensor, scale: Tensor) -> Step:
+    """A step of a trace at a choice; where there is no exact evidence, with its effective dimension alone."""
+    if isinstance(posterior, ExactPosterior):
+        return step(posterior, posterior.evidence, precisions, scale)
+    gamma = choice.effective_dimension()
+    error = gamma.stderr if isinstance(gamma, Estimate) else None
+    found = step_of(posterior, None, precisions, scale, float(gamma))
+    return replace(found, effective_dimension_error=error)

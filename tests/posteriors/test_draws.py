@@ -156,7 +156,9 @@ class TestDraws:
         torch.testing.assert_close(pieces.covariance, whole.covariance)
         torch.testing.assert_close(pieces.mean, whole.mean)
 
-    def test_of_several_choices_at_once(self) -> None:
+    @pytest.mark.parametrize("room", [1, 2**20])
+    def test_of_several_choices_at_once(self, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(draws, "BLOCKS", room)
         posterior, x = fitted(), problem("images").new
         other = posterior.with_choices(lw.Isotropic(5.0), posterior.likelihood)
         found = posterior.outputs_each(x, [posterior, other])

@@ -11,10 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.ggn import COLUMNS
-from lapwing.curvature.jacobian import BatchJacobian
-from lapwing.curvature.sums import BUDGET
-from lapwing.data import chunks, count
+from lapwing.data import count
 from lapwing.errors import ConfigError, TooLargeError, check_count, check_option
 from lapwing.evidence import Spectrum
 from lapwing.likelihoods import Bernoulli, Categorical, Likelihood
@@ -22,6 +19,7 @@ from lapwing.linalg import Operator
 from lapwing.posteriors.base import Posterior, Step
 from lapwing.posteriors.integral import log_det_ratios, squares_of
 from lapwing.posteriors.matrix_free import warn_unless
+from lapwing.posteriors.pushed import pushed
 from lapwing.posteriors.sampled import SampledWeights
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs
 from lapwing.priors import Prior
@@ -35,6 +33,9 @@ Estimator: TypeAlias = Literal["auto", "outputs", "weights"]
 
 JOINT = 2**32
 """Bytes a joint covariance of outputs may take (4 GiB)."""
+
+BLOCKS = 2**28
+"""Bytes of draws, of several choices, that are pushed forward together (256 MiB)."""
 
 
 @final
@@ -250,9 +251,14 @@ class SampledPosterior(SampledWeights):
 
     def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
         blocks = [choice.draws for choice in choices if isinstance(choice, SampledPosterior)]
-        mean, moved = self._pushed(inputs, torch.cat(blocks, 1))
-        parts = moved.split([block.shape[1] for block in blocks], dim=-1)
-        return [Moments.from_factor(mean, part / part.shape[-1] ** 0.5) for part in parts]
+        together = max(1, BLOCKS // max(block.numel() * block.itemsize for block in blocks))
+        found: list[Moments] = []
+        for i in range(0, len(blocks), together):
+            some = blocks[i : i + together]
+            mean, moved = self._pushed(inputs, torch.cat(some, 1))
+            parts = moved.split([block.shape[1] for block in some], dim=-1)
+            found += [Moments.from_factor(mean, part / part.shape[-1] ** 0.5) for part in parts]
+        return found
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         size = count(inputs) * self.survey.output.numel()
@@ -275,17 +281,7 @@ class SampledPosterior(SampledWeights):
     def _pushed(
         self, inputs: Inputs, draws: Float[Tensor, "d k"]
     ) -> tuple[Float[Tensor, "n *event c"], Float[Tensor, "n *event c k"]]:
-        """Outputs, and by how much each draw moves them in the linear model: ``J ζ``."""
-        width = max(self.survey.output.numel(), min(draws.shape[1], COLUMNS))
-        size = self.survey.chunk(width, self.network.like.itemsize, BUDGET)
-        means: list[Tensor] = []
-        moved: list[Tensor] = []
-        for _, part in chunks(inputs, min(size, count(inputs))):
-            f = self.likelihood.canonical(self.network(part))
-            jacobian = BatchJacobian(self.network, self.survey, self.likelihood, part)
-            means.append(f)
-            moved.append(jacobian.push(draws).view(*f.shape, -1))
-        return torch.cat(means), torch.cat(moved)
+        return pushed(self.network, self.survey, self.likelihood, inputs, draws)
 
     def _network_draws(
         self, inputs: Inputs, samples: int, generator: torch.Generator | None
