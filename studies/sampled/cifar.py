@@ -1,0 +1,153 @@
+"""ResNets on CIFAR-10 that others trained: all their weights by EM with a g-prior, from draws alone.
+
+    python -m studies.sampled cifar --data DIR --json FILE [--train 2000] [--only ella_resnet20 resnet20 resnet32]
+
+The curvature is that of the first training images. EM chooses the prior; then the same draws, solved again with each
+prior, choose its scale by 300 validation images. Plain network, temperature scaling (both fitted on the validation
+images) and KFAC stand beside. Everything is scored on the other 717 test images: marginal and joint log-likelihood with
+the same number of functions for every method, and corrupted images.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import lapwing as lw
+from lapwing import metrics
+from lapwing.baselines import Map
+from lapwing.posteriors import SampledPosterior, Step
+from lapwing.tangent import Target
+from studies.report import Row, attempt
+from studies.sampled.cost import peak_gib, reset_peak, timed
+from studies.sampled.resnets import QUICK, Amount, Task
+from studies.sampled.scoring import ANCHORS, marginal, probabilities, scored
+from studies.sampled.setting import Setting, generator
+
+logger = logging.getLogger(__name__)
+
+NETWORKS = ("ella_resnet20", "resnet20", "resnet32")
+TARGETS: tuple[Target, ...] = get_args(Target)
+COLUMNS = (
+    "nll", "nll_over_plain", "ece", "accuracy", "brier", *(f"joint_{k}" for k in ANCHORS),
+    *(f"severity_{k}" for k in range(6)), "precision", "effective_dimension", "steps", "seconds", "peak_gib",
+)  # fmt: skip
+COUNTS = ("steps",)
+
+
+def rows(setting: Setting) -> Iterator[Row]:
+    """Every method on every network asked for; EM comes first."""
+    targets = tuple(name for name in TARGETS if name in setting.only) or TARGETS[:1]
+    for name in tuple(name for name in NETWORKS if name in setting.only) or NETWORKS[:1]:
+        task = Task.read(name, setting)
+        head: Row = {"study": "cifar", "network": task.name, "images": len(task.train[1])}
+        head |= {"weights": sum(p.numel() for p in task.model.parameters())}
+        for seed in range(1 if setting.quick else setting.seeds):
+            for row in of_network(task, QUICK if setting.quick else Amount(), seed, targets, setting.kept):
+                yield head | {"seed": seed} | row
+
+
+def of_network(task: Task, amount: Amount, seed: int, targets: tuple[Target, ...], kept: Path | None) -> Iterator[Row]:
+    """The rows of one network."""
+    for target in targets:
+        tuned, row = by_em(task, amount, seed, target, kept)
+        yield {"method": "EM", "tuned_by": "evidence", "target": target} | row
+        if tuned is not None:
+            yield from ({"target": target} | row for row in by_draws(task, tuned, amount, seed))
+    yield {"method": "plain network", "tuned_by": ""} | scored(Map(task.model), task, amount)
+    temperature, failure = attempt(lambda: Map(task.model).calibrated(task.held_out))
+    row = {"failure": failure} if temperature is None else scored(temperature, task, amount)
+    yield {"method": "temperature scaling", "tuned_by": "validation"} | row
+    yield from by_kfac(task, amount)
+
+
+def solver(amount: Amount) -> lw.CG:
+    """What modes and draws are solved with; the preconditioner is made once, for all priors."""
+    return lw.CG(rtol=amount.rtol, preconditioner=lw.PivotedCholesky(amount.rank))
+
+
+def by_em(
+    task: Task, amount: Amount, seed: int, target: Target, kept: Path | None
+) -> tuple[SampledPosterior | None, Row]:
+    """Fit and EM with few draws: the trace, and what it cost; one that was interrupted goes on, and its row says so."""
+    file = None if kept is None else kept / f"em-{task.name}-{target}-{len(task.train[1])}-{seed}.safetensors"
+    resumed = file is not None and file.exists()
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+    reset_peak()
+    recipe = lw.Laplace(
+        lw.Categorical(), prior=lw.GPrior(1.0), structure=lw.Sampled(amount.tuning, solver(amount), seed=seed)
+    )
+    method = lw.EM(samples=amount.tuning, steps=amount.steps, target=target, checkpoint=file, seed=seed)
+    start = time.perf_counter()
+    tuned, failure = attempt(lambda: lw.tune(recipe.fit(task.model, task.train), method, progress=True))
+    row: Row = {"seconds": time.perf_counter() - start, "peak_gib": peak_gib(), "failure": failure}
+    row |= {"samples": amount.tuning, "resumed": resumed}
+    if tuned is None:
+        return None, row
+    assert isinstance(tuned, SampledPosterior)
+    trace = [told(step) for step in tuned.trace]
+    row |= {"precision": float(tuned.prior_precisions[0]), "steps": len(trace), "trace": trace}
+    return tuned, row | {"effective_dimension": trace[-1]["effective_dimension"]}
+
+
+def told(step: Step) -> Row:
+    """A step of EM: a, γ and its standard error, |w*|² in the units of the prior, the misfit of the tangent model."""
+    row: Row = {"precision": step.prior_precision[0], "effective_dimension": step.effective_dimension}
+    row |= {"effective_dimension_error": step.effective_dimension_error, "mode_nll": step.mode_nll}
+    return row | {"mode_norms": step.mode_norms}
+
+
+def by_draws(task: Task, tuned: SampledPosterior, amount: Amount, seed: int) -> Iterator[Row]:
+    """Fresh draws under EM's prior, and under the one of the scales that suits the validation images best."""
+    reset_peak()
+    drawn, seconds = timed(lambda: tuned.resampled(amount.draws, generator=generator(seed + 1000)))
+    _, solved = timed(lambda: drawn.draws)
+    cost: Row = {"samples": amount.draws, "seconds": seconds + solved, "peak_gib": peak_gib()}
+    yield from linked(drawn, "evidence", task, amount, cost)
+    (best, losses), searching = timed(lambda: by_validation(drawn, task, amount))
+    cost |= {"seconds": searching, "peak_gib": peak_gib(), "validation": losses}
+    yield from linked(best, "validation", task, amount, cost)
+
+
+def linked(posterior: SampledPosterior, tuned_by: str, task: Task, amount: Amount, cost: Row) -> Iterator[Row]:
+    """Rows of both links: variances through the probit, and the draws themselves."""
+    told = cost | {"tuned_by": tuned_by, "precision": float(posterior.prior_precisions[0])}
+    yield {"method": "sampled, probit"} | told | scored(posterior, task, amount)
+    options = {"link": "mc", "samples": amount.draws}
+    yield {"method": "sampled, mc"} | told | marginal(probabilities(posterior, task.test[0], options), task)
+
+
+def by_validation(drawn: SampledPosterior, task: Task, amount: Amount) -> tuple[SampledPosterior, list[Row]]:
+    """The scale of the prior with the smallest validation NLL: every solve starts from the draws of the last scale."""
+    base, at, losses = drawn.prior_precisions, drawn, list[Row]()
+    best: tuple[float, SampledPosterior] = (math.inf, drawn)
+    for factor in amount.factors:
+        at = at.with_choices(at.prior.with_precisions((factor * base).cpu()), at.likelihood)
+        loss = metrics.nll(probabilities(at, task.held_out[0]), task.held_out[1])
+        losses.append({"factor": factor, "nll": loss})
+        logger.info("prior scale %.3g: validation NLL %.4f", factor, loss)
+        best = min(best, (loss, at), key=lambda pair: pair[0])
+    return best[1], losses
+
+
+def by_kfac(task: Task, amount: Amount) -> Iterator[Row]:
+    """KFAC with one precision for all weights, tuned in three ways."""
+    recipe = lw.Laplace(lw.Categorical(), structure=lw.KFAC())
+    fitted, fitting = timed(lambda: recipe.fit(task.model, task.train))
+    ways: dict[str, Any] = {
+        "evidence": lw.EM(steps=amount.steps),
+        "evidence at the weights": lw.EvidenceGradient(),
+        "validation": lw.Validation(task.held_out),
+    }
+    for name, way in ways.items():
+        (tuned, failure), tuning = timed(lambda way=way: attempt(partial(lw.tune, fitted, way)))
+        row: Row = {"method": "KFAC", "tuned_by": name, "seconds": fitting + tuning, "failure": failure}
+        if tuned is not None:
+            row |= {"precision": float(tuned.prior_precisions[0])} | scored(tuned, task, amount)
+        yield row

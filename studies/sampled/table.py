@@ -1,0 +1,89 @@
+"""Table 5.1: NLL by where the evidence is taken, how many precisions the prior has, and how the precision is held.
+
+Five families of networks of about 15, 29 and 46 thousand weights, on 8 × 8 digits and on MNIST. Networks are trained on
+all training images; the curvature is that of the first of them: 500 for the full covariance, which is exact, and for
+KFAC; ``--train`` changes that. EM takes the evidence at the mode of the tangent model, affine or simplified.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from torch.utils.data import DataLoader, TensorDataset
+
+import lapwing as lw
+from lapwing.baselines import Map
+from lapwing.evaluation import Predictor
+from lapwing.posteriors import Posterior
+from lapwing.priors import Prior
+from studies.report import Row, attempt
+from studies.sampled.setting import Setting, Task
+from studies.sampled.trained import FAMILIES, SIZES, Size
+
+IMAGES = 500
+SCORES = ("nll", "ece", "accuracy", "brier")
+COLUMNS = ("nll", "nll_over_plain", "ece", "accuracy", "precision", "effective_dimension", "steps", "seconds")
+COUNTS = ("steps",)
+
+STRUCTURES: dict[str, Any] = {"full": lw.Full(max_bytes=2**33), "KFAC": lw.KFAC()}
+PRIORS: dict[str, Prior] = {"single": lw.Isotropic(1.0), "layerwise": lw.Layerwise(1.0)}
+
+
+def methods(quick: bool) -> dict[str, Any]:
+    """Where the evidence is taken."""
+    steps = 2 if quick else 15
+    return {
+        "trained weights": lw.EvidenceGradient(),
+        "mode": lw.EM(steps=steps),
+        "mode, simplified": lw.EM(steps=steps, target="simplified"),
+    }
+
+
+def rows(setting: Setting) -> Iterator[Row]:
+    """Every row of every network; the plain network first."""
+    sizes: tuple[Size, ...] = SIZES[:1] if setting.quick else SIZES
+    for data in setting.names:
+        for size in (size for size in sizes if size in setting.among(sizes)):
+            for family in setting.among(tuple(FAMILIES)):
+                for seed in setting.repeats:
+                    task = setting.task(data, family, size, seed, IMAGES)
+                    head: Row = {"study": "table", "part": f"{data}, {size}", "data": data, "size": size}
+                    head |= {"network": family, "weights": task.weights, "images": len(task.train[1])}
+                    for row in of_network(task, setting.quick):
+                        yield head | {"seed": seed} | row
+
+
+def of_network(task: Task, quick: bool) -> Iterator[Row]:
+    """The rows of one trained network."""
+    plain = scores(Map(task.model), task)
+    yield {"structure": "plain", "prior": "", "evidence": ""} | plain
+    for held, structure in STRUCTURES.items():
+        for name, prior in list(PRIORS.items())[quick:]:
+            recipe = lw.Laplace(lw.Categorical(), prior=prior, structure=structure)
+            fitted, failure = attempt(partial(recipe.fit, task.model, task.train))
+            for at, method in methods(quick).items():
+                head: Row = {"structure": held, "prior": name, "evidence": at, "failure": failure}
+                yield head if fitted is None else head | tuned(fitted, method, task, float(plain["nll"]))
+
+
+def tuned(fitted: Posterior, method: Any, task: Task, plain: float) -> Row:
+    """Scores of a posterior tuned in one way, and what tuning did."""
+    start = time.perf_counter()
+    posterior, failure = attempt(lambda: lw.tune(fitted, method))
+    row: Row = {"seconds": time.perf_counter() - start, "failure": failure}
+    if posterior is None:
+        return row
+    row |= {"precision": float(posterior.prior_precisions.log().mean().exp()), "steps": len(posterior.trace)}
+    row |= {"precisions": posterior.prior_precisions.tolist()}
+    row["effective_dimension"] = float(posterior.effective_dimension())
+    found, failure = attempt(lambda: scores(posterior, task))
+    return row | {"failure": failure} | ({} if found is None else found | {"nll_over_plain": found["nll"] / plain})
+
+
+def scores(predictor: Predictor, task: Task) -> Row:
+    """Scores on the test images, a few hundred at a time; the link is probit."""
+    found = lw.evaluate(predictor, DataLoader(TensorDataset(*task.test), batch_size=250))
+    return {name: found[name] for name in SCORES}

@@ -1,0 +1,165 @@
+"""The 1-D toy: three M-steps, three E-steps, two estimators of the effective dimension, and where to take the evidence.
+
+Every seed draws data and trains a network of 2,700 weights. The noise is known. What EM should find is the maximum of
+the evidence of the tangent model, written out here from the eigenvalues of JJᵀ.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor, nn
+
+import lapwing as lw
+from lapwing.posteriors import MatrixFreePosterior, Posterior
+from lapwing.predictive import Regression, log_predictive
+from studies.report import Row, attempt
+from studies.sampled.matern import Pair, Toy, network, train
+from studies.sampled.setting import Setting, generator
+
+STARTS = (500.0, 5.0)
+NEAR = 0.05
+"""Within which the optimum counts as reached."""
+
+GROUP, REPEATS = 8, 1000
+"""Draws behind one estimate of the effective dimension, and estimates whose variance is taken."""
+
+COLUMNS = (
+    "optimum", "precision", "ratio", "steps_to_optimum", "steps", "seconds", "gamma", "mean", "variance", "negative",
+    "sd_train", "sd_gap", "nll_sides", "nll_gap",
+)  # fmt: skip
+COUNTS = ("steps", "steps_to_optimum")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A seed's data and network, and the prior precision that maximises the evidence of its tangent model."""
+
+    toy: Toy
+    model: nn.Module
+    optimum: float
+
+    @classmethod
+    def of(cls, setting: Setting, seed: int) -> Fitted:
+        """What a seed draws and trains."""
+        toy = Toy.draw(seed, points=15 if setting.quick else 200)
+        model = network(seed, width=6) if setting.quick else network(seed)
+        train(model, toy.train, 200 if setting.quick else 1500)
+        return cls(toy, model, optimum(model, toy.train, toy.precision))
+
+    def posterior(self, precision: float, structure: Any) -> Posterior:
+        """The posterior at a prior precision."""
+        recipe = lw.Laplace(lw.Gaussian(self.toy.precision), prior=lw.Isotropic(precision), structure=structure)
+        return recipe.fit(self.model, self.toy.train)
+
+
+def optimum(model: nn.Module, pair: Pair, noise: float) -> float:
+    """The prior precision a that maximises ``log N(y - f + J w̃; 0, JJᵀ / a + I / b)`` for the noise precision b."""
+    x, y = pair
+    weights = list(model.parameters())
+    outputs = model(x)
+    gradients = [torch.autograd.grad(output, weights, retain_graph=True) for output in outputs]
+    jacobian = torch.stack([torch.cat([part.flatten() for part in row]) for row in gradients])
+    trained = torch.cat([value.detach().flatten() for value in weights])
+    values, vectors = torch.linalg.eigh(jacobian @ jacobian.mT)
+    target = vectors.mT @ ((y - outputs.detach())[:, 0] + jacobian @ trained)
+
+    def loss(log_precision: float) -> float:
+        variance = values.clamp_min(0) * math.exp(-log_precision) + 1 / noise
+        return float((variance.log() + target.square() / variance).sum())
+
+    grid = torch.linspace(-10, 14, 97).tolist()
+    best = min(grid, key=loss)
+    return math.exp(minimize_scalar(loss, bounds=(best - 0.25, best + 0.25), method="bounded").x)
+
+
+def rows(setting: Setting) -> Iterator[Row]:
+    """Every part on every seed."""
+    for seed in setting.repeats:
+        fitted = Fitted.of(setting, seed)
+        for part in (m_steps, e_steps, estimators, places):
+            for row in part(fitted, setting):
+                yield {"study": "toy", "part": part.__name__.replace("_", "-"), "seed": seed} | row
+
+
+def m_steps(fitted: Fitted, setting: Setting) -> Iterator[Row]:
+    """How many steps each M-step takes to the optimum, from above and from below."""
+    for start in STARTS:
+        for step in ("mackay", "bound", "elbo"):
+            method = lw.EM(step=step, noise=False, steps=3 if setting.quick else 300, tolerance=1e-4)
+            yield {"m_step": step, "start": f"{start:g}"} | climbed(fitted, start, lw.Full(view="functions"), method)
+
+
+def e_steps(fitted: Fitted, setting: Setting) -> Iterator[Row]:
+    """Where MacKay's update ends with exact covariances, and with draws by two solvers."""
+    samples, steps = (4, 2) if setting.quick else (64, 20)
+    sgd = lw.SGD(epochs=10 if setting.quick else 2000, batch=100, rtol=1e-3, momentum=0.99)
+    solvers = {"CG": lw.CG(rtol=1e-6, preconditioner=lw.LowRank(5 if setting.quick else 60)), "SGD": sgd}
+    yield {"e_step": "exact"} | climbed(fitted, STARTS[0], lw.Full(view="functions"), lw.EM(noise=False, steps=steps))
+    for name, solver in solvers.items():
+        method = lw.EM(noise=False, samples=samples, solver=solver, steps=steps)
+        yield {"e_step": name, "samples": samples} | climbed(fitted, STARTS[0], lw.MatrixFree(solver), method)
+
+
+def climbed(fitted: Fitted, start: float, structure: Any, method: Any) -> Row:
+    """What EM makes of a start: its trace, and after how many steps it is near the optimum for good."""
+    posterior = fitted.posterior(start, structure)
+    begun = time.perf_counter()
+    tuned, failure = attempt(lambda: lw.tune(posterior, method))
+    row: Row = {"optimum": fitted.optimum, "seconds": time.perf_counter() - begun, "failure": failure}
+    if tuned is None:
+        return row
+    trace = [step.prior_precision[0] for step in tuned.trace]
+    final = float(tuned.prior_precisions[0])
+    path = trace if trace[-1] == final else [*trace, final]
+    far = [number for number, value in enumerate(path) if abs(math.log(value / fitted.optimum)) > math.log1p(NEAR)]
+    reached = far[-1] + 1 if far else 0
+    row |= {"precision": final, "ratio": final / fitted.optimum, "steps": len(path) - 1, "trace": path}
+    return row | {"steps_to_optimum": reached if reached < len(path) else None}
+
+
+def estimators(fitted: Fitted, setting: Setting) -> Iterator[Row]:
+    """Mean and variance of both estimators of the effective dimension, each from a few exact draws."""
+    repeats = 20 if setting.quick else REPEATS
+    exact = fitted.posterior(fitted.optimum, lw.Full(view="weights"))
+    assert hasattr(exact, "sample")
+    draws = exact.sample(GROUP * repeats, generator=generator()) - exact.network.weights
+    products = fitted.posterior(fitted.optimum, lw.MatrixFree(lw.CG()))
+    assert isinstance(products, MatrixFreePosterior)
+    with torch.no_grad():
+        parts = [(part.mT * (products.problem.curvature @ part.mT)).sum(0) for part in draws.split(500)]
+    by_outputs, by_weights = torch.cat(parts), draws.shape[1] - fitted.optimum * draws.square().sum(1)
+    for name, values in {"outputs": by_outputs, "weights": by_weights}.items():
+        means = values.view(repeats, GROUP).mean(1)
+        found = {"mean": float(means.mean()), "variance": float(means.var())}
+        found |= {"negative": float((means < 0).double().mean())}
+        yield {"estimator": name, "draws": GROUP, "gamma": float(exact.effective_dimension())} | found
+
+
+def places(fitted: Fitted, setting: Setting) -> Iterator[Row]:
+    """What the evidence at the trained weights and at the mode of the tangent model lead to."""
+    methods = {
+        "weights": lw.EvidenceGradient(noise=False, at="weights"),
+        "mode": lw.EM(noise=False, steps=3 if setting.quick else 50),
+    }
+    for at, method in methods.items():
+        tuned = lw.tune(fitted.posterior(1.0, lw.Full(view="functions")), method)
+        row: Row = {"at": at, "precision": float(tuned.prior_precisions[0]), "optimum": fitted.optimum}
+        row |= {"gamma": float(tuned.effective_dimension()), "sd_train": spread(tuned, fitted.toy.train[0])}
+        row |= {"sd_gap": spread(tuned, fitted.toy.gap[0])}
+        for name, pair in {"sides": fitted.toy.sides, "gap": fitted.toy.gap}.items():
+            row[f"nll_{name}"] = -float(log_predictive(tuned.predict(pair[0]), pair[1]).mean())
+        yield row
+
+
+def spread(posterior: Posterior, x: Tensor) -> float:
+    """Mean standard deviation of the output, noise left out; the training targets have 1."""
+    prediction = posterior.predict(x)
+    assert isinstance(prediction, Regression)
+    return float(prediction.outputs.std.mean())

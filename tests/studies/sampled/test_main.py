@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from studies.sampled.__main__ import line, main
+
+
+def test_a_row_is_one_line_without_lists() -> None:
+    assert line({"study": "s", "a": 1, "b": 0.123456, "c": [1], "d": {"e": 1}, "f": "", "g": None}) == "a 1, b 0.1235"
+
+
+def test_an_unknown_study_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["nothing", "--json", "x.json"])
+    assert "fidelity" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::lapwing.errors.ConvergenceWarning")
+@pytest.mark.parametrize(
+    ("name", "only"),
+    [("toy", []), ("invariance", ["perceptron"]), ("table", ["Transformer"]), ("fidelity", []), ("cifar", [])],
+)
+def test_each_study_runs_and_says_what_its_seeds_mean(name: str, only: list[str], tmp_path: Path, capsys) -> None:
+    report = tmp_path / "report.json"
+    main([name, "--quick", "--json", str(report), "--networks", str(tmp_path / "kept"), "--only", *only])
+    found = json.loads(report.read_text())
+    rows = [row for row in found["rows"] if not row.get("summary")]
+    means = [row for row in found["rows"] if row.get("summary")]
+    assert set(found) == {"commit", "machine", "rows"} and rows and means
+    assert all(row["study"] == name for row in found["rows"])
+    allowed = "DataError" if name == "cifar" else "no failure"
+    assert [row["failure"] for row in rows if row.get("failure") and allowed not in row["failure"]] == []
+    seeds = {row["seed"] for row in rows}
+    assert name == "cifar" or (seeds == {0, 1} and any(key.endswith("_stderr") for row in means for key in row))
+    assert capsys.readouterr().out.count("\n") > len(rows)
