@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -95,17 +95,25 @@ class Regression:
         return values[:groups], float(values[-1]) if noisy else 1.0
 
 
-class Failing:
-    """A loader that is interrupted after so many passes."""
+class Counted:
+    """A function that counts its calls, and at one of them is interrupted.
 
-    def __init__(self, batches: list[tuple[Tensor, Tensor]], passes: int = 10**9) -> None:
-        self.batches, self.left = batches, passes
+    Args:
+        function: The function.
+        interrupted: Calls before that one.
+        interrupt: What happens then.
+    """
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        if not self.left:
+    def __init__(self, function: Callable[..., Any], interrupted: int, interrupt: Callable[[], None] | None = None):
+        self.function, self.interrupted, self.interrupt, self.calls = function, interrupted, interrupt, 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.calls == self.interrupted:
+            if self.interrupt is not None:
+                self.interrupt()
             raise KeyboardInterrupt
-        self.left -= 1
-        return iter(self.batches)
+        self.calls += 1
+        return self.function(*arguments)
 
 
 def learnt(name: str) -> Problem:

@@ -23,7 +23,7 @@ from lapwing.solvers import Solver
 from lapwing.tangent import Tangent, Target
 from lapwing.tuning.checkpoint import Checkpoint, State
 from lapwing.tuning.choices import P, chosen, step_of
-from lapwing.tuning.expectation import Expectation
+from lapwing.tuning.expectation import Expectation, training_of
 from lapwing.tuning.maximisation import Expected, MStep, maximised
 from lapwing.tuning.stopping import distance, enough, moves_of
 from lapwing.types import Unpack
@@ -122,7 +122,7 @@ class EM:
         posterior = self._with_data(posterior)
         expectation = Expectation(
             posterior,
-            Tangent(posterior.training, self.target),
+            Tangent(training_of(posterior), self.target),
             self.solver,
             self.samples,
             self.estimator,

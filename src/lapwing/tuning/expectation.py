@@ -17,7 +17,7 @@ from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
 from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.posteriors.draws import Estimator
-from lapwing.problem import Problem
+from lapwing.problem import Problem, Training
 from lapwing.results import Solution
 from lapwing.solvers import SGD, Solver
 from lapwing.tangent import Mode, Tangent
@@ -41,6 +41,16 @@ class Solved(Protocol):
     def solver(self) -> Solver:
         """What solves."""
         ...
+
+
+def training_of(posterior: Posterior) -> Training:
+    """The network and its data: those behind the solves, where there are any, and what they keep of the data.
+
+    Raises:
+        UnsupportedError: If the posterior has no training data.
+    """
+    training = posterior.problem.training if isinstance(posterior, Solved) else None
+    return posterior.training if training is None else training
 
 
 @final
@@ -92,7 +102,11 @@ class Expectation:
         return replace(state, noise=noise, draws=noise.prior)
 
     def prepare(self) -> None:
-        """Make the preconditioner, for draws and modes alike, at what a run starts from, wherever it goes on."""
+        """Make what solves share: the same wherever a run goes on, so that the same numbers follow.
+
+        That is the preconditioner, at the precisions the run starts from, and what products keep of the data, without
+        which mini-batches come in the order of the data the first time, and shuffled from then on.
+        """
         solver, network = self.solver_used, self.posterior.network
         if solver is None:
             return
@@ -103,6 +117,8 @@ class Expectation:
                 solver.prepared(self._solved.problem)
                 problem.kept.update(self._solved.problem.kept)
             solver.prepared(problem)
+            for _ in self.tangent.training.curvature.visit(self.samples if self._solved is not None else 1):
+                pass
 
     def at(self, state: State, progress: bool = False) -> tuple[Expected, State, Solution | None]:
         """What expectation says at the precisions of a state.

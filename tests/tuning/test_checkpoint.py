@@ -1,0 +1,183 @@
+"""EM interrupted and gone on with leaves the trace of one that was not, bit for bit."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import lapwing as lw
+from lapwing.errors import ConfigError, DataError, MismatchError
+from lapwing.posteriors import Step
+from lapwing.problem import Perturbation
+from lapwing.tuning import checkpoint, em
+from lapwing.tuning.checkpoint import Checkpoint, State
+from tests.posterior_cases import normal, refused
+from tests.tuning.em_cases import Counted, Regression, learnt
+
+TOY = Regression()
+SMALL: dict[str, Any] = {"samples": 3, "tolerance": 1e-3}
+
+STRUCTURES: dict[str, Any] = {
+    "exact": lw.KFAC(),
+    "cg": lw.MatrixFree(solver=lw.CG()),
+    "preconditioned": lw.MatrixFree(solver=lw.CG(preconditioner=lw.PivotedCholesky(3))),
+    "sgd": lw.MatrixFree(solver=lw.SGD(epochs=12, batch=14, rtol=0.1)),
+    "sampled": lw.Sampled(4, solver=lw.CG(preconditioner=lw.LowRank(3))),
+}
+
+
+def state() -> State:
+    """A state with everything in it."""
+    steps = (
+        Step(None, (500.0, 1 / 3), None, 1.5, None, 0.1, (0.25, 1 / 7), 30.1),
+        Step(-3.25, (1e-7, 2.0), 4.0, 1.5, None, None, (1.0, 3.0), 29.0),
+    )
+    noise = Perturbation(normal(5, 2), normal(5, 2, seed=1))
+    one = torch.tensor(0.1).double()
+    return State(normal(2, seed=2), one, steps, normal(3, seed=3), 0.125, True, normal(5, seed=4), noise, noise.prior)
+
+
+class TestFile:
+    def test_a_state_comes_back_as_it_was(self, tmp_path: Path) -> None:
+        file, written = Checkpoint(tmp_path / "em", {"seed": "0"}), state()
+        assert file.read(torch.zeros(1)) is None
+        file.write(written)
+        back = file.read(torch.zeros(1))
+        assert back is not None and (back.trace, back.move, back.settled) == (written.trace, 0.125, True)
+        assert back.noise is not None and written.noise is not None
+        for name in ("precisions", "scale", "measured", "weights", "draws"):
+            assert torch.equal(getattr(back, name), getattr(written, name))
+        assert torch.equal(back.noise.data, written.noise.data) and torch.equal(back.noise.prior, written.noise.prior)
+
+    def test_without_draws_there_is_no_noise(self, tmp_path: Path) -> None:
+        file = Checkpoint(tmp_path / "em", {})
+        file.write(State(normal(1), normal(1)[0], state().trace[:1], normal(2), math.inf, False, normal(5)))
+        back = file.read(torch.zeros(1))
+        assert back is not None and back.noise is None and back.draws is None and back.move == math.inf
+
+    def test_other_settings_are_refused_by_name(self, tmp_path: Path) -> None:
+        Checkpoint(tmp_path / "em", {"seed": "0", "data": "x"}).write(state())
+        with refused(MismatchError, expected="'seed': '1'", got="'seed': '0'", hint="checkpoint="):
+            Checkpoint(tmp_path / "em", {"seed": "1", "data": "x"}).read(torch.zeros(1))
+
+    def test_what_is_no_checkpoint_is_refused(self, tmp_path: Path) -> None:
+        file = Checkpoint(tmp_path / "em", {})
+        save_file({"x": torch.zeros(1)}, file.path)
+        with refused(DataError, expected="a checkpoint", got="something else", hint="deleting"):
+            file.read(torch.zeros(1))
+        file.write(state())
+        file.path.write_bytes(file.path.read_bytes()[:-20])
+        with refused(DataError, expected="a checkpoint", got="cut short", hint="deleting"):
+            file.read(torch.zeros(1))
+        with refused(ConfigError, expected="a directory", got="nowhere", hint="mkdir"):
+            Checkpoint(tmp_path / "nowhere" / "em", {})
+
+    def test_one_of_the_future_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file = Checkpoint(tmp_path / "em", {})
+        with monkeypatch.context() as later:
+            later.setattr(checkpoint, "SCHEMA", 2)
+            file.write(state())
+        with refused(DataError, expected="a checkpoint", got="schema 2", hint="deleting"):
+            file.read(torch.zeros(1))
+
+    def test_an_interrupted_write_leaves_the_last_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file = Checkpoint(tmp_path / "em", {})
+        file.write(state())
+
+        def interrupt(_: int) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(os, "fsync", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            file.write(State(normal(1), normal(1)[0], (), normal(2), 0.0, False, normal(5)))
+        back = file.read(torch.zeros(1))
+        assert back is not None and back.trace == state().trace
+        assert list(tmp_path.iterdir()) == [file.path]
+
+
+class TestResume:
+    @pytest.mark.filterwarnings("ignore::lapwing.errors.ConvergenceWarning")
+    @pytest.mark.parametrize("kind", STRUCTURES)
+    @pytest.mark.parametrize("name", ["gaussian", "categorical"])
+    def test_the_trace_is_that_of_a_run_that_was_not_interrupted(self, kind: str, name: str, tmp_path: Path) -> None:
+        case, structure = learnt(name), STRUCTURES[kind]
+        recipe = lw.Laplace(case.likelihood, structure=structure, prior=lw.Layerwise(50.0))
+        whole = lw.tune(recipe.fit(case.model, case.batches(14)), lw.EM(steps=3, **SMALL))
+        path = tmp_path / "em.safetensors"
+        lw.tune(recipe.fit(case.model, case.batches(14)), lw.EM(steps=1, checkpoint=path, **SMALL))
+        gone_on = lw.tune(recipe.fit(case.model, case.batches(14)), lw.EM(steps=3, checkpoint=path, **SMALL))
+        assert gone_on.trace == whole.trace and len(whole.trace) == 4
+        assert gone_on.prior == whole.prior and gone_on.likelihood == whole.likelihood
+
+    @pytest.mark.parametrize("structure", [lw.KFAC(), lw.MatrixFree()])
+    def test_an_interruption_in_the_middle_of_a_step_loses_that_step_alone(
+        self, structure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole, method = lw.tune(TOY.fit(structure), lw.EM(**SMALL)), lw.EM(checkpoint=tmp_path / "em", **SMALL)
+        steps = Counted(em.maximised, interrupted=2)
+        monkeypatch.setattr(em, "maximised", steps)
+        with pytest.raises(KeyboardInterrupt):
+            lw.tune(TOY.fit(structure), method)
+        steps.interrupted = 10**9
+        assert lw.tune(TOY.fit(structure), method).trace == whole.trace
+        assert steps.calls == len(whole.trace)
+
+    def test_a_run_that_has_ended_is_read_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        method = lw.EM(checkpoint=str(tmp_path / "em"), **SMALL)
+        once = lw.tune(TOY.fit(), method)
+        monkeypatch.setattr(em, "maximised", Counted(em.maximised, interrupted=0))
+        again = lw.tune(TOY.fit(), method)
+        assert again.trace == once.trace and again.prior == once.prior and again.likelihood == once.likelihood
+
+    @pytest.mark.parametrize(
+        ("change", "name"),
+        [
+            ({"seed": 1}, "method"),
+            ({"tolerance": 0.1}, "method"),
+            ({"prior": lw.Isotropic(2.0)}, "prior"),
+            ({"structure": lw.Full(view="functions")}, "posterior"),
+            ({"y": TOY.y + 1}, "data"),
+        ],
+    )
+    def test_another_run_does_not_go_on_from_it(self, change: dict[str, Any], name: str, tmp_path: Path) -> None:
+        lw.tune(TOY.fit(), lw.EM(checkpoint=tmp_path / "em"))
+        options = {key: value for key, value in change.items() if key in ("seed", "tolerance")}
+        data = (TOY.x, change.get("y", TOY.y))
+        posterior = TOY.fit(change.get("structure"), change.get("prior"), data)
+        with refused(MismatchError, expected=name, got=name, hint="checkpoint="):
+            lw.tune(posterior, lw.EM(checkpoint=tmp_path / "em", **options))
+
+    def test_a_killed_process_is_gone_on_with(self, tmp_path: Path) -> None:
+        """Killed in its third step."""
+        path = tmp_path / "em"
+        ended = subprocess.run(
+            [sys.executable, "-c", KILLED.format(path=str(path))],
+            cwd=Path(__file__).parents[2],
+            env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
+            capture_output=True,
+            check=False,
+        )
+        assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+        gone_on = lw.tune(TOY.fit(lw.MatrixFree()), lw.EM(checkpoint=path, **SMALL))
+        assert gone_on.trace == lw.tune(TOY.fit(lw.MatrixFree()), lw.EM(**SMALL)).trace
+
+
+KILLED = """
+import os, signal
+import lapwing as lw
+from lapwing.tuning import em
+from tests.tuning.em_cases import Counted, Regression
+from tests.tuning.test_checkpoint import SMALL
+
+em.maximised = Counted(em.maximised, 2, lambda: os.kill(os.getpid(), signal.SIGKILL))
+lw.tune(Regression().fit(lw.MatrixFree()), lw.EM(checkpoint={path!r}, **SMALL))
+"""
