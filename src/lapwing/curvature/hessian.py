@@ -76,7 +76,11 @@ class GGNProduct(Operator):
             affine: Whether ``h(w, x) = f(x) + J (w - w̃)``, or ``J w`` without the outputs at the trained weights w̃.
         """
         change = weights - self.network.weights if affine else weights
-        shifted = replace(self, shift=Shift(change, affine, self.memory // WORKING))
+        return self.shifted(Shift(change, affine, self.memory // WORKING))
+
+    def shifted(self, shift: Shift) -> GGNProduct:
+        """The product with B at a shift; what is kept is shared."""
+        shifted = replace(self, shift=shift)
         object.__setattr__(shifted, "linearisation", self.linearisation)
         return shifted
 

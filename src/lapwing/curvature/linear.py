@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import final
 
@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.data import count, tensors
+from lapwing.likelihoods import Likelihood
 from lapwing.types import Inputs
 
 
@@ -71,20 +72,69 @@ class Shift:
     change: Float[Tensor, " d"]
     affine: bool
     memory: int
-    _kept: dict[bytes, Tensor] = field(default_factory=dict, init=False, repr=False)
+    kept: dict[bytes, Tensor] = field(default_factory=dict, repr=False)
 
     def outputs(self, chunk: Linear) -> Float[Tensor, "n *event c"]:
         """``h(w, ·)`` of a chunk."""
-        key = signature(chunk.inputs)
-        known = self._kept.get(key)
-        if known is not None:
-            return known
+        return self.known(signature(chunk.inputs), chunk)
+
+    def known(self, key: bytes, chunk: Linear) -> Float[Tensor, "n *event c"]:
+        """The same for a chunk whose signature is at hand."""
+        if key in self.kept:
+            return self.kept[key]
         h = chunk.at(self.change, self.affine)
-        size = h.numel() * h.element_size()
-        if size <= self.memory:
-            self.memory -= size
-            self._kept[key] = h
+        if (len(self.kept) + 1) * h.numel() * h.element_size() <= self.memory:
+            self.kept[key] = h
         return h
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Ray:
+    """The outputs ``h(w + t p, ·) = h + t J p`` of all data along a direction.
+
+    Args:
+        shift: w.
+        step: p.
+        rays: The signature of each chunk, its h, ``J p`` and targets.
+    """
+
+    shift: Shift
+    step: Float[Tensor, " d"]
+    rays: tuple[tuple[bytes, Tensor, Tensor, Tensor], ...]
+
+    @classmethod
+    def of(cls, chunks: Iterable[Linear], shift: Shift, step: Float[Tensor, " d"]) -> Ray | None:
+        """One pass over the data; ``None`` where the outputs of all of them do not fit.
+
+        Args:
+            chunks: The data.
+            shift: w, and the bytes there are.
+            step: p.
+        """
+        rays: list[tuple[bytes, Tensor, Tensor, Tensor]] = []
+        room = shift.memory
+        for chunk in chunks:
+            key = signature(chunk.inputs)
+            h, moved = shift.known(key, chunk), chunk.push(step[:, None])[0]
+            room -= 2 * h.numel() * h.element_size()
+            if room < 0:
+                return None
+            rays.append((key, h, moved, chunk.targets))
+        return cls(shift, step, tuple(rays))
+
+    def slope(self, likelihood: Likelihood, length: float) -> float:
+        """The derivative of the negative log likelihood in t, at ``t = length``."""
+        parts = (
+            likelihood.score(h + length * moved, y).double().flatten() @ moved.double().flatten()
+            for _, h, moved, y in self.rays
+        )
+        return -float(sum(parts))
+
+    def end(self, length: float) -> Shift:
+        """``w + t p``, its outputs at hand."""
+        kept = {key: h + length * moved for key, h, moved, _ in self.rays}
+        return Shift(self.shift.change + length * self.step, self.shift.affine, self.shift.memory, kept)
 
 
 def signature(inputs: Inputs) -> bytes:

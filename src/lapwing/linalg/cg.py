@@ -31,6 +31,7 @@ def conjugate_gradients(
     max_iterations: int = 1000,
     preconditioner: Structured | None = None,
     initial: Float[Tensor, "..."] | None = None,
+    unit: Float[Tensor, " d"] | None = None,
     callback: Callback | None = None,
 ) -> Solution:
     """Solve ``A x = b`` for a symmetric positive definite ``A`` by breakdown-free block conjugate gradients.
@@ -54,6 +55,7 @@ def conjugate_gradients(
             least 50) the iteration has stagnated.
         preconditioner: ``P``, near ``A`` and cheap to solve with.
         initial: Where to start, shaped as ``b``; 0 unless given.
+        unit: What each entry of a residual counts: all lengths are those of ``unit * (b - A x)``.
         callback: Called after each step with its number and the largest relative residual; True ends the iteration.
 
     Returns:
@@ -82,7 +84,8 @@ def conjugate_gradients(
     Source: H. Ji and Y. Li, A breakdown-free block conjugate gradient method, BIT Numerical Mathematics 57, 2017.
     """
     block = check_system(operator, b, rtol=rtol, max_iterations=max_iterations, preconditioner=preconditioner)
-    size = lengths(block)
+    weights = None if unit is None else unit.to(block)[:, None]
+    size = _measured(block, weights)
     size = torch.where(size > 0, size, 1.0)
     matvecs, a = 0, in_float64(operator)
 
@@ -97,10 +100,11 @@ def conjugate_gradients(
         rest = block - product(x)
     steps, reached = 0, math.inf
     while True:
-        recurrence = _recurrence(product, preconditioner, x, rest, rtol * size, rounding_of(operator.dtype))
+        goal, rounding = rtol * size, rounding_of(operator.dtype)
+        recurrence = _recurrence(product, preconditioner, x, rest, goal, weights, rounding)
         steps, stopped = _run(recurrence, steps, max_iterations, rtol, callback)
         rest = block - product(x)
-        residual = lengths(rest) / size
+        residual = _measured(rest, weights) / size
         before, reached = reached, residual.max().item()
         if reached <= rtol:
             stopped = "converged"
@@ -142,13 +146,14 @@ def _recurrence(
     x: Float[Tensor, "d k"],
     r: Float[Tensor, "d k"],
     goal: Float[Tensor, " k"],
+    unit: Float[Tensor, "d 1"] | None,
     rounding: float,
 ) -> Iterator[float]:
     """The steps of BFBCG on the columns above their goal, ``x`` overwritten: yields the largest residual over its goal.
 
     Ends where all are within it, or where the curvature ``VᵀAV`` is singular.
     """
-    entered = lengths(r) > goal
+    entered = _measured(r, unit) > goal
     r, goal = r[:, entered], goal[entered]
     ratio, largest = torch.full_like(goal, math.inf), 0.0
     v = q = r[:, :0]
@@ -167,8 +172,13 @@ def _recurrence(
         moves[:, entered] = alpha * (ratio > 1)
         x.addmm_(v, moves)
         r.addmm_(q, alpha, alpha=-1)
-        ratio = torch.where(ratio > 1, lengths(r) / goal, ratio)
+        ratio = torch.where(ratio > 1, _measured(r, unit) / goal, ratio)
         yield ratio.max().item()
+
+
+def _measured(block: Float[Tensor, "d k"], unit: Float[Tensor, "d 1"] | None) -> Float[Tensor, " k"]:
+    """The length of each column in the units of its entries."""
+    return lengths(block if unit is None else unit * block)
 
 
 def _orthonormal(block: Float[Tensor, "d k"]) -> Float[Tensor, "d r"]:

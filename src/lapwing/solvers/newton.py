@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import final
+from dataclasses import dataclass
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -14,24 +13,25 @@ from tqdm.auto import tqdm
 
 from lapwing.errors import NumericalError
 from lapwing.linalg import Diagonal
+from lapwing.linalg.cg import conjugate_gradients
 from lapwing.problem import Problem
-from lapwing.results import Stopped
+from lapwing.results import Solution, Stopped
 from lapwing.solvers.base import Solver
 from lapwing.solvers.cg import CG
 
 logger = logging.getLogger(__name__)
 
-LOOSEST, TIGHTEST = 0.1, 0.3
+LOOSEST, TIGHTEST = 0.3, 0.5
 """Relative residual of the first solve, and of the last one relative to what is left to the tolerance."""
 
-SUFFICIENT = 1e-4
-"""A step must lower the objective by this part of what its slope promises."""
+FLAT = 0.2
+"""A step ends where the slope along it is at most this part of what it was."""
 
-SHORTEST = 2.0**-20
-"""A step is not shortened below this."""
+REACH = 2.0**20
+"""A step is not made longer or shorter by more."""
 
 PATIENCE = 4
-"""Steps without a smaller gradient after which it goes no further."""
+"""Steps that lower neither gradient nor objective, after which it goes no further."""
 
 
 @final
@@ -52,10 +52,40 @@ class Point:
     told: tuple[float, float] = (0.0, 0.0)
 
 
+@runtime_checkable
+class Line(Protocol):
+    """A loss at ``w + t p``."""
+
+    def slope(self, length: float) -> float:
+        """Its derivative in t, at ``t = length``."""
+        ...
+
+    def end(self, length: float) -> Point:
+        """The loss and its gradient there."""
+        ...
+
+
+@runtime_checkable
+class Loss(Protocol):
+    """A convex loss of the weights."""
+
+    def evaluate(self, weights: Float[Tensor, " d"]) -> Point:
+        """The loss and its gradient."""
+        ...
+
+    def problem(self, weights: Float[Tensor, " d"]) -> Problem:
+        """Its second derivative plus the prior: Newton's matrix Λ."""
+        ...
+
+    def line(self, point: Point, step: Float[Tensor, " d"]) -> Line:
+        """The loss along a step."""
+        ...
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Minimum:
-    """Where Newton's method came to.
+    """Where a minimisation came to.
 
     Args:
         point: The weights, and the loss there.
@@ -73,9 +103,8 @@ class Minimum:
 
 
 def minimise(
-    evaluate: Callable[[Float[Tensor, " d"]], Point],
-    problem: Callable[[Float[Tensor, " d"]], Problem],
-    start: Float[Tensor, " d"],
+    loss: Loss,
+    start: Point,
     prior: Diagonal,
     solver: Solver,
     *,
@@ -85,11 +114,12 @@ def minimise(
 ) -> Minimum:
     """The minimum of ``loss(w) + ½ |w|²_A`` by Newton-CG with a line search.
 
-        Λ p = -∇,   w ← w + t p,   t = 1 shortened until the objective falls      (Nocedal & Wright 2006, algorithm 7.1)
+        Λ p = -∇,   w ← w + t p                                            (Nocedal & Wright 2006, algorithm 7.1)
+
+    with t = 1 where the slope along p has all but gone there, else where it has.
 
     Args:
-        evaluate: The loss and its gradient.
-        problem: Newton's matrix Λ at some weights.
+        loss: The loss.
         start: Where to start.
         prior: A.
         solver: Solves with Λ; a ``CG`` as loosely as leaves the convergence superlinear.
@@ -101,98 +131,109 @@ def minimise(
         NumericalError: If the loss is not finite at the start.
 
     Cost:
-        A step: a solve, and an evaluation for each length that is tried.
+        A step: a solve, a pass along it and a gradient.
     """
-    point = evaluate(start)
-    if not (torch.isfinite(point.score).all() and point.loss == point.loss):
-        raise NumericalError("a finite loss and gradient at the start", f"a loss of {point.loss}", "initial=None")
-    spent, before, best, since, number = 1, float("inf"), float("inf"), 0, 0
-    stopped: Stopped = "iterations"
-    bar = tqdm(total=steps, desc="Newton", disable=not progress, unit="step", leave=False)
-    with bar:
+    if not (torch.isfinite(start.score).all() and start.loss == start.loss):
+        raise NumericalError("a finite loss and gradient at the start", f"a loss of {start.loss}", "initial=None")
+    point, spent, before, number, stopped = start, 0, 1.0, 0, None
+    best, lowest, since = float("inf"), float("inf"), 0
+    with tqdm(total=steps, desc="Newton", disable=not progress, unit="step", leave=False) as bar:
         while True:
             slope, relative = gradient_of(point, prior)
+            value = objective(point, prior)
             bar.set_postfix(gradient=f"{relative:.1e}")
+            if relative < best or value < lowest - rounding(point) * abs(lowest):
+                since = number
+            best, lowest = min(best, relative), min(lowest, value)
             if relative <= rtol:
                 stopped = "converged"
-                break
-            if relative < best:
-                best, since = relative, number
-            if number - since >= PATIENCE:
+            elif number == steps:
+                stopped = "iterations"
+            elif number - since >= PATIENCE:
                 stopped = "stagnated"
-                break
-            if number == steps:
-                break
-            tolerance = min(LOOSEST, 0.9 * (relative / before) ** 2) if number else LOOSEST
-            tolerance = max(tolerance, min(LOOSEST, TIGHTEST * rtol / relative))
-            within = replace(solver, rtol=tolerance) if isinstance(solver, CG) else solver
-            solution = within.solve(problem(point.weights), -slope)
-            moved, tried = search(evaluate, point, solution.value, slope, prior)
-            spent, number, before = spent + solution.matvecs + tried, number + 1, relative
+            if stopped is not None:
+                return Minimum(point, relative, number, spent, stopped)
+            tolerance = max(min(LOOSEST, (relative / before) ** 2), min(LOOSEST, TIGHTEST * rtol / relative))
+            solution = solved(loss.problem(point.weights), -slope, solver, tolerance)
+            line = loss.line(point, solution.value)
+            length = search(line, point, solution.value, prior)
+            point = line.end(length)
+            spent, number, before = spent + solution.matvecs + 1, number + 1, relative
             bar.update()
-            logger.info("Newton step %d: gradient %.2g, %d products", number, relative, solution.matvecs)
-            if moved is None:
-                stopped = "stagnated"
-                break
-            point = moved
-    return Minimum(point, relative, number, spent, stopped)
+            words = "Newton step %d: gradient %.2g, objective %.6g, %d products, length %.2g"
+            logger.info(words, number, relative, value, solution.matvecs, length)
 
 
-def solve_quadratic(
-    evaluate: Callable[[Float[Tensor, " d"]], Point],
-    problem: Problem,
-    start: Float[Tensor, " d"],
-    solver: Solver,
-    *,
-    rtol: float,
-) -> Minimum:
+def solve_quadratic(loss: Loss, start: Point, prior: Diagonal, solver: Solver, *, rtol: float) -> Minimum:
     """The minimum of a quadratic loss with a quadratic prior: one solve.
 
     Args:
-        evaluate: The loss and its gradient.
-        problem: The matrix of the whole objective.
+        loss: The loss.
         start: Where to start.
-        solver: Solves with it.
+        prior: A.
+        solver: Solves with its matrix.
         rtol: Relative gradient at which the minimum is found.
 
     Cost:
-        A solve, two gradients, and a product unless it starts at 0.
+        A solve, a gradient, and a product unless it starts at 0.
     """
-    slope, _ = gradient_of(evaluate(start), problem.prior)
-    moved = bool(start.any())
-    solution = solver.solve(problem, problem.precision @ start - slope if moved else -slope, initial=start)
-    point = evaluate(solution.value)
-    _, relative = gradient_of(point, problem.prior)
+    problem, moved = loss.problem(start.weights), bool(start.weights.any())
+    slope, _ = gradient_of(start, prior)
+    b = problem.precision @ start.weights - slope if moved else -slope
+    solution = solver.solve(problem, b, initial=start.weights)
+    point = loss.evaluate(solution.value)
+    _, relative = gradient_of(point, prior)
     stopped = "converged" if relative <= rtol else "stagnated" if solution.converged else solution.stopped
-    return Minimum(point, relative, solution.iterations, solution.matvecs + 2 + moved, stopped)
+    return Minimum(point, relative, solution.iterations, solution.matvecs + 1 + moved, stopped)
 
 
-def search(
-    evaluate: Callable[[Float[Tensor, " d"]], Point],
-    point: Point,
-    step: Float[Tensor, " d"],
-    slope: Float[Tensor, " d"],
-    prior: Diagonal,
-) -> tuple[Point | None, int]:
-    """A step shortened until the objective falls, up to rounding; ``None`` where none is short enough."""
-    descent, here = _dot(slope, step), objective(point, prior)
-    rounding = 10 * torch.finfo(point.weights.dtype).eps * abs(here)
-    length, tried = 1.0, 0
-    while length >= SHORTEST:
-        moved = evaluate(point.weights + length * step)
-        tried += 1
-        there = objective(moved, prior)
-        if there <= here + SUFFICIENT * length * descent + rounding:
-            return moved, tried
-        further = _dot(gradient_of(moved, prior)[0], step)
-        secant = descent / (descent - further) if further > descent else 0.5
-        length *= min(0.5, max(0.1, secant))
-    return None, tried
+def solved(problem: Problem, b: Float[Tensor, " d"], solver: Solver, rtol: float) -> Solution:
+    """``Λ⁻¹ b``: by ``CG`` with residuals in the units of the prior, and as loosely as asked."""
+    if not isinstance(solver, CG):
+        return solver.solve(problem, b)
+    return conjugate_gradients(
+        problem.precision,
+        b,
+        rtol=rtol,
+        max_iterations=solver.max_iterations,
+        preconditioner=solver.prepared(problem) or problem.prior,
+        unit=problem.prior.values.rsqrt(),
+    )
+
+
+def search(line: Line, point: Point, step: Float[Tensor, " d"], prior: Diagonal) -> float:
+    """How far to go along a step: where the slope has all but gone."""
+    pull, bend = _dot(prior @ point.weights, step), _dot(step, prior @ step)
+
+    first = pull - _dot(point.score, step)
+    goal = FLAT * abs(first) + rounding(point) * (abs(pull) + bend)
+    low, high, below, above = 0.0, float("inf"), first, 0.0
+    length = 1.0
+    while 1 / REACH < length < REACH:
+        now = line.slope(length) + pull + length * bend
+        if abs(now) <= goal:
+            return length
+        if now > 0:
+            high, above = length, now
+        else:
+            low, below = length, now
+        if high == float("inf"):
+            length *= 2.0
+        else:
+            length = low + (high - low) * min(0.9, max(0.1, below / (below - above)))
+            if high - low <= 1e-3 * high:
+                return length
+    return length
 
 
 def objective(point: Point, prior: Diagonal) -> float:
     """``loss(w) + ½ |w|²_A``."""
     return point.loss + 0.5 * _dot(point.weights, prior @ point.weights)
+
+
+def rounding(point: Point) -> float:
+    """What a number computed from the weights' dtype may be wrong by, relatively."""
+    return 10 * torch.finfo(point.weights.dtype).eps
 
 
 def gradient_of(point: Point, prior: Diagonal) -> tuple[Float[Tensor, " d"], float]:

@@ -14,10 +14,9 @@ from tqdm.auto import tqdm
 
 from lapwing.errors import NumericalError
 from lapwing.linalg import Diagonal
-from lapwing.problem import Problem
 from lapwing.results import Stopped
 from lapwing.solvers.descent import Descent, Gradient, descend
-from lapwing.solvers.newton import Minimum, Point, gradient_of
+from lapwing.solvers.newton import Loss, Minimum, Point, gradient_of
 from lapwing.solvers.sgd import POWER, SGD, SHORTER, SHORTEST
 
 logger = logging.getLogger(__name__)
@@ -38,10 +37,10 @@ class Piece:
 
 
 def descend_loss(
-    evaluate: Callable[[Float[Tensor, " d"]], Point],
+    loss: Loss,
     pieces: Callable[[torch.Generator], Iterator[Piece]],
-    problem: Problem,
-    start: Float[Tensor, " d"],
+    start: Point,
+    prior: Diagonal,
     solver: SGD,
     *,
     rtol: float,
@@ -55,10 +54,10 @@ def descend_loss(
     is divided by four.
 
     Args:
-        evaluate: The whole loss and its gradient.
+        loss: The whole loss.
         pieces: The loss piece by piece, anew for each pass.
-        problem: The curvature at the start, and the prior A; its scale is not applied to the pieces.
         start: Where to start.
+        prior: A.
         solver: Epochs, examples to a mini-batch, momentum, clipping, first step and seed.
         rtol: Relative gradient at which the minimum is found.
         progress: Whether to show a progress bar.
@@ -70,19 +69,19 @@ def descend_loss(
         An epoch: one gradient over all data. Before, about five products with the curvature; a gradient over all data
         for each time the descent seems to be done.
     """
-    generator, root = torch.Generator().manual_seed(solver.seed), problem.prior.values.sqrt()
-    steps, step = solver.survey(problem, 1, generator)
+    generator, root = torch.Generator().manual_seed(solver.seed), prior.values.sqrt()
+    steps, step = solver.survey(loss.problem(start.weights), 1, generator)
     watch = _Watch(
-        evaluate,
+        loss,
         root,
-        problem.prior,
+        prior,
         rtol,
         tqdm(total=solver.epochs, desc="descent", disable=not progress, unit="epoch", leave=False),
     )
     length, spent, taken, stopped, done = step, POWER, 0, None, None
     while stopped is None and length > step / SHORTEST:
         done = descend(
-            (root * start)[:, None],
+            (root * start.weights)[:, None],
             lambda: _gradients(pieces(generator), root, steps, solver.batch),
             step=length,
             steps=steps * solver.epochs,
@@ -100,8 +99,8 @@ def descend_loss(
         raise NumericalError(
             "a step with which mini-batch descent does not diverge", f"steps of {length:.2g}", "larger batches, or CG()"
         )
-    point = watch.found if watch.found is not None else evaluate(done.value[:, 0] / root)
-    _, relative = gradient_of(point, problem.prior)
+    point = watch.found if watch.found is not None else loss.evaluate(done.value[:, 0] / root)
+    _, relative = gradient_of(point, prior)
     spent += watch.gradients + (watch.found is None)
     return Minimum(point, relative, taken, spent, "converged" if relative <= rtol else stopped)
 
@@ -126,7 +125,7 @@ def _gradients(pieces: Iterator[Piece], root: Float[Tensor, " d"], steps: int, b
 class _Watch:
     """Ends a descent whose averaged gradient is small, once the true one is."""
 
-    evaluate: Callable[[Float[Tensor, " d"]], Point]
+    loss: Loss
     root: Float[Tensor, " d"]
     prior: Diagonal
     rtol: float
@@ -144,7 +143,7 @@ class _Watch:
         self.bar.set_postfix(gradient=f"{about:.1e}")
         if about > min(self.goal, self.rtol):
             return None
-        point, self.goal = self.evaluate(z / self.root), about / 2
+        point, self.goal = self.loss.evaluate(z / self.root), about / 2
         self.gradients += 1
         if gradient_of(point, self.prior)[1] > self.rtol:
             return None

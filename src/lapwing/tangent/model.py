@@ -1,32 +1,28 @@
-"""The network made linear in its weights: a convex model with a mode of its own."""
+"""The tangent model: its outputs, the gradient of its loss, Newton's matrix, and its mode."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Literal, TypeAlias, final, get_args
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import final, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.hessian import GGNProduct
 from lapwing.curvature.jacobian import BatchJacobian
-from lapwing.curvature.linear import Linear
 from lapwing.data import check_inputs, place
 from lapwing.errors import ShapeError, check_count, check_kind, check_option, check_positive
 from lapwing.likelihoods import Gaussian
-from lapwing.linalg import Diagonal, Structured
+from lapwing.linalg import Diagonal
 from lapwing.problem import Problem, Training
 from lapwing.results import Stopped
 from lapwing.solvers import CG, SGD, Solver
-from lapwing.solvers.newton import Minimum, Point, minimise, solve_quadratic
-from lapwing.solvers.stochastic import Piece, descend_loss
+from lapwing.solvers.newton import Minimum, minimise, solve_quadratic
+from lapwing.solvers.stochastic import descend_loss
+from lapwing.tangent.loss import TangentLoss
+from lapwing.tangent.points import Points, Target
 from lapwing.types import Inputs
-
-Target: TypeAlias = Literal["affine", "simplified"]
-"""Whether the tangent model has the network's outputs at its trained weights as an offset."""
 
 
 @final
@@ -86,11 +82,13 @@ class Tangent:
 
     training: Training
     target: Target = "affine"
-    _last: list[tuple[Tensor, GGNProduct]] = field(default_factory=list, init=False, repr=False)
-    _kept: dict[object, Structured] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_option("target", self.target, get_args(Target))
+
+    @cached_property
+    def _points(self) -> Points:
+        return Points(self.training, self.target)
 
     def outputs(self, inputs: Inputs, weights: Float[Tensor, " d"]) -> Float[Tensor, "n *event c"]:
         """Canonical outputs ``h(w, x)``.
@@ -104,7 +102,7 @@ class Tangent:
         """
         inputs = place(inputs, self.training.network.like)
         check_inputs(inputs)
-        training, w = self.training, self._checked(weights)
+        training, w = self.training, self._points.checked(weights)
         jacobian = BatchJacobian(training.network, training.survey, training.likelihood, inputs)
         with torch.no_grad():
             f = training.likelihood.canonical(training.network(inputs))
@@ -128,16 +126,8 @@ class Tangent:
         Cost:
             One pass over the data: a forward pass, a product with J and one with Jᵀ.
         """
-        likelihood, w = self.training.likelihood, self._checked(weights)
-        total, nll, misfit = torch.zeros_like(w), 0.0, 0.0
         with torch.no_grad():
-            for chunk, h in self._at(w).visit():
-                likelihood.check(h, chunk.targets)
-                nll += float(likelihood.nll(h, chunk.targets).double().sum())
-                if isinstance(likelihood, Gaussian):
-                    misfit += float((likelihood.precisions(h) * (chunk.targets - h).square()).double().sum())
-                total += chunk.pull(likelihood.score(h, chunk.targets)[None])[:, 0]
-        return total, nll, misfit
+            return self._points.score(self._points.checked(weights))
 
     def problem(self, weights: Float[Tensor, " d"], prior: Diagonal, scale: float = 1.0) -> Problem:
         """``Λ = s G + A`` with J at the trained weights and the output Hessian B at ``h(w, ·)``: Newton's matrix.
@@ -149,8 +139,7 @@ class Tangent:
             prior: A.
             scale: s.
         """
-        curvature = self._at(self._checked(weights))
-        return replace(Problem.of(self.training, prior, scale, curvature=curvature), kept=self._kept)
+        return self._points.problem(self._points.checked(weights), prior, scale)
 
     def mode(
         self,
@@ -169,7 +158,7 @@ class Tangent:
             prior: A; the prior is centred at 0.
             scale: s, the noise precision relative to the fitted one.
             solver: What solves with the Newton matrix; ``None`` for ``CG()``. An ``SGD`` descends by mini-batches.
-            initial: Where to start; ``None`` for 0.
+            initial: Where to start; ``None`` for 0 or the trained weights, whichever is better.
             rtol: ``Mode.gradient`` at which it is found; ``None`` for 1e-6, in float32 for 1e-4, by descent for that of
                 the solver.
             steps: Most Newton steps.
@@ -186,7 +175,7 @@ class Tangent:
         solver = CG() if solver is None else solver
         check_kind("solver=", solver, (Solver,), "CG() or SGD()")
         check_positive("scale", scale)
-        start = torch.zeros_like(network.weights) if initial is None else self._checked(initial)
+        start = None if initial is None else self._points.checked(initial)
         if prior.shape != (network.size, network.size):
             hint = "prior.operator(network.uncertain, network.like)"
             raise ShapeError(f"a prior of {network.size} weights", f"{prior!r}", hint)
@@ -200,51 +189,22 @@ class Tangent:
         return Mode(found.point.weights, nll, misfit, found.gradient, found.iterations, found.matvecs, found.stopped)
 
     def _found(
-        self, prior: Diagonal, scale: float, solver: Solver, start: Tensor, rtol: float, steps: int, progress: bool
+        self,
+        prior: Diagonal,
+        scale: float,
+        solver: Solver,
+        start: Tensor | None,
+        rtol: float,
+        steps: int,
+        progress: bool,
     ) -> Minimum:
         """The minimum, by Newton's method or descent."""
-
-        def point(w: Tensor) -> Point:
-            score, nll, misfit = self.score(w)
-            return Point(w, scale * score, scale * (0.5 * misfit if self._noisy else nll), (nll, misfit))
-
-        if isinstance(solver, SGD):
-            problem = self.problem(start, prior, scale)
-            if self._noisy:
-                return solve_quadratic(point, problem, start, solver, rtol=rtol)
-            pieces = partial(self._pieces, scale)
-            return descend_loss(point, pieces, problem, start, solver, rtol=rtol, progress=progress)
-        at = lambda w: self.problem(w, prior, scale)  # noqa: E731
-        return minimise(point, at, start, prior, solver, rtol=rtol, steps=steps, progress=progress)
-
-    def _pieces(self, scale: float, generator: torch.Generator) -> Iterator[Piece]:
-        """The loss chunk by chunk, in random order where they are kept."""
-        likelihood, affine = self.training.likelihood, self.target == "affine"
-        offset = self.training.network.weights if affine else 0.0
-        for chunk in self.training.curvature.linearisation.visit(shuffled=True, generator=generator):
-
-            def score(w: Tensor, chunk: Linear = chunk) -> Tensor:
-                h = chunk.at(w - offset, affine)
-                return scale * chunk.pull(likelihood.score(h, chunk.targets)[None])[:, 0]
-
-            yield Piece(score, chunk.examples)
-
-    @property
-    def _noisy(self) -> bool:
-        return isinstance(self.training.likelihood, Gaussian)
-
-    def _checked(self, weights: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
-        self.training.network.check_unchanged()
-        like = self.training.network.weights
-        if weights.shape != like.shape:
-            raise ShapeError(
-                f"weights of shape {list(like.shape)}", f"{list(weights.shape)}", "the uncertain weights, flat"
-            )
-        return weights.to(like)
-
-    def _at(self, weights: Float[Tensor, " d"]) -> GGNProduct:
-        """G with B at ``h(w, ·)``; that of the last w is at hand."""
-        last = self._last
-        if not (last and torch.equal(last[0][0], weights)):
-            last[:] = [(weights, self.training.curvature.at(weights, affine=self.target == "affine"))]
-        return last[0][1]
+        loss = TangentLoss(self._points, prior, scale)
+        first = loss.lowest() if start is None else loss.evaluate(start)
+        if not isinstance(solver, SGD):
+            found = minimise(loss, first, prior, solver, rtol=rtol, steps=steps, progress=progress)
+        elif isinstance(self.training.likelihood, Gaussian):
+            found = solve_quadratic(loss, first, prior, solver, rtol=rtol)
+        else:
+            found = descend_loss(loss, loss.pieces, first, prior, solver, rtol=rtol, progress=progress)
+        return replace(found, matvecs=found.matvecs + (2 if start is None else 1))

@@ -1,0 +1,94 @@
+"""The loss of the tangent model as minimisers see it: at points, along lines, and piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.curvature.linear import Linear, Ray
+from lapwing.likelihoods import Gaussian
+from lapwing.linalg import Diagonal
+from lapwing.problem import Problem
+from lapwing.solvers.newton import Point, objective
+from lapwing.solvers.stochastic import Piece
+from lapwing.tangent.points import Points
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TangentLoss:
+    """``s Σ_i ℓ(y_i, h(w, x_i))``; see ``newton.Loss``.
+
+    Args:
+        points: The tangent model.
+        prior: A, of the objective's other part.
+        scale: s.
+    """
+
+    points: Points
+    prior: Diagonal
+    scale: float
+
+    def lowest(self) -> Point:
+        """The better of two starts: 0, and the trained weights."""
+        weights = self.points.training.network.weights
+        points = [self.evaluate(w) for w in (weights, torch.zeros_like(weights))]
+        return min(points, key=lambda point: objective(point, self.prior))
+
+    def evaluate(self, weights: Float[Tensor, " d"]) -> Point:
+        """A pass over the data."""
+        score, nll, misfit = self.points.score(weights)
+        loss = 0.5 * misfit if isinstance(self.points.training.likelihood, Gaussian) else nll
+        return Point(weights, self.scale * score, self.scale * loss, (nll, misfit))
+
+    def problem(self, weights: Float[Tensor, " d"]) -> Problem:
+        """Newton's matrix."""
+        return self.points.problem(weights, self.prior, self.scale)
+
+    def line(self, point: Point, step: Float[Tensor, " d"]) -> _Line:
+        """The outputs move along a line with the weights: one pass tells all of it, where they fit the memory."""
+        product = self.points.curvature(point.weights)
+        ray = None if product.shift is None else Ray.of(product.linearisation.visit(), product.shift, step)
+        return _Line(self, point.weights, step, ray)
+
+    def pieces(self, generator: torch.Generator) -> Iterator[Piece]:
+        """The loss chunk by chunk, in random order where they are kept."""
+        likelihood, affine, scale = self.points.training.likelihood, self.points.affine, self.scale
+        offset = self.points.training.network.weights if affine else 0.0
+        for chunk in self.points.training.curvature.linearisation.visit(shuffled=True, generator=generator):
+
+            def score(w: Tensor, chunk: Linear = chunk) -> Tensor:
+                h = chunk.at(w - offset, affine)
+                return scale * chunk.pull(likelihood.score(h, chunk.targets)[None])[:, 0]
+
+            yield Piece(score, chunk.examples)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Line:
+    """The loss at ``w + t p``; see ``Line``."""
+
+    loss: TangentLoss
+    weights: Float[Tensor, " d"]
+    step: Float[Tensor, " d"]
+    ray: Ray | None
+
+    def slope(self, length: float) -> float:
+        """Its derivative in t."""
+        if self.ray is not None:
+            return self.loss.scale * self.ray.slope(self.loss.points.training.likelihood, length)
+        score = self.loss.evaluate(self.weights + length * self.step).score
+        return -float(score.double() @ self.step.double())
+
+    def end(self, length: float) -> Point:
+        """The loss and its gradient."""
+        weights = self.weights + length * self.step
+        if self.ray is not None:
+            self.loss.points.know(weights, self.ray.end(length))
+        return self.loss.evaluate(weights)
