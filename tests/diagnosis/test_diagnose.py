@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import lapwing as lw
 from lapwing.diagnosis import Diagnosis, diagnose, diagnose_samples
 from lapwing.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
 from lapwing.linalg import Dense, Diagonal
+from tests.posterior_cases import problem
 
 DRAWS = 200
 
@@ -207,3 +209,14 @@ def test_a_posterior_without_draws_or_precision_is_refused() -> None:
     functions = lw.Laplace(lw.Categorical(), structure=lw.Full(view="functions")).fit(model, (x, y))
     with pytest.raises(UnsupportedError, match=r"FunctionPosterior.*diagnose_samples"):
         diagnose(functions)
+
+
+def test_a_posterior_made_of_draws_is_tested_on_those_it_has(generator: torch.Generator) -> None:
+    case = problem("categorical")
+    structure = lw.Sampled(40, lw.CG(rtol=1e-8))
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=structure))
+    assert isinstance(posterior, lw.SampledPosterior)
+    found = diagnose(posterior, generator=generator)
+    assert len(found.distances) == 40 and found.passed
+    wrong = replace(posterior, found=replace(posterior.solution, value=1.3 * posterior.draws))
+    assert not diagnose(wrong, 30, generator=generator).passed

@@ -16,7 +16,7 @@ from lapwing.diagnosis.directions import Family, directions_of, inner, project
 from lapwing.diagnosis.statistics import Check
 from lapwing.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
 from lapwing.linalg import Operator
-from lapwing.posteriors import Posterior
+from lapwing.posteriors import Posterior, SampledPosterior
 
 LEVEL = 0.01
 
@@ -140,7 +140,7 @@ def diagnose(
 
     Args:
         posterior: A posterior over weights with a ``precision_operator``.
-        samples: Draws S.
+        samples: Draws S; of a posterior made of draws no more than there are.
         directions: Random, stiff and sloppy directions, this many of each (at most half the weights), 0 for none; or
             directions of your own by name, ``[d, k]`` each.
         level: Chance of calling right draws wrong, all tests together. With more draws smaller errors are found, also
@@ -167,6 +167,8 @@ def diagnose(
             type(posterior).__name__,
             "a structure over the weights such as Full(view='weights'), or diagnose_samples(samples, mean, precision)",
         )
+    if isinstance(posterior, SampledPosterior):
+        samples = min(samples, posterior.samples)
     draws = posterior.sample(_at_least_two(samples), generator=generator)
     options: dict[str, Any] = {"directions": directions, "level": level, "generator": generator}
     return diagnose_samples(draws, posterior.network.weights, posterior.precision_operator, **options)
