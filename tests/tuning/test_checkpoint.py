@@ -24,6 +24,7 @@ from tests.posterior_cases import normal, refused
 from tests.tuning.em_cases import Counted, Regression, learnt
 
 TOY = Regression()
+SOURCE = str(Path(lw.__file__).parents[1])
 SMALL: dict[str, Any] = {"samples": 3, "tolerance": 1e-3}
 
 STRUCTURES: dict[str, Any] = {
@@ -162,7 +163,7 @@ class TestResume:
         ended = subprocess.run(
             [sys.executable, "-c", KILLED.format(path=str(path))],
             cwd=Path(__file__).parents[2],
-            env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
+            env=os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": str(torch.get_num_threads())},
             capture_output=True,
             check=False,
         )
