@@ -22,11 +22,11 @@ class Method(Protocol):
 def tune(posterior: P, method: Method | None = None, *, progress: bool = False) -> P:
     """A posterior with a better prior precision, and for Gaussian likelihoods a better noise precision.
 
-    Nothing is fitted again: the curvature and its one eigendecomposition are reused.
+    Nothing is fitted again: the curvature is reused, and its one eigendecomposition where there is one.
 
     Args:
         posterior: The posterior.
-        method: ``EvidenceGradient()`` (the default), ``MacKay()`` or ``Validation(data)``.
+        method: ``EvidenceGradient()`` (the default), ``MacKay()``, ``EM()`` or ``Validation(data)``.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -37,7 +37,7 @@ def tune(posterior: P, method: Method | None = None, *, progress: bool = False) 
         UnsupportedError: If the method needs what the posterior has not.
 
     Cost:
-        That of the method; none reads the training data.
+        That of the method; only ``EM()`` reads the training data.
 
     Example:
         >>> import torch
@@ -50,5 +50,5 @@ def tune(posterior: P, method: Method | None = None, *, progress: bool = False) 
     """
     check_kind("the posterior", posterior, (Posterior,), "tune(recipe.fit(model, data))")
     method = EvidenceGradient() if method is None else method
-    check_kind("the method", method, (Method,), "EvidenceGradient(), MacKay() or Validation(data)")
+    check_kind("the method", method, (Method,), "EvidenceGradient(), MacKay(), EM() or Validation(data)")
     return method.tune(posterior, progress)
