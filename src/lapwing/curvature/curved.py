@@ -26,7 +26,7 @@ def bending(
         targets: Canonical targets, to put 0 where they are ignored.
     """
     if isinstance(likelihood, Gaussian):
-        precisions = likelihood.precisions(outputs)
+        precisions = likelihood.weight * likelihood.precisions(outputs)
         return lambda moved: precisions * moved
     if not isinstance(likelihood, Categorical):
         hessian = likelihood.hessian(outputs, targets)
@@ -37,7 +37,7 @@ def bending(
 
     def bend(moved: Tensor) -> Tensor:
         shifted = moved - moved.gather(-1, largest.expand(*moved.shape[:-1], 1))
-        return probs * (shifted - (probs * shifted).sum(-1, keepdim=True))
+        return likelihood.weight * probs * (shifted - (probs * shifted).sum(-1, keepdim=True))
 
     return bend
 

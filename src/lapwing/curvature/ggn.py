@@ -110,7 +110,7 @@ class MCFisher(Curvature):
             size = min(COLUMNS, self.samples - start)
             draws = [likelihood.draw(outputs, generator=generator) for _ in range(size)]
             scores = torch.stack([likelihood.score(outputs, keep_ignored(draw, targets)) for draw in draws])
-            yield scores / self.samples**0.5
+            yield scores / (likelihood.weight * self.samples) ** 0.5
 
     def width(self, outputs: int) -> int:
         """One a sample, up to ``COLUMNS``."""
@@ -135,7 +135,7 @@ class EmpiricalFisher(Curvature):
         generator: torch.Generator | None = None,
     ) -> Iterator[Float[Tensor, "k n *event c"]]:
         """The score at the labels; see ``Curvature.cotangents``."""
-        yield likelihood.score(outputs, targets).unsqueeze(0)
+        yield likelihood.score(outputs, targets).unsqueeze(0) / likelihood.weight**0.5
 
     def width(self, outputs: int) -> int:
         """One."""

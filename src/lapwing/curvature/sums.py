@@ -120,7 +120,7 @@ class Tally:
         self.parts.append(Fingerprint(len(f), squares, float(y.double().square().sum()), nll))
         self._observations += likelihood.count(y)
         if isinstance(likelihood, Gaussian):
-            self._misfit += float((likelihood.precisions(f) * (y - f).square()).double().sum())
+            self._misfit += float(likelihood.misfit(f, y))
         if self._with_score:
             part = _score_of(forward, likelihood, f, y)
             self._score = part if self._score is None else self._score + part

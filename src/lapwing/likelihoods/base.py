@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import final
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from lapwing.data import check_finite
-from lapwing.errors import ConfigError, ShapeError
+from lapwing.errors import ConfigError, ShapeError, check_positive
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,19 @@ class Likelihood(abc.ABC):
     Args:
         event_dim: Number of event axes: 0 for one answer an example, 1 for tokens, 2 for pixels.
         class_dim: Axis of the ``c`` outputs in what the network returns: -1, or 1 for ``[n, c, h, w]``.
+        weight: How many examples each one stands for: 25 where 2000 of 50 000 training examples are at hand. Loss,
+            score, curvature and counts are multiplied by it, what is predicted for one target is not.
 
     Raises:
-        ConfigError: If the two contradict each other.
+        ConfigError: If the axes contradict each other, or the weight is not positive and finite.
     """
 
     event_dim: int = field(default=0, kw_only=True)
     class_dim: int = field(default=-1, kw_only=True)
+    weight: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
+        check_positive("weight", self.weight)
         last = self.event_dim + 1
         if self.event_dim < 0 or not (self.class_dim == -1 or 1 <= self.class_dim <= last):
             raise ConfigError(
@@ -83,7 +88,7 @@ class Likelihood(abc.ABC):
         check_finite(outputs, "outputs", "checking the inputs and the weights of the network")
         self._check_targets(outputs, targets)
 
-    @abc.abstractmethod
+    @final
     def nll(self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"]) -> Float[Tensor, "*batch"]:
         """Negative log likelihood -log p(y | f) at each position, in nats, all constants included.
 
@@ -94,29 +99,43 @@ class Likelihood(abc.ABC):
         Returns:
             One number a position, 0 where the target is ignored.
         """
+        return self.weight * self._nll(outputs, targets)
 
-    @abc.abstractmethod
+    @final
     def score(
         self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"]
     ) -> Float[Tensor, "*batch c"]:
         """Gradient of the log likelihood in the outputs, ∂ log p(y | f) / ∂f; 0 where ignored."""
+        return self.weight * self._score(outputs, targets)
 
-    @abc.abstractmethod
+    @final
     def hessian(
         self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"] | None = None
     ) -> Float[Tensor, "*batch c c"]:
-        """Output Hessian B, the expectation of score scoreᵀ under the model.
+        """Output Hessian B; for a weight of 1 the expectation of score scoreᵀ under the model.
 
         Args:
             outputs: Canonical outputs f.
             targets: Canonical targets; used only to put 0 where they are ignored.
         """
+        return self.weight * self._hessian(outputs, targets)
 
-    @abc.abstractmethod
+    @final
     def root(
         self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"] | None = None
     ) -> Float[Tensor, "*batch c r"]:
         """A root S of the output Hessian, S Sᵀ = B; arguments as in ``hessian``."""
+        return self.weight**0.5 * self._root(outputs, targets)
+
+    @final
+    def count(self, targets: Shaped[Tensor, "*target"]) -> int:
+        """Number of scalar observations that canonical targets stand for, the ignored left out."""
+        return round(self.weight * self._count(targets))
+
+    @property
+    def unweighted(self) -> Likelihood:
+        """The likelihood of a single target: the same with a weight of 1."""
+        return self if self.weight == 1.0 else replace(self, weight=1.0)
 
     @abc.abstractmethod
     def draw(
@@ -134,8 +153,19 @@ class Likelihood(abc.ABC):
         """Expected target given f, the inverse link: probabilities, means or rates."""
 
     @abc.abstractmethod
-    def count(self, targets: Shaped[Tensor, "*target"]) -> int:
-        """Number of scalar observations in canonical targets, the ignored left out."""
+    def _nll(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
+
+    @abc.abstractmethod
+    def _score(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
+
+    @abc.abstractmethod
+    def _hessian(self, outputs: Tensor, targets: Tensor | None) -> Tensor: ...
+
+    @abc.abstractmethod
+    def _root(self, outputs: Tensor, targets: Tensor | None) -> Tensor: ...
+
+    @abc.abstractmethod
+    def _count(self, targets: Tensor) -> int: ...
 
     @abc.abstractmethod
     def _check_targets(self, outputs: Tensor, targets: Tensor) -> None: ...

@@ -34,23 +34,25 @@ class Bernoulli(Likelihood):
         """Targets ``[n, *event, c]`` in the dtype of the outputs; see ``Likelihood.canonical_targets``."""
         return elementwise(targets, outputs, self.class_dim, _HINT)
 
-    def nll(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
-        """-Σ_i y_i log σ(f_i) + (1 - y_i) log σ(-f_i) in nats; see ``Likelihood.nll``."""
+    def _nll(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
+        """-Σ_i y_i log σ(f_i) + (1 - y_i) log σ(-f_i) in nats."""
         yes, no = softplus(-outputs, threshold=_LINEAR), softplus(outputs, threshold=_LINEAR)
         return (targets * yes + (1 - targets) * no).sum(-1)
 
-    def score(
+    def _score(
         self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]
     ) -> Float[Tensor, "*batch c"]:
-        """Residual y - p, as y σ(-f) - (1 - y) σ(f); see ``Likelihood.score``."""
+        """Residual y - p, as y σ(-f) - (1 - y) σ(f)."""
         return targets * torch.sigmoid(-outputs) - (1 - targets) * torch.sigmoid(outputs)
 
-    def hessian(self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None = None) -> Float[Tensor, "*batch c c"]:
-        """B = diag(p (1 - p)); see ``Likelihood.hessian``."""
+    def _hessian(
+        self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None = None
+    ) -> Float[Tensor, "*batch c c"]:
+        """B = diag(p (1 - p))."""
         return torch.diag_embed(torch.sigmoid(outputs) * torch.sigmoid(-outputs))
 
-    def root(self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None = None) -> Float[Tensor, "*batch c c"]:
-        """S = diag(√(p (1 - p))); see ``Likelihood.root``."""
+    def _root(self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None = None) -> Float[Tensor, "*batch c c"]:
+        """S = diag(√(p (1 - p)))."""
         return torch.diag_embed((torch.sigmoid(outputs) * torch.sigmoid(-outputs)).sqrt())
 
     def draw(
@@ -64,7 +66,7 @@ class Bernoulli(Likelihood):
         """Probabilities σ(f)."""
         return torch.sigmoid(outputs)
 
-    def count(self, targets: Tensor) -> int:
+    def _count(self, targets: Tensor) -> int:
         """Number of yes-or-no labels, n · c."""
         return targets.numel()
 

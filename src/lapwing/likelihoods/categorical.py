@@ -33,33 +33,33 @@ class Categorical(Likelihood):
         self._check_labels(outputs, targets)
         return targets.to(device=outputs.device, dtype=torch.long)
 
-    def nll(self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        """Cross-entropy logsumexp(f) - f_y in nats; see ``Likelihood.nll``."""
+    def _nll(self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+        """Cross-entropy logsumexp(f) - f_y in nats."""
         kept = targets != IGNORED
         index = targets.where(kept, 0).unsqueeze(-1)
         losses = -torch.log_softmax(outputs, -1).gather(-1, index).squeeze(-1)
         return losses.where(kept, 0.0)
 
-    def score(self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch c"]:
-        """Residual e_y - p; see ``Likelihood.score``."""
+    def _score(self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch c"]:
+        """Residual e_y - p."""
         kept = (targets != IGNORED).unsqueeze(-1)
         index = targets.unsqueeze(-1).where(kept, 0)
         classes = torch.arange(outputs.shape[-1], device=outputs.device)
         probs = torch.softmax(outputs, -1)
         return torch.where(classes == index, _complement(probs), -probs).where(kept, 0.0)
 
-    def hessian(
+    def _hessian(
         self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"] | None = None
     ) -> Float[Tensor, "*batch c c"]:
-        """B = diag(p) - p pᵀ; see ``Likelihood.hessian``."""
+        """B = diag(p) - p pᵀ."""
         probs = torch.softmax(outputs, -1)
         off_diagonal = -probs.unsqueeze(-1) * probs.unsqueeze(-2)
         return _mask(_with_diagonal(off_diagonal, probs * _complement(probs)), targets)
 
-    def root(
+    def _root(
         self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"] | None = None
     ) -> Float[Tensor, "*batch c c"]:
-        """S = diag(√p) - p √pᵀ; see ``Likelihood.root``."""
+        """S = diag(√p) - p √pᵀ."""
         probs = torch.softmax(outputs, -1)
         half = torch.exp(0.5 * torch.log_softmax(outputs, -1))
         off_diagonal = -probs.unsqueeze(-1) * half.unsqueeze(-2)
@@ -78,7 +78,7 @@ class Categorical(Likelihood):
         """Class probabilities softmax(f)."""
         return torch.softmax(outputs, -1)
 
-    def count(self, targets: Int[Tensor, "*target"]) -> int:
+    def _count(self, targets: Int[Tensor, "*target"]) -> int:
         """Number of labels that are not -100."""
         return int((targets != IGNORED).sum())
 

@@ -87,24 +87,31 @@ class Gaussian(Likelihood):
         _check_real(targets)
         return elementwise(targets, outputs, self.class_dim, "targets with one number an output")
 
-    def nll(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
-        """Σ_i ρ_i (y_i - f_i)² / 2 + log(2π / ρ_i) / 2 in nats; see ``Likelihood.nll``."""
+    def _nll(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
+        """Σ_i ρ_i (y_i - f_i)² / 2 + log(2π / ρ_i) / 2 in nats."""
         precision = self.precisions(outputs)
         return 0.5 * (precision * (targets - outputs).square() + torch.log(2 * math.pi / precision)).sum(-1)
 
-    def score(
+    def _score(
         self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]
     ) -> Float[Tensor, "*batch c"]:
-        """Scaled residual ρ (y - f); see ``Likelihood.score``."""
+        """Scaled residual ρ (y - f)."""
         return self.precisions(outputs) * (targets - outputs)
 
-    def hessian(self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None = None) -> Float[Tensor, "*batch c c"]:
-        """B = diag(ρ); see ``Likelihood.hessian``."""
+    def _hessian(
+        self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None = None
+    ) -> Float[Tensor, "*batch c c"]:
+        """B = diag(ρ)."""
         return torch.diag_embed(self.precisions(outputs).expand(outputs.shape))
 
-    def root(self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None = None) -> Float[Tensor, "*batch c c"]:
-        """S = diag(√ρ); see ``Likelihood.root``."""
+    def _root(self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None = None) -> Float[Tensor, "*batch c c"]:
+        """S = diag(√ρ)."""
         return torch.diag_embed(self.precisions(outputs).sqrt().expand(outputs.shape))
+
+    def misfit(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, ""]:
+        """Squared error of all targets, weighted by the noise precision: Σ ρ_i (y_i - f_i)², added up in float64."""
+        errors = self.precisions(outputs) * (targets - outputs).square()
+        return self.weight * errors.double().sum()
 
     def draw(
         self, outputs: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
@@ -117,7 +124,7 @@ class Gaussian(Likelihood):
         """The outputs themselves."""
         return outputs
 
-    def count(self, targets: Tensor) -> int:
+    def _count(self, targets: Tensor) -> int:
         """Number of real numbers observed, n · c."""
         return targets.numel()
 

@@ -38,35 +38,35 @@ class HeteroscedasticGaussian(Likelihood):
         means, _ = split(outputs)
         return elementwise(targets, means, self.class_dim, _HINT)
 
-    def nll(
+    def _nll(
         self, outputs: Float[Tensor, "*batch two_c"], targets: Float[Tensor, "*batch c"]
     ) -> Float[Tensor, "*batch"]:
-        """Σ_i e^{-s_i} (y_i - m_i)² / 2 + s_i / 2 + log(2π) / 2 in nats; see ``Likelihood.nll``."""
+        """Σ_i e^{-s_i} (y_i - m_i)² / 2 + s_i / 2 + log(2π) / 2 in nats."""
         means, log_variances = split(outputs)
         squares = torch.exp(-log_variances) * (targets - means).square()
         return 0.5 * (squares + log_variances + math.log(2 * math.pi)).sum(-1)
 
-    def score(
+    def _score(
         self, outputs: Float[Tensor, "*batch two_c"], targets: Float[Tensor, "*batch c"]
     ) -> Float[Tensor, "*batch two_c"]:
-        """(e^{-s} (y - m), (e^{-s} (y - m)² - 1) / 2); see ``Likelihood.score``."""
+        """(e^{-s} (y - m), (e^{-s} (y - m)² - 1) / 2)."""
         means, log_variances = split(outputs)
         precisions = torch.exp(-log_variances)
         residuals = targets - means
         return torch.cat([precisions * residuals, 0.5 * (precisions * residuals.square() - 1)], -1)
 
-    def hessian(
+    def _hessian(
         self, outputs: Float[Tensor, "*batch two_c"], targets: Tensor | None = None
     ) -> Float[Tensor, "*batch two_c two_c"]:
-        """B = diag(e^{-s}, 1/2), the Fisher information; see ``Likelihood.hessian``."""
+        """B = diag(e^{-s}, 1/2), the Fisher information."""
         _, log_variances = split(outputs)
         precisions = torch.exp(-log_variances)
         return torch.diag_embed(torch.cat([precisions, torch.full_like(precisions, 0.5)], -1))
 
-    def root(
+    def _root(
         self, outputs: Float[Tensor, "*batch two_c"], targets: Tensor | None = None
     ) -> Float[Tensor, "*batch two_c two_c"]:
-        """S = diag(e^{-s/2}, √½); see ``Likelihood.root``."""
+        """S = diag(e^{-s/2}, √½)."""
         _, log_variances = split(outputs)
         halves = torch.exp(-0.5 * log_variances)
         return torch.diag_embed(torch.cat([halves, torch.full_like(halves, 0.5**0.5)], -1))
@@ -83,7 +83,7 @@ class HeteroscedasticGaussian(Likelihood):
         """The means m."""
         return split(outputs)[0]
 
-    def count(self, targets: Tensor) -> int:
+    def _count(self, targets: Tensor) -> int:
         """Number of real numbers observed, n · c."""
         return targets.numel()
 

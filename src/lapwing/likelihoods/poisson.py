@@ -30,22 +30,24 @@ class Poisson(Likelihood):
         """Counts ``[n, *event, c]`` in the dtype of the outputs; see ``Likelihood.canonical_targets``."""
         return elementwise(targets, outputs, self.class_dim, "targets with one count an output")
 
-    def nll(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
-        """Σ_i exp(f_i) - y_i f_i + log y_i! in nats; see ``Likelihood.nll``."""
+    def _nll(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
+        """Σ_i exp(f_i) - y_i f_i + log y_i! in nats."""
         return (outputs.exp() - targets * outputs + torch.lgamma(targets + 1)).sum(-1)
 
-    def score(
+    def _score(
         self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]
     ) -> Float[Tensor, "*batch c"]:
-        """Residual y - exp(f); see ``Likelihood.score``."""
+        """Residual y - exp(f)."""
         return targets - outputs.exp()
 
-    def hessian(self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None = None) -> Float[Tensor, "*batch c c"]:
-        """B = diag(exp f); see ``Likelihood.hessian``."""
+    def _hessian(
+        self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None = None
+    ) -> Float[Tensor, "*batch c c"]:
+        """B = diag(exp f)."""
         return torch.diag_embed(outputs.exp())
 
-    def root(self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None = None) -> Float[Tensor, "*batch c c"]:
-        """S = diag(exp(f / 2)); see ``Likelihood.root``."""
+    def _root(self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None = None) -> Float[Tensor, "*batch c c"]:
+        """S = diag(exp(f / 2))."""
         return torch.diag_embed((0.5 * outputs).exp())
 
     def draw(
@@ -59,7 +61,7 @@ class Poisson(Likelihood):
         """Rates exp(f)."""
         return outputs.exp()
 
-    def count(self, targets: Tensor) -> int:
+    def _count(self, targets: Tensor) -> int:
         """Number of counts observed, n · c."""
         return targets.numel()
 

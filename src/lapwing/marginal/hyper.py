@@ -96,7 +96,7 @@ class Hyperparameters(nn.Module):
         total = self._likelihood.nll(outputs, targets).double().sum()
         if not isinstance(self._likelihood, Gaussian):
             return total
-        misfit = (self._likelihood.precisions(outputs) * (targets - outputs).square()).double().sum()
+        misfit = self._likelihood.misfit(outputs, targets)
         return total + 0.5 * (self.scale - 1) * misfit - 0.5 * self._likelihood.count(targets) * self.log_noise
 
     def log_det_prior(self) -> Float[Tensor, ""]:

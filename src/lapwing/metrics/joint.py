@@ -105,7 +105,7 @@ def _log_likelihoods(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -
         kept = (y != IGNORED).unsqueeze(-1).flatten(1).any(1)
         draws, y = draws[:, kept], y[kept]
     exact = y.double() if y.is_floating_point() else y
-    return torch.stack([-likelihood.nll(f.double(), exact).unsqueeze(-1).flatten(1).sum(1) for f in draws])
+    return torch.stack([-likelihood.unweighted.nll(f.double(), exact).unsqueeze(-1).flatten(1).sum(1) for f in draws])
 
 
 def _sets(n: int, size: int, like: Tensor, generator: torch.Generator | None) -> Int[Tensor, "b k"]:

@@ -123,7 +123,7 @@ def log_joint(
     if samples < 2:
         raise ConfigError("at least 2 samples, to know a standard error", f"samples={samples}", f"{SAMPLES}")
     values = outputs.values if isinstance(outputs, Draws) else outputs.sample(samples, generator=generator)
-    losses = likelihood.nll(values, targets.expand(values.shape[0], *targets.shape))
+    losses = likelihood.unweighted.nll(values, targets.expand(values.shape[0], *targets.shape))
     logs = -losses.reshape(values.shape[0], -1).sum(-1, dtype=torch.float64)
     count = logs.shape[0]
     weights = torch.softmax(logs, 0)

@@ -72,7 +72,7 @@ class Points:
             likelihood.check(h, chunk.targets)
             nll += float(likelihood.nll(h, chunk.targets).double().sum())
             if isinstance(likelihood, Gaussian):
-                misfit += float((likelihood.precisions(h) * (chunk.targets - h).square()).double().sum())
+                misfit += float(likelihood.misfit(h, chunk.targets))
             total += chunk.pull(likelihood.score(h, chunk.targets)[None])[:, 0]
         return total, nll, misfit
 
