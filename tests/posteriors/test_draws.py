@@ -14,6 +14,7 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.errors import ConfigError, MismatchError, TooLargeError, UnsupportedError
 from lapwing.posteriors import Step, draws
+from lapwing.posteriors.integral import log_det_ratios
 from lapwing.predictive import Moments
 from lapwing.results import Solution
 from tests.posterior_cases import problem, refused
@@ -68,7 +69,8 @@ class TestSolves:
         _ = twice.draws
         assert len(spy.starts) == 2
         torch.testing.assert_close(spy.starts[1], here / 10)
-        torch.testing.assert_close(twice.draws, EXACT.solve(twice.problem, twice_right(twice)).value)
+        expected = EXACT.solve(twice.problem, twice.perturbation.right_hand_side(twice.problem)).value
+        torch.testing.assert_close(twice.draws, expected)
 
     def test_are_spared_where_nothing_changed(self) -> None:
         spy = Spy()
@@ -78,8 +80,16 @@ class TestSolves:
         same = posterior.with_choices(lw.Isotropic(0.7), posterior.likelihood, (step,))
         assert same.trace == (step,) and same.draws is posterior.draws and len(spy.starts) == 1
         assert same.effective_dimension() == gamma
-        other = posterior.with_choices(lw.Isotropic(0.7 + 1e-12), posterior.likelihood)
-        assert other.draws is not posterior.draws and other.output_squares is not posterior.output_squares
+        other = same.with_choices(lw.Isotropic(0.7 + 1e-12), posterior.likelihood)
+        assert other.draws is not same.draws and other.output_squares is not same.output_squares
+
+    def test_are_not_where_the_noise_alone_moved(self) -> None:
+        posterior = fitted(name="gaussian")
+        here = posterior.draws
+        there = posterior.with_choices(lw.Isotropic(0.7), lw.Gaussian(250.0))
+        expected = EXACT.solve(there.problem, there.perturbation.right_hand_side(there.problem)).value
+        torch.testing.assert_close(there.draws, expected)
+        assert not torch.allclose(there.draws, here, rtol=0.1)
 
     def test_start_where_they_are_told(self) -> None:
         spy = Spy()
@@ -107,10 +117,6 @@ class TestSolves:
                     posterior.predict(problem("images").new)
                 case _:
                     posterior.log_marginal()
-
-
-def twice_right(posterior: lw.SampledPosterior) -> Tensor:
-    return posterior.perturbation.right_hand_side(posterior.problem)
 
 
 class TestDraws:
@@ -173,6 +179,14 @@ class TestNumbers:
         for estimate in (posterior.log_marginal(), posterior.effective_dimension()):
             assert math.isfinite(estimate.value) and estimate.stderr == math.inf
         assert posterior.effective_dimension() == posterior.effective_dimension("outputs")
+
+    def test_of_the_evidence_are_half_those_of_its_log_determinant(self) -> None:
+        posterior = fitted(name="gaussian")
+        ratios, _ = log_det_ratios(posterior.problem, posterior.perturbation, EXACT)
+        estimate = posterior.log_marginal()
+        assert estimate.stderr == pytest.approx(0.5 * float(ratios.std()) / 2)
+        plain = posterior.totals.nll + 0.35 * float(posterior.network.weights.square().sum())
+        assert estimate.value == pytest.approx(-plain - 0.5 * float(ratios.mean()))
 
     def test_of_the_outputs_scale_with_the_noise(self) -> None:
         posterior = fitted(name="gaussian").with_choices(lw.Isotropic(0.7), lw.Gaussian(5.0))
