@@ -1,0 +1,53 @@
+"""An expectation goes on from the last one, and keeps the data once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import lapwing as lw
+from lapwing.errors import MismatchError
+from lapwing.tangent import Tangent
+from lapwing.tuning.expectation import Expectation, training_of
+from tests.posterior_cases import refused
+from tests.tuning.em_cases import Regression
+
+TOY = Regression()
+
+
+def expectation(structure: Any, solver: Any = None) -> Expectation:
+    posterior = TOY.fit(structure, lw.Isotropic(7.0))
+    return Expectation(posterior, Tangent(training_of(posterior)), solver, 5, "auto", 1e-6, 0)
+
+
+def test_the_same_precisions_again_cost_no_iterations() -> None:
+    again = expectation(lw.MatrixFree(solver=lw.CG()))
+    found, state, drawn = again.at(again.first())
+    repeated, after, second = again.at(state)
+    assert drawn is not None and second is not None and drawn.iterations > 0 == second.iterations
+    assert found.mode.iterations > 0 == repeated.mode.iterations
+    assert repeated.dimensions.groups.tolist() == found.dimensions.groups.tolist()
+    assert state.draws is not None and after.draws is not None and state.draws.allclose(after.draws)
+    assert drawn.value.allclose(state.draws / 7.0**0.5)
+
+
+def test_a_solver_serves_modes_and_draws() -> None:
+    own, other = expectation(lw.MatrixFree(solver=lw.CG(rtol=1e-3))), expectation(lw.MatrixFree(), lw.CG(rtol=1e-9))
+    assert own.solver_used == lw.CG(rtol=1e-3) and other.solver_used == lw.CG(rtol=1e-9)
+    assert expectation(lw.KFAC()).solver_used is None and expectation(lw.KFAC(), lw.CG()).solver_used == lw.CG()
+
+
+def test_preconditioners_are_made_once_for_modes_and_draws() -> None:
+    made = expectation(lw.MatrixFree(solver=lw.CG(preconditioner=lw.PivotedCholesky(3))))
+    made.prepare()
+    solved: Any = made.posterior
+    (kept,) = solved.problem.kept.values()
+    prior = solved.problem.prior
+    assert list(made.tangent.problem(solved.network.weights, prior).kept.values()) == [kept]
+    assert made.tangent.training is solved.problem.training
+
+
+def test_draws_need_their_noise() -> None:
+    drawn = expectation(lw.MatrixFree())
+    with refused(MismatchError, expected="draws", got="exact", hint="checkpoint="):
+        drawn.at(replace(drawn.first(), noise=None))
