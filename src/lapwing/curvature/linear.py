@@ -123,6 +123,10 @@ class Ray:
             rays.append((key, h, moved, chunk.targets))
         return cls(shift, step, tuple(rays))
 
+    def loss(self, likelihood: Likelihood, length: float) -> float:
+        """The negative log likelihood at ``t = length``, nats."""
+        return float(sum(likelihood.nll(h + length * moved, y).double().sum() for _, h, moved, y in self.rays))
+
     def slope(self, likelihood: Likelihood, length: float) -> float:
         """The derivative of the negative log likelihood in t, at ``t = length``."""
         parts = (

@@ -56,6 +56,10 @@ class Point:
 class Line(Protocol):
     """A loss at ``w + t p``."""
 
+    def value(self, length: float) -> float:
+        """What it is at ``t = length``, up to a constant."""
+        ...
+
     def slope(self, length: float) -> float:
         """Its derivative in t, at ``t = length``."""
         ...
@@ -202,27 +206,27 @@ def solved(problem: Problem, b: Float[Tensor, " d"], solver: Solver, rtol: float
 
 
 def search(line: Line, point: Point, step: Float[Tensor, " d"], prior: Diagonal) -> float:
-    """How far to go along a step: where the slope has all but gone."""
+    """How far to go along a step: where the slope has all but gone, and the objective is no higher than it was."""
     pull, bend = _dot(prior @ point.weights, step), _dot(step, prior @ step)
-
-    first = pull - _dot(point.score, step)
-    goal = FLAT * abs(first) + rounding(point) * (abs(pull) + bend)
-    low, high, below, above = 0.0, float("inf"), first, 0.0
-    length = 1.0
+    first, here = pull - _dot(point.score, step), line.value(0.0)
+    noise = rounding(point) * (abs(here) + abs(pull) + bend)
+    low, high, below, above, length = 0.0, float("inf"), first, 0.0, 1.0
     while 1 / REACH < length < REACH:
-        now = line.slope(length) + pull + length * bend
-        if abs(now) <= goal:
-            return length
-        if now > 0:
-            high, above = length, now
+        slope = line.slope(length) + pull + length * bend
+        if abs(slope) <= FLAT * abs(first) + noise:
+            rise = line.value(length) - here + length * pull + 0.5 * length**2 * bend
+            if rise <= noise:
+                return length
+        if slope > 0:
+            high, above = length, slope
         else:
-            low, below = length, now
+            low, below = length, slope
         if high == float("inf"):
             length *= 2.0
+        elif high - low <= 1e-3 * high:
+            return low
         else:
             length = low + (high - low) * min(0.9, max(0.1, below / (below - above)))
-            if high - low <= 1e-3 * high:
-                return length
     return length
 
 

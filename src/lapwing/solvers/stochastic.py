@@ -38,7 +38,7 @@ class Piece:
 
 def descend_loss(
     loss: Loss,
-    pieces: Callable[[torch.Generator], Iterator[Piece]],
+    pieces: Callable[[], Iterator[Piece]],
     start: Point,
     prior: Diagonal,
     solver: SGD,
@@ -55,7 +55,7 @@ def descend_loss(
 
     Args:
         loss: The whole loss.
-        pieces: The loss piece by piece, anew for each pass.
+        pieces: The loss piece by piece, anew for each pass, always in as many pieces of the same sizes.
         start: Where to start.
         prior: A.
         solver: Epochs, examples to a mini-batch, momentum, clipping, first step and seed.
@@ -82,7 +82,7 @@ def descend_loss(
     while stopped is None and length > step / SHORTEST:
         done = descend(
             (root * start.weights)[:, None],
-            lambda: _gradients(pieces(generator), root, steps, solver.batch),
+            lambda: _gradients(pieces(), root, steps, solver.batch),
             step=length,
             steps=steps * solver.epochs,
             epochs=solver.epochs,

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -14,7 +13,7 @@ from lapwing.curvature.linear import Linear, Ray
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
 from lapwing.problem import Problem
-from lapwing.solvers.newton import Point, objective
+from lapwing.solvers.newton import Point, gradient_of, search
 from lapwing.solvers.stochastic import Piece
 from lapwing.tangent.points import Points
 
@@ -35,10 +34,14 @@ class TangentLoss:
     scale: float
 
     def lowest(self) -> Point:
-        """The better of two starts: 0, and the trained weights."""
+        """Where to start: the best point on the way from the trained weights to 0."""
         weights = self.points.training.network.weights
-        points = [self.evaluate(w) for w in (weights, torch.zeros_like(weights))]
-        return min(points, key=lambda point: objective(point, self.prior))
+        point = self.evaluate(weights)
+        slope, _ = gradient_of(point, self.prior)
+        if not float(slope.double() @ weights.double()) > 0:
+            return point
+        line = self.line(point, -weights)
+        return line.end(search(line, point, -weights, self.prior))
 
     def evaluate(self, weights: Float[Tensor, " d"]) -> Point:
         """A pass over the data."""
@@ -56,11 +59,11 @@ class TangentLoss:
         ray = None if product.shift is None else Ray.of(product.linearisation.visit(), product.shift, step)
         return _Line(self, point.weights, step, ray)
 
-    def pieces(self, generator: torch.Generator) -> Iterator[Piece]:
-        """The loss chunk by chunk, in random order where they are kept."""
+    def pieces(self) -> Iterator[Piece]:
+        """The loss chunk by chunk, in the order of the data: then each epoch cuts them into the same mini-batches."""
         likelihood, affine, scale = self.points.training.likelihood, self.points.affine, self.scale
         offset = self.points.training.network.weights if affine else 0.0
-        for chunk in self.points.training.curvature.linearisation.visit(shuffled=True, generator=generator):
+        for chunk in self.points.training.curvature.linearisation.visit():
 
             def score(w: Tensor, chunk: Linear = chunk) -> Tensor:
                 h = chunk.at(w - offset, affine)
@@ -78,6 +81,12 @@ class _Line:
     weights: Float[Tensor, " d"]
     step: Float[Tensor, " d"]
     ray: Ray | None
+
+    def value(self, length: float) -> float:
+        """What it is, up to a constant."""
+        if self.ray is not None:
+            return self.loss.scale * self.ray.loss(self.loss.points.training.likelihood, length)
+        return self.loss.evaluate(self.weights + length * self.step).loss
 
     def slope(self, length: float) -> float:
         """Its derivative in t."""

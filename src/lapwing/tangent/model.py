@@ -158,7 +158,7 @@ class Tangent:
             prior: A; the prior is centred at 0.
             scale: s, the noise precision relative to the fitted one.
             solver: What solves with the Newton matrix; ``None`` for ``CG()``. An ``SGD`` descends by mini-batches.
-            initial: Where to start; ``None`` for 0 or the trained weights, whichever is better.
+            initial: Where to start; ``None`` for the best point between the trained weights and 0.
             rtol: ``Mode.gradient`` at which it is found; ``None`` for 1e-6, in float32 for 1e-4, by descent for that of
                 the solver.
             steps: Most Newton steps.
