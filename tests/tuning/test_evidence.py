@@ -1,0 +1,152 @@
+"""Tuning by evidence, whichever way up, reaches the maximum of the dense evidence."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import lapwing as lw
+from lapwing.errors import ConfigError, UnsupportedError
+from lapwing.tuning import evidence_at
+from tests.posterior_cases import STRUCTURES, problem, refused
+from tests.tuning.cases import (
+    EVIDENCE,
+    PRIORS,
+    DenseEvidence,
+    dense_optimum,
+    every_method,
+    every_prior,
+    fit,
+    point_of,
+)
+
+
+class TestEvidence:
+    @every_method
+    @every_prior
+    @pytest.mark.parametrize("name", ["gaussian", "gaussian-per-output", "categorical"])
+    def test_reaches_the_maximum_of_the_dense_evidence(self, name: str, prior: str, method: str) -> None:
+        tuned = lw.tune(fit(name, prior=PRIORS[prior])[1], EVIDENCE[method]())
+        dense, best = dense_optimum(name, prior, "weights")
+        torch.testing.assert_close(point_of(tuned), best, rtol=0, atol=2e-5)
+        assert tuned.log_marginal() == pytest.approx(dense.at_weights(best), rel=1e-10)
+
+    @every_method
+    @every_prior
+    @pytest.mark.parametrize("name", ["gaussian", "gaussian-per-output"])
+    def test_reaches_the_maximum_at_the_mode(self, name: str, prior: str, method: str) -> None:
+        tuned = lw.tune(fit(name, prior=PRIORS[prior])[1], EVIDENCE[method](at="mode"))
+        dense, best = dense_optimum(name, prior, "mode")
+        assert tuned.trace[-1].log_marginal == pytest.approx(dense.at_mode(best), rel=1e-8)
+        assert dense.at_mode(point_of(tuned)) == pytest.approx(dense.at_mode(best), rel=1e-8)
+
+    @every_method
+    @pytest.mark.parametrize("structure", STRUCTURES)
+    def test_no_point_of_a_grid_is_better(self, structure: str, method: str) -> None:
+        _, posterior = fit("gaussian", structure)
+        tuned = lw.tune(posterior, EVIDENCE[method]())
+        precisions = torch.logspace(-6, 6, 25, dtype=torch.float64)
+        values = [
+            float(posterior.evidence.log_marginal(precision.view(1), scale))
+            for precision in precisions
+            for scale in torch.logspace(-4, 4, 17, dtype=torch.float64)
+        ]
+        assert max(values) <= tuned.log_marginal() < max(values) + 1.5
+
+    @every_method
+    @every_prior
+    @pytest.mark.parametrize("structure", ["full-weights", "full-functions", "kfac"])
+    def test_fixed_point_equations_hold(self, structure: str, prior: str, method: str) -> None:
+        """α |θ|² = γ in every group, and ρ times the squared error = N - γ."""
+        _, posterior = fit("gaussian", structure, prior=PRIORS[prior])
+        tuned = lw.tune(posterior, EVIDENCE[method]())
+        alpha, scale, evidence = tuned.prior_precisions, tuned.scale, tuned.evidence
+        gamma = evidence.effective_dimensions(alpha, scale)
+        torch.testing.assert_close(alpha * evidence.square_norms, gamma, rtol=1e-5, atol=1e-8)
+        assert float(scale) * evidence.misfit == pytest.approx(20 - float(gamma.sum()), rel=1e-5)
+        assert tuned.effective_dimension() == pytest.approx(float(gamma.sum()))
+
+    @pytest.mark.parametrize("at", ["weights", "mode"])
+    def test_the_gradient_it_follows_is_that_of_finite_differences(self, at: str) -> None:
+        case, posterior = fit("gaussian-per-output", prior=PRIORS["layerwise"])
+        dense = DenseEvidence(case, posterior)
+        value = dense.at_weights if at == "weights" else dense.at_mode
+        tuned = lw.tune(posterior, lw.EvidenceGradient(at=at, noise=True))
+        away = point_of(tuned) + 0.3
+        evidence = posterior.evidence if at == "weights" else replace(posterior.evidence, shift=posterior.shift)
+        leaf = away.clone().requires_grad_()
+        evidence.log_marginal(leaf[:2].exp(), leaf[2].exp()).backward()
+        steps = 1e-5 * torch.eye(3, dtype=torch.float64)
+        slopes = [(value(away + step) - value(away - step)) / 2e-5 for step in steps]
+        torch.testing.assert_close(leaf.grad, torch.tensor(slopes, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+
+    @every_method
+    def test_converges_where_whole_steps_of_the_fixed_point_go_round_in_a_circle(self, method: str) -> None:
+        _, posterior = fit("gaussian", "diagonal", prior=lw.Layerwise((1e-4, 1e4)))
+        tuned = lw.tune(posterior, EVIDENCE[method]())
+        gamma = tuned.evidence.effective_dimensions(tuned.prior_precisions, tuned.scale)
+        torch.testing.assert_close(tuned.prior_precisions * tuned.evidence.square_norms, gamma, rtol=1e-6, atol=0)
+        assert len(tuned.trace) < 80
+
+    @every_method
+    def test_noise_of_several_outputs_changes_by_one_factor(self, method: str) -> None:
+        _, posterior = fit("gaussian-per-output")
+        noise = lw.tune(posterior, EVIDENCE[method]()).likelihood.precision
+        assert isinstance(noise, tuple) and noise[0] != 0.5
+        assert noise[1] / noise[0] == pytest.approx(3.0 / 0.5, rel=1e-12)
+
+    @every_method
+    def test_noise_is_left_alone_on_request(self, method: str) -> None:
+        case, posterior = fit("gaussian")
+        tuned = lw.tune(posterior, EVIDENCE[method](noise=False))
+        assert tuned.likelihood == case.likelihood
+        assert lw.tune(posterior, EVIDENCE[method]()).log_marginal() > tuned.log_marginal() > posterior.log_marginal()
+
+    @every_method
+    @pytest.mark.parametrize(("name", "structure"), [("categorical", "kfac"), ("gaussian", "diagonal")])
+    def test_where_it_starts_makes_no_difference(self, name: str, structure: str, method: str) -> None:
+        """Also where the first effective dimension exceeds the number of observations, as a diagonal's can."""
+        points = []
+        for precision in (1e-6, 1.0, 1e6):
+            _, posterior = fit(name, structure, prior=lw.Isotropic(precision))
+            tuned = lw.tune(posterior, EVIDENCE[method]())
+            points.append(point_of(tuned))
+            assert tuned.log_marginal() >= posterior.log_marginal()
+            assert precision > 1e-6 or name == "categorical" or posterior.effective_dimension() > 20
+        for point in points:
+            torch.testing.assert_close(point, points[0], rtol=0, atol=1e-5)
+
+    @every_method
+    @pytest.mark.parametrize(("name", "structure"), [("categorical", "full-weights"), ("gaussian", "full-functions")])
+    def test_the_mode_is_refused_where_it_has_no_closed_form(self, name: str, structure: str, method: str) -> None:
+        _, posterior = fit(name, structure)
+        with refused(UnsupportedError, expected="at='mode'", got=type(posterior).__name__, hint="at='weights'"):
+            lw.tune(posterior, EVIDENCE[method](at="mode"))
+
+    def test_an_unknown_place_is_refused(self) -> None:
+        """Also where nobody checks annotations, as the tests do."""
+        _, posterior = fit("gaussian")
+        plain: Any = inspect.unwrap(evidence_at)
+        with refused(ConfigError, expected="'weights', 'mode'", got="'prior'", hint="at='weights'"):
+            plain(posterior, "prior")
+
+    @every_method
+    def test_steps_are_at_most_as_many_as_allowed(self, method: str) -> None:
+        _, posterior = fit("gaussian")
+        assert len(lw.tune(posterior, EVIDENCE[method](steps=2)).trace) <= 2 + 1
+        assert len(lw.tune(posterior, EVIDENCE[method]()).trace) > 2 + 1
+
+    @every_method
+    def test_weights_that_are_all_zero_are_held_there(self, method: str) -> None:
+        """Their evidence grows without bound; the largest precision considered is kept."""
+        case = problem("gaussian")
+        with torch.no_grad():
+            for weights in case.model.parameters():
+                weights.zero_()
+        tuned = lw.tune(case.fit(lw.Laplace(case.likelihood)), EVIDENCE[method]())
+        most = float(tuned.evidence.log_marginal(torch.tensor([1e12]).double(), tuned.scale))
+        assert tuned.log_marginal() == pytest.approx(most, abs=1e-4)
