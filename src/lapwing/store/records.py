@@ -37,7 +37,7 @@ def likelihood_state(likelihood: Likelihood) -> Json:
 
     Example:
         >>> likelihood_state(Gaussian(precision=4.0))
-        {'kind': 'Gaussian', 'event_dim': 0, 'class_dim': -1, 'precision': 4.0}
+        {'kind': 'Gaussian', 'event_dim': 0, 'class_dim': -1, 'weight': 1.0, 'precision': 4.0}
     """
     kind = type(likelihood).__name__
     if LIKELIHOODS.get(kind) is not type(likelihood):
