@@ -16,7 +16,7 @@ from lapwing.laplace import Laplace
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
 from lapwing.marginal import MarginalLikelihood, train_marginal
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
-from lapwing.precondition import PivotedCholesky, RankOne, Subsample
+from lapwing.precondition import PivotedCholesky, RankOne, Subsample, TopRows
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise
 from lapwing.selection import All, LastLayer, Mask, Names, Subnetwork
 from lapwing.solvers import CG, SGD, Contour, Lanczos, Perturb
@@ -80,6 +80,7 @@ __all__ = [
     "Subnetwork",
     "Subsample",
     "Tangent",
+    "TopRows",
     "Validation",
     "compare",
     "corrupt",

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from lapwing.errors import DataError, UnsupportedError
-from lapwing.precondition import PivotedCholesky, RankOne, Subsample
+from lapwing.precondition import PivotedCholesky, RankOne, Subsample, TopRows
 from lapwing.solvers import CG, SGD, Solver
 from lapwing.store.archive import Json
 from lapwing.structures import KFAC, Diagonal, LowRank
@@ -20,6 +20,7 @@ PRECONDITIONERS: dict[str, type[Any]] = {
     "PivotedCholesky": PivotedCholesky,
     "RankOne": RankOne,
     "Subsample": Subsample,
+    "TopRows": TopRows,
 }
 
 
