@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.curvature.curved import curved, thin_root
+from lapwing.curvature.curved import basis, bending, curved, thin_root
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
 
 LIKELIHOODS = [Categorical(), Bernoulli(), Gaussian(0.7), HeteroscedasticGaussian(), Poisson()]
@@ -49,3 +49,25 @@ def test_a_thin_root_is_exact_where_a_class_is_certain_whichever_it_is() -> None
         root, exact = thin_root(Categorical(), f), thin_root(Categorical(), f.double())
         product, expected = (root @ root.mT).double(), exact @ exact.mT
         torch.testing.assert_close(product, expected, rtol=1e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize("likelihood", [Categorical(), Gaussian(2.0), Poisson()])
+def test_changes_may_lead_with_further_axes(likelihood: Likelihood, generator: torch.Generator) -> None:
+    f = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    y = torch.tensor([0, -100, 1, 2]) if isinstance(likelihood, Categorical) else torch.ones_like(f)
+    u = torch.randn(2, 5, 4, 3, generator=generator, dtype=torch.float64)
+    expected = torch.einsum("ncd,ijnd->ijnc", likelihood.hessian(f, y), u)
+    torch.testing.assert_close(bending(likelihood, f, y)(u), expected)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 5])
+def test_a_basis_of_what_the_likelihood_sees(classes: int, generator: torch.Generator) -> None:
+    f = torch.randn(4, classes, generator=generator, dtype=torch.float64)
+    eye = torch.eye(classes, dtype=torch.float64)
+    assert torch.equal(basis(Gaussian(), f), eye)
+    seen = basis(Categorical(), f)
+    if classes == 1:
+        assert torch.equal(seen, eye)
+        return
+    torch.testing.assert_close(seen.mT @ seen, eye[1:, 1:])
+    torch.testing.assert_close(seen @ seen.mT, eye - 1.0 / classes)

@@ -67,6 +67,26 @@ def test_products_with_the_gauss_newton_matrix(name: str, form: Form) -> None:
     assert kept == (form == "layers" or (form == "split" and name not in UNRECORDED))
 
 
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["mlp", "counts", "batch_norm", "unet", "branching", "tagger"])
+def test_products_with_the_output_hessian_taken_elsewhere(name: str, form: Form, affine: bool) -> None:
+    case = known(name)
+    likelihood, weights = case.case.likelihood, case.network.weights
+    base = GGNProduct(case.network, case.survey, likelihood, case.data, form=form)
+    f, j = case.outputs, case.jacobian
+    moved = weights + 0.3 * torch.randn(weights.shape, dtype=torch.float64)
+    h = f + j @ (moved - weights) if affine else j @ moved
+    b = likelihood.hessian(h, likelihood.canonical_targets(h, case.case.targets))
+    expected = torch.einsum("pci,pcd,pdj->ij", j.flatten(0, -3), b.flatten(0, -3), j.flatten(0, -3))
+    shifted = base.at(moved, affine=affine)
+    block = torch.randn(len(weights), 3, dtype=torch.float64)
+    for _ in range(2):
+        torch.testing.assert_close(shifted @ block, expected @ block, rtol=1e-9, atol=1e-9)
+    assert shifted.linearisation is base.linearisation
+    torch.testing.assert_close(base @ block, naive.ggn(case) @ block, rtol=1e-9, atol=1e-10)
+
+
 @pytest.mark.parametrize("columns", [1, 9])
 @pytest.mark.parametrize("name", ["mlp", "batch_norm", "unet", "branching", "tagger"])
 def test_the_rule_picks_a_form_that_is_right(name: str, columns: int) -> None:

@@ -237,3 +237,13 @@ def test_the_identity_is_solved_at_once() -> None:
     solution = conjugate_gradients(Dense(eye(5)), 3 * normal(5, 2))
     assert solution.iterations == 1
     torch.testing.assert_close(solution.value, 3 * normal(5, 2))
+
+
+def test_residuals_are_measured_in_the_units_asked_for() -> None:
+    matrix, b, unit = spd(30, 1e3), normal(30, 2), torch.logspace(-3, 3, 30, dtype=torch.float64)
+    solution = conjugate_gradients(Dense(matrix), b, rtol=1e-3, unit=unit)
+    left, whole = unit[:, None] * (b - matrix @ solution.value), unit[:, None] * b
+    torch.testing.assert_close(solution.residual, left.norm(dim=0) / whole.norm(dim=0))
+    assert solution.converged and (solution.residual <= 1e-3).all()
+    plain = conjugate_gradients(Dense(matrix), b, rtol=1e-3)
+    assert not torch.equal(plain.value, solution.value)
