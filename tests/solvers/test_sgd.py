@@ -78,7 +78,7 @@ def test_draws_have_the_inverse_precision_as_their_covariance(generator: torch.G
 
 def test_the_step_bounds_every_mini_batch() -> None:
     problem, prior = linear_model(examples=5), torch.linspace(20.0, 40.0, D, dtype=torch.float64)
-    steps, step = SGD(batch=10)._survey(problem, 1, torch.Generator().manual_seed(0))
+    steps, step = SGD(batch=10).survey(problem, 1, torch.Generator().manual_seed(0))
     assert steps == 6 and problem.parts is not None
     pieces = list(problem.parts(1, generator=torch.Generator().manual_seed(0)))
     unit = prior.rsqrt()
@@ -118,7 +118,7 @@ def test_columns_that_do_not_fit_are_solved_in_turn() -> None:
 
 def test_a_step_that_diverges_is_shortened() -> None:
     problem, b = linear_model(), normal(D, 3, seed=3)
-    _, step = SGD(batch=N)._survey(problem, 3, torch.Generator().manual_seed(0))
+    _, step = SGD(batch=N).survey(problem, 3, torch.Generator().manual_seed(0))
     solution = SGD(batch=N, epochs=1000, rtol=1e-6, step=40 * step, clip=1e6).solve(problem, b)
     assert solution.converged
     torch.testing.assert_close(solution.value, exact(problem, b), rtol=1e-4, atol=1e-6)
