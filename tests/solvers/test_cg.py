@@ -71,3 +71,13 @@ def test_a_preconditioner_saves_iterations() -> None:
 def test_bad_options() -> None:
     with refused(ConfigError, expected="rtol between 0 and 1", got="rtol=0.0", hint="rtol=1e-6"):
         lw.CG(rtol=0.0)
+
+
+def test_the_units_of_a_prior_that_knows_those_of_the_data_are_taken() -> None:
+    units = torch.logspace(-4, 4, 20, dtype=torch.float64)
+    curvature = LowRank(units[:, None] * normal(20, 30))
+    problem = Problem(curvature, curvature.root(), Diagonal(0.3 * curvature.diagonal()))
+    b = units * normal(20, seed=3)
+    found = lw.CG(rtol=1e-9, max_iterations=60).solve(problem, b)
+    assert found.converged
+    torch.testing.assert_close(units * found.value, units * exact(problem, b), rtol=1e-6, atol=1e-6)

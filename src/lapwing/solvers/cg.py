@@ -31,7 +31,8 @@ class CG(Solver):
             about what its products resolve.
         max_iterations: Most products with a block.
         preconditioner: A recipe for P ≈ Λ: ``PivotedCholesky(100)``, ``Subsample(50)``, ``LowRank(100)``, ``KFAC()``,
-            ``Diagonal()``, ``RankOne()``; ``None`` for none: nothing is picked behind your back.
+            ``Diagonal()``, ``RankOne()``; ``None`` for the prior alone, P = A: free, and nothing where all
+            its precisions are alike.
         max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
 
     Raises:
@@ -76,7 +77,7 @@ class CG(Solver):
                 block[:, i : i + width],
                 rtol=self.tolerance(problem.prior.dtype),
                 max_iterations=self.max_iterations,
-                preconditioner=prepared,
+                preconditioner=problem.prior if prepared is None else prepared,
                 initial=None if start is None else start[:, i : i + width],
             )
             for i in range(0, block.shape[1], width)
