@@ -41,7 +41,7 @@ demo: $(READY)
 	@$(BIN)/lapwing demo
 
 test: $(READY)
-	@$(BIN)/python -m pytest --cov=lapwing --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --cov=lapwing --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
 
 lint: lint-format lint-style lint-types lint-contract
 
