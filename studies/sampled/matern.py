@@ -69,7 +69,7 @@ def process(x: Float[Tensor, " n"], generator: torch.Generator) -> Float[Tensor,
 
 
 def network(seed: int, width: int = WIDTH) -> nn.Sequential:
-    """Two hidden layers of ReLU, each normalised without weights, and a head without a bias, in float64.
+    """Two hidden layers, each normalised without weights before its ReLU, and a head without a bias, in float64.
 
     Example:
         >>> sum(p.numel() for p in network(0).parameters())
@@ -79,7 +79,7 @@ def network(seed: int, width: int = WIDTH) -> nn.Sequential:
         torch.manual_seed(seed)
         layers: list[nn.Module] = []
         for inputs in (1, width):
-            layers += [nn.Linear(inputs, width), nn.ReLU(), nn.LayerNorm(width, eps=1e-12, elementwise_affine=False)]
+            layers += [nn.Linear(inputs, width), nn.LayerNorm(width, eps=1e-12, elementwise_affine=False), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(width, 1, bias=False)).double()
 
 
