@@ -78,12 +78,9 @@ class TestExact:
     @pytest.mark.parametrize(
         ("name", "structure", "prior"),
         [
-            ("gaussian", "full-weights", lw.Isotropic(1.0)),
             ("gaussian", "kfac", lw.Isotropic(1.0)),
             ("categorical", "full-functions", lw.Isotropic(1.0)),
-            ("categorical", "low-rank", lw.Isotropic(1.0)),
             ("categorical", "full-weights", lw.GPrior(1.0)),
-            ("categorical", "diagonal", lw.Isotropic(1.0)),
         ],
     )
     def test_the_fixed_point_equations_hold_at_the_mode(self, name: str, structure: str, prior: Any) -> None:
@@ -126,8 +123,7 @@ class TestExact:
 class TestDraws:
     SOLVERS: tuple[Any, ...] = (lw.CG(), lw.CG(preconditioner=lw.LowRank(8)), lw.SGD(epochs=400, batch=12, rtol=1e-3))
 
-    @pytest.mark.parametrize("solver", SOLVERS, ids=["cg", "preconditioned", "sgd"])
-    @pytest.mark.parametrize("sampled", [True, False])
+    @pytest.mark.parametrize(("solver", "sampled"), zip(SOLVERS, (False, True, False), strict=True))
     def test_ends_within_five_percent_of_the_maximum_in_five_steps(self, solver: Any, sampled: bool) -> None:
         structure = lw.Sampled(4, solver=solver) if sampled else lw.MatrixFree(solver=solver)
         tuned = lw.tune(LARGE.fit(structure), lw.EM(noise=False))
@@ -191,7 +187,7 @@ class TestAnyPosterior:
         assert twice.prior == once.prior
 
     def test_where_it_starts_makes_no_difference(self) -> None:
-        ends = [lw.tune(TOY.fit(prior=lw.Isotropic(start)), lw.EM(**PRECISE)) for start in (1e-4, 1.0, 1e5)]
+        ends = [lw.tune(TOY.fit(prior=lw.Isotropic(start)), lw.EM(**PRECISE)) for start in (1e-4, 1e5)]
         for end in ends:
             torch.testing.assert_close(end.prior_precisions, ends[0].prior_precisions, rtol=2e-4, atol=0)
 
