@@ -123,7 +123,7 @@ class TestExact:
 class TestDraws:
     SOLVERS: tuple[Any, ...] = (lw.CG(), lw.CG(preconditioner=lw.LowRank(8)), lw.SGD(epochs=400, batch=12, rtol=1e-3))
 
-    @pytest.mark.parametrize(("solver", "sampled"), zip(SOLVERS, (False, True, False), strict=True))
+    @pytest.mark.parametrize(("solver", "sampled"), [*zip(SOLVERS, (False, True, False), strict=True)])
     def test_ends_within_five_percent_of_the_maximum_in_five_steps(self, solver: Any, sampled: bool) -> None:
         structure = lw.Sampled(4, solver=solver) if sampled else lw.MatrixFree(solver=solver)
         tuned = lw.tune(LARGE.fit(structure), lw.EM(noise=False))
