@@ -108,7 +108,7 @@ def test_at_the_trained_weights_the_gradient_is_the_networks_own(name: str) -> N
     loss = case.likelihood.nll(f, case.likelihood.canonical_targets(f, case.y)).sum()
     expected = torch.cat([part.flatten() for part in torch.autograd.grad(loss, params)])
     torch.testing.assert_close(score, -expected)
-    assert nll == pytest.approx(float(loss)) == pytest.approx(posterior.totals.nll)
+    assert nll == pytest.approx(float(loss.detach())) == pytest.approx(posterior.totals.nll)
     assert misfit == pytest.approx(posterior.totals.misfit)
 
 

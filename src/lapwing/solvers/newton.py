@@ -27,6 +27,9 @@ LOOSEST, TIGHTEST = 0.3, 0.5
 FLAT = 0.2
 """A step ends where the slope along it is at most this part of what it was."""
 
+USABLE = 0.5
+"""A step of which less could be used asks for more damping."""
+
 REACH = 2.0**20
 """A step is not made longer or shorter by more."""
 
@@ -118,9 +121,11 @@ def minimise(
 ) -> Minimum:
     """The minimum of ``loss(w) + ½ |w|²_A`` by Newton-CG with a line search.
 
-        Λ p = -∇,   w ← w + t p                                            (Nocedal & Wright 2006, algorithm 7.1)
+        (Λ + μ A) p = -∇,   w ← w + t p                                     (Nocedal & Wright 2006, algorithm 7.1)
 
-    with t = 1 where the slope along p has all but gone there, else where it has.
+    with t = 1 where the slope along p has all but gone there, else where it has. Where the network is certain its
+    outputs hardly bend, and steps are far too long: the damping μ grows when t is small (Marquardt 1963), and is 0 in
+    the end.
 
     Args:
         loss: The loss.
@@ -140,7 +145,7 @@ def minimise(
     if not (torch.isfinite(start.score).all() and start.loss == start.loss):
         raise NumericalError("a finite loss and gradient at the start", f"a loss of {start.loss}", "initial=None")
     point, spent, before, number, stopped = start, 0, 1.0, 0, None
-    best, lowest, since = float("inf"), float("inf"), 0
+    best, lowest, since, damping = float("inf"), float("inf"), 0, 0.0
     with tqdm(total=steps, desc="Newton", disable=not progress, unit="step", leave=False) as bar:
         while True:
             slope, relative = gradient_of(point, prior)
@@ -158,10 +163,12 @@ def minimise(
             if stopped is not None:
                 return Minimum(point, relative, number, spent, stopped)
             tolerance = max(min(LOOSEST, (relative / before) ** 2), min(LOOSEST, TIGHTEST * rtol / relative))
-            solution = solved(loss.problem(point.weights), -slope, solver, tolerance)
+            problem = loss.problem(point.weights)
+            stronger = problem.with_prior(Diagonal((1.0 + damping) * prior.values), problem.scale)
+            solution = solved(stronger if damping else problem, -slope, solver, tolerance)
             line = loss.line(point, solution.value)
             length = search(line, point, solution.value, prior)
-            point = line.end(length)
+            point, damping = line.end(length), damped(damping, length)
             spent, number, before = spent + solution.matvecs + 1, number + 1, relative
             bar.update()
             words = "Newton step %d: gradient %.2g, objective %.6g, %d products, length %.2g"
@@ -228,6 +235,13 @@ def search(line: Line, point: Point, step: Float[Tensor, " d"], prior: Diagonal)
         else:
             length = low + (high - low) * min(0.9, max(0.1, below / (below - above)))
     return length
+
+
+def damped(damping: float, length: float) -> float:
+    """The damping of the next step, from how much of the last one could be used."""
+    if length < USABLE:
+        return (1.0 + damping) / max(length, 0.01) ** 0.75 - 1.0
+    return damping / 4.0 if damping > 0.1 else 0.0
 
 
 def objective(point: Point, prior: Diagonal) -> float:
