@@ -128,7 +128,7 @@ def measured(name: str, way: Way, seed: int, length: Length) -> Row:
     alpha, rho = result.history[-1].prior_precision[0], result.history[-1].noise_precision
     recipe = lw.Laplace(result.likelihood, prior=result.prior, structure=lw.Full(view="weights"))
     posterior = recipe.fit(model, data.train)
-    tuned = lw.tune(posterior)
+    tuned = lw.tune(posterior, lw.EvidenceGradient())
     exact, exact_rho, best = optimum(model, data.train)
     row: Row = {"study": "sine", "way": name, "seed": seed, "seconds": seconds}
     row |= {"alpha": alpha, "alpha_tuned": tuned.prior.state()["precision"], "alpha_exact": exact}

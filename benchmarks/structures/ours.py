@@ -38,7 +38,7 @@ def work(meter: Meter, *, problem: str, path: str, structure: str, device: str =
         if fitted is None:
             return False
         meter.step("evidence", fitted.log_marginal)
-        tuned = meter.step("tune", lambda: lw.tune(fitted)).value or fitted
+        tuned = meter.step("tune", lambda: lw.tune(fitted, lw.EvidenceGradient())).value or fitted
         return meter.step("predict", lambda: tuned.predict(data.x_test).probs).value is not None
 
     meter.ready()

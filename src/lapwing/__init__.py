@@ -23,7 +23,7 @@ from lapwing.solvers import CG, SGD, Contour, Lanczos, Perturb
 from lapwing.store import load, read_header, save
 from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Sampled
 from lapwing.tangent import Tangent
-from lapwing.tuning import EM, EvidenceGradient, MacKay, tune
+from lapwing.tuning import ELBO, EM, EvidenceGradient, MacKay, tune
 from lapwing.validation import Validation
 
 try:
@@ -33,6 +33,7 @@ except PackageNotFoundError:
 
 __all__ = [
     "CG",
+    "ELBO",
     "EM",
     "GGN",
     "KFAC",

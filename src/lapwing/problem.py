@@ -206,9 +206,9 @@ class Problem:
         """``s G̃ + A``: the precision with a curvature in a structure.
 
         Args:
-            curvature: G̃ ≈ G.
+            curvature: G̃ ≈ G, in any precision.
         """
-        return curvature.scaled(self.scale).plus_diagonal(self.prior)
+        return curvature.scaled(self.scale).plus_diagonal(Diagonal(self.prior.values.to(curvature.dtype)))
 
     @property
     def size(self) -> int:

@@ -27,7 +27,8 @@ def run(name: str = "gaussian", **options: Any) -> tuple[nn.Module, MarginalTrai
 def test_the_result_goes_straight_into_a_recipe() -> None:
     model, result, x, y = run()
     posterior = lw.Laplace(result.likelihood, prior=result.prior).fit(model, (x, y))
-    assert lw.tune(posterior).prior.precision == pytest.approx(result.prior.precision, rel=1e-4)
+    tuned = lw.tune(posterior, lw.EvidenceGradient())
+    assert tuned.prior.precision == pytest.approx(result.prior.precision, rel=1e-4)
     assert posterior.predict(x).mean.shape == (6, 2)
     assert not result.interrupted
 

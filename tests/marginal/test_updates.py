@@ -29,7 +29,7 @@ def after(
 
 def test_an_epoch_ends_at_the_evidence_optimum() -> None:
     marginal, posterior = after(1, ByEvidence())
-    best = lw.tune(posterior)
+    best = lw.tune(posterior, lw.EvidenceGradient())
     assert marginal.prior.precision == pytest.approx(best.prior.precision, rel=1e-6)
     assert marginal.likelihood.precision == pytest.approx(best.likelihood.precision, rel=1e-6)
     assert not any(p.requires_grad for p in marginal.hyperparameters())
@@ -39,19 +39,25 @@ def test_or_at_that_of_the_linear_models_mode() -> None:
     marginal, posterior = after(1, ByEvidence(at="mode"))
     best = lw.tune(posterior, lw.EvidenceGradient(at="mode"))
     assert marginal.prior.precision == pytest.approx(best.prior.precision, rel=1e-4)
-    assert marginal.prior.precision != pytest.approx(lw.tune(posterior).prior.precision, rel=1e-2)
+    assert marginal.prior.precision != pytest.approx(
+        lw.tune(posterior, lw.EvidenceGradient()).prior.precision, rel=1e-2
+    )
 
 
 def test_in_the_structure_asked_for() -> None:
     marginal, posterior = after(1, ByEvidence(structure=lw.Diagonal()), structure=lw.Diagonal())
-    assert marginal.prior.precision == pytest.approx(lw.tune(posterior).prior.precision, rel=1e-6)
+    assert marginal.prior.precision == pytest.approx(
+        lw.tune(posterior, lw.EvidenceGradient()).prior.precision, rel=1e-6
+    )
 
 
 def test_what_is_too_large_to_be_exact_is_left_to_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lapwing.marginal.updates.SMALL", 10)
     monkeypatch.setattr(Auto, "pick", lambda *_: lw.KFAC())
     marginal, posterior = after(1, ByEvidence(), structure=lw.KFAC())
-    assert marginal.prior.precision == pytest.approx(lw.tune(posterior).prior.precision, rel=1e-6)
+    assert marginal.prior.precision == pytest.approx(
+        lw.tune(posterior, lw.EvidenceGradient()).prior.precision, rel=1e-6
+    )
 
 
 def test_a_share_of_the_way_and_every_so_many_epochs() -> None:
@@ -66,7 +72,9 @@ def test_a_share_of_the_way_and_every_so_many_epochs() -> None:
 def test_the_first_is_at_the_end_of_the_warm_up(updates: Any) -> None:
     marginal, posterior = after(2, updates, warm_up=2)
     assert marginal.history[0].prior_precision == (1.0,)
-    assert marginal.history[1].prior_precision == pytest.approx((lw.tune(posterior).prior.precision,), rel=1e-6)
+    assert marginal.history[1].prior_precision == pytest.approx(
+        (lw.tune(posterior, lw.EvidenceGradient()).prior.precision,), rel=1e-6
+    )
     assert [record.warm_up for record in marginal.history] == [True, True]
 
 

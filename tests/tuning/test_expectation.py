@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 import lapwing as lw
 from lapwing.errors import MismatchError
+from lapwing.posteriors import WeightPosterior
 from lapwing.tangent import Tangent
 from lapwing.tuning.expectation import Expectation, training_of
 from tests.posterior_cases import refused
@@ -34,7 +37,16 @@ def test_the_same_precisions_again_cost_no_iterations() -> None:
 def test_a_solver_serves_modes_and_draws() -> None:
     own, other = expectation(lw.MatrixFree(solver=lw.CG(rtol=1e-3))), expectation(lw.MatrixFree(), lw.CG(rtol=1e-9))
     assert own.solver_used == lw.CG(rtol=1e-3) and other.solver_used == lw.CG(rtol=1e-9)
-    assert expectation(lw.KFAC()).solver_used is None and expectation(lw.KFAC(), lw.CG()).solver_used == lw.CG()
+    assert expectation(lw.KFAC(), lw.CG()).solver_used == lw.CG()
+
+
+def test_a_posterior_with_its_curvature_preconditions_with_it() -> None:
+    made = expectation(lw.Full(view="weights"))
+    solver, network = made.solver_used, made.posterior.network
+    assert isinstance(solver, lw.CG) and isinstance(made.posterior, WeightPosterior)
+    problem = made.tangent.problem(network.weights, made.posterior.prior.operator(network.uncertain, network.like))
+    torch.testing.assert_close(solver.prepared(problem).dense(), made.posterior.precision_operator.dense())
+    assert solver.solve(problem, network.weights).iterations <= 2
 
 
 def test_preconditioners_are_made_once_for_modes_and_draws() -> None:

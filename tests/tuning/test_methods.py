@@ -139,10 +139,6 @@ class TestEveryMethod:
         ]
         torch.testing.assert_close(point_of(tuned[1]), point_of(tuned[0]), rtol=0, atol=1e-2)
 
-    def test_the_default_is_the_gradient_of_the_evidence(self) -> None:
-        _, posterior = fit("gaussian")
-        assert lw.tune(posterior).trace == lw.tune(posterior, lw.EvidenceGradient()).trace
-
     @every_way
     def test_works_where_gradients_are_off(self, method: str) -> None:
         case, posterior = fit("gaussian")

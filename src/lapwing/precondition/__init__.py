@@ -7,7 +7,7 @@ costs a solve with P, which should be cheap beside a product with Λ.
 
 from __future__ import annotations
 
-from lapwing.precondition.base import CurvatureRecipe, Preconditioner, approximation, summed, training_of
+from lapwing.precondition.base import CurvatureRecipe, Known, Preconditioner, approximation, summed, training_of
 from lapwing.precondition.pivoted import PivotedCholesky, Pivots
 from lapwing.precondition.rank_one import RankOne
 from lapwing.precondition.subsample import Subsample, balanced
@@ -15,6 +15,7 @@ from lapwing.precondition.top_rows import TopRows
 
 __all__ = [
     "CurvatureRecipe",
+    "Known",
     "PivotedCholesky",
     "Pivots",
     "Preconditioner",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, final, runtime_checkable
 
 from lapwing.curvature.ggn import GGN
 from lapwing.curvature.sums import Accumulator, Held, sweep
@@ -33,6 +33,22 @@ class CurvatureRecipe(abc.ABC):
     def approximate(self, problem: Problem) -> Structured:
         """``P``."""
         return problem.with_curvature(self.curvature(problem))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Known(CurvatureRecipe):
+    """``P = s G̃ + A`` with a G̃ that is at hand, such as that of a posterior.
+
+    Args:
+        matrix: G̃.
+    """
+
+    matrix: Structured
+
+    def curvature(self, problem: Problem) -> Structured:
+        """G̃."""
+        return self.matrix
 
 
 def approximation(problem: Problem, recipe: Preconditioner) -> Structured:

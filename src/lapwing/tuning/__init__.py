@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from lapwing.tuning.choices import At, chosen, evidence_at, step, step_of
+from lapwing.tuning.elbo import ELBO
 from lapwing.tuning.em import EM
 from lapwing.tuning.gradient import EvidenceGradient
 from lapwing.tuning.mackay import MacKay
 from lapwing.tuning.method import Method, tune
 
-__all__ = ["EM", "At", "EvidenceGradient", "MacKay", "Method", "chosen", "evidence_at", "step", "step_of", "tune"]
+__all__ = [
+    "ELBO",
+    "EM",
+    "At",
+    "EvidenceGradient",
+    "MacKay",
+    "Method",
+    "chosen",
+    "evidence_at",
+    "step",
+    "step_of",
+    "tune",
+]

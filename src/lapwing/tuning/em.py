@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import warnings
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -13,8 +12,8 @@ from typing import final, get_args
 import torch
 from tqdm.auto import tqdm
 
-from lapwing.data import Data, Source
-from lapwing.errors import ConvergenceWarning, MismatchError, check_count, check_kind, check_option, check_positive
+from lapwing.data import Source
+from lapwing.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive
 from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.posteriors.draws import Estimator
@@ -23,7 +22,7 @@ from lapwing.solvers import Solver
 from lapwing.tangent import Tangent, Target
 from lapwing.tuning.checkpoint import Checkpoint, State
 from lapwing.tuning.choices import P, chosen, step_of
-from lapwing.tuning.expectation import Expectation, training_of
+from lapwing.tuning.expectation import Expectation, training_of, with_data
 from lapwing.tuning.maximisation import Expected, MStep, maximised
 from lapwing.tuning.stopping import distance, enough, moves_of
 from lapwing.types import Unpack
@@ -119,7 +118,7 @@ class EM:
         Warns:
             ConvergenceWarning: If it ended before its fixed point, or the last draws missed their tolerance.
         """
-        posterior = self._with_data(posterior)
+        posterior = with_data(posterior, self.data, self.unpack)
         expectation = Expectation(
             posterior,
             Tangent(training_of(posterior), self.target),
@@ -163,7 +162,7 @@ class EM:
                 bar.update()
                 bar.set_postfix(precision=f"{float(found.precisions[0]):.3g}", left=f"{float(left.max()):.1e}")
                 logger.info("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], float(left.max()))
-        if drawn is not None and expectation.solver_used is not None:
+        if drawn is not None:
             warn_unless(drawn, expectation.solver_used.cure)
         if not state.settled:
             warnings.warn(
@@ -173,25 +172,6 @@ class EM:
                 stacklevel=4,
             )
         return state
-
-    def _with_data(self, posterior: P) -> P:
-        """The posterior with the training data it was given here.
-
-        Raises:
-            MismatchError: If they are not those of the fit.
-        """
-        if self.data is None:
-            return posterior
-        data = Data(self.data, like=posterior.network.like, unpack=self.unpack)
-        posterior = replace(posterior, data=data)
-        nll = Tangent(posterior.training).score(posterior.network.weights)[1]
-        if not math.isclose(nll, posterior.totals.nll, rel_tol=1e-3, abs_tol=1e-6):
-            raise MismatchError(
-                f"the training data, with a negative log likelihood of {posterior.totals.nll:.6g}",
-                f"data with {nll:.6g}",
-                "the data that were passed to fit",
-            )
-        return posterior
 
     def _settings(self, posterior: Posterior) -> dict[str, str]:
         """What a run depends on."""

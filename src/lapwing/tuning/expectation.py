@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol, final, runtime_checkable
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.bounds import at_mode
+from lapwing.data import Data, Source
 from lapwing.errors import MismatchError, UnsupportedError
 from lapwing.evidence import Evidence
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
-from lapwing.posteriors import ExactPosterior, Posterior
+from lapwing.posteriors import ExactPosterior, Posterior, WeightPosterior
 from lapwing.posteriors.draws import Estimator
+from lapwing.precondition import Known
 from lapwing.problem import Problem, Training
 from lapwing.results import Solution
-from lapwing.solvers import SGD, Solver
+from lapwing.solvers import CG, SGD, Solver
 from lapwing.tangent import Mode, Tangent
 from lapwing.tuning.checkpoint import State
+from lapwing.tuning.choices import P
 from lapwing.tuning.dimensions import Dimensions, by_draws
 from lapwing.tuning.maximisation import Expected
+from lapwing.types import Unpack
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +59,26 @@ def training_of(posterior: Posterior) -> Training:
     return posterior.training if training is None else training
 
 
+def with_data(posterior: P, source: Source | None, unpack: Unpack | None = None) -> P:
+    """The posterior with training data that were given later; itself where none were.
+
+    Raises:
+        MismatchError: If they are not those of the fit.
+    """
+    if source is None:
+        return posterior
+    data = Data(source, like=posterior.network.like, unpack=unpack)
+    posterior = replace(posterior, data=data)
+    nll = Tangent(posterior.training).score(posterior.network.weights)[1]
+    if not math.isclose(nll, posterior.totals.nll, rel_tol=1e-3, abs_tol=1e-6):
+        raise MismatchError(
+            f"the training data, with a negative log likelihood of {posterior.totals.nll:.6g}",
+            f"data with {nll:.6g}",
+            "the data that were passed to fit",
+        )
+    return posterior
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Expectation:
@@ -61,7 +87,8 @@ class Expectation:
     Args:
         posterior: The posterior, at the precisions it starts from.
         tangent: The tangent model.
-        solver: What finds the mode and the draws; ``None`` for the posterior's own, or ``CG()``.
+        solver: What finds the mode and the draws; ``None`` for the posterior's own, or ``CG`` with its curvature as a
+            preconditioner.
         samples: Draws.
         estimator: How the effective dimension comes from them.
         rtol: Relative gradient at which a mode is found; by mini-batches it is the solver's.
@@ -108,8 +135,6 @@ class Expectation:
         which mini-batches come in the order of the data the first time, and shuffled from then on.
         """
         solver, network = self.solver_used, self.posterior.network
-        if solver is None:
-            return
         prior = self.posterior.prior.operator(network.uncertain, network.like)
         problem = self.tangent.problem(network.weights, prior, self.posterior.noise_scale)
         with torch.no_grad():
@@ -160,7 +185,7 @@ class Expectation:
 
     def _drawn(self, state: State, prior: Diagonal, scale: float) -> tuple[Solution, Dimensions]:
         """Draws of the posterior, and what they say of the effective dimension."""
-        if self._solved is None or self.solver_used is None or state.noise is None or state.draws is None:
+        if self._solved is None or state.noise is None or state.draws is None:
             raise MismatchError("a state that has draws", "one of an exact run", "another checkpoint=")
         problem = self._solved.problem.with_prior(prior, scale)
         with torch.no_grad():
@@ -170,6 +195,18 @@ class Expectation:
         sizes = torch.bincount(group, minlength=groups).double()
         return drawn, by_draws(problem, drawn.value, group, sizes, self.estimator)
 
+    def drawn(self, state: State) -> Float[Tensor, "d k"]:
+        """The draws of a state, in the weights' own units.
+
+        Raises:
+            MismatchError: If it has none.
+        """
+        if state.draws is None:
+            raise MismatchError("a state that has draws", "one of an exact run", "another checkpoint=")
+        posterior = self.posterior
+        prior = posterior.prior.with_precisions(state.precisions.cpu())
+        return prior.operator(posterior.network.uncertain, posterior.network.like).inverse_root() @ state.draws
+
     @property
     def _groups(self) -> tuple[Int[Tensor, " d"], int]:
         return self.posterior.prior.groups(self.posterior.network.uncertain)
@@ -178,7 +215,12 @@ class Expectation:
     def _solved(self) -> Solved | None:
         return self.posterior if isinstance(self.posterior, Solved) else None
 
-    @property
-    def solver_used(self) -> Solver | None:
-        """What finds the mode and the draws; ``None`` leaves it to the tangent model."""
-        return self.solver if self._solved is None or self.solver is not None else self._solved.solver
+    @cached_property
+    def solver_used(self) -> Solver:
+        """What finds the mode and the draws; a posterior that holds its curvature has it as a preconditioner."""
+        if self.solver is not None:
+            return self.solver
+        if self._solved is not None:
+            return self._solved.solver
+        held = self.posterior.held.operator if isinstance(self.posterior, WeightPosterior) else None
+        return CG(preconditioner=None if held is None else Known(held))

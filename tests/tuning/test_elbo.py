@@ -1,0 +1,177 @@
+"""The lower bound on the evidence of the tangent model, against dense matrices and against the evidence itself."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import MultivariateNormal, kl_divergence
+from torch.nn.functional import cross_entropy
+from tqdm.auto import tqdm
+
+import lapwing as lw
+from lapwing.errors import ConfigError, ConvergenceWarning
+from lapwing.metrics import nll
+from lapwing.posteriors import WeightPosterior
+from lapwing.posteriors.exact import with_evidence
+from lapwing.tangent import Tangent
+from lapwing.tuning.elbo import Climb, Tried
+from lapwing.tuning.expectation import Expectation, training_of
+from tests.posterior_cases import Linearised, normal, portrait, problem
+from tests.tuning.cases import fit, point_of
+
+NAMES = ("categorical", "bernoulli", "poisson", "images", "tokens")
+
+
+def tried(posterior: lw.Posterior, log_factors: tuple[float, ...] = (0.0,), samples: int = 16) -> list[Tried]:
+    """The bound at some precisions, each from the one before."""
+    tangent = Tangent(training_of(posterior), "simplified")
+    climb = Climb(Expectation(posterior, tangent, None, samples, "auto", 1e-6, 0), 1000, 0, 20, tqdm(disable=True))
+    points: list[Tried] = []
+    for log_factor in log_factors:
+        points.append(climb._at(log_factor, points[-1] if points else None))
+    return points
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_bound_is_the_expected_likelihood_less_the_divergence_from_the_prior(name: str) -> None:
+    case, posterior = fit(name)
+    dense = Linearised(case, posterior.network)
+    (found,) = tried(posterior)
+    prior = torch.diag(float(found.found.precisions[0]) * torch.ones(len(dense.theta)).double())
+    mode = found.found.mode.weights
+    q = MultivariateNormal(mode, precision_matrix=dense.ggn + prior)
+    divergence = kl_divergence(q, MultivariateNormal(torch.zeros_like(mode), precision_matrix=prior))
+    j = dense.jacobian(case.x)
+    draws = mode + (torch.linalg.cholesky(q.covariance_matrix) @ normal(len(mode), 4000, seed=7)).mT
+    y = case.likelihood.canonical_targets(dense.outputs(case.x), case.y)
+    losses = torch.stack([case.likelihood.nll(j @ w, y).sum() for w in draws])
+    spread = losses.std() * (1 / 4000 + 1 / 64) ** 0.5
+    assert abs(found.bound + float(losses.mean() + divergence)) < 4 * float(spread)
+
+
+def blobs(n: int = 40) -> tuple[Tensor, Tensor]:
+    """Two overlapping classes on a line."""
+    y = torch.arange(n) % 2
+    return normal(n, 1) + 1.5 * y[:, None].double(), y
+
+
+def test_it_is_a_lower_bound_of_the_evidence() -> None:
+    x, y = blobs()
+    model = nn.Linear(1, 1).double()
+    with torch.no_grad():
+        model.weight.fill_(2.0)
+        model.bias.fill_(-1.0)
+    posterior = lw.Laplace(lw.Bernoulli()).fit(model, (x, y[:, None].double()))
+    grid = torch.linspace(-12, 12, 400, dtype=torch.float64)
+    w = torch.cartesian_prod(grid, grid)
+    f = (x @ w[:, :1].mT + w[:, 1]).mT
+    likelihood = -lw.Bernoulli().nll(f[..., None], y.double().expand(f.shape)[..., None]).sum(1)
+    for found in tried(posterior, (0.0, 1.0, 2.0, 4.0)):
+        a = float(found.found.precisions[0])
+        log_prior = math.log(a / (2 * math.pi)) - 0.5 * a * w.square().sum(1)
+        log_evidence = float((likelihood + log_prior).logsumexp(0)) + 2 * math.log(24 / 399)
+        assert log_evidence - 1.0 < found.bound < log_evidence + 0.05
+
+
+def test_the_charge_by_draws_is_that_of_the_determinant() -> None:
+    case = problem("categorical")
+    sampled = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(8, lw.CG(rtol=1e-10))))
+    points = tried(sampled, (0.0, 0.5, 1.0, 1.5), samples=4000)
+    exact = with_evidence(case.fit(lw.Laplace(case.likelihood, structure=lw.Full(view="weights")))).evidence
+    charges = [float(exact.complexity.log_det_ratio(it.found.precisions, torch.tensor(1.0).double())) for it in points]
+    for point, charge in zip(points, charges, strict=True):
+        assert point.charge - points[0].charge == pytest.approx(charge - charges[0], rel=0.03, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["categorical", "tokens"])
+@pytest.mark.parametrize("structure", ["full-weights", "full-functions", "kfac", "diagonal", "low-rank"])
+def test_the_chosen_precision_has_the_largest_bound_of_all_tried(name: str, structure: str) -> None:
+    _, posterior = fit(name, structure)
+    tuned = lw.tune(posterior, lw.ELBO())
+    values = [step.log_marginal for step in tuned.trace]
+    assert values[-1] == max(value for value in values if value is not None)
+    torch.testing.assert_close(torch.tensor(tuned.trace[-1].prior_precision).double(), tuned.prior_precisions)
+    around = tried(tuned, (0.0, 0.4, -0.4))
+    assert len(tuned.trace) > 3 and around[0].log_factor == 0.0
+
+
+def test_gaussian_noise_is_left_to_em() -> None:
+    _, posterior = fit("gaussian")
+    torch.testing.assert_close(
+        point_of(lw.tune(posterior, lw.ELBO())), point_of(lw.tune(posterior, lw.EM(target="simplified")))
+    )
+
+
+def test_it_is_the_default() -> None:
+    _, posterior = fit("categorical")
+    assert lw.tune(posterior).trace == lw.tune(posterior, lw.ELBO()).trace
+    _, varied = fit("heteroscedastic")
+    assert lw.tune(varied).trace == lw.tune(varied, lw.EvidenceGradient()).trace
+
+
+@cache
+def digits() -> tuple[nn.Module, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """A linear classifier, trained until it is certain of its 400 digits; and others."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    x, y = torch.tensor(pixels).double() / 16, torch.tensor(labels)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10)).double()
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(300):
+        optimiser.zero_grad()
+        cross_entropy(model(x[:400]), y[:400]).backward()
+        optimiser.step()
+    return model, (x[:400], y[:400]), (x[400:], y[400:])
+
+
+def test_a_certain_network_becomes_better_where_laplaces_evidence_makes_it_worse() -> None:
+    model, train, (x, y) = digits()
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, train)
+    plain = nll(model(x).detach().softmax(-1), y)
+    bound, mode, naive = (
+        nll(lw.tune(posterior, method).predict(x).probs, y)
+        for method in (lw.ELBO(), lw.EM(target="simplified"), lw.EvidenceGradient())
+    )
+    assert bound < 0.99 * plain < mode < naive
+
+
+def test_draws_choose_what_the_exact_posterior_chooses() -> None:
+    model, train, _ = digits()
+    exact = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights")).fit(model, train)
+    sampled = lw.Laplace(lw.Categorical(), structure=lw.Sampled(8, lw.CG(preconditioner=lw.TopRows(100))))
+    ours = lw.tune(sampled.fit(model, train), lw.ELBO(samples=32)).prior_precisions
+    theirs = lw.tune(exact, lw.ELBO()).prior_precisions
+    assert 0.6 < float(ours / theirs) < 1.7
+
+
+def test_the_module_and_the_posterior_are_left_alone() -> None:
+    case, posterior = fit("images")
+    before = portrait(case.model)
+    lw.tune(posterior, lw.ELBO(), progress=True)
+    assert portrait(case.model) == before and posterior.trace == ()
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    case = problem("categorical")
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(4)))
+    assert lw.tune(posterior, lw.ELBO(seed=3)).trace == lw.tune(posterior, lw.ELBO(seed=3)).trace
+
+
+def test_too_few_steps_are_said() -> None:
+    case, posterior = fit("categorical")
+    assert isinstance(posterior, WeightPosterior)
+    sampled = case.fit(lw.Laplace(case.likelihood, prior=lw.Isotropic(1e-6), structure=lw.Sampled(4)))
+    with pytest.warns(ConvergenceWarning, match="still growing after 2 precisions"):
+        lw.tune(sampled, lw.ELBO(steps=2))
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ConfigError, match="examples"):
+        lw.ELBO(examples=0)
