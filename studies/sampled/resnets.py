@@ -27,6 +27,7 @@ class Amount:
         tuning: Draws behind EM.
         draws: Draws behind predictions, and functions behind joint log-likelihoods.
         rank: Of the preconditioner.
+        start: Precision of the g-prior that tuning starts from.
         rtol: Relative residual of the draws that EM and predictions are made of.
         steps: Most steps of EM.
         factors: Scales of the prior tried on the validation images, relative to EM's, largest first.
@@ -35,9 +36,10 @@ class Amount:
         shuffles: Of the joint log-likelihoods.
     """
 
-    tuning: int = 6
+    tuning: int = 4
     draws: int = 64
-    rank: int = 100
+    rank: int = 600
+    start: float = 1000.0
     rtol: float = 1e-2
     steps: int = 15
     factors: tuple[float, ...] = tuple(2.0 ** (k / 2) for k in range(6, -9, -1))
@@ -46,7 +48,7 @@ class Amount:
     shuffles: int = 10
 
 
-QUICK = Amount(2, 4, 4, 0.05, 2, (2.0, 1.0, 0.5), ("contrast",), 6, 2)
+QUICK = Amount(2, 4, 4, 1000.0, 0.05, 2, (2.0, 1.0, 0.5), ("contrast",), 6, 2)
 
 
 @dataclass(frozen=True)
