@@ -4,8 +4,8 @@
 
 The curvature is that of the first training images. The evidence lower bound chooses the prior, and so does EM; then the
 same draws, solved again with each prior, choose its scale by 300 validation images. Plain network, temperature scaling
-(both fitted on the validation images) and KFAC stand beside. Everything is scored on the other 717 test images: marginal
-and joint log-likelihood with the same number of functions for every method, and corrupted images.
+(both fitted on the validation images) and KFAC stand beside. Everything is scored on the other 717 test images:
+marginal and joint log-likelihood with the same number of functions for every method, and corrupted images.
 """
 
 from __future__ import annotations
