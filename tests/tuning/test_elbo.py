@@ -17,8 +17,9 @@ from lapwing.errors import ConfigError, ConvergenceWarning
 from lapwing.metrics import nll
 from lapwing.posteriors import WeightPosterior
 from lapwing.posteriors.exact import with_evidence
+from lapwing.selection import Selection
 from lapwing.tangent import Tangent
-from lapwing.tuning.elbo import Climb, Tried
+from lapwing.tuning.elbo import Climb, Tried, natural_target
 from lapwing.tuning.expectation import Expectation, training_of
 from tests.posterior_cases import Linearised, normal, portrait, problem
 from tests.tuning.cases import fit, point_of
@@ -32,7 +33,7 @@ def tried(posterior: lw.Posterior, log_factors: tuple[float, ...] = (0.0,), samp
     climb = Climb(Expectation(posterior, tangent, None, samples, "auto", 1e-6, 0), 1000, 0, 20, tqdm(disable=True))
     points: list[Tried] = []
     for log_factor in log_factors:
-        points.append(climb._at(log_factor, points[-1] if points else None))
+        points.append(climb.at(log_factor, points[-1] if points else None))
     return points
 
 
@@ -104,6 +105,28 @@ def test_gaussian_noise_is_left_to_em() -> None:
     torch.testing.assert_close(
         point_of(lw.tune(posterior, lw.ELBO())), point_of(lw.tune(posterior, lw.EM(target="simplified")))
     )
+
+
+@pytest.mark.parametrize(
+    ("weights", "target"),
+    [
+        (lw.All(), "simplified"),
+        (lw.LastLayer(), "simplified"),
+        (lw.Names("0.*"), "affine"),
+        (lw.Subnetwork(7, by="magnitude"), "affine"),
+    ],
+)
+def test_an_offset_is_left_out_where_the_last_layer_makes_the_outputs(weights: Selection, target: str) -> None:
+    case = problem("categorical")
+    posterior = case.fit(lw.Laplace(case.likelihood, weights=weights, structure=lw.Full(view="weights")))
+    assert natural_target(posterior) == target
+    assert lw.tune(posterior).trace == lw.tune(posterior, lw.ELBO(target=target)).trace  # type: ignore[arg-type]
+
+
+def test_an_offset_is_kept_where_outputs_do_not_come_from_a_linear_layer() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh()).double()
+    posterior = lw.Laplace(lw.Categorical()).fit(model, (normal(10, 3), torch.arange(10) % 3))
+    assert natural_target(posterior) == "affine"
 
 
 def test_it_is_the_default() -> None:

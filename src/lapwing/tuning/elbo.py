@@ -15,13 +15,15 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ascent import BOUNDS, climb
+from lapwing.curvature.network import Network
 from lapwing.data import Source
-from lapwing.errors import ConvergenceWarning, check_count, check_kind, check_option
+from lapwing.errors import ConfigError, ConvergenceWarning, check_count, check_kind, check_option
 from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.posteriors.pushed import pushed
 from lapwing.precondition import balanced
 from lapwing.predictive import Moments
+from lapwing.selection import last_layer
 from lapwing.solvers import Solver
 from lapwing.tangent import Tangent, Target
 from lapwing.tuning.checkpoint import State
@@ -39,6 +41,9 @@ STRIDE = math.log(10) / 2
 
 HEAD_START = 30.0
 """Precisions of largest evidence at the trained weights are too small by about so much, or more."""
+
+OUTPUTS = 64
+"""Draws of the outputs of each example."""
 
 RTOL = 0.03
 """Relative gradient at which a mode is found: the bound moves by far less."""
@@ -60,8 +65,9 @@ class ELBO:
     For Gaussian noise this is ``EM``, which has the same maximum.
 
     Args:
-        target: Tangent model: ``"simplified"``, or ``"affine"`` with its offset. An offset takes the data's information
-            out of the weights of a network that normalises.
+        target: Tangent model: ``"simplified"``, or ``"affine"`` with the network's outputs as an offset, which takes
+            what the data say out of the weights. ``None`` for the first where the last layer is uncertain and linear,
+            so that these weights alone can make the outputs; else for the second.
         examples: Training examples on which the expectation is taken, evenly over the labels; they stand for all.
         samples: Draws, where a posterior is known by solves.
         steps: Most precisions tried.
@@ -85,7 +91,7 @@ class ELBO:
         True
     """
 
-    target: Target = "simplified"
+    target: Target | None = None
     examples: int = 500
     samples: int = 16
     steps: int = 20
@@ -95,7 +101,8 @@ class ELBO:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_option("target", self.target, get_args(Target))
+        if self.target is not None:
+            check_option("target", self.target, get_args(Target))
         for name in ("examples", "samples", "steps"):
             check_count(name, getattr(self, name))
         check_kind("solver=", self.solver, (Solver, type(None)), "CG() or SGD()")
@@ -114,17 +121,29 @@ class ELBO:
         Warns:
             ConvergenceWarning: If the bound still grew after ``steps`` precisions.
         """
-        if isinstance(posterior.fitted, Gaussian):
-            options = {name: getattr(self, name) for name in ("target", "samples", "solver", "data", "unpack", "seed")}
-            return EM(**options).tune(posterior, progress)
         posterior = with_data(posterior, self.data, self.unpack)
-        tangent = Tangent(training_of(posterior), self.target)
+        target = natural_target(posterior) if self.target is None else self.target
+        if isinstance(posterior.fitted, Gaussian):
+            method = EM(samples=self.samples, target=target, solver=self.solver, seed=self.seed)
+            return method.tune(posterior, progress)
+        tangent = Tangent(training_of(posterior), target)
         expectation = Expectation(posterior, tangent, self.solver, self.samples, "auto", RTOL, self.seed)
         with tqdm(desc="ELBO", total=self.steps, disable=not progress, unit="precision", leave=False) as bar:
             tried = Climb(expectation, self.examples, self.seed, self.steps, bar).run()
         best = max(tried, key=lambda point: point.bound)
         steps = [point.step(posterior) for point in tried]
         return chosen(posterior, best.found.precisions, posterior.scale, (*steps, best.step(posterior)))
+
+
+def natural_target(posterior: Posterior) -> Target:
+    """The simplified tangent model where the weights of a linear last layer are uncertain, else the affine one."""
+    network, data = posterior.network, posterior.training.data
+    whole = Network(network.module, tuple(name for name, _ in network.module.named_parameters()))
+    try:
+        head = last_layer(whole, data)
+    except ConfigError:
+        return "affine"
+    return "simplified" if network.index is None and set(head) <= set(network.names) else "affine"
 
 
 @final
@@ -180,13 +199,13 @@ class Climb:
     def run(self) -> list[Tried]:
         """All precisions tried, in order."""
         self.expectation.prepare()
-        points = [self._at(0.0, None)]
+        points = [self.at(0.0, None)]
         for direction in (1, -1):
             here = max(points, key=lambda point: point.bound)
             while len(points) < self.steps and 2 * direction * here.log_factor >= -STRIDE:
                 if direction > 0 and here.gamma <= 2 * LEAST:
                     return points
-                following = self._at(here.log_factor + direction * STRIDE, here)
+                following = self.at(here.log_factor + direction * STRIDE, here)
                 points.append(following)
                 if following.bound <= here.bound:
                     break
@@ -206,10 +225,10 @@ class Climb:
         if -1 in around and 1 in around:
             slope, bend = (around[1] - around[-1]) / 2, around[1] - 2 * around[0] + around[-1]
             if bend < 0:
-                points.append(self._at(best.log_factor - STRIDE * slope / bend, best))
+                points.append(self.at(best.log_factor - STRIDE * slope / bend, best))
         return points
 
-    def _at(self, log_factor: float, near: Tried | None) -> Tried:
+    def at(self, log_factor: float, near: Tried | None) -> Tried:
         """The bound, its solves started from those of a point nearby."""
         start = self._start if near is None else near.state
         precisions = (self._start.precisions * math.exp(log_factor)).clamp(*BOUNDS)
@@ -269,7 +288,3 @@ class Climb:
         training, draws = self.expectation.tangent.training, self.expectation.drawn(state)
         moved = pushed(training.network, training.survey, training.likelihood, inputs, draws)[1].double()
         return moved @ moved.mT / draws.shape[1]
-
-
-OUTPUTS = 64
-"""Draws of the outputs of each example."""
