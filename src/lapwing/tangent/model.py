@@ -199,6 +199,7 @@ class Tangent:
         progress: bool,
     ) -> Minimum:
         """The minimum, by Newton's method or descent."""
+        self._points.forget()
         loss = TangentLoss(self._points, prior, scale)
         first = loss.lowest() if start is None else loss.evaluate(start)
         if not isinstance(solver, SGD):

@@ -64,6 +64,10 @@ class Points:
         """Have the outputs at w at hand from now on."""
         self._last[:] = [(weights, self.training.curvature.shifted(shift))]
 
+    def forget(self) -> None:
+        """Compute the next outputs afresh: those at the end of a line differ from them by rounding."""
+        self._last.clear()
+
     def score(self, weights: Float[Tensor, " d"]) -> tuple[Float[Tensor, " d"], float, float]:
         """Gradient of the log likelihood at ``h(w, ·)``, the negative log likelihood, and the misfit."""
         likelihood = self.training.likelihood
