@@ -86,7 +86,7 @@ def test_by_gradient_an_optimiser_moves_precisions_and_noise_to_the_optimum_of_t
 
     optimiser.step(closure)
     recipe = lw.Laplace(lw.Gaussian((2.0, 5.0)), prior=lw.Layerwise(1.0), structure=lw.Full())
-    best = lw.tune(recipe.fit(marginal.model, (x, y)))
+    best = lw.tune(recipe.fit(marginal.model, (x, y)), lw.EvidenceGradient())
     assert marginal.prior.precision == pytest.approx(best.prior.precision, rel=1e-3)
     assert marginal.likelihood.precision == pytest.approx(best.likelihood.precision, rel=1e-3)
 

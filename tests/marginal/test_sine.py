@@ -21,7 +21,8 @@ def test_the_prior_precision_is_learned_and_the_gap_is_predicted(seed: int) -> N
 
 def test_the_exact_optimum_is_that_of_the_evidence() -> None:
     data, model = Data.draw(0), network(0)
-    best = lw.tune(lw.Laplace(lw.Gaussian(), structure=lw.Full()).fit(model, data.train))
+    fitted = lw.Laplace(lw.Gaussian(), structure=lw.Full()).fit(model, data.train)
+    best = lw.tune(fitted, lw.EvidenceGradient())
     alpha, rho, evidence = optimum(model, data.train)
     assert alpha == pytest.approx(best.prior.precision, rel=0.02)
     assert rho == pytest.approx(best.likelihood.precision, rel=0.02)

@@ -159,8 +159,9 @@ def test_cannot_be_saved() -> None:
         lw.save(fitted(), "nowhere.safetensors")
 
 
-def test_cannot_be_tuned_by_the_evidence() -> None:
-    for method in (None, lw.MacKay()):
+def test_can_be_tuned_by_the_evidence_only_where_draws_are_enough() -> None:
+    assert lw.tune(fitted()).prior != fitted().prior
+    for method in (lw.EvidenceGradient(), lw.MacKay()):
         with refused(UnsupportedError, expected="evidence is exact", got="an estimate", hint="LowRank"):
             lw.tune(fitted(), method)
 

@@ -103,7 +103,7 @@ def test_the_chosen_precision_has_the_largest_bound_of_all_tried(name: str, stru
 def test_gaussian_noise_is_left_to_em() -> None:
     _, posterior = fit("gaussian")
     torch.testing.assert_close(
-        point_of(lw.tune(posterior, lw.ELBO())), point_of(lw.tune(posterior, lw.EM(target="simplified")))
+        point_of(lw.tune(posterior, lw.ELBO())), point_of(lw.tune(posterior, lw.EM(target="affine")))
     )
 
 

@@ -65,9 +65,9 @@ class ELBO:
     For Gaussian noise this is ``EM``, which has the same maximum.
 
     Args:
-        target: Tangent model: ``"simplified"``, or ``"affine"`` with the network's outputs as an offset, which takes
-            what the data say out of the weights. ``None`` for the first where the last layer is uncertain and linear,
-            so that these weights alone can make the outputs; else for the second.
+        target: Tangent model: ``"simplified"``, or ``"affine"`` with the network's outputs as an offset. ``None`` for
+            the first where outputs have no noise of their own and the last layer is linear and uncertain, so that its
+            weights alone can make them; else for the second.
         examples: Training examples on which the expectation is taken, evenly over the labels; they stand for all.
         samples: Draws, where a posterior is known by solves.
         steps: Most precisions tried.
@@ -136,8 +136,10 @@ class ELBO:
 
 
 def natural_target(posterior: Posterior) -> Target:
-    """The simplified tangent model where the weights of a linear last layer are uncertain, else the affine one."""
+    """The simplified tangent model of a classifier whose linear last layer is uncertain, else the affine one."""
     network, data = posterior.network, posterior.training.data
+    if isinstance(posterior.fitted, Gaussian):
+        return "affine"
     whole = Network(network.module, tuple(name for name, _ in network.module.named_parameters()))
     try:
         head = last_layer(whole, data)
