@@ -37,11 +37,7 @@ MAIN = ("gaussian-per-output", "images", "tokens")
 every_problem = pytest.mark.parametrize("name", PROBLEMS)
 every_structure = pytest.mark.parametrize("structure", STRUCTURES)
 over_weights = pytest.mark.parametrize("structure", [name for name in STRUCTURES if name != "full-functions"])
-
-
-@cache
-def case_of(name: str) -> Problem:
-    return problem(name)
+case_of = cache(problem)
 
 
 @cache
