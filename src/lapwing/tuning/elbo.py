@@ -202,33 +202,32 @@ class Climb:
         """All precisions tried, in order."""
         self.expectation.prepare()
         points = [self.at(0.0, None)]
-        for direction in (1, -1):
-            here = max(points, key=lambda point: point.bound)
-            while len(points) < self.steps and 2 * direction * here.log_factor >= -STRIDE:
-                if direction > 0 and here.gamma <= 2 * LEAST:
-                    return points
-                following = self.at(here.log_factor + direction * STRIDE, here)
-                points.append(following)
-                if following.bound <= here.bound:
-                    break
-                here = following
-            if here.log_factor > 0:
-                break
+        if not self._walk(points, STRIDE):
+            self._walk(points, -STRIDE)
         best = max(points, key=lambda point: point.bound)
-        if len(points) >= self.steps:
+        if len(points) >= self.steps and best is points[-1]:
             warnings.warn(
                 f"the evidence lower bound was still growing after {self.steps} precisions. Try a prior nearer to "
                 f"{best.found.precisions.tolist()[:3]}, or a larger steps=",
                 ConvergenceWarning,
                 stacklevel=5,
             )
-            return points
         around = {round((point.log_factor - best.log_factor) / STRIDE): point.bound for point in points}
         if -1 in around and 1 in around:
             slope, bend = (around[1] - around[-1]) / 2, around[1] - 2 * around[0] + around[-1]
             if bend < 0:
                 points.append(self.at(best.log_factor - STRIDE * slope / bend, best))
         return points
+
+    def _walk(self, points: list[Tried], stride: float) -> bool:
+        """Go on from the first point while the bound grows, and the data determine something; whether it grew."""
+        here = points[0]
+        while len(points) < self.steps and (stride < 0 or here.gamma > 2 * LEAST):
+            points.append(self.at(here.log_factor + stride, here))
+            if points[-1].bound <= here.bound:
+                break
+            here = points[-1]
+        return here is not points[0]
 
     def at(self, log_factor: float, near: Tried | None) -> Tried:
         """The bound, its solves started from those of a point nearby."""
