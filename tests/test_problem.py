@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import torch
 
 from lapwing.linalg import Diagonal, LowRank
+from lapwing.precondition import Known, approximation
 from lapwing.problem import Problem
 from lapwing.testing import check_symmetric
 from tests.posterior_cases import normal
@@ -40,3 +44,18 @@ def test_in_prior_units_the_prior_is_standard_normal() -> None:
 def test_a_factor_of_the_curvature_gives_the_precision() -> None:
     problem, dense = model()
     torch.testing.assert_close(problem.with_factor(problem.root.dense()).dense(), dense)
+
+
+def test_a_problem_is_gone_when_it_is_let_go() -> None:
+    """Without waiting for the collector: preconditioners of large networks take gigabytes."""
+    rows = normal(6, 4)
+    problem = Problem.of_rows(rows, Diagonal(torch.ones(4).double()))
+    assert (problem.precision @ rows.mT).shape == (4, 6)
+    assert approximation(problem, Known(problem.curvature)).shape == (4, 4)
+    alive = weakref.ref(problem)
+    gc.disable()
+    try:
+        del problem
+        assert alive() is None
+    finally:
+        gc.enable()

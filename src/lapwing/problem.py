@@ -215,9 +215,9 @@ class Problem:
         """Uncertain weights d."""
         return self.prior.shape[0]
 
-    @cached_property
+    @property
     def precision(self) -> Operator:
-        """``Λ``."""
+        """``Λ``; made anew each time, since kept here it would keep this problem, and its preconditioners, alive."""
 
         def product(block: Tensor) -> Tensor:
             self.check_unchanged()
