@@ -19,7 +19,8 @@ CLASSES = 10
 class CNN(nn.Module):
     """Three convolutions of stride 2, each with a ReLU and then a batch norm without weights of its own.
 
-    Every convolution is normalised and the head is dense, so that h(w, x) = J(x) w holds exactly.
+    Every convolution is normalised and the head is dense. In eval mode the running statistics do not follow the
+    weights: h(w, x) = J(x) w is then an approximation.
 
     Args:
         filters: Channels after each convolution.

@@ -30,9 +30,8 @@ Seen: TypeAlias = tuple[Inputs, Tensor, Tensor]
 class TopRows(CurvatureRecipe):
     """``P = s Σ_r λ_r (J_nᵀ v_r)(J_nᵀ v_r)ᵀ + A`` over the largest eigenpairs ``B_n v = λ v`` of all output Hessians.
 
-    A trained classifier is sure of most examples: their output Hessian is next to nothing. Of 2000 images that trained
-    a ResNet, 200 hold nine tenths of the trace of B. Every row is exact and costs a backward pass of one example, where
-    a column of ``PivotedCholesky`` costs a product with all data.
+    A trained classifier is sure of most examples: their output Hessian is next to nothing. Every row is exact and costs
+    a backward pass of one example, where a column of ``PivotedCholesky`` costs a product with all data.
 
     Args:
         rank: Rows.
