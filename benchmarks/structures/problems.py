@@ -68,13 +68,14 @@ PROBLEMS: dict[str, Problem] = {
 }
 
 
-def prepare(name: str, folder: Path | None, path: Path) -> None:
+def prepare(name: str, folder: Path | None, path: Path, *, fitted: int = TRAIN) -> None:
     """Write one problem to ``path``: its data and its trained network.
 
     Args:
         name: Key of ``PROBLEMS``.
         folder: Data folder, or ``None`` to generate the data.
         path: The safetensors file to write.
+        fitted: How many of the training inputs both sides fit their posteriors to.
     """
     problem = PROBLEMS[name]
     torch.manual_seed(0)
@@ -87,7 +88,8 @@ def prepare(name: str, folder: Path | None, path: Path) -> None:
     else:
         model = train(problem.network(), data, epochs=problem.epochs)
     state = {f"state.{key}": value.contiguous() for key, value in model.state_dict().items()}
-    save_file(state | {key: value.contiguous() for key, value in vars(data).items()}, path)
+    arrays = vars(data.head(fitted, TEST))
+    save_file(state | {key: value.contiguous() for key, value in arrays.items()}, path)
 
 
 def load(name: str, path: str, *, device: str = "cpu") -> tuple[nn.Module, Split]:

@@ -41,10 +41,10 @@ def test_without_any_way_that_worked_there_is_no_ratio_and_a_reason() -> None:
 
 def test_both_sides_read_the_network_that_was_written(tmp_path: Path) -> None:
     path = tmp_path / "problem.safetensors"
-    prepare("lenet", None, path)
+    prepare("lenet", None, path, fitted=500)
     model, data = load("lenet", str(path))
     assert not model.training and all(p.grad is None for p in model.parameters())
-    assert (len(data.x_train), len(data.x_test)) == (2000, 256)
+    assert (len(data.x_train), len(data.x_test)) == (500, 256)
     with torch.no_grad():
         accuracy = (model(data.x_test).argmax(1) == data.y_test).double().mean().item()
     assert accuracy > 0.6
