@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,21 +26,33 @@ class Finding:
         return _plain(self.values)
 
 
-def collect(rows: Iterable[Row], path: Path) -> list[Row]:
+def collect(rows: Iterable[Row], path: Path, *, pause: float = 0.0) -> list[Row]:
     """Write the report again after every row, so that an interrupted study loses one row at most.
 
     Args:
         rows: The rows as the study makes them.
         path: JSON file: ``{"commit", "machine", "rows"}``.
+        pause: Seconds between two writings, for studies of many rows; one that is killed loses those of so long.
 
     Returns:
         All rows.
     """
     found: list[Row] = []
-    for row in rows:
-        found.append(row)
-        write_json(path, [Finding(row) for row in found])  # type: ignore[arg-type]
+    due = time.monotonic()
+    try:
+        for row in rows:
+            found.append(row)
+            if time.monotonic() >= due:
+                _write(found, path)
+                due = time.monotonic() + pause
+    finally:
+        if pause and found:
+            _write(found, path)
     return found
+
+
+def _write(found: list[Row], path: Path) -> None:
+    write_json(path, [Finding(row) for row in found])  # type: ignore[arg-type]
 
 
 def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
