@@ -145,12 +145,11 @@ class Shallow:
     def _descended(self, theta: Tensor, step: Tensor, active: Bool[Tensor, " b"]) -> Tensor:
         before, scale = self.loss(theta), active.to(theta.dtype)
         for _ in range(30):
-            moved = theta - scale[:, None] * step
-            worse = self.loss(moved) > before + 1e-12 * before.abs()
+            worse = self.loss(theta - scale[:, None] * step) > before + 1e-12 * before.abs()
             if not bool(worse.any()):
                 break
             scale = torch.where(worse, scale / 2, scale)
-        return moved
+        return theta - scale[:, None] * step
 
     def _units(self, theta: Float[Tensor, "b d"], x: Float[Tensor, "b n"]) -> tuple[Tensor, Tensor, Tensor]:
         """The hidden units ``[b, width, n]``, and their first and second derivatives in what enters them."""
@@ -179,16 +178,17 @@ def fitted(name: str, setting: Setting, seeds: Sequence[int] | None = None) -> l
     """
     chosen, width = setting.repeats if seeds is None else seeds, 8 if setting.quick else WIDTH
     data = [CURVES[name].draw(seed, quick=setting.quick) for seed in chosen]
-    noises = torch.tensor(NOISES, dtype=torch.float64)
-    start = torch.stack([flat(network(seed, width)) for seed in chosen])
-    x, y, held_x, held_y = (columns(data, part, at) for part in ("train", "validation") for at in (0, 1))
-    grid = Shallow(*(t.repeat_interleave(len(noises), 0) for t in (x, y)), (1 / noises).repeat(len(data)), width)
-    theta = grid.adam(start.repeat_interleave(len(noises), 0), STEPS // (4 if setting.quick else 1))
-    error = grid.outputs(theta, held_x.repeat_interleave(len(noises), 0)) - held_y.repeat_interleave(len(noises), 0)
-    nll = (error.square().mean(1).view(-1, len(noises)) / noises + noises.log()) / 2
-    best = nll.argmin(1)
-    minimum = Shallow(x, y, 1 / noises[best], width)
-    theta = minimum.newton(theta.view(len(data), len(noises), -1)[torch.arange(len(data)), best])
+    noises, each = torch.tensor(NOISES, dtype=torch.float64), len(NOISES)
+    start = torch.stack([flat(network(seed, width)) for seed in chosen]).repeat_interleave(each, 0)
+    x, y = (columns(data, "train", at).repeat_interleave(each, 0) for at in (0, 1))
+    held_x, held_y = (columns(data, "validation", at).repeat_interleave(each, 0) for at in (0, 1))
+    grid = Shallow(x, y, (1 / noises).repeat(len(data)), width)
+    theta = grid.adam(start, STEPS // (4 if setting.quick else 1))
+    error = (grid.outputs(theta, held_x) - held_y).square().mean(1).view(-1, each)
+    best = (error / noises + noises.log()).argmin(1)
+    rows = torch.arange(len(data)) * each + best
+    minimum = Shallow(x[rows], y[rows], grid.precision[rows], width)
+    theta = minimum.newton(theta[rows])
     gradient, hessian = minimum.derivatives(theta)
     largest, smallest = gradient.abs().amax(1).tolist(), torch.linalg.eigvalsh(hessian)[:, 0].tolist()
     models = [network(seed, width) for seed in chosen]
