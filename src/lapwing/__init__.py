@@ -15,13 +15,14 @@ from lapwing.evaluation import Scores, evaluate
 from lapwing.laplace import Laplace
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
 from lapwing.marginal import MarginalLikelihood, train_marginal
-from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
+from lapwing.nystrom import EarlyStopping
+from lapwing.posteriors import MatrixFreePosterior, NystromPosterior, Posterior, SampledPosterior
 from lapwing.precondition import PivotedCholesky, RankOne, Subsample, TopRows
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise
 from lapwing.selection import All, LastLayer, Mask, Names, Subnetwork
 from lapwing.solvers import CG, SGD, Contour, Lanczos, Perturb
 from lapwing.store import load, read_header, save
-from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Sampled
+from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, Sampled
 from lapwing.tangent import Tangent
 from lapwing.tuning import ELBO, EM, EvidenceGradient, MacKay, tune
 from lapwing.validation import Validation
@@ -48,6 +49,7 @@ __all__ = [
     "DataWarning",
     "Diagonal",
     "DiagonalPrior",
+    "EarlyStopping",
     "EmpiricalFisher",
     "EvidenceCurve",
     "EvidenceGradient",
@@ -70,6 +72,8 @@ __all__ = [
     "MatrixFree",
     "MatrixFreePosterior",
     "Names",
+    "Nystrom",
+    "NystromPosterior",
     "Perturb",
     "PivotedCholesky",
     "Poisson",

@@ -7,6 +7,7 @@ from lapwing.posteriors.draws import Estimator, SampledPosterior
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.functions import FunctionPosterior
 from lapwing.posteriors.matrix_free import MatrixFreePosterior, SolvedMoments
+from lapwing.posteriors.nystrom import NystromPosterior, NystromReport
 from lapwing.posteriors.sampled import SampledWeights
 from lapwing.posteriors.weights import WeightPosterior
 
@@ -15,6 +16,8 @@ __all__ = [
     "ExactPosterior",
     "FunctionPosterior",
     "MatrixFreePosterior",
+    "NystromPosterior",
+    "NystromReport",
     "Posterior",
     "SampledPosterior",
     "SampledWeights",

@@ -190,6 +190,11 @@ class Posterior(abc.ABC):
         return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
 
     @property
+    def partial(self) -> bool:
+        """Whether some of the data were left out on purpose."""
+        return False
+
+    @property
     def training(self) -> Training:
         """The network and the data it was trained on, the likelihood as it was fitted.
 

@@ -9,10 +9,23 @@ from lapwing.structures.full import Full
 from lapwing.structures.layered import KFAC, Diagonal
 from lapwing.structures.lowrank import LowRank
 from lapwing.structures.matrix_free import MatrixFree
+from lapwing.structures.nystrom import Nystrom
 from lapwing.structures.sampled import Sampled
 from lapwing.structures.task import Task
 
-Structure: TypeAlias = Auto | Full | Diagonal | KFAC | LowRank | MatrixFree | Sampled
+Structure: TypeAlias = Auto | Full | Diagonal | KFAC | LowRank | MatrixFree | Nystrom | Sampled
 """How the posterior is held."""
 
-__all__ = ["AUTO_FULL", "KFAC", "Auto", "Diagonal", "Full", "LowRank", "MatrixFree", "Sampled", "Structure", "Task"]
+__all__ = [
+    "AUTO_FULL",
+    "KFAC",
+    "Auto",
+    "Diagonal",
+    "Full",
+    "LowRank",
+    "MatrixFree",
+    "Nystrom",
+    "Sampled",
+    "Structure",
+    "Task",
+]

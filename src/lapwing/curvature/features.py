@@ -1,0 +1,144 @@
+"""Tangent features φ = J W: what a few changes W of the weights do to the outputs, and J V Jᵀ beside them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.curvature.columnwise import Columnwise
+from lapwing.curvature.factors import Factor, Outer, Rows
+from lapwing.curvature.ggn import COLUMNS, identity_cotangents
+from lapwing.curvature.layers import Pass, Survey
+from lapwing.curvature.layerwise import spread
+from lapwing.curvature.network import Network
+from lapwing.curvature.parts import part_of
+from lapwing.curvature.sums import BUDGET, raw
+from lapwing.data import chunks, count
+from lapwing.likelihoods import Likelihood
+from lapwing.types import Inputs
+
+logger = logging.getLogger(__name__)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Features:
+    """What is known of some examples.
+
+    Args:
+        mean: Canonical outputs f.
+        values: ``φ = J W``, float64.
+        covariances: ``J V Jᵀ`` at each position, one for each variance V asked for, float64.
+    """
+
+    mean: Float[Tensor, "n *event c"]
+    values: Float[Tensor, "n *event c k"]
+    covariances: tuple[Float[Tensor, "n *event c c"], ...] = ()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TangentFeatures:
+    """Features of any examples under the same changes of the weights.
+
+    Two ways, one rule. *Rows* makes the Jacobian of a chunk layer by layer and contracts it with W as it goes: c
+    backward passes, whatever the columns. *Columns* pushes all of W through the network in one batched forward-mode
+    pass: about two forward passes a column. Rows is taken where a covariance is asked for, which needs them anyway, and
+    where there are no more outputs than columns.
+
+    Args:
+        network: The network.
+        survey: What is known of its layers.
+        likelihood: Says where the outputs' axes are.
+        changes: W.
+        variances: V, diagonals over the uncertain weights.
+    """
+
+    network: Network
+    survey: Survey
+    likelihood: Likelihood
+    changes: Float[Tensor, "d k"]
+    variances: tuple[Float[Tensor, " d"], ...] = ()
+    _spread: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        blocks = [self.changes, *(variance.to(self.changes)[:, None] for variance in self.variances)]
+        object.__setattr__(self, "_spread", spread(self.network, torch.cat(blocks, dim=1)))
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether the Jacobian of a chunk is made."""
+        return bool(self.variances) or self.survey.output.numel() <= self.changes.shape[1]
+
+    @property
+    def chunk(self) -> int:
+        """Examples at once, so that they fit ``BUDGET``."""
+        outputs, columns = self.survey.output.numel(), min(self.changes.shape[1], COLUMNS)
+        return self.survey.chunk(outputs if self.by_rows else columns, self.network.like.element_size(), BUDGET)
+
+    def of(self, inputs: Inputs) -> Features:
+        """The features of n examples.
+
+        Cost:
+            By rows a forward and c backward passes, by columns about two forward passes for each; memory ``BUDGET``
+            beyond the result.
+        """
+        with torch.no_grad():
+            parts = [
+                self.of_pass(Pass(self.network, self.survey, part))
+                for _, part in chunks(inputs, min(self.chunk, count(inputs)))
+            ]
+        return joined(parts)
+
+    def of_pass(self, forward: Pass) -> Features:
+        """The features of one chunk, whose forward pass is at hand."""
+        f = self.likelihood.canonical(forward.outputs)
+        if self.by_rows:
+            return self._by_rows(forward, f)
+        moved = Columnwise(self.network, self.likelihood, forward.inputs).push(self.changes)
+        return Features(f, moved.double().view(*f.shape, -1))
+
+    def _by_rows(self, forward: Pass, f: Float[Tensor, "n *event c"]) -> Features:
+        values, covariances = [], []
+        for cotangents in identity_cotangents(f):
+            pushed, spreads = self._contracted(forward.factors(raw(self.likelihood, cotangents)))
+            values.append(pushed)
+            covariances.append(spreads)
+        columns = [torch.stack(blocks, dim=1).view(*f.shape, f.shape[-1]) for blocks in zip(*covariances, strict=True)]
+        return Features(f, torch.stack(values, dim=1).view(*f.shape, -1), tuple(columns))
+
+    def _contracted(self, factors: Iterator[Factor]) -> tuple[Float[Tensor, "n c k"], list[Float[Tensor, "n c c"]]]:
+        """``J W`` and every ``J V Jᵀ`` of one position, layer by layer."""
+        k = self.changes.shape[1]
+        pushed: Tensor | None = None
+        spreads: list[Tensor] = []
+        for factor in factors:
+            factor = explicit(factor)
+            own = torch.cat([self._spread[self.network.layout.slices[name]] for name in factor.names])
+            moved = part_of(factor).push(own[:, :k]).double()
+            parts = [factor.covariance(variance).double() for variance in own[:, k:].unbind(1)]
+            pushed = moved if pushed is None else pushed + moved
+            spreads = [a + b for a, b in zip(spreads, parts, strict=True)] if spreads else parts
+        assert pushed is not None
+        return pushed, spreads
+
+
+def explicit(factor: Factor) -> Factor:
+    """A layer whose weights are shared between positions as rows, made once for all that is asked of them."""
+    return Rows(factor.names, factor.rows()) if isinstance(factor, Outer) and factor.positions > 1 else factor
+
+
+def joined(parts: list[Features]) -> Features:
+    """The features of chunks one after the other."""
+    covariances = zip(*(part.covariances for part in parts), strict=True)
+    return Features(
+        torch.cat([part.mean for part in parts]),
+        torch.cat([part.values for part in parts]),
+        tuple(torch.cat(column) for column in covariances),
+    )

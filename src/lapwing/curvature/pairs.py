@@ -1,0 +1,64 @@
+"""Rows of the Jacobian for single outputs of single examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing.curvature.dense import jacobian_rows
+from lapwing.curvature.layers import Pass, Survey
+from lapwing.curvature.network import Network
+from lapwing.curvature.sums import BUDGET, raw
+from lapwing.data import chunks, count, take
+from lapwing.likelihoods import Likelihood
+from lapwing.types import Inputs
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Some (example, output) pairs.
+
+    Args:
+        inputs: One example a pair.
+        examples: Its number in the pass over the data that chose it.
+        outputs: Its output, counted over all event positions.
+    """
+
+    inputs: Inputs
+    examples: Int[Tensor, " m"]
+    outputs: Int[Tensor, " m"]
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+    def at(self, index: slice | Tensor) -> Pairs:
+        """Some of them."""
+        return Pairs(take(self.inputs, index), self.examples[index], self.outputs[index])
+
+
+def pair_rows(network: Network, survey: Survey, likelihood: Likelihood, pairs: Pairs) -> Float[Tensor, "m d"]:
+    """``∇_θ f_i(x)`` for each pair (x, i).
+
+    Args:
+        network: The network.
+        survey: What is known of its layers.
+        likelihood: Says where the outputs' axes are.
+        pairs: The pairs.
+
+    Cost:
+        One forward and one backward pass of each example.
+    """
+    size = survey.chunk(1, network.like.element_size(), BUDGET, network.layout.size)
+    rows: list[Tensor] = []
+    for place, part in chunks(pairs.inputs, min(size, count(pairs.inputs))):
+        forward = Pass(network, survey, part)
+        f = likelihood.canonical(forward.outputs)
+        chosen = pairs.outputs[place].to(f.device)[:, None]
+        cotangent = torch.zeros_like(f).flatten(1).scatter_(1, chosen, 1.0).view_as(f)
+        rows.append(jacobian_rows(network, forward.factors(raw(likelihood, cotangent[None])))[:, 0])
+    return torch.cat(rows)

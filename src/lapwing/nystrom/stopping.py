@@ -1,0 +1,193 @@
+"""When more data make the predictions worse: the validation loss of the posterior while data come in."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias, final, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.curvature.features import TangentFeatures
+from lapwing.curvature.sums import Totals
+from lapwing.data import Data, Source, check_inputs, place
+from lapwing.errors import ConfigError, DataError, NumericalError, check_count, check_option
+from lapwing.likelihoods import Likelihood
+from lapwing.posteriors.nystrom import Compression
+from lapwing.predictive import Link, Moments, canonical_targets, log_predictive, predictive
+from lapwing.types import Inputs, Unpack
+
+logger = logging.getLogger(__name__)
+
+Augment: TypeAlias = Callable[[Inputs, torch.Generator], Inputs]
+"""Inputs changed strongly at random, their targets still true."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class EarlyStopping:
+    """Adds data to a posterior only as long as they help it predict held-out data (Deng et al. 2022, section 5.2).
+
+    The more data, the smaller the variance; where the network is wrong about the world, too small. The negative log
+    predictive density of held-out data is measured as data come in; the posterior is the one where it was smallest.
+
+    Args:
+        data: Held-out data, as for ``fit``. ``None`` takes training examples, drawn at random and augmented: the
+            network fits the training examples themselves, which therefore say nothing.
+        unpack: Splits one element of a loader.
+        augment: ``augment(inputs, generator)`` for training examples, strong enough that the network errs on some.
+        size: Training examples that are augmented.
+        every: Training examples between two measurements.
+        patience: Measurements in a row above the smallest before it stops to read data.
+        link: As in ``predict``; should be the one used later.
+        samples: Draws for ``link="mc"``, the same for every measurement.
+
+    Raises:
+        ConfigError: If there are neither data nor an augmentation, or both, or a number is not positive.
+
+    Cost:
+        Features of the held-out data once, a prediction from them for every measurement; their features are kept.
+
+    Example:
+        >>> import lapwing as lw
+        >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(40, 2), torch.arange(40) % 3
+        >>> stopping = lw.EarlyStopping((x[:10], y[:10]), every=10)
+        >>> posterior = lw.Laplace(lw.Categorical(), structure=lw.Nystrom(4, stopping=stopping)).fit(model, (x, y))
+        >>> [examples for examples, _ in posterior.report.trace][:2]
+        [0, 10]
+    """
+
+    data: Source | None = None
+    unpack: Unpack | None = field(default=None, kw_only=True)
+    augment: Augment | None = field(default=None, kw_only=True)
+    size: int = field(default=300, kw_only=True)
+    every: int = field(default=100, kw_only=True)
+    patience: int = field(default=3, kw_only=True)
+    link: Link = field(default="mc", kw_only=True)
+    samples: int = field(default=512, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if (self.data is None) == (self.augment is None):
+            raise ConfigError(
+                "held-out data, or an augmentation of training inputs",
+                "neither" if self.data is None else "both",
+                "EarlyStopping((x, y)), or EarlyStopping(augment=lambda inputs, generator: ...)",
+            )
+        check_option("link", self.link, get_args(Link))
+        for name in ("size", "every", "patience", "samples"):
+            check_count(name, getattr(self, name), least=2 if name == "samples" else 1)
+
+    def batches(self, like: Tensor, examples: tuple[Inputs, Tensor], seed: int) -> Iterator[tuple[Inputs, Tensor]]:
+        """Inputs and targets of the held-out data.
+
+        Args:
+            like: Tensor whose device and dtype they take.
+            examples: Training examples, for an augmentation.
+            seed: Of the augmentation.
+
+        Raises:
+            DataError: If they are empty or not finite.
+        """
+        if self.augment is not None:
+            changed = place(self.augment(examples[0], torch.Generator().manual_seed(seed)), like)
+            check_inputs(changed)
+            yield changed, examples[1]
+            return
+        assert self.data is not None
+        for batch in Data(self.data, like=like, unpack=self.unpack):
+            check_inputs(batch.inputs)
+            yield batch.inputs, batch.targets
+
+    def loss(self, likelihood: Likelihood, outputs: Moments, targets: Tensor) -> Float[Tensor, " m"]:
+        """Negative log predictive density of each target, nats; infinite where expected rates overflow."""
+        draws, counts = (torch.Generator().manual_seed(0) for _ in range(2))
+        try:
+            found = predictive(likelihood, outputs, self.link, samples=self.samples, generator=draws)
+        except NumericalError:
+            return torch.full((1,), math.inf)
+        return -log_predictive(found, canonical_targets(likelihood, found, targets), generator=counts)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The posterior after some of the data.
+
+    Args:
+        nll: Its validation loss, nats an example.
+        curvature: ``S = Wᵀ G W``.
+        totals: Sums over these data.
+    """
+
+    nll: float
+    curvature: Float[Tensor, "k k"]
+    totals: Totals
+
+
+@final
+class Watch:
+    """Follows the validation loss, and remembers where it was smallest.
+
+    Args:
+        stopping: What to measure, and how often.
+        features: Says how features are computed, with the prior's variance where the posterior has it.
+        metric: ``M = Wᵀ A W``.
+        examples: Training examples, for an augmentation.
+        seed: Of the augmentation.
+    """
+
+    def __init__(
+        self,
+        stopping: EarlyStopping,
+        features: TangentFeatures,
+        metric: Float[Tensor, "k k"],
+        examples: tuple[Inputs, Tensor],
+        seed: int,
+    ) -> None:
+        self._stopping, self._likelihood, self._metric = stopping, features.likelihood, metric
+        batches = stopping.batches(features.network.like, examples, seed)
+        self._held_out = [(features.of(inputs), targets) for inputs, targets in batches]
+        self.trace: list[tuple[int, float]] = [(0, self._nll(torch.zeros_like(metric)))]
+        self.best: Measured | None = None
+        self._rises = 0
+
+    @property
+    def every(self) -> int:
+        """Examples between two measurements."""
+        return self._stopping.every
+
+    @property
+    def over(self) -> bool:
+        """Whether the loss has been above its smallest for long enough."""
+        return self._rises >= self._stopping.patience
+
+    def due(self, examples: int) -> bool:
+        """Whether it is time to measure."""
+        return examples - self.trace[-1][0] >= self._stopping.every
+
+    def measure(self, curvature: Float[Tensor, "k k"], totals: Totals) -> None:
+        """Take in the posterior as it is."""
+        nll = self._nll(curvature)
+        self.trace.append((totals.examples, nll))
+        logger.info("%d examples: validation NLL %.5g nats", totals.examples, nll)
+        if self.best is None or nll < self.best.nll:
+            self.best, self._rises = Measured(nll, curvature.clone(), totals), 0
+        else:
+            self._rises += 1
+
+    def _nll(self, curvature: Float[Tensor, "k k"]) -> float:
+        within = Compression(self._metric, curvature)
+        losses = [
+            self._stopping.loss(self._likelihood, within.moments(found, next(iter(found.covariances), None)), targets)
+            for found, targets in self._held_out
+        ]
+        together = torch.cat([loss.double() for loss in losses])
+        if not len(together):
+            raise DataError(
+                "held-out data with a target", "ignored labels alone", "other data, or labels that are not -100"
+            )
+        return float(together.mean())

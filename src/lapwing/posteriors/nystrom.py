@@ -1,0 +1,234 @@
+"""A Gaussian whose data part lies in the span of a few directions: ELLA, the Nyström approximation of the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing import probes
+from lapwing.curvature.features import Features, TangentFeatures
+from lapwing.curvature.sums import Held
+from lapwing.curvature.variance import Propagation
+from lapwing.errors import UnsupportedError
+from lapwing.evidence import Complexity, complexity_of_compression
+from lapwing.linalg import Diagonal, LowRank
+from lapwing.posteriors.base import Posterior
+from lapwing.posteriors.exact import ExactPosterior
+from lapwing.posteriors.sampled import SampledWeights
+from lapwing.predictive import JointMoments, Moments
+from lapwing.problem import Training
+from lapwing.results import Estimate
+from lapwing.types import Inputs
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NystromReport:
+    """How good the features are, and how many examples made the posterior.
+
+    Args:
+        eigenvalues: Of the landmarks' Gram matrix in the prior's units, descending.
+        kept: Eigenpairs K that were kept.
+        pairs: The landmarks: number of the example in the pass over the data that chose it, and output.
+        error: ``tr(K - φφᵀ) / tr K`` of the tangent kernel K = J A⁻¹ Jᵀ at training examples drawn at random.
+        trace: (examples, validation NLL in nats) as data came in, from no data on; empty without early stopping.
+        partial: Whether data were left out because they raised the validation NLL.
+    """
+
+    eigenvalues: Float[Tensor, " m"]
+    kept: int
+    pairs: Int[Tensor, "m 2"]
+    error: Estimate
+    trace: tuple[tuple[int, float], ...] = ()
+    partial: bool = False
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Compression:
+    """The posterior inside the span: prior ``M = Wᵀ A W`` and data ``S = Wᵀ G W``, both K × K in float64.
+
+    Args:
+        metric: M.
+        curvature: S.
+    """
+
+    metric: Float[Tensor, "k k"]
+    curvature: Float[Tensor, "k k"]
+
+    @cached_property
+    def prior_root(self) -> Float[Tensor, "k k"]:
+        """``P`` with ``P Pᵀ = M⁻¹``."""
+        return inverse_root(self.metric)
+
+    @cached_property
+    def root(self) -> Float[Tensor, "k k"]:
+        """``R`` with ``R Rᵀ = (M + S)⁻¹``, by a Cholesky factorisation in units in which M is 1."""
+        p = self.prior_root
+        whitened = p.mT @ self.curvature @ p
+        eye = torch.eye(len(p), dtype=p.dtype, device=p.device)
+        return p @ inverse_root(eye + (whitened + whitened.mT) / 2)
+
+    def moments(self, features: Features, prior: Float[Tensor, "n *event c c"] | None) -> Moments:
+        """Outputs ``f ~ N(f(x), φ (M + S)⁻¹ φᵀ)``, and with J A⁻¹ Jᵀ at hand the prior's variance beside the span.
+
+        Args:
+            features: f and φ.
+            prior: ``J A⁻¹ Jᵀ``; ``None`` leaves out what the span does not see.
+        """
+        f, factor = features.mean, features.values @ self.root
+        if prior is None:
+            return Moments.from_factor(f, factor.to(f))
+        seen = features.values @ self.prior_root
+        return Moments(f, (prior - seen @ seen.mT + factor @ factor.mT).to(f))
+
+
+def inverse_root(matrix: Float[Tensor, "k k"]) -> Float[Tensor, "k k"]:
+    """``R`` with ``R Rᵀ`` the inverse of a positive definite matrix."""
+    lower = torch.linalg.cholesky(matrix)
+    eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    return torch.linalg.solve_triangular(lower, eye, upper=False).mT
+
+
+def metric_of(changes: Float[Tensor, "d k"], prior: Float[Tensor, " d"]) -> Float[Tensor, "k k"]:
+    """``Wᵀ A W``, float64."""
+    wide = changes.double()
+    return wide.mT @ (prior.double()[:, None] * wide)
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class NystromPosterior(ExactPosterior, SampledWeights):
+    """N(θ*, Λ⁻¹) with the curvature G compressed on the span of W, in the metric of the prior A.
+
+        Λ = A W M⁻¹ (s S) M⁻¹ Wᵀ A + A,    M = Wᵀ A W,    S = Wᵀ G W
+
+    so that with φ = J W the outputs have the covariance ``φ (M + s S)⁻¹ φᵀ + (J A⁻¹ Jᵀ - φ M⁻¹ φᵀ)``. The first term is
+    ELLA's (Deng et al. 2022, equation 9); the second is the prior's variance in all other directions. Another prior
+    keeps W and S, and compresses again.
+
+    Args:
+        changes: W.
+        compressed: S, float64.
+        residual: Whether the second term is there.
+        report: How good W is.
+    """
+
+    changes: Float[Tensor, "d k"]
+    compressed: Float[Tensor, "k k"]
+    residual: bool
+    report: NystromReport
+
+    @property
+    def partial(self) -> bool:
+        """Whether it stopped early."""
+        return self.report.partial
+
+    @property
+    def training(self) -> Training:
+        """See ``Posterior.training``."""
+        if self.partial:
+            raise UnsupportedError(
+                "a posterior made of all its training data",
+                f"one that stopped early, at {self.totals.examples} examples",
+                "Nystrom without stopping=, or Validation(...), MacKay() or EvidenceGradient(), which need no data",
+            )
+        return super().training
+
+    @cached_property
+    def compression(self) -> Compression:
+        """Prior and data inside the span."""
+        return Compression(metric_of(self.changes, self._prior_diagonal), self.noise_scale * self.compressed)
+
+    @property
+    def precision_operator(self) -> LowRank:
+        """The posterior precision Λ as an operator.
+
+        Raises:
+            UnsupportedError: Without the residual, where the covariance is singular.
+        """
+        if not self.residual:
+            raise UnsupportedError(
+                "a covariance that has an inverse", f"one of rank {self.changes.shape[1]}", "Nystrom(residual=True)"
+            )
+        prior = self._prior_diagonal
+        p = self.compression.prior_root
+        values, vectors = torch.linalg.eigh(self.noise_scale * self.compressed)
+        root = vectors * values.clamp_min(0.0).sqrt()
+        factor = prior.double()[:, None] * (self.changes.double() @ (p @ (p.mT @ root)))
+        return LowRank(factor.to(self.changes), Diagonal(prior.to(self.changes)))
+
+    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+        """See ``SampledWeights.sample``: the prior's draw outside the span, the posterior's inside."""
+        size, k = self.changes.shape
+        wide, within = self.changes.double(), self.compression
+        noise = probes.gaussian((k, samples), like=within.metric, generator=generator)
+        draws = wide @ (within.root @ noise)
+        if self.residual:
+            prior = self._prior_diagonal.double()[:, None]
+            drawn = probes.gaussian((size, samples), like=wide, generator=generator) / prior.sqrt()
+            p = within.prior_root
+            draws += drawn - wide @ (p @ (p.mT @ (wide.mT @ (prior * drawn))))
+        return self.network.weights + draws.mT.to(self.network.weights)
+
+    def _complexity(self) -> Complexity:
+        layout = self.network.uncertain
+        group, relative = self.prior.groups(layout)[0], self.prior.relative(layout)
+        return complexity_of_compression(self.changes, self.compressed, group, relative)
+
+    @property
+    def _prior_diagonal(self) -> Float[Tensor, " d"]:
+        return self.prior.diagonal(self.network.uncertain, self.network.like.double())
+
+    def _features(self, variances: tuple[Tensor, ...]) -> TangentFeatures:
+        return TangentFeatures(self.network, self.survey, self.likelihood, self.changes, variances)
+
+    def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
+        ours = [choice for choice in choices if isinstance(choice, NystromPosterior)]
+        if not self.residual:
+            found = self._features(()).of(inputs)
+            return [choice.compression.moments(found, None) for choice in ours]
+        variances, scales = distinct([1.0 / choice._prior_diagonal for choice in ours])
+        found = self._features(variances).of(inputs)
+        return [
+            choice.compression.moments(found, scale * found.covariances[place])
+            for choice, (place, scale) in zip(ours, scales, strict=True)
+        ]
+
+    def _joint_moments(self, inputs: Inputs) -> JointMoments:
+        found, within = self._features(()).of(inputs), self.compression
+        mean = found.mean
+        factor = found.values @ within.root
+        flat, shape = factor.flatten(0, -2), mean.shape + mean.shape
+        if not self.residual:
+            return JointMoments(mean, (flat @ flat.mT).to(mean).view(shape), factor.to(mean))
+        held = Held(self.prior.operator(self.network.uncertain, self.network.like.double()))
+        _, prior = Propagation(self.network, self.survey, self.likelihood, (held,)).joint(inputs)
+        seen = (found.values @ within.prior_root).flatten(0, -2)
+        return JointMoments(mean, (prior.double() - seen @ seen.mT + flat @ flat.mT).to(mean).view(shape))
+
+
+def distinct(variances: list[Float[Tensor, " d"]]) -> tuple[tuple[Float[Tensor, " d"], ...], list[tuple[int, float]]]:
+    """Those that are not multiples of one another; for each variance, which of them it is and how many times it.
+
+    Example:
+        >>> distinct([torch.ones(2), 3 * torch.ones(2)])[1]
+        [(0, 1.0), (0, 3.0)]
+    """
+    found: list[Tensor] = []
+    places: list[tuple[int, float]] = []
+    for variance in variances:
+        ratios = [variance / known for known in found]
+        same = [i for i, ratio in enumerate(ratios) if bool(ratio.max() <= (1 + 1e-12) * ratio.min())]
+        if same:
+            places.append((same[0], float(ratios[same[0]][0])))
+        else:
+            places.append((len(found), 1.0))
+            found.append(variance)
+    return tuple(found), places
