@@ -15,7 +15,7 @@ from lapwing import probes
 from lapwing.curvature.hessian import GGNProduct
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
-from lapwing.curvature.products import Part
+from lapwing.curvature.products import Part, gathered
 from lapwing.curvature.root import GGNRoot
 from lapwing.data import Data
 from lapwing.likelihoods import Likelihood
@@ -51,12 +51,15 @@ class Training:
 class Parts(Protocol):
     """The curvature piece by piece, made anew for each pass over the data."""
 
-    def __call__(self, columns: int = 1, *, generator: torch.Generator | None = None) -> Iterator[Part]:
-        """The pieces, which add up to G.
+    def __call__(
+        self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
+    ) -> Iterator[Iterator[Part]]:
+        """The pieces, which add up to G, in mini-batches: the same ones in every pass, each read before the next.
 
         Args:
             columns: Columns of the blocks they will be multiplied with.
-            generator: Source of their order, where they can be shuffled.
+            batch: Examples of a mini-batch, at least, but for the last.
+            generator: Shuffles the mini-batches, where they can be; without one they come as the data do.
         """
         ...
 
@@ -76,11 +79,16 @@ class RowBlocks:
     outputs: int = 1
     examples: int = 64
 
-    def __call__(self, columns: int = 1, *, generator: torch.Generator | None = None) -> Iterator[Part]:
-        """Blocks of rows in random order; see ``Parts``."""
+    def __call__(
+        self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
+    ) -> Iterator[Iterator[Part]]:
+        """Blocks of rows in mini-batches; see ``Parts``."""
         blocks = self.rows.split(self.outputs * self.examples)
-        for number in probes.permutation(len(blocks), generator=generator):
-            yield Part(LowRank(blocks[number].mT), len(blocks[number]) // self.outputs)
+        parts = [Part(LowRank(block.mT), len(block) // self.outputs) for block in blocks]
+        if generator is None:
+            return gathered(parts, batch)
+        groups = [list(group) for group in gathered(parts, batch)]
+        return (iter(groups[i]) for i in probes.permutation(len(groups), generator=generator))
 
 
 @final

@@ -12,7 +12,7 @@ from lapwing.errors import NumericalError
 from lapwing.linalg import Diagonal
 from lapwing.problem import Problem
 from lapwing.solvers import CG
-from lapwing.solvers.newton import Point, gradient_of, minimise, objective, search, solve_quadratic
+from lapwing.solvers.newton import Point, gradient_of, minimise, objective, search
 from tests.posterior_cases import normal
 
 PRIOR = Diagonal(torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64))
@@ -96,15 +96,6 @@ def test_steps_run_out() -> None:
     found = minimise(loss, first, PRIOR, CG(), rtol=1e-9, steps=1)
     assert (found.stopped, found.iterations) == ("iterations", 1)
     assert found.gradient > 1e-9
-
-
-@pytest.mark.parametrize("start", [torch.zeros(3, dtype=torch.float64), normal(3, seed=4)])
-def test_a_quadratic_is_one_solve(start: Tensor) -> None:
-    loss = Margins(normal(8, 3), squares=True)
-    exact = torch.linalg.solve(loss.x.mT @ loss.x + PRIOR.dense(), loss.x.sum(0))
-    found = solve_quadratic(loss, loss.evaluate(start), PRIOR, CG(rtol=1e-12), rtol=1e-9)
-    torch.testing.assert_close(found.point.weights, exact)
-    assert found.stopped == "converged"
 
 
 def test_a_loss_that_is_not_finite_is_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor
@@ -25,6 +27,10 @@ def linear_model(examples: int = 10, prior: Tensor | None = None) -> Problem:
     return Problem.of_rows(normal(N * C, D), Diagonal(prior), 1.7, outputs=C, examples=examples)
 
 
+def flat(batches: Iterator[Iterator[Part]]) -> list[Part]:
+    return [part for batch in batches for part in batch]
+
+
 def exact(problem: Problem, b: Tensor) -> Tensor:
     return torch.linalg.solve(problem.precision.dense(), b)
 
@@ -32,11 +38,32 @@ def exact(problem: Problem, b: Tensor) -> Tensor:
 def test_rows_add_up_to_the_curvature() -> None:
     problem = linear_model(examples=25)
     assert problem.parts is not None
-    parts = list(problem.parts(3, generator=torch.Generator().manual_seed(0)))
+    parts = flat(problem.parts(3, generator=torch.Generator().manual_seed(0)))
     assert sorted(part.examples for part in parts) == [10, 25, 25]
     rows = normal(N * C, D)
     torch.testing.assert_close(sum(part.curvature.dense() for part in parts), rows.mT @ rows)
     torch.testing.assert_close(problem.curvature.dense(), rows.mT @ rows)
+
+
+def test_mini_batches_are_the_same_ones_in_every_pass() -> None:
+    """In any order: else one that holds a short last piece stands for as many examples as one that does not."""
+    problem = linear_model(examples=25)
+    assert problem.parts is not None
+    orders = set[tuple[int, ...]]()
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        passed = [tuple(part.examples for part in batch) for batch in problem.parts(batch=30, generator=generator)]
+        assert sorted(passed) == [(10,), (25, 25)]
+        orders.add(tuple(map(len, passed)))
+    assert len(orders) == 2
+
+
+def test_a_short_last_batch_draws_the_solution_nowhere() -> None:
+    """The gradients of mini-batches average to the whole one, whatever their sizes."""
+    problem, b = linear_model(examples=25), normal(D, 2, seed=3)
+    solution = SGD(batch=30, epochs=150, rtol=5e-3).solve(problem, b)
+    assert solution.residual.max() < 0.02
+    torch.testing.assert_close(solution.value, exact(problem, b), rtol=0.03, atol=3e-4)
 
 
 @pytest.mark.parametrize("columns", [(), (1,), (7,)])
@@ -80,10 +107,10 @@ def test_the_step_bounds_every_mini_batch() -> None:
     problem, prior = linear_model(examples=5), torch.linspace(20.0, 40.0, D, dtype=torch.float64)
     steps, step = SGD(batch=10).survey(problem, 1, torch.Generator().manual_seed(0))
     assert steps == 6 and problem.parts is not None
-    pieces = list(problem.parts(1, generator=torch.Generator().manual_seed(0)))
     unit = prior.rsqrt()
-    whitened = [unit[:, None] * (a.curvature.dense() + b.curvature.dense()) * unit
-                for a, b in zip(pieces[::2], pieces[1::2], strict=True)]  # fmt: skip
+    batches = [list(batch) for batch in problem.parts(1, batch=10, generator=torch.Generator().manual_seed(0))]
+    assert [len(batch) for batch in batches] == 6 * [2]
+    whitened = [unit[:, None] * (a.curvature.dense() + b.curvature.dense()) * unit for a, b in batches]
     largest = max(float(torch.linalg.eigvalsh(6 * 1.7 * matrix)[-1]) + 1 for matrix in whitened)
     assert largest <= 1 / step <= 2 * largest
 
@@ -153,12 +180,12 @@ def test_single_precision_and_repeatable() -> None:
 def test_a_network_in_mini_batches(memory: int, shuffled: bool) -> None:
     case = known("lenet")
     product = GGNProduct(case.network, case.survey, case.case.likelihood, case.data, memory=memory)
-    pieces = list(product.parts(2))
+    pieces = flat(product.parts(2))
     assert sum(piece.examples for piece in pieces) == sum(len(batch) for batch in case.data)
     block = normal(case.network.size, 2)
     torch.testing.assert_close(sum(p.curvature @ block for p in pieces), naive.ggn(case) @ block, rtol=1e-9, atol=1e-10)
     assert (product.linearisation.store.chunks is not None) == shuffled
-    again = list(product.parts(2, generator=torch.Generator().manual_seed(0)))
+    again = flat(product.parts(2, generator=torch.Generator().manual_seed(0)))
     torch.testing.assert_close(sum(p.curvature @ block for p in again), naive.ggn(case) @ block, rtol=1e-9, atol=1e-10)
 
 
@@ -192,5 +219,5 @@ def test_bad_right_hand_sides() -> None:
 
 
 def test_row_blocks_need_no_rows_of_others() -> None:
-    (part,) = RowBlocks(normal(4, 3), outputs=2)(1)
+    (part,) = flat(RowBlocks(normal(4, 3), outputs=2)(1))
     assert isinstance(part, Part) and isinstance(part.curvature, LowRank) and part.examples == 2

@@ -75,8 +75,9 @@ def test_newtons_matrix_has_the_output_hessian_of_its_weights(name: str, target:
         torch.testing.assert_close(found.root.T.dense(), root.mT)
         assert found.parts is not None
         total = torch.zeros_like(ggn)
-        for part in found.parts(dense.size):
-            total += part.curvature.dense()
+        for batch in found.parts(dense.size):
+            for part in batch:
+                total += part.curvature.dense()
         torch.testing.assert_close(total, ggn)
 
 
@@ -112,6 +113,19 @@ def test_with_gaussian_noise_the_mode_is_the_posterior_mean(solver: CG | SGD) ->
         residual = precisions * (dense.y - dense.outputs(expected)).flatten().square()
         assert found.misfit == pytest.approx(float(residual.sum()), rel=10 * rtol)
         assert found.gradient <= 5 * rtol
+
+
+def test_descent_reaches_directions_that_the_data_hardly_determine() -> None:
+    """Their residuals are small beside a right-hand side that is large elsewhere: no sign that it is done."""
+    x = normal(40, 4) * torch.tensor([30.0, 3.0, 1.0, 0.3], dtype=torch.float64)
+    model = nn.Linear(4, 1, bias=False).double()
+    y = x @ normal(4, 1, seed=2) + 0.1 * normal(40, 1, seed=3)
+    training = lw.Laplace(lw.Gaussian(), structure=lw.MatrixFree()).fit(model, (x, y)).training
+    prior = Diagonal(torch.full((4,), 20.0, dtype=torch.float64))
+    expected = torch.linalg.solve(x.mT @ x + prior.dense(), x.mT @ y)[:, 0]
+    found = Tangent(training).mode(prior, solver=SGD(epochs=600, batch=40, rtol=1e-2, momentum=0.95))
+    assert found.converged and found.gradient <= 1e-2 and found.iterations <= found.matvecs <= 620
+    assert (found.weights - expected).norm() <= 1e-2 * expected.norm()
 
 
 @pytest.mark.parametrize("name", ["categorical", "poisson"])

@@ -109,26 +109,33 @@ class GGNProduct(Operator):
             if form in self.linearisation.store.too_large:
                 return
 
-    def visit(
-        self, columns: int = 1, *, shuffled: bool = False, generator: torch.Generator | None = None
-    ) -> Iterator[tuple[Linear, Float[Tensor, "n *event c"]]]:
-        """The Jacobian of each chunk of a batch, and the outputs at which B is taken; see ``Linearisation.visit``."""
-        for chunk in self.linearisation.visit(columns, shuffled=shuffled, generator=generator):
-            yield chunk, chunk.outputs if self.shift is None else self.shift.outputs(chunk)
+    def visit(self, columns: int = 1) -> Iterator[tuple[Linear, Float[Tensor, "n *event c"]]]:
+        """The Jacobian of each chunk of a batch, and the outputs at which B is taken."""
+        for chunk in self.linearisation.visit(columns):
+            yield chunk, self._outputs(chunk)
 
-    def parts(self, columns: int = 1, *, generator: torch.Generator | None = None) -> Iterator[Part]:
-        """G piece by piece: the curvature of each chunk of a batch, for products with so many columns.
+    def parts(
+        self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
+    ) -> Iterator[Iterator[Part]]:
+        """G piece by piece: the curvature of each chunk of a mini-batch; see ``Linearisation.batches``.
 
         Args:
             columns: Columns of the blocks to come, by which the form is chosen.
-            generator: Shuffles the pieces, where all of them are kept; else they come as the data do.
+            batch: Examples to a mini-batch.
+            generator: Shuffles them, where they can be.
 
         Cost:
             That of a product, spread over the pieces.
         """
-        for chunk, h in self.visit(columns, shuffled=True, generator=generator):
-            product = partial(chunk.product, bending(self.likelihood, h, chunk.targets))
-            yield Part(FunctionOperator(product, product, self.shape, self._like), chunk.examples)
+        for chunks in self.linearisation.batches(columns, batch=batch, generator=generator):
+            yield (self._part(chunk) for chunk in chunks)
+
+    def _part(self, chunk: Linear) -> Part:
+        product = partial(chunk.product, bending(self.likelihood, self._outputs(chunk), chunk.targets))
+        return Part(FunctionOperator(product, product, self.shape, self._like), chunk.examples)
+
+    def _outputs(self, chunk: Linear) -> Float[Tensor, "n *event c"]:
+        return chunk.outputs if self.shift is None else self.shift.outputs(chunk)
 
     @property
     def kept_bytes(self) -> int:

@@ -16,7 +16,7 @@ from lapwing.curvature.executors import Differentiated, Layered
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.linear import Linear
 from lapwing.curvature.network import Network
-from lapwing.curvature.products import WORKING, Executor, Store
+from lapwing.curvature.products import WORKING, Executor, Store, gathered
 from lapwing.curvature.recorded import Recorded
 from lapwing.curvature.sums import BUDGET
 from lapwing.data import Data
@@ -51,23 +51,28 @@ class Linearisation:
             return self.form
         return self.work.choose(columns, self._room, self.examples)
 
-    def visit(
-        self, columns: int = 1, *, shuffled: bool = False, generator: torch.Generator | None = None
-    ) -> Iterator[Linear]:
-        """Every chunk of the data.
-
-        Args:
-            columns: Columns of the blocks to come, by which the form is chosen.
-            shuffled: Whether they come in random order, where all of them are kept; else they come as the data do.
-            generator: Source of that order.
-        """
+    def visit(self, columns: int = 1) -> Iterator[Linear]:
+        """Every chunk of the data, in their order; by so many columns the form is chosen."""
         form, store = self.choose(columns), self.store
-        if shuffled and store.form == form and store.chunks is not None:
-            order = probes.permutation(len(store.chunks), generator=generator)
-            return iter([store.chunks[i] for i in order])
         if form == "layers" and self.work.kept[0] * self.examples > self._room:
             store.too_large.add(form)
         return store.visit(self.executors[form], self.data, self.memory)
+
+    def batches(
+        self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
+    ) -> Iterator[Iterator[Linear]]:
+        """The chunks in mini-batches of at least so many examples, but for the last: the same ones in every pass.
+
+        Args:
+            columns: Columns of the blocks to come, by which the form is chosen.
+            batch: Examples to a mini-batch.
+            generator: Shuffles them, where all chunks are kept; else, or without one, they come as the data do.
+        """
+        store = self.store
+        if generator is None or store.form != self.choose(columns) or store.chunks is None:
+            return gathered(self.visit(columns), batch)
+        groups = [list(group) for group in gathered(store.chunks, batch)]
+        return (iter(groups[i]) for i in probes.permutation(len(groups), generator=generator))
 
     @property
     def _room(self) -> int:

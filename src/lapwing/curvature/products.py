@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, final, runtime_checkable
 
@@ -65,6 +65,41 @@ class Part:
 
     curvature: Operator
     examples: int
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """Some of the examples."""
+
+    @property
+    def examples(self) -> int:
+        """How many they are."""
+        ...
+
+
+E = TypeVar("E", bound=Counted)
+
+
+def gathered(pieces: Iterable[E], batch: int) -> Iterator[Iterator[E]]:
+    """Mini-batches: consecutive pieces, together until they have ``batch`` examples; each is read before the next.
+
+    Example:
+        >>> from lapwing.linalg import Diagonal
+        >>> pieces = [Part(Diagonal(torch.ones(2)), examples) for examples in (2, 2, 5, 1)]
+        >>> [[piece.examples for piece in group] for group in gathered(pieces, 4)]
+        [[2, 2], [5], [1]]
+    """
+    left = iter(pieces)
+    for first in left:
+        yield _until(first, left, batch)
+
+
+def _until(first: E, left: Iterator[E], batch: int) -> Iterator[E]:
+    examples = first.examples
+    yield first
+    while examples < batch and (more := next(left, None)) is not None:
+        examples += more.examples
+        yield more
 
 
 class Executor(abc.ABC, Generic[K]):

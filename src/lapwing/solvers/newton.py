@@ -175,29 +175,6 @@ def minimise(
             logger.info(words, number, relative, value, solution.matvecs, length)
 
 
-def solve_quadratic(loss: Loss, start: Point, prior: Diagonal, solver: Solver, *, rtol: float) -> Minimum:
-    """The minimum of a quadratic loss with a quadratic prior: one solve.
-
-    Args:
-        loss: The loss.
-        start: Where to start.
-        prior: A.
-        solver: Solves with its matrix.
-        rtol: Relative gradient at which the minimum is found.
-
-    Cost:
-        A solve, a gradient, and a product unless it starts at 0.
-    """
-    problem, moved = loss.problem(start.weights), bool(start.weights.any())
-    slope, _ = gradient_of(start, prior)
-    b = problem.precision @ start.weights - slope if moved else -slope
-    solution = solver.solve(problem, b, initial=start.weights)
-    point = loss.evaluate(solution.value)
-    _, relative = gradient_of(point, prior)
-    stopped = "converged" if relative <= rtol else "stagnated" if solution.converged else solution.stopped
-    return Minimum(point, relative, solution.iterations, solution.matvecs + 1 + moved, stopped)
-
-
 def solved(problem: Problem, b: Float[Tensor, " d"], solver: Solver, rtol: float) -> Solution:
     """``Λ⁻¹ b``: by ``CG`` with residuals in the units of the prior, and as loosely as asked."""
     if not isinstance(solver, CG):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -16,11 +15,10 @@ from lapwing.curvature.products import Part
 from lapwing.errors import ConfigError, NumericalError, ShapeError
 from lapwing.linalg.operator import check_operand
 from lapwing.problem import Problem
-from lapwing.results import Solution, Stopped
+from lapwing.results import Solution
 from lapwing.solvers.base import Solver, joined
-from lapwing.solvers.descent import Descent, Gradient, descend
-
-logger = logging.getLogger(__name__)
+from lapwing.solvers.descent import Gradient
+from lapwing.solvers.watched import Watch, settle
 
 BLOCKS = 8
 """Blocks of columns a descent holds at once."""
@@ -30,10 +28,6 @@ POWER = 5
 
 MARGIN = 1.1
 """The power method's eigenvalues are too small; they are raised by this factor."""
-
-SHORTER, SHORTEST = 4.0, 4.0**4
-"""A step that diverges, or whose noise allows no more progress, is divided by the first, in all by the last."""
-
 
 PROGRESS = (0.9999, 0.98)
 """A residual that is not below this fraction of the best for a while goes no further: in one batch, in several."""
@@ -128,50 +122,46 @@ class SGD(Solver):
     ) -> Solution:
         """The solution of columns that fit the memory."""
         root = problem.prior.values.sqrt()[:, None]
-        target, point, length = b / root, root * start, step
-        noisy, patience = steps > 1, max(10, self.epochs // 8)
-        watch, left, taken, stopped = _Watch(problem, b, self.rtol, patience, PROGRESS[noisy]), self.epochs, 0, None
-        while left and (stopped is None or (noisy and stopped == "stagnated" and length > step / SHORTEST)):
-            done = descend(
-                point,
-                lambda: self._gradients(problem, target, steps, generator),
-                step=length,
-                steps=steps * self.epochs,
-                epochs=left,
-                momentum=self.momentum,
-                clip=self.clip,
-                scale=torch.linalg.vector_norm(target, dim=0),
-                watch=watch,
-            )
-            stopped, left, taken = done.stopped, left - done.epochs, taken + done.steps
-            point = root * start if stopped is None else done.value
-            length /= SHORTER
-            watch.restart()
-            logger.info("mini-batch descent %s after %d steps of %.2g", stopped or "diverged", done.steps, length)
-        if stopped is None:
-            raise NumericalError(
-                "a step with which mini-batch descent does not diverge", f"steps of {length:.2g}", "larger batches"
-            )
-        value = point / root
-        residual = residual_of(problem, b, value) if watch.known is None else watch.known
-        passes = self.epochs - left + watch.products + (watch.known is None)
+        target = b / root
+
+        def truth(z: Tensor) -> tuple[float, Tensor]:
+            residual = residual_of(problem, b, z / root)
+            return float(residual.max()), residual
+
+        watch = Watch(
+            lambda now: float(_relative(root * now.gradient, b).max()),
+            truth,
+            self.rtol,
+            max(10, self.epochs // 8),
+            PROGRESS[steps > 1],
+        )
+        done, stopped = settle(
+            root * start,
+            lambda: self._gradients(problem, target, steps, generator),
+            watch,
+            step=step,
+            steps=steps,
+            epochs=self.epochs,
+            momentum=self.momentum,
+            clip=self.clip,
+            scale=torch.linalg.vector_norm(target, dim=0),
+        )
+        residual = watch.ended(done.value)
+        matvecs = (done.epochs + watch.passes) * b.shape[1] + POWER
         met = bool((residual <= self.rtol).all())
-        return Solution(value, residual, taken, passes * b.shape[1] + POWER, "converged" if met else stopped)
+        return Solution(done.value / root, residual, done.steps, matvecs, "converged" if met else stopped)
 
     def _gradients(
         self, problem: Problem, target: Tensor, steps: int, generator: torch.Generator
     ) -> Iterator[Gradient]:
         """The gradients of one epoch, in coordinates in which the prior is standard normal."""
         root = problem.prior.values.sqrt()[:, None]
-        pieces = _pieces(problem, target.shape[1], generator)
-        for piece in pieces:
+        for batch in _batches(problem, target.shape[1], self.batch, generator):
 
-            def gradient(z: Tensor, first: Part = piece) -> Tensor:
-                x, examples = z / root, first.examples
-                total = first.curvature @ x
-                while examples < self.batch and (more := next(pieces, None)) is not None:
-                    total = total + more.curvature @ x
-                    examples += more.examples
+            def gradient(z: Tensor, batch: Iterator[Part] = batch) -> Tensor:
+                x, total = z / root, torch.zeros_like(z)
+                for piece in batch:
+                    total += piece.curvature @ x
                 return (steps * problem.scale) * total / root + z - target
 
             yield gradient
@@ -184,56 +174,16 @@ class SGD(Solver):
             columns: Columns of the blocks to come.
             generator: Source of the power method's start.
         """
-        found, examples, steps, largest, root = 0.0, 0, 0, 0.0, problem.prior.values.sqrt()[:, None]
+        steps, largest, root = 0, 0.0, problem.prior.values.sqrt()[:, None]
         v = torch.zeros_like(root)
-        for piece in _pieces(problem, columns, generator):
-            if self.step is None:
-                v, value = _dominant(piece, root, v, generator)
-                found += value
-            examples += piece.examples
-            if examples >= self.batch:
-                largest, found, examples, steps = max(largest, found), 0.0, 0, steps + 1
-        steps, largest = steps + (examples > 0), max(largest, found)
+        for batch in _batches(problem, columns, self.batch, generator):
+            found = 0.0
+            for piece in batch:
+                if self.step is None:
+                    v, value = _dominant(piece, root, v, generator)
+                    found += value
+            largest, steps = max(largest, found), steps + 1
         return steps, self.step or 1 / (MARGIN * steps * problem.scale * largest + 1)
-
-
-@final
-@dataclass(eq=False)
-class _Watch:
-    """Ends a descent at its tolerance, by the true residual, or where it goes no further."""
-
-    problem: Problem
-    b: Float[Tensor, "d k"]
-    rtol: float
-    patience: int
-    progress: float
-    goal: float = field(init=False)
-    best: float = field(init=False)
-    since: int = field(init=False)
-    products: int = field(default=0, init=False)
-    known: Float[Tensor, " k"] | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget what the last step length led to."""
-        self.goal, self.best, self.since = self.rtol, float("inf"), 0
-
-    def __call__(self, now: Descent) -> Stopped | None:
-        """``"converged"``, ``"stagnated"`` or ``None``."""
-        root = self.problem.prior.values.sqrt()[:, None]
-        about = float(_relative(root * now.gradient, self.b).max())
-        if about <= self.goal:
-            residual = residual_of(self.problem, self.b, now.value / root)
-            self.products += 1
-            if bool((residual <= self.rtol).all()):
-                self.known = residual
-                return "converged"
-            self.goal = about / 2
-        if about < self.progress * self.best:
-            self.best, self.since = about, now.epochs
-        return "stagnated" if now.epochs - self.since >= self.patience else None
 
 
 def residual_of(problem: Problem, b: Float[Tensor, "d k"], x: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
@@ -261,11 +211,11 @@ def _columns(problem: Problem, b: Tensor, initial: Tensor | None) -> tuple[Tenso
     return block, start
 
 
-def _pieces(problem: Problem, columns: int, generator: torch.Generator) -> Iterator[Part]:
-    """The curvature piece by piece; in one piece where the problem does not say how it adds up."""
+def _batches(problem: Problem, columns: int, examples: int, generator: torch.Generator) -> Iterator[Iterator[Part]]:
+    """The curvature in mini-batches; in one piece where the problem does not say how it adds up."""
     if problem.parts is None:
-        return iter([Part(problem.curvature, 1)])
-    return problem.parts(columns, generator=generator)
+        return iter([iter([Part(problem.curvature, 1)])])
+    return problem.parts(columns, batch=examples, generator=generator)
 
 
 def _dominant(piece: Part, root: Tensor, v: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:

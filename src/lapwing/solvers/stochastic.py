@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -12,14 +12,16 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.errors import NumericalError
 from lapwing.linalg import Diagonal
-from lapwing.results import Stopped
-from lapwing.solvers.descent import Descent, Gradient, descend
+from lapwing.solvers.descent import Descent, Gradient
 from lapwing.solvers.newton import Loss, Minimum, Point, gradient_of
-from lapwing.solvers.sgd import POWER, SGD, SHORTER, SHORTEST
+from lapwing.solvers.sgd import POWER, SGD
+from lapwing.solvers.watched import Watch, settle
 
 logger = logging.getLogger(__name__)
+
+SLOWEST = 0.5
+"""A solve that leaves more than this part of the gradient goes no further."""
 
 
 @final
@@ -38,7 +40,7 @@ class Piece:
 
 def descend_loss(
     loss: Loss,
-    pieces: Callable[[], Iterator[Piece]],
+    batches: Callable[[int], Iterator[Iterator[Piece]]],
     start: Point,
     prior: Diagonal,
     solver: SGD,
@@ -55,7 +57,8 @@ def descend_loss(
 
     Args:
         loss: The whole loss.
-        pieces: The loss piece by piece, anew for each pass, always in as many pieces of the same sizes.
+        batches: The loss piece by piece in mini-batches of at least so many examples, but for the last; anew for each
+            pass, always the same ones, each read before the next.
         start: Where to start.
         prior: A.
         solver: Epochs, examples to a mini-batch, momentum, clipping, first step and seed.
@@ -69,83 +72,91 @@ def descend_loss(
         An epoch: one gradient over all data. Before, about five products with the curvature; a gradient over all data
         for each time the descent seems to be done.
     """
-    generator, root = torch.Generator().manual_seed(solver.seed), prior.values.sqrt()
-    steps, step = solver.survey(loss.problem(start.weights), 1, generator)
-    watch = _Watch(
-        loss,
-        root,
-        prior,
-        rtol,
-        tqdm(total=solver.epochs, desc="descent", disable=not progress, unit="epoch", leave=False),
-    )
-    length, spent, taken, stopped, done = step, POWER, 0, None, None
-    while stopped is None and length > step / SHORTEST:
-        done = descend(
+    root = prior.values.sqrt()
+    steps, step = solver.survey(loss.problem(start.weights), 1, torch.Generator().manual_seed(solver.seed))
+
+    def about(now: Descent) -> float:
+        z, g = now.value[:, 0], now.gradient[:, 0]
+        largest = max(float(torch.linalg.vector_norm(part, dtype=torch.float64)) for part in (z, z - g))
+        return float(torch.linalg.vector_norm(g, dtype=torch.float64)) / largest if largest > 0 else 0.0
+
+    def truth(z: Tensor) -> tuple[float, Point]:
+        point = loss.evaluate(z[:, 0] / root)
+        return gradient_of(point, prior)[1], point
+
+    with tqdm(total=solver.epochs, desc="descent", disable=not progress, unit="epoch", leave=False) as bar:
+
+        def shown(left: float) -> None:
+            bar.update()
+            bar.set_postfix(gradient=f"{left:.1e}")
+
+        watch = Watch(about, truth, rtol, after=shown)
+        done, stopped = settle(
             (root * start.weights)[:, None],
-            lambda: _gradients(pieces(), root, steps, solver.batch),
-            step=length,
-            steps=steps * solver.epochs,
+            lambda: _gradients(batches(solver.batch), root, steps),
+            watch,
+            step=step,
+            steps=steps,
             epochs=solver.epochs,
             schedule="linear",
             momentum=solver.momentum,
             clip=solver.clip,
-            watch=watch,
         )
-        stopped, spent, taken = done.stopped, spent + done.epochs, taken + done.steps
-        logger.info("mini-batch descent %s after %d steps from %.2g", stopped or "diverged", done.steps, length)
-        length /= SHORTER
-    watch.bar.close()
-    if stopped is None or done is None:
-        raise NumericalError(
-            "a step with which mini-batch descent does not diverge", f"steps of {length:.2g}", "larger batches, or CG()"
-        )
-    point = watch.found if watch.found is not None else loss.evaluate(done.value[:, 0] / root)
+    point = watch.ended(done.value)
     _, relative = gradient_of(point, prior)
-    spent += watch.gradients + (watch.found is None)
-    return Minimum(point, relative, taken, spent, "converged" if relative <= rtol else stopped)
+    spent = POWER + done.epochs + watch.passes
+    return Minimum(point, relative, done.steps, spent, "converged" if relative <= rtol else stopped)
 
 
-def _gradients(pieces: Iterator[Piece], root: Float[Tensor, " d"], steps: int, batch: int) -> Iterator[Gradient]:
+def _gradients(batches: Iterator[Iterator[Piece]], root: Float[Tensor, " d"], steps: int) -> Iterator[Gradient]:
     """The gradients of one epoch, in coordinates in which the prior is standard normal."""
-    for piece in pieces:
+    for batch in batches:
 
-        def gradient(z: Tensor, first: Piece = piece) -> Tensor:
-            w, examples = z[:, 0] / root, first.examples
-            score = first.score(w)
-            while examples < batch and (more := next(pieces, None)) is not None:
-                score = score + more.score(w)
-                examples += more.examples
+        def gradient(z: Tensor, batch: Iterator[Piece] = batch) -> Tensor:
+            w, score = z[:, 0] / root, torch.zeros_like(root)
+            for piece in batch:
+                score += piece.score(w)
             return z - (steps * score / root)[:, None]
 
         yield gradient
 
 
-@final
-@dataclass(eq=False)
-class _Watch:
-    """Ends a descent whose averaged gradient is small, once the true one is."""
+def descend_quadratic(loss: Loss, start: Point, prior: Diagonal, solver: SGD, *, rtol: float) -> Minimum:
+    """The minimum of a quadratic loss with a quadratic prior, by solves for what is left of the gradient.
 
-    loss: Loss
-    root: Float[Tensor, " d"]
-    prior: Diagonal
-    rtol: float
-    bar: tqdm
-    goal: float = float("inf")
-    gradients: int = 0
-    found: Point | None = None
+        Λ p = -∇(w),   w ← w + p        until  |A^-½ ∇(w)| ≤ rtol |w|_A
 
-    def __call__(self, now: Descent) -> Stopped | None:
-        """``"converged"`` or ``None``."""
-        self.bar.update()
-        z, g = now.value[:, 0], now.gradient[:, 0]
-        largest = max(float(torch.linalg.vector_norm(part, dtype=torch.float64)) for part in (z, z - g))
-        about = float(torch.linalg.vector_norm(g, dtype=torch.float64)) / largest if largest > 0 else 0.0
-        self.bar.set_postfix(gradient=f"{about:.1e}")
-        if about > min(self.goal, self.rtol):
-            return None
-        point, self.goal = self.loss.evaluate(z / self.root), about / 2
-        self.gradients += 1
-        if gradient_of(point, self.prior)[1] > self.rtol:
-            return None
-        self.found = point
-        return "converged"
+    One solve does not do. Its residual is small beside a right-hand side that is large where the data determine much;
+    all other directions may be as far off as they were. What the next one solves for has them alone. Mini-batches
+    leave noise in proportion to p, which vanishes.
+
+    Args:
+        loss: The loss.
+        start: Where to start.
+        prior: A.
+        solver: Solves with its matrix; its epochs are those of all solves together.
+        rtol: Relative gradient at which the minimum is found.
+
+    Raises:
+        NumericalError: If every step diverged.
+
+    Cost:
+        The solves, and a gradient over all data for each.
+    """
+    problem, unit = loss.problem(start.weights), prior.values.double().rsqrt()
+    step = solver.survey(problem, 1, torch.Generator().manual_seed(solver.seed))[1]
+    point, spent, taken, stopped = start, POWER, 0, None
+    slope, relative = gradient_of(point, prior)
+    while stopped is None:
+        left = solver.epochs + POWER - spent
+        if relative <= rtol or left < 1:
+            stopped = "converged" if relative <= rtol else "iterations"
+            break
+        solution = replace(solver, step=step, epochs=left).solve(problem, -slope)
+        before, point = torch.linalg.vector_norm(unit * slope), loss.evaluate(point.weights + solution.value)
+        slope, relative = gradient_of(point, prior)
+        spent, taken = spent + solution.matvecs - POWER + 1, taken + solution.iterations
+        logger.info("mini-batch solve %s: gradient %.2g", solution.stopped, relative)
+        if relative > rtol and torch.linalg.vector_norm(unit * slope) > SLOWEST * before:
+            stopped = "stagnated"
+    return Minimum(point, relative, taken, spent, stopped)

@@ -59,17 +59,20 @@ class TangentLoss:
         ray = None if product.shift is None else Ray.of(product.linearisation.visit(), product.shift, step)
         return _Line(self, point.weights, step, ray)
 
-    def pieces(self) -> Iterator[Piece]:
-        """The loss chunk by chunk, in the order of the data: then each epoch cuts them into the same mini-batches."""
-        likelihood, affine, scale = self.points.training.likelihood, self.points.affine, self.scale
+    def batches(self, batch: int) -> Iterator[Iterator[Piece]]:
+        """The loss chunk by chunk, in mini-batches in the order of the data; see ``Linearisation.batches``."""
+        for chunks in self.points.training.curvature.linearisation.batches(batch=batch):
+            yield (self._piece(chunk) for chunk in chunks)
+
+    def _piece(self, chunk: Linear) -> Piece:
+        likelihood, affine = self.points.training.likelihood, self.points.affine
         offset = self.points.training.network.weights if affine else 0.0
-        for chunk in self.points.training.curvature.linearisation.visit():
 
-            def score(w: Tensor, chunk: Linear = chunk) -> Tensor:
-                h = chunk.at(w - offset, affine)
-                return scale * chunk.pull(likelihood.score(h, chunk.targets)[None])[:, 0]
+        def score(w: Tensor) -> Tensor:
+            h = chunk.at(w - offset, affine)
+            return self.scale * chunk.pull(likelihood.score(h, chunk.targets)[None])[:, 0]
 
-            yield Piece(score, chunk.examples)
+        return Piece(score, chunk.examples)
 
 
 @final

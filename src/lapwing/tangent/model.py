@@ -18,8 +18,8 @@ from lapwing.linalg import Diagonal
 from lapwing.problem import Problem, Training
 from lapwing.results import Stopped
 from lapwing.solvers import CG, SGD, Solver
-from lapwing.solvers.newton import Minimum, minimise, solve_quadratic
-from lapwing.solvers.stochastic import descend_loss
+from lapwing.solvers.newton import Minimum, minimise
+from lapwing.solvers.stochastic import descend_loss, descend_quadratic
 from lapwing.tangent.loss import TangentLoss
 from lapwing.tangent.points import Points, Target
 from lapwing.types import Inputs
@@ -205,7 +205,7 @@ class Tangent:
         if not isinstance(solver, SGD):
             found = minimise(loss, first, prior, solver, rtol=rtol, steps=steps, progress=progress)
         elif isinstance(self.training.likelihood, Gaussian):
-            found = solve_quadratic(loss, first, prior, solver, rtol=rtol)
+            found = descend_quadratic(loss, first, prior, solver, rtol=rtol)
         else:
-            found = descend_loss(loss, loss.pieces, first, prior, solver, rtol=rtol, progress=progress)
+            found = descend_loss(loss, loss.batches, first, prior, solver, rtol=rtol, progress=progress)
         return replace(found, matvecs=found.matvecs + (2 if start is None else 1))
