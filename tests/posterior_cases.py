@@ -160,6 +160,7 @@ STRUCTURES: dict[str, Structure] = {
     "kfac": lw.KFAC(),
     "kfac-reduce-separate": lw.KFAC(sharing="reduce", bias="separate"),
     "low-rank": lw.LowRank(1000),
+    "nystrom": lw.Nystrom(1000, samples=1000, tolerance=1e-13),
 }
 
 WEIGHTS: dict[str, Selection] = {

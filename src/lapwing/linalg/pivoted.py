@@ -60,6 +60,39 @@ def pivoted_cholesky(
                 [3., 0.],
                 [0., 2.]])
     """
+    return _factorised(operator, diagonal, rank, random, block, rtol, generator)[0]
+
+
+def pivots_of(
+    operator: Operator,
+    diagonal: Float[Tensor, " d"],
+    rank: int,
+    *,
+    random: bool = False,
+    block: int = 32,
+    rtol: float = 1e-12,
+    generator: torch.Generator | None = None,
+) -> Int[Tensor, " r"]:
+    """The pivots that ``pivoted_cholesky`` chooses with these arguments, in order, none twice.
+
+    Example:
+        >>> from lapwing.linalg import Diagonal
+        >>> pivots_of(Diagonal(torch.tensor([1.0, 9.0, 4.0])), torch.tensor([1.0, 9.0, 4.0]), 2).tolist()
+        [1, 2]
+    """
+    return torch.tensor(_factorised(operator, diagonal, rank, random, block, rtol, generator)[1], dtype=torch.long)
+
+
+def _factorised(
+    operator: Operator,
+    diagonal: Tensor,
+    rank: int,
+    random: bool,
+    block: int,
+    rtol: float,
+    generator: torch.Generator | None,
+) -> tuple[Float[Tensor, "d r"], list[int]]:
+    """The factor and its pivots; arguments as for ``pivoted_cholesky``."""
     size, product = check_square(operator), in_float64(operator)
     check_count("rank", rank)
     check_count("block", block)
@@ -67,6 +100,7 @@ def pivoted_cholesky(
     left = _checked(diagonal, size).to(product.like)
     trace, rounding = left.sum().item(), 10 * torch.finfo(operator.dtype).eps * left.max().item()
     factor, filled = left.new_zeros(size, min(rank, size)), 0
+    chosen: list[int] = []
     while filled < factor.shape[1] and left.sum() > rtol * trace and left.max() > rounding:
         width, known = min(block, factor.shape[1] - filled), factor[:, :filled]
         proposed = _drawn(left, width, generator) if random else left.topk(width).indices
@@ -79,10 +113,11 @@ def pivoted_cholesky(
         added = torch.linalg.solve_triangular(triangle, columns[:, where[kept]].mT, upper=False).mT
         factor[:, filled : filled + len(kept)] = added
         filled += len(kept)
+        chosen += proposed[kept].tolist()
         spent = columns[proposed, where] <= rounding  # nothing is left there, whatever the diagonal promised
         left = (left - added.square().sum(1)).clamp(min=0.0)
         left[proposed[kept]] = left[proposed[spent]] = 0.0
-    return factor[:, : max(1, filled)].to(operator.dtype)
+    return factor[:, : max(1, filled)].to(operator.dtype), chosen
 
 
 def _accepted(

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from lapwing.nystrom.accumulation import Accumulated, accumulated, missed
 from lapwing.nystrom.gram import LandmarkRows
-from lapwing.nystrom.landmarks import Span, span
+from lapwing.nystrom.landmarks import Landmarks, Span, candidates, span
 from lapwing.nystrom.sampling import Reservoir, fill
 from lapwing.nystrom.stopping import EarlyStopping, Watch
 
-__all__ = ["EarlyStopping", "LandmarkRows", "Reservoir", "Span", "Watch", "fill", "span"]
+__all__ = [
+    "Accumulated",
+    "EarlyStopping",
+    "LandmarkRows",
+    "Landmarks",
+    "Reservoir",
+    "Span",
+    "Watch",
+    "accumulated",
+    "candidates",
+    "fill",
+    "missed",
+    "span",
+]

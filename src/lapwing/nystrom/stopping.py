@@ -152,13 +152,19 @@ class Watch:
         batches = stopping.batches(features.network.like, examples, seed)
         self._held_out = [(features.of(inputs), targets) for inputs, targets in batches]
         self.trace: list[tuple[int, float]] = [(0, self._nll(torch.zeros_like(metric)))]
-        self.best: Measured | None = None
+        self._best: Measured | None = None
         self._rises = 0
 
     @property
     def every(self) -> int:
         """Examples between two measurements."""
         return self._stopping.every
+
+    @property
+    def best(self) -> Measured:
+        """The posterior of the smallest loss, that of no data left aside."""
+        assert self._best is not None, "nothing was measured"
+        return self._best
 
     @property
     def over(self) -> bool:
@@ -174,8 +180,8 @@ class Watch:
         nll = self._nll(curvature)
         self.trace.append((totals.examples, nll))
         logger.info("%d examples: validation NLL %.5g nats", totals.examples, nll)
-        if self.best is None or nll < self.best.nll:
-            self.best, self._rises = Measured(nll, curvature.clone(), totals), 0
+        if self._best is None or nll < self._best.nll:
+            self._best, self._rises = Measured(nll, curvature.clone(), totals), 0
         else:
             self._rises += 1
 

@@ -14,12 +14,13 @@ from lapwing.curvature.network import unwrapped
 from lapwing.curvature.sums import Held
 from lapwing.data import Data, Source
 from lapwing.errors import DataError, UnsupportedError
-from lapwing.posteriors import FunctionPosterior, Posterior, SampledPosterior, WeightPosterior
+from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
 from lapwing.problem import Perturbation
 from lapwing.repeatability import check_same
 from lapwing.results import Solution
 from lapwing.store.archive import Json, Tensors, read_header, read_tensors, write
 from lapwing.store.binding import bound, check_parameters, network_state
+from lapwing.store.nystrom import nystrom_from, nystrom_state
 from lapwing.store.operators import operator_from, operator_state
 from lapwing.store.records import (
     inputs_from,
@@ -134,8 +135,10 @@ def load(
     }
     if data is not None:
         common["data"] = Data(data, like=network.like, unpack=unpack, progress=progress)
-        check_same(*(common[name] for name in ("network", "survey", "data", "fitted", "totals")))
-    return posterior_from(header, tensors, device, common)
+    posterior = posterior_from(header, tensors, device, common)
+    if posterior.data is not None and not posterior.partial:
+        check_same(network, posterior.survey, posterior.data, posterior.fitted, posterior.totals)
+    return posterior
 
 
 def held_state(posterior: Posterior, tensors: Tensors) -> Json:
@@ -150,6 +153,8 @@ def held_state(posterior: Posterior, tensors: Tensors) -> Json:
                 "cotangents": tensors.put("cotangents", posterior.cotangents),
                 "grams": tensors.put("grams", posterior.grams),
             }
+        case NystromPosterior():
+            return {"nystrom": nystrom_state(posterior, tensors)}
         case SampledPosterior():
             return {"sampled": sampled_state(posterior, tensors)}
         case _:
@@ -176,6 +181,8 @@ def posterior_from(header: Json, tensors: Tensors, device: torch.device, common:
                 cotangents=tensors.get(header["cotangents"], device),
                 grams=tensors.get(header["grams"], device),
             )
+        case "NystromPosterior":
+            return NystromPosterior(**common, **nystrom_from(header["nystrom"], tensors, device))
         case "SampledPosterior":
             return SampledPosterior(**common, **sampled_from(header["sampled"], tensors, device))
         case kind:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, final, get_args
+from dataclasses import dataclass, replace
+from typing import final, get_args
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from lapwing.curvature.features import TangentFeatures
-from lapwing.curvature.sums import Tally, Totals, visit
 from lapwing.errors import ConfigError, check_count, check_kind, check_option, check_positive
-from lapwing.nystrom import EarlyStopping, LandmarkRows, Reservoir, Span, Watch, fill, span
+from lapwing.nystrom import (
+    EarlyStopping,
+    LandmarkRows,
+    Landmarks,
+    Reservoir,
+    Watch,
+    accumulated,
+    candidates,
+    fill,
+    missed,
+    span,
+)
 from lapwing.posteriors import NystromPosterior, NystromReport, Posterior
 from lapwing.posteriors.nystrom import metric_of
 from lapwing.problem import Training
-from lapwing.results import Estimate
 from lapwing.structures.task import Task, check_products
-from lapwing.types import Inputs
-
-Landmarks: TypeAlias = Literal["uniform", "leverage", "pivoted"]
 
 CHECKED = 64
 """Training examples at which the error of the features is measured."""
@@ -93,74 +97,26 @@ class Nystrom:
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
         check_products(task)
+        outputs, generator = task.survey.output.numel(), torch.Generator().manual_seed(self.seed)
+        pool = Reservoir(candidates(self.landmarks, self.samples), outputs, generator)
+        checked = Reservoir(CHECKED, 1, generator)
+        validated = Reservoir(1 if self.stopping is None else self.stopping.size, 1, generator)
+        fill(task.data, pool, checked, validated)
+        training = Training(task.network, task.survey, task.data, task.likelihood, pool.seen)
+        prior = task.prior.diagonal(task.network.uncertain, task.network.like.double())
+        rows = LandmarkRows(training, pool.pairs, prior.rsqrt().to(task.network.like), self.max_bytes)
         with torch.no_grad():
-            prior = task.prior.diagonal(task.network.uncertain, task.network.like.double())
-            outputs, generator = task.survey.output.numel(), torch.Generator().manual_seed(self.seed)
-            landmarks, checked = (Reservoir(self.samples, outputs, generator), Reservoir(CHECKED, 1, generator))
-            validated = Reservoir(1 if self.stopping is None else self.stopping.size, 1, generator)
-            fill(task.data, landmarks, checked, validated)
-            training = Training(task.network, task.survey, task.data, task.likelihood, landmarks.seen)
-            rows = LandmarkRows(training, landmarks.pairs, prior.rsqrt().to(task.network.like), self.max_bytes)
-            found = span(rows, rows.gram(), self.rank, self.tolerance)
-            error = self._error(task, found, 1.0 / prior, checked.examples[0])
-            watch = self._watch(task, found, prior, validated.examples)
-            compressed, totals, partial = accumulated(task, found.changes, watch)
-        pairs = torch.stack([rows.pairs.examples, rows.pairs.outputs], dim=1)
+            found = span(rows, self.landmarks, self.samples, self.rank, self.tolerance, generator)
+            features = TangentFeatures(task.network, task.survey, task.likelihood, found.changes)
+            wide = replace(features, variances=(1.0 / prior,))
+            error = missed(wide, checked.examples[0])
+            watch = None
+            if self.stopping is not None:
+                metric = metric_of(found.changes, prior)
+                shown = wide if self.residual else features
+                watch = Watch(self.stopping, shown, metric, validated.examples, self.seed)
+            sums = accumulated(features, task.data, watch)
         trace = () if watch is None else tuple(watch.trace)
-        report = NystromReport(found.eigenvalues, found.changes.shape[1], pairs, error, trace, partial)
-        setting = (task.network, task.survey, task.likelihood, task.prior, totals, task.likelihood, ())
-        return NystromPosterior(*setting, found.changes, compressed, self.residual, report, data=task.data)
-
-    def _watch(
-        self, task: Task, found: Span, prior: Float[Tensor, " d"], examples: tuple[Inputs, Tensor]
-    ) -> Watch | None:
-        if self.stopping is None:
-            return None
-        variances = (1.0 / prior,) if self.residual else ()
-        features = TangentFeatures(task.network, task.survey, task.likelihood, found.changes, variances)
-        return Watch(self.stopping, features, metric_of(found.changes, prior), examples, self.seed)
-
-    def _error(self, task: Task, found: Span, variance: Float[Tensor, " d"], inputs: Inputs) -> Estimate:
-        """``tr(K - φφᵀ) / tr K``, a ratio of means over examples, with its standard error to first order."""
-        features = TangentFeatures(task.network, task.survey, task.likelihood, found.changes, (variance,)).of(inputs)
-        whole = features.covariances[0].diagonal(dim1=-2, dim2=-1).flatten(1).sum(1)
-        missed = whole - features.values.flatten(1).square().sum(1)
-        ratio = missed.mean() / whole.mean()
-        spread = Estimate.of((missed - ratio * whole) / whole.mean())
-        return Estimate(float(ratio), spread.stderr, spread.samples)
-
-
-def accumulated(
-    task: Task, changes: Float[Tensor, "d k"], watch: Watch | None
-) -> tuple[Float[Tensor, "k k"], Totals, bool]:
-    """``S = Σ φᵀ B φ`` in float64, sums over the same data, and whether data were left out.
-
-    Args:
-        task: The task.
-        changes: W.
-        watch: Says when to stop; then S is that of the smallest validation loss.
-
-    Cost:
-        One pass over the data, as far as needed.
-    """
-    features = TangentFeatures(task.network, task.survey, task.likelihood, changes)
-    total = torch.zeros(changes.shape[1], changes.shape[1], dtype=torch.float64, device=changes.device)
-    tally = Tally(task.likelihood)
-    examples, size = 0, features.chunk if watch is None else min(features.chunk, watch.every)
-    for forward, f, y in visit(task.network, task.survey, task.data, task.likelihood, size):
-        values = features.of_pass(forward).values
-        curved = task.likelihood.hessian(f.double(), y) @ values
-        total += values.flatten(0, -2).mT @ curved.flatten(0, -2)
-        tally.add(forward, f, y)
-        examples += len(f)
-        if watch is not None and watch.due(examples):
-            watch.measure(total, tally.totals())
-            if watch.over:
-                break
-    totals = tally.totals()
-    if watch is None:
-        return total, totals, False
-    if watch.trace[-1][0] < examples:
-        watch.measure(total, totals)
-    assert watch.best is not None
-    return watch.best.curvature, watch.best.totals, watch.best.totals.examples < examples
+        report = NystromReport(found.eigenvalues, found.changes.shape[1], found.pairs, error, trace, sums.partial)
+        setting = (task.network, task.survey, task.likelihood, task.prior, sums.totals, task.likelihood, ())
+        return NystromPosterior(*setting, found.changes, sums.curvature, self.residual, report, data=task.data)
