@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from typing import final, get_args
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from lapwing.curvature.features import TangentFeatures
 from lapwing.errors import ConfigError, check_count, check_kind, check_option, check_positive
@@ -14,6 +16,7 @@ from lapwing.nystrom import (
     LandmarkRows,
     Landmarks,
     Reservoir,
+    Span,
     Watch,
     accumulated,
     candidates,
@@ -102,11 +105,9 @@ class Nystrom:
         checked = Reservoir(CHECKED, 1, generator)
         validated = Reservoir(1 if self.stopping is None else self.stopping.size, 1, generator)
         fill(task.data, pool, checked, validated)
-        training = Training(task.network, task.survey, task.data, task.likelihood, pool.seen)
         prior = task.prior.diagonal(task.network.uncertain, task.network.like.double())
-        rows = LandmarkRows(training, pool.pairs, prior.rsqrt().to(task.network.like), self.max_bytes)
         with torch.no_grad():
-            found = span(rows, self.landmarks, self.samples, self.rank, self.tolerance, generator)
+            found = self._span(task, pool, prior, generator)
             features = TangentFeatures(task.network, task.survey, task.likelihood, found.changes)
             wide = replace(features, variances=(1.0 / prior,))
             error = missed(wide, checked.examples[0])
@@ -120,3 +121,9 @@ class Nystrom:
         report = NystromReport(found.eigenvalues, found.changes.shape[1], found.pairs, error, trace, sums.partial)
         setting = (task.network, task.survey, task.likelihood, task.prior, sums.totals, task.likelihood, ())
         return NystromPosterior(*setting, found.changes, sums.curvature, self.residual, report, data=task.data)
+
+    def _span(self, task: Task, pool: Reservoir, prior: Float[Tensor, " d"], generator: torch.Generator) -> Span:
+        """The directions; what it takes to find them is freed."""
+        training = Training(task.network, task.survey, task.data, task.likelihood, pool.seen)
+        rows = LandmarkRows(training, pool.pairs, prior.rsqrt().to(task.network.like), self.max_bytes)
+        return span(rows, self.landmarks, self.samples, self.rank, self.tolerance, generator)
