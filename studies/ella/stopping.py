@@ -1,0 +1,52 @@
+"""Test NLL against the number of training images in the posterior, with and without early stopping.
+
+    python -m studies.ella stopping --data DIR --json FILE --figure FILE [--networks cnn ella_resnet20]
+
+One fit over all training images, watched on the test images and never stopped, gives the whole curve; another, watched
+on the validation images, says where early stopping ends, and the curve of the former what that is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from studies.ella.scored import ella, watched
+from studies.ella.setting import Setting
+from studies.report import Row, figure
+
+COLUMNS = (
+    "nll_plain", "nll_stopped", "nll_all", "nll_best", "stopped_at", "best_at", "kernel_error", "fit_seconds"
+)  # fmt: skip
+NEVER = 10**9
+
+
+def rows(setting: Setting) -> Iterator[Row]:
+    """A row for each network and seed of the landmarks."""
+    amount = setting.amount
+    for case in setting.cases(("cnn",)):
+        for seed in setting.repeats:
+            whole, row = ella(case, amount, seed, stopping=watched(case.task.test, amount, patience=NEVER))
+            stopped, cost = ella(case, amount, seed, stopping=watched(case.task.held_out, amount))
+            curve = dict(whole.report.trace)
+            best = min(curve, key=curve.__getitem__)
+            row |= {"nll_plain": case.task.plain, "nll_all": curve[max(curve)], "nll_best": curve[best]}
+            row |= {"nll_stopped": curve[stopped.totals.examples], "stopped_at": cost["stopped_at"]}
+            row |= {"best_at": float(best), "validation": cost["trace"], "fit_seconds": cost["fit_seconds"]}
+            yield {"study": "stopping", "part": case.task.name, "seed": seed} | row
+
+
+def draw(found: Sequence[Row], path: Path) -> None:
+    """The curves of every network, and where early stopping ended."""
+    parts = list(dict.fromkeys(row["part"] for row in found))
+    made = figure(5 * len(parts), 4, len(parts))
+    for panel, part in zip(made.axes, parts, strict=True):
+        own = [row for row in found if row["part"] == part and "trace" in row]
+        for row in own:
+            points = [(n, nll) for n, nll in row["trace"] if n]
+            (drawn,) = panel.plot(*zip(*points, strict=True), label=f"landmarks {row['seed']}")
+            panel.plot([row["stopped_at"]], [row["nll_stopped"]], "o", color=drawn.get_color())
+        panel.axhline(own[0]["nll_plain"], color="0.5", ls="--", label="plain network")
+        panel.set(xlabel="training images N (dot: early stopping)", ylabel="test NLL, nats", xscale="log", title=part)
+        panel.legend(frameon=False, fontsize=7)
+    made.savefig(path)

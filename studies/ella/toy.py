@@ -1,0 +1,214 @@
+"""The paper's toy: how far each approximation is from exact linearised Laplace, and what happens far from the data.
+
+    python -m studies.ella toy --json FILE --figure FILE
+
+``y = sin 2x + ε`` with noise of variance 0.2, 16 points left and right of a gap; a perceptron with three hidden layers
+of 50 tanh units, 1000 steps of Adam towards the MAP estimate under the same prior precision as the posterior's. The
+score is ``KL(q ‖ p)`` between the Gaussian q a method predicts at a point and the Gaussian p of exact linearised
+Laplace, the mean over the points of a grid: of the target with its noise, and of the network's output without.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal, kl_divergence
+
+import lapwing as lw
+from lapwing import probes
+from lapwing.posteriors import Posterior
+from lapwing.predictive import Regression
+from studies.ella.setting import Setting
+from studies.report import Row, attempt, figure
+from studies.sampled.setting import generator
+
+NOISE, POINTS = 0.2, 16
+SIDES = ((-3.0, -1.0), (1.0, 3.0))
+EDGE = 4.5
+PRECISIONS = (0.01, 0.1, 0.3, 1.0)
+DISTANCES = torch.logspace(0.0, 3.0, 61, dtype=torch.float64)[:, None]
+LANDMARKS, RANK = 16, 5
+COLUMNS = (
+    "kl", "kl_outputs", "kl_between", "kl_beside", "kl_beyond", "variance_over_prior", "far_over_prior", "below",
+)  # fmt: skip
+
+
+def structures(seed: int) -> dict[str, dict[str, Any]]:
+    """What each method passes to ``Laplace``."""
+    return {
+        "ELLA": {"structure": lw.Nystrom(RANK, LANDMARKS, residual=False, seed=seed)},
+        "ELLA, residual": {"structure": lw.Nystrom(RANK, LANDMARKS, seed=seed)},
+        "KFAC": {"structure": lw.KFAC()},
+        "diagonal": {"structure": lw.Diagonal()},
+        "last layer": {"structure": lw.Full(), "weights": lw.LastLayer()},
+    }
+
+
+def rows(setting: Setting) -> Iterator[Row]:
+    """Every method on every prior precision and seed, then the variances far from the data."""
+    for seed in range(2 if setting.quick else max(setting.seeds, 10)):
+        for precision in PRECISIONS[1:2] if setting.quick else PRECISIONS:
+            pair = draw_data(seed)
+            model = trained(network(seed, 8 if setting.quick else 50), pair, precision, 50 if setting.quick else 1000)
+            part = f"prior precision {precision:g}"
+            for row in compared(model, pair, precision, seed):
+                yield {"study": "toy", "part": part, "seed": seed} | row
+        for name, make in {"tanh": network, "sine": partial(network, wave=True)}.items():
+            pair = draw_data(seed)
+            model = trained(make(seed, 8 if setting.quick else 50), pair, 1.0, 50 if setting.quick else 1000)
+            for row in far(model, pair, seed):
+                yield {"study": "toy", "part": f"far from the data, {name}", "seed": seed} | row
+
+
+def draw_data(seed: int) -> tuple[Tensor, Tensor]:
+    """The 16 points of a seed, half of them on each side of the gap."""
+    source, like = generator(seed), torch.zeros((), dtype=torch.float64)
+    halves = [
+        low + (high - low) * torch.rand([POINTS // 2, 1], generator=source, dtype=torch.float64) for low, high in SIDES
+    ]
+    x = torch.cat(halves)
+    return x, torch.sin(2 * x) + NOISE**0.5 * probes.gaussian([POINTS, 1], like=like, generator=source)
+
+
+class Sine(nn.Module):
+    """The sine of every number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Sin x."""
+        return torch.sin(x)
+
+
+def network(seed: int, width: int = 50, *, wave: bool = False) -> nn.Sequential:
+    """Three hidden layers of tanh units, or fixed sines, whose kernel forgets what is far away."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if wave:
+            first = nn.Linear(1, 8 * width).requires_grad_(False)
+            nn.init.normal_(first.weight, std=2.0)
+            nn.init.uniform_(first.bias, -math.pi, math.pi)
+            layers: list[nn.Module] = [first, Sine(), nn.Linear(8 * width, 1, bias=False)]
+        else:
+            hidden = (nn.Linear(width, width), nn.Tanh())
+            layers = [nn.Linear(1, width), nn.Tanh(), *hidden, nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)]
+        return nn.Sequential(*layers).double()
+
+
+def trained(model: nn.Sequential, pair: tuple[Tensor, Tensor], precision: float, steps: int) -> nn.Sequential:
+    """The MAP estimate: squared error over twice the noise, plus half the precision times the squared weights."""
+    x, y = pair
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        norm = sum(value.square().sum() for value in model.parameters())
+        loss = 0.5 / NOISE * (model(x) - y).square().sum() + 0.5 * precision * norm
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+    return model
+
+
+def fitted(model: nn.Module, pair: tuple[Tensor, Tensor], precision: float, **options: Any) -> Posterior:
+    """A posterior with the noise known."""
+    recipe = lw.Laplace(lw.Gaussian(1 / NOISE), prior=lw.Isotropic(precision), **options)
+    return recipe.fit(model, pair)
+
+
+def compared(model: nn.Module, pair: tuple[Tensor, Tensor], precision: float, seed: int) -> Iterator[Row]:
+    """How far each method is from exact linearised Laplace; the bands of the first seed too."""
+    x = torch.linspace(-EDGE, EDGE, 181, dtype=torch.float64)[:, None]
+    regions = {"between": x.abs() < 1, "beside": (x.abs() >= 1) & (x.abs() <= 3), "beyond": x.abs() > 3}
+    exact = predicted(fitted(model, pair, precision, structure=lw.Full()), x)
+    for name, options in structures(seed).items():
+        found, failure = attempt(partial(fitted, model, pair, precision, **options))
+        row: Row = {"method": name, "failure": failure}
+        if found is not None:
+            own = predicted(found, x)
+            kl = kl_divergence(Normal(own.mean, own.std), Normal(exact.mean, exact.std))
+            row |= {"kl": float(kl.mean()), "kl_outputs": float(latent(own, exact).mean())}
+            row |= {f"kl_{region}": float(kl[inside].mean()) for region, inside in regions.items()}
+            row |= band(own, exact, x, pair) if seed == 0 else {}
+        yield row
+
+
+def predicted(posterior: Posterior, x: Tensor) -> Regression:
+    """The predictive distribution of a regression."""
+    prediction = posterior.predict(x)
+    assert isinstance(prediction, Regression)
+    return prediction
+
+
+def latent(own: Regression, exact: Regression) -> Tensor:
+    """``KL(q ‖ p)`` of the outputs without noise; a variance below 1e-12 of the exact one counts as that."""
+    least = 1e-6 * exact.outputs.std
+    return kl_divergence(Normal(own.mean, torch.maximum(own.outputs.std, least)), Normal(exact.mean, exact.outputs.std))
+
+
+def band(own: Regression, exact: Regression, x: Tensor, pair: tuple[Tensor, Tensor]) -> Row:
+    """What a figure of the fit needs."""
+    curve = {"x": x, "mean": own.mean, "std": own.outputs.std, "exact": exact.outputs.std}
+    curve |= {"train_x": pair[0], "train_y": pair[1]}
+    return {"band": {name: value[:, 0].tolist() for name, value in curve.items()}}
+
+
+def far(model: nn.Module, pair: tuple[Tensor, Tensor], seed: int) -> Iterator[Row]:
+    """Variance of the outputs over the prior's, at growing distances: exactly, and with and without the residual."""
+    prior = torch.stack([slope(model, x).square().sum() for x in DISTANCES])
+    chosen = {name: options for name, options in structures(seed).items() if name.startswith("ELLA")}
+    for name, options in ({"exact": {"structure": lw.Full()}} | chosen).items():
+        found, failure = attempt(partial(fitted, model, pair, 1.0, **options))
+        row: Row = {"method": name, "failure": failure}
+        if found is not None:
+            ratio = predicted(found, DISTANCES).outputs.std[:, 0].square() / prior
+            row |= {"variance_over_prior": float(ratio[0]), "far_over_prior": float(ratio[-1])}
+            row |= {"far": {"distance": DISTANCES[:, 0].tolist(), "ratio": ratio.tolist()}}
+        yield row
+
+
+def slope(model: nn.Module, x: Tensor) -> Tensor:
+    """Derivative of the output in the weights."""
+    gradients = torch.autograd.grad(
+        model(x[None]).sum(), [value for value in model.parameters() if value.requires_grad]
+    )
+    return torch.cat([value.flatten() for value in gradients])
+
+
+def draw(found: Sequence[Row], path: Path) -> None:
+    """The bands of the first seed at precision 0.1, the divergences, and the variances far from the data."""
+    made = figure(14, 4, 4)
+    fits, scores, *distances = made.axes
+    bands = [row for row in found if "band" in row and row["part"] == "prior precision 0.1"]
+    for row in bands:
+        curve = {name: torch.tensor(values) for name, values in row["band"].items()}
+        if row is bands[0]:
+            spread = 2 * curve["exact"]
+            fits.fill_between(curve["x"], curve["mean"] - spread, curve["mean"] + spread, color="0.85", label="exact")
+            fits.plot(curve["x"], curve["mean"], "k:")
+            fits.plot(curve["train_x"], curve["train_y"], "k.")
+        (drawn,) = fits.plot(curve["x"], curve["mean"] + 2 * curve["std"], label=row["method"], lw=1)
+        fits.plot(curve["x"], curve["mean"] - 2 * curve["std"], color=drawn.get_color(), lw=1)
+    fits.set(xlabel="x", ylabel="mean ± 2 standard deviations", ylim=(-5, 5))
+    means = [row for row in found if row.get("summary") and "kl" in row]
+    for name in dict.fromkeys(row["method"] for row in means):
+        own = [row for row in means if row["method"] == name]
+        scores.errorbar(
+            [row["part"].split()[-1] for row in own],
+            [row["kl"] for row in own],
+            [row.get("kl_stderr", 0.0) for row in own],
+            marker="o",
+            label=name,
+        )
+    scores.set(xlabel="prior precision", ylabel="KL to exact, nats", yscale="log")
+    for panel, kind in zip(distances, ("tanh", "sine"), strict=True):
+        for row in (row for row in found if "far" in row and row["part"].endswith(kind) and row["seed"] == 0):
+            panel.plot(row["far"]["distance"], row["far"]["ratio"], label=row["method"])
+        panel.set(xlabel=f"x, {kind} units", ylabel="variance / prior variance", xscale="log", ylim=(0, 1.1))
+    for panel in made.axes:
+        panel.legend(frameon=False, fontsize=7)
+    made.savefig(path)

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from studies.ella.__main__ import NAMES, main
+
+ONLY = {
+    "cifar": ["plain", "temperature scaling", "ELLA, mild augmentation", "last layer, KFAC"],
+    "corruption": ["ELLA"],
+    "rejection": ["plain", "ELLA"],
+    "seconds": ["ELLA"],
+}
+
+
+@pytest.mark.filterwarnings("ignore::lapwing.errors.ConvergenceWarning")
+@pytest.mark.parametrize("name", NAMES)
+def test_each_study_runs_and_draws(name: str, tmp_path: Path, capsys) -> None:
+    pytest.importorskip("matplotlib")
+    report, picture = tmp_path / "report.json", tmp_path / "below" / "picture.png"
+    only = ["--only", *ONLY[name]] if name in ONLY else []
+    main([name, "--quick", "--seeds", "1", "--json", str(report), "--figure", str(picture), *only])
+    found = json.loads(report.read_text())
+    rows = [row for row in found["rows"] if not row.get("summary")]
+    assert set(found) == {"commit", "machine", "rows"} and rows
+    assert all(row["study"] == name for row in found["rows"])
+    assert [row["failure"] for row in rows if row.get("failure") and "better than chance" not in row["failure"]] == []
+    assert picture.exists() == (name not in ("cifar", "seconds"))
+    assert capsys.readouterr().out.count("\n") > len(rows)
+
+
+def test_reports_are_joined_and_their_means_taken_again(tmp_path: Path) -> None:
+    parts = []
+    for seed, nll in ((0, 1.0), (1, 3.0)):
+        rows = [{"study": "rank", "part": "cnn", "rank": 2, "seed": seed, "nll": nll}, {"nll": nll, "summary": True}]
+        parts.append(tmp_path / f"{seed}.json")
+        parts[-1].write_text(json.dumps({"commit": f"c{seed}", "machine": {"cores": 2}, "rows": rows}))
+    main(["rank", "--json", str(tmp_path / "all.json"), "--join", *map(str, parts)])
+    first, second, mean = json.loads((tmp_path / "all.json").read_text())["rows"]
+    assert (first["source"]["commit"], second["source"]["commit"]) == ("c0", "c1")
+    assert mean["summary"] and mean["nll"] == 2.0 and mean["nll_stderr"] == 1.0 and mean["seeds"] == 2

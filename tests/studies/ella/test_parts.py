@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lapwing as lw
+from lapwing.curvature.jacobian import BatchJacobian
+from lapwing.posteriors import NystromPosterior
+from studies.ella import toy
+from studies.ella.ablation import Exact, relative
+from studies.ella.augment import STRENGTHS, augmentation, moved
+from studies.ella.cifar import OTHERS
+from studies.ella.rejection import judged
+from studies.ella.scored import Drawn, at_precision, ella, watched
+from studies.ella.seconds import passes
+from studies.ella.setting import Setting, cnn
+
+
+@pytest.fixture(scope="module")
+def case():
+    return Setting(quick=True).case("cnn")
+
+
+def test_the_cnn_has_the_weights_of_the_paper() -> None:
+    assert sum(p.numel() for p in cnn().parameters()) == 29_034
+
+
+def test_with_all_directions_ella_is_exact_on_the_toy(monkeypatch) -> None:
+    monkeypatch.setattr(toy, "RANK", 16)
+    pair = toy.draw_data(3)
+    model = toy.trained(toy.network(3, 6), pair, 1.0, 30)
+    found = {row["method"]: row for row in toy.compared(model, pair, 1.0, 3)}
+    assert found["ELLA, residual"]["kl"] < 1e-8 < found["ELLA"]["kl"]
+    assert found["ELLA"]["kl"] < found["diagonal"]["kl"]
+
+
+def test_divergences_are_those_of_gaussians() -> None:
+    pair = toy.draw_data(0)
+    model = toy.trained(toy.network(0, 6), pair, 1.0, 30)
+    x = torch.linspace(-4, 4, 7, dtype=torch.float64)[:, None]
+    strong, weak = (toy.predicted(toy.fitted(model, pair, a, structure=lw.Full()), x) for a in (3.0, 1.0))
+    ratio = (strong.outputs.std / weak.outputs.std).square()
+    torch.testing.assert_close(toy.latent(strong, weak), 0.5 * (ratio - 1 - ratio.log()))
+
+
+def test_far_away_sines_forget_the_data_and_only_the_residual_knows() -> None:
+    pair = toy.draw_data(0)
+    model = toy.trained(toy.network(0, 20, wave=True), pair, 1.0, 30)
+    found = {row["method"]: row["far_over_prior"] for row in toy.far(model, pair, 0)}
+    assert found["ELLA"] < 0.1 and 0.8 < found["ELLA, residual"] < 1 + 1e-9 and 0.8 < found["exact"] < 1
+
+
+def test_with_all_pairs_as_landmarks_both_errors_vanish(case) -> None:
+    few = Setting(quick=True).case("cnn")
+    few.task.data.x_train.resize_(4, 1, 8, 8)
+    few.task.data.y_train.resize_(4)
+    exact = Exact.of(few, 3)
+    recipe = few.laplace(lw.Nystrom(40, 4000, residual=True))
+    posterior = recipe.fit(few.task.model, few.train())
+    assert isinstance(posterior, NystromPosterior)
+    (kernel,) = exact.of_kernel([exact.moved(posterior)])
+    assert kernel[0] < 1e-3 and exact.of_posterior(posterior)[0] < 1e-3
+
+
+def test_relative_errors_and_their_standard_error() -> None:
+    exact = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    assert relative(1.5 * exact, exact) == pytest.approx((0.5, 0.0))
+    eps, error = relative(exact + torch.tensor([[1.0, 0.0], [0.0, 0.0]]), exact)
+    assert eps == pytest.approx(0.2)
+    spread = torch.tensor([1 - 9 * 0.04, -16 * 0.04]).std() / 12.5 / 2**0.5
+    assert error == pytest.approx(float(spread) / 0.4)
+
+
+def test_passes_are_products_with_the_jacobian(case) -> None:
+    x = case.task.test[0][:3]
+    fitted = case.laplace(lw.Nystrom(2, 5)).fit(case.task.model, case.train(6))
+    expected = BatchJacobian(fitted.network, fitted.survey, fitted.likelihood, x).push(fitted.changes)
+    for together in (True, False):
+        found = passes(case.task.model, fitted.changes, x, together=together)
+        torch.testing.assert_close(found.flatten(1).mT, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_stopping_early_keeps_the_images_with_the_smallest_loss(case) -> None:
+    amount = Setting(quick=True).amount
+    posterior, row = ella(case, amount, 0, stopping=watched(case.task.held_out, amount))
+    losses = {int(n): nll for n, nll in row["trace"] if n}
+    assert row["stopped_at"] == min(losses, key=losses.__getitem__) == posterior.totals.examples
+    again = Drawn(posterior, 8)
+    assert torch.equal(again.predict(case.task.test[0]).probs, again.predict(case.task.test[0]).probs)
+
+
+def test_another_precision_is_that_of_a_fresh_fit(case) -> None:
+    recipe = OTHERS["last layer, KFAC"]()
+    fitted = recipe.fit(case.task.model, case.train(10))
+    fresh = lw.Laplace(recipe.likelihood, prior=lw.Isotropic(7.0), structure=recipe.structure, weights=recipe.weights)
+    x = case.task.test[0]
+    expected = fresh.fit(case.task.model, case.train(10)).predict(x).probs
+    torch.testing.assert_close(at_precision(fitted, 7.0).predict(x).probs, expected)
+
+
+def test_images_move_by_whole_pixels() -> None:
+    images = torch.arange(36.0).reshape(1, 1, 6, 6)
+    assert torch.equal(moved(images, torch.tensor([[0.5, 0.5]]), 2), images)
+    shifted = moved(images, torch.tensor([[0.99, 0.0]]), 2)
+    assert torch.equal(shifted[0, 0, :4, 2:], images[0, 0, 2:, :4])
+
+
+def test_augmentation_changes_every_image_in_its_own_way(generator) -> None:
+    images = torch.ones(20, 3, 32, 32)
+    found = augmentation(STRENGTHS["mild"])(images, generator)
+    blank = (found == 0).all(1).flatten(1).sum(1)
+    assert bool((blank == 64).all())
+    assert len(found.flatten(1).amax(1).unique()) == 20
+    again = augmentation(STRENGTHS["mild"])(images, torch.Generator().manual_seed(5))
+    same = augmentation(STRENGTHS["mild"])(images, torch.Generator().manual_seed(5))
+    assert torch.equal(again, same)
+
+
+def test_answers_about_foreign_images_are_wrong() -> None:
+    inside = torch.tensor([[0.95, 0.05], [0.4, 0.6], [0.8, 0.2]])
+    row = judged(inside, torch.tensor([0, 1, 1]), torch.tensor([[0.7, 0.3], [0.55, 0.45]]))
+    assert row["error_0"] == pytest.approx(3 / 5) and row["error_0.7"] == pytest.approx(2 / 3) and row["error_0.9"] == 0
+    assert row["auroc"] == pytest.approx(5 / 6)
+    assert row["curve"]["share_above"][18] == pytest.approx(1 / 5)
+    assert row["curve"]["error_below"][12] == pytest.approx(1.0)
