@@ -12,6 +12,7 @@ from lapwing.curves import EvidenceCurve, evidence_curve
 from lapwing.diagnosis import diagnose
 from lapwing.errors import ConvergenceWarning, DataWarning, LapwingError
 from lapwing.evaluation import Scores, evaluate
+from lapwing.hessian_free import HessianFree, PerPoint, PreTrained, Probed
 from lapwing.laplace import Laplace
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
 from lapwing.marginal import MarginalLikelihood, train_marginal
@@ -57,6 +58,7 @@ __all__ = [
     "GPrior",
     "Gaussian",
     "Hessian",
+    "HessianFree",
     "HeteroscedasticGaussian",
     "Isotropic",
     "Lanczos",
@@ -74,10 +76,13 @@ __all__ = [
     "Names",
     "Nystrom",
     "NystromPosterior",
+    "PerPoint",
     "Perturb",
     "PivotedCholesky",
     "Poisson",
     "Posterior",
+    "PreTrained",
+    "Probed",
     "RankOne",
     "Sampled",
     "SampledPosterior",

@@ -1,0 +1,24 @@
+"""Hessian-free Laplace: variances of the outputs from refits of the network under small perturbations."""
+
+from __future__ import annotations
+
+from lapwing.hessian_free.choices import Objective, PerPoint, PreTrained, Probed
+from lapwing.hessian_free.inner import Inner, NewtonCG, Refitted
+from lapwing.hessian_free.posterior import HessianFreePosterior
+from lapwing.hessian_free.probed import Variances
+from lapwing.hessian_free.recipe import HessianFree
+from lapwing.hessian_free.responses import Linearity
+
+__all__ = [
+    "HessianFree",
+    "HessianFreePosterior",
+    "Inner",
+    "Linearity",
+    "NewtonCG",
+    "Objective",
+    "PerPoint",
+    "PreTrained",
+    "Probed",
+    "Refitted",
+    "Variances",
+]

@@ -1,0 +1,8 @@
+"""Inner solvers: what fits the network again under each perturbation."""
+
+from __future__ import annotations
+
+from lapwing.hessian_free.inner.base import Inner, Refitted
+from lapwing.hessian_free.inner.newton import NewtonCG
+
+__all__ = ["Inner", "NewtonCG", "Refitted"]

@@ -1,0 +1,60 @@
+"""What finds the minimum of the perturbed objectives."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.hessian_free.refit import Fits, Refit
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Refitted:
+    """Refitted weights.
+
+    Args:
+        changes: δ of each fit, float64.
+        residual: About how far each fit is from its end, relative to the length of δ.
+        gradients: Gradients that were computed, counting one for each fit and pass over the data.
+        products: Products of the Hessian with a column, over all the data.
+        converged: Whether each fit met the solver's tolerance.
+    """
+
+    changes: Float[Tensor, "f d"]
+    residual: Float[Tensor, " f"]
+    gradients: float
+    products: int
+    converged: bool
+
+
+class Inner(abc.ABC):
+    """An inner solver. Its fits are independent of each other, and go through the data together."""
+
+    @abc.abstractmethod
+    def solve(self, refit: Refit, fits: Fits, start: Float[Tensor, "f d"]) -> Refitted:
+        """Minimise each objective.
+
+        Args:
+            refit: The objectives.
+            fits: Which.
+            start: δ to start from.
+        """
+
+    @abc.abstractmethod
+    def step(self, dtype: torch.dtype) -> float:
+        """How far a fit should move the weights, in posterior standard deviations, for products in a dtype."""
+
+    def directions(self, refit: Refit, fits: Fits) -> tuple[Float[Tensor, "f d"], Refitted] | None:
+        """``P⁻¹ ∇r`` of each fit at once, and what that took; ``None`` where only fits tell.
+
+        Args:
+            refit: The objectives.
+            fits: Which; their λ do not matter.
+        """
+        return None

@@ -1,0 +1,274 @@
+"""Derivatives with respect to λ by refits: which λ, both signs of it, and the check that the answer is linear."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.errors import ConvergenceWarning, NumericalError
+from lapwing.hessian_free.inner import Inner, Refitted
+from lapwing.hessian_free.refit import Fits, Refit
+from lapwing.hessian_free.regularisers import Regulariser
+from lapwing.types import Inputs
+
+PILOTS = 2
+"""Fits that tell the scale for all, where λ cannot be found on each fit by itself."""
+
+CHECKED = 2
+"""Fits that are repeated at half their λ."""
+
+LINEAR = 0.1
+"""Relative change of a response at half the λ beyond which there is a warning."""
+
+DISTANT = 1e-2
+"""How far a fit may be from its end, relative to its change of the weights, before it is made smaller."""
+
+SHRINK, SHRINKS = 8.0, 5
+"""By what λ is divided then, and how often."""
+
+Reading: TypeAlias = Callable[[Float[Tensor, "f d"]], Float[Tensor, "f ..."]]
+"""What is read off the refitted weights."""
+
+
+@final
+@dataclass(frozen=True)
+class Linearity:
+    """How much of a response is not linear in λ, and what the fits took.
+
+    Args:
+        change: Largest relative change ``|y(λ) − y(λ/2)| / |y(λ)|`` of a response y over the fits that were repeated at
+            half their λ.
+        checked: How many these were.
+        scale: Smallest and largest λ.
+        residual: About how far a fit was from its end, at most, relative to the length of its change of the weights.
+        gradient: Largest length of the gradient of loss and prior at the trained weights, relative to that of ``λ ∇r``.
+        fits: Fits in all, those that found λ and those that checked it included.
+        gradients: Gradients over the data, one for each fit and step.
+        products: Columns multiplied by the Hessian over all the data.
+    """
+
+    change: float
+    checked: int
+    scale: tuple[float, float]
+    residual: float
+    gradient: float
+    fits: int
+    gradients: float
+    products: int
+
+    def join(self, other: Linearity) -> Linearity:
+        """Those of two families of fits together."""
+        return Linearity(
+            max(self.change, other.change),
+            self.checked + other.checked,
+            (min(self.scale[0], other.scale[0]), max(self.scale[1], other.scale[1])),
+            max(self.residual, other.residual),
+            max(self.gradient, other.gradient),
+            self.fits + other.fits,
+            self.gradients + other.gradients,
+            self.products + other.products,
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Responses:
+    """The refitted weights of a family of functionals, and what can be read off them.
+
+    Args:
+        refit: The objectives.
+        plus: δ at λ.
+        minus: δ at −λ; ``None`` for one-sided differences, taken from the trained weights.
+        scales: λ of each, float64.
+        linearity: The check.
+    """
+
+    refit: Refit
+    plus: Float[Tensor, "s d"]
+    minus: Float[Tensor, "s d"] | None
+    scales: Float[Tensor, " s"]
+    linearity: Linearity
+
+    def outputs(self, inputs: Inputs) -> Float[Tensor, "s n *event c"]:
+        """``∂f / ∂λ`` at inputs: ``J P⁻¹ ∇r`` of each functional, float64."""
+        return self._difference(lambda changes: self.refit.outputs(changes, inputs))
+
+    def weights(self) -> Float[Tensor, "s d"]:
+        """``∂θ / ∂λ = P⁻¹ ∇r`` of each functional, float64."""
+        return self._difference(lambda changes: changes)
+
+    def _difference(self, read: Reading) -> Tensor:
+        return difference(read, self.plus, self.minus, self.scales)
+
+
+@final
+@dataclass(frozen=True)
+class Perturbation:
+    """How responses are found.
+
+    Args:
+        inner: The inner solver.
+        scale: λ of all fits; ``None`` for the rule.
+        step: How far a fit moves the weights by the rule, in posterior standard deviations; ``None`` for the solver's.
+        antithetic: Whether each fit has a twin at −λ.
+    """
+
+    inner: Inner
+    scale: float | None
+    step: float | None
+    antithetic: bool
+
+    def respond(self, refit: Refit, regulariser: Regulariser, read: Callable[[Responses], Tensor]) -> Responses:
+        """Fit the network again for every functional.
+
+        The rule is ``λ = η / √(∇rᵀ P⁻¹ ∇r)``: the refit then moves the weights by η posterior standard deviations,
+        ``δᵀ P δ = η²``, and no output by more than η of its own.
+
+        Args:
+            refit: The objectives.
+            regulariser: The functionals.
+            read: What of the responses is compared when λ is halved.
+
+        Raises:
+            NumericalError: If the Hessian is not positive definite, or a fit has run away.
+
+        Warns:
+            ConvergenceWarning: If the responses are not linear in λ.
+        """
+        members = torch.arange(regulariser.members, device=refit.trained.device)
+        fits = Fits(regulariser, members, torch.ones(len(members), dtype=torch.float64, device=members.device))
+        reward = refit.reward(fits)
+        scales, start, spent = self._scales(refit, fits, reward)
+        fits = replace(fits, scales=scales)
+        found = self._pairs(refit, fits, start)
+        if self.scale is None:
+            fits, found = self._shrunk(refit, fits, found)
+            scales = fits.scales
+        worst = (scales[:, None] * reward).norm(dim=1).argsort(descending=True)[:CHECKED]
+        half = replace(fits.take(worst), scales=scales[worst] / 2)
+        again = self._pairs(refit, half, tuple(part[worst] / 2 for part in found[0]))
+        runs = [*spent, *found[1], *again[1]]
+        linearity = Linearity(
+            0.0,
+            len(worst),
+            (float(scales.min()), float(scales.max())),
+            float(found[1][0].residual.max()),
+            float(refit.gradient.norm() / (scales[:, None] * reward).norm(dim=1).min().clamp(min=1e-300)),
+            sum(len(run.changes) for run in runs),
+            sum(run.gradients for run in runs),
+            sum(run.products for run in runs),
+        )
+        whole = Responses(refit, *_two(found[0]), scales, linearity)
+        part = replace(whole, plus=whole.plus[worst], minus=_some(whole.minus, worst), scales=scales[worst])
+        y, z = (read(each).flatten(1) for each in (part, Responses(refit, *_two(again[0]), half.scales, linearity)))
+        change = float(((y - z).norm(dim=1) / y.norm(dim=1).clamp(min=1e-300)).max())
+        self._check(change)
+        return replace(whole, linearity=replace(linearity, change=change))
+
+    def _pairs(self, refit: Refit, fits: Fits, start: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], list[Refitted]]:
+        """δ at λ and, where there are twins, at −λ; both halves go through the same mini-batches."""
+        if not self.antithetic:
+            run = self.inner.solve(refit, fits, start[0])
+            return (run.changes,), [run]
+        both = Fits(fits.regulariser, fits.members.repeat(2), torch.cat([fits.scales, -fits.scales]))
+        run = self.inner.solve(refit, both, torch.cat(start))
+        return tuple(run.changes.chunk(2)), [run]
+
+    def _shrunk(
+        self, refit: Refit, fits: Fits, found: tuple[tuple[Tensor, ...], list[Refitted]]
+    ) -> tuple[Fits, tuple[tuple[Tensor, ...], list[Refitted]]]:
+        """The fits again at smaller λ, where they did not come near their end: the loss is too far from quadratic."""
+        changes, runs = tuple(part.clone() for part in found[0]), list(found[1])
+        left = runs[0].residual.view(len(changes), -1).amax(0)
+        scales = fits.scales.clone()
+        for _ in range(SHRINKS):
+            far = (left > DISTANT).nonzero()[:, 0]
+            if not len(far):
+                break
+            tried = replace(fits.take(far), scales=scales[far] / SHRINK)
+            again, more = self._pairs(refit, tried, tuple(part[far] / SHRINK for part in changes))
+            runs += more
+            residual = more[0].residual.view(len(changes), -1).amax(0)
+            nearer = residual < left[far]
+            kept = far[nearer]
+            if not len(kept):
+                break
+            scales[kept], left[kept] = tried.scales[nearer], residual[nearer]
+            for part, new in zip(changes, again, strict=True):
+                part[kept] = new[nearer]
+        runs[0] = replace(runs[0], residual=left)
+        return replace(fits, scales=scales), (changes, runs)
+
+    def _scales(
+        self, refit: Refit, fits: Fits, reward: Float[Tensor, "s d"]
+    ) -> tuple[Float[Tensor, " s"], tuple[Tensor, ...], list[Refitted]]:
+        """λ of each fit, where to start from, and what it took to know."""
+        zero = torch.zeros_like(reward)
+        start = (zero, zero) if self.antithetic else (zero,)
+        if self.scale is not None:
+            return torch.full_like(fits.scales, self.scale), start, []
+        eta = self.step if self.step is not None else self.inner.step(refit.network.like.dtype)
+        direct = self.inner.directions(refit, fits)
+        if direct is not None:
+            scales = eta / _energies(reward, direct[0]).sqrt()
+            ahead = scales[:, None] * direct[0]
+            return scales, (ahead, -ahead)[: len(start)], [direct[1]]
+        before = (reward.square() / refit.prior).sum(1)
+        which = before.argsort(descending=True)[:PILOTS]
+        first = eta / before[which].sqrt()
+        pilot = replace(fits.take(which), scales=first)
+        twins = replace(self, antithetic=True)
+        (plus, minus), runs = twins._pairs(refit, pilot, (zero[which], zero[which]))
+        q = _energies(reward[which], (plus - minus) / (2 * first[:, None]))
+        return torch.full_like(fits.scales, float(eta / q.max().sqrt())), start, runs
+
+    def _check(self, change: float) -> None:
+        if not change <= 1:
+            raise NumericalError(
+                "a response to λ that is near linear",
+                f"one that changes by {100 * change:.3g} % when λ is halved",
+                "a smaller step= or scale=, more steps of the inner solver, or training to convergence with this prior",
+            )
+        if change > LINEAR:
+            warnings.warn(
+                f"the responses change by {100 * change:.2g} % when λ is halved. Try a smaller step= or scale=, or an "
+                "inner solver that converges further",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
+
+
+def difference(
+    read: Reading, plus: Float[Tensor, "s d"], minus: Float[Tensor, "s d"] | None, scales: Float[Tensor, " s"]
+) -> Tensor:
+    """``(y(λ) − y(−λ)) / 2λ``, or ``(y(λ) − y(0)) / λ`` where there is no twin."""
+    ends = plus.new_zeros(1, plus.shape[1]) if minus is None else minus
+    found = read(plus) - read(ends)
+    span = scales if minus is None else 2 * scales
+    return found / span.view(-1, *(1,) * (found.ndim - 1))
+
+
+def _energies(reward: Float[Tensor, "s d"], directions: Float[Tensor, "s d"]) -> Float[Tensor, " s"]:
+    """``∇rᵀ P⁻¹ ∇r``: the variance of r."""
+    q = (reward * directions).sum(1)
+    if not bool((q > 0).all()):
+        raise NumericalError(
+            "a positive variance of everything the refits are rewarded for",
+            f"{float(q.min()):.3g}",
+            "training to convergence with this prior, or a larger prior precision: the Hessian is indefinite",
+        )
+    return q
+
+
+def _two(parts: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | None]:
+    return parts[0], (parts[1] if len(parts) == 2 else None)
+
+
+def _some(block: Tensor | None, which: Tensor) -> Tensor | None:
+    return None if block is None else block[which]
