@@ -49,8 +49,9 @@ class TangentFeatures:
 
     Two ways, one rule. *Rows* makes the Jacobian of a chunk layer by layer and contracts it with W as it goes: c
     backward passes, whatever the columns. *Columns* pushes all of W through the network in one batched forward-mode
-    pass: about two forward passes a column. Rows is taken where a covariance is asked for, which needs them anyway, and
-    where there are no more outputs than columns.
+    pass: about two forward passes a column. Rows is taken where a covariance is asked for, which needs them anyway,
+    where there are no more outputs than columns, and where an operation of the network, which is logged, can be
+    differentiated in reverse alone.
 
     Args:
         network: The network.
@@ -79,8 +80,7 @@ class TangentFeatures:
     @property
     def chunk(self) -> int:
         """Examples at once, so that they fit ``BUDGET``."""
-        outputs, columns = self.survey.output.numel(), min(self.changes.shape[1], COLUMNS)
-        return self.survey.chunk(outputs if self.by_rows else columns, self.network.like.element_size(), BUDGET)
+        return self._chunk(self.survey.output.numel() if self.by_rows else min(self.changes.shape[1], COLUMNS))
 
     def of(self, inputs: Inputs) -> Features:
         """The features of n examples.
@@ -90,21 +90,30 @@ class TangentFeatures:
             beyond the result.
         """
         with torch.no_grad():
-            parts = [
-                self.of_pass(Pass(self.network, self.survey, part))
-                for _, part in chunks(inputs, min(self.chunk, count(inputs)))
-            ]
-        return joined(parts)
+            return joined([self.of_pass(forward) for forward in self._passes(inputs, self.chunk)])
 
     def of_pass(self, forward: Pass) -> Features:
         """The features of one chunk, whose forward pass is at hand."""
-        f = self.likelihood.canonical(forward.outputs)
         if self.by_rows:
-            return self._by_rows(forward, f)
-        moved = Columnwise(self.network, self.likelihood, forward.inputs).push(self.changes)
+            return self._by_rows(forward)
+        try:
+            moved = Columnwise(self.network, self.likelihood, forward.inputs).push(self.changes)
+        except RuntimeError as reason:
+            outputs = self.survey.output.numel()
+            logger.info("no forward mode (%s): going back from each of %d outputs", reason, outputs)
+            return joined([self._by_rows(part) for part in self._passes(forward.inputs, self._chunk(outputs))])
+        f = self.likelihood.canonical(forward.outputs)
         return Features(f, moved.double().view(*f.shape, -1))
 
-    def _by_rows(self, forward: Pass, f: Float[Tensor, "n *event c"]) -> Features:
+    def _chunk(self, width: int) -> int:
+        return self.survey.chunk(width, self.network.like.element_size(), BUDGET)
+
+    def _passes(self, inputs: Inputs, size: int) -> Iterator[Pass]:
+        for _, part in chunks(inputs, min(size, count(inputs))):
+            yield Pass(self.network, self.survey, part)
+
+    def _by_rows(self, forward: Pass) -> Features:
+        f = self.likelihood.canonical(forward.outputs)
         values, covariances = [], []
         for cotangents in identity_cotangents(f):
             pushed, spreads = self._contracted(forward.factors(raw(self.likelihood, cotangents)))

@@ -1,0 +1,92 @@
+"""Features are the dense Jacobian times the changes, by rows and by columns, and J V Jᵀ beside them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lapwing as lw
+from lapwing.curvature import features
+from lapwing.curvature.features import TangentFeatures
+from lapwing.curvature.network import Network
+from lapwing.curvature.survey import find_layers
+from tests.posterior_cases import PROBLEMS, WEIGHTS, Linearised, Problem, normal, problem, seeded
+
+
+def setting(case: Problem, columns: int, weights: str = "all") -> tuple[TangentFeatures, Linearised]:
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Diagonal(), weights=WEIGHTS[weights]))
+    network, changes = posterior.network, normal(posterior.network.size, columns, seed=5)
+    return TangentFeatures(network, posterior.survey, case.likelihood, changes), Linearised(case, network)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"), [*((name, "all") for name in PROBLEMS), *(("images", part) for part in WEIGHTS)]
+)
+def test_are_the_jacobian_times_the_changes(name: str, weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = problem(name)
+    few, dense = setting(case, 1, weights)
+    many = replace(few, changes=normal(few.network.size, 40, seed=6))
+    assert not few.by_rows and many.by_rows
+    variances = (normal(few.network.size, seed=7).exp(), torch.full((few.network.size,), 0.3).double())
+    mean, jacobian = dense.new
+    for one in (few, many, replace(few, variances=variances)):
+        found = one.of(case.new)
+        torch.testing.assert_close(found.mean, mean)
+        torch.testing.assert_close(found.values, jacobian @ one.changes)
+        assert len(found.covariances) == len(one.variances)
+        for covariance, variance in zip(found.covariances, one.variances, strict=True):
+            torch.testing.assert_close(covariance, (jacobian * variance) @ jacobian.mT)
+    monkeypatch.setattr(features, "BUDGET", 1)
+    assert many.chunk == 1
+    torch.testing.assert_close(many.of(case.new).values, jacobian @ many.changes)
+
+
+def test_are_in_double_whatever_the_network_is_in() -> None:
+    network = Network.of(nn.Linear(3, 2))
+    x, changes = normal(5, 3).float(), normal(8, 4).float()
+    one = TangentFeatures(network, find_layers(network, x), lw.Gaussian(), changes, (torch.ones(8),))
+    found = one.of(x)
+    assert found.mean.dtype == torch.float32
+    assert found.values.dtype == found.covariances[0].dtype == torch.float64
+
+
+class Square(torch.autograd.Function):
+    """Written the old way: reverse mode alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return 2 * ctx.saved_tensors[0] * g
+
+
+class Squared(nn.Module):
+    def __init__(self, custom: bool) -> None:
+        super().__init__()
+        self.layers, self.custom = nn.Linear(3, 5), custom
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = self.layers(x)
+        return Square.apply(outputs) if self.custom else outputs.square()
+
+
+def test_an_operation_without_forward_mode_is_named_and_gone_around(caplog: pytest.LogCaptureFixture) -> None:
+    x, found = normal(7, 3), []
+    for custom in (False, True):
+        model = seeded(lambda custom=custom: Squared(custom))
+        network = Network.of(model)
+        one = TangentFeatures(network, find_layers(network, x), lw.Categorical(), normal(network.size, 2, seed=3))
+        assert not one.by_rows
+        with caplog.at_level(logging.INFO, logger="lapwing.curvature.features"):
+            found.append(one.of(x).values)
+        assert ("no forward mode" in caplog.text) == custom
+    assert "autograd.Function" in caplog.text
+    torch.testing.assert_close(found[1], found[0])
