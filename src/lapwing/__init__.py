@@ -12,7 +12,7 @@ from lapwing.curves import EvidenceCurve, evidence_curve
 from lapwing.diagnosis import diagnose
 from lapwing.errors import ConvergenceWarning, DataWarning, LapwingError
 from lapwing.evaluation import Scores, evaluate
-from lapwing.hessian_free import HessianFree, PerPoint, PreTrained, Probed
+from lapwing.hessian_free import HessianFree, PerPoint, PreTrained, Probed, prune_uncertain
 from lapwing.laplace import Laplace
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
 from lapwing.marginal import MarginalLikelihood, train_marginal
@@ -100,6 +100,7 @@ __all__ = [
     "evidence_curve",
     "load",
     "normalised",
+    "prune_uncertain",
     "read_header",
     "save",
     "train_marginal",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from lapwing.hessian_free.choices import Objective, PerPoint, PreTrained, Probed
+from lapwing.hessian_free.choices import Objective, PerPoint, PreTrained, Probed, Signs
 from lapwing.hessian_free.inner import Inner, NewtonCG, Refitted
 from lapwing.hessian_free.posterior import HessianFreePosterior
 from lapwing.hessian_free.probed import Variances
+from lapwing.hessian_free.prune import prune_uncertain
 from lapwing.hessian_free.recipe import HessianFree
 from lapwing.hessian_free.responses import Linearity
+from lapwing.hessian_free.weights import WeightUncertainty, weight_uncertainty
 
 __all__ = [
     "HessianFree",
@@ -20,5 +22,9 @@ __all__ = [
     "PreTrained",
     "Probed",
     "Refitted",
+    "Signs",
     "Variances",
+    "WeightUncertainty",
+    "prune_uncertain",
+    "weight_uncertainty",
 ]

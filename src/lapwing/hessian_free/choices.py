@@ -95,3 +95,14 @@ class Probed:
     def __post_init__(self) -> None:
         check_count("probes", self.probes)
         check_count("residual", self.residual, 2)
+
+
+@final
+@dataclass(frozen=True)
+class Signs:
+    """One fit rewarded for ``‖θ‖₁``, with the signs of the trained weights: for ``weight_uncertainty`` alone.
+
+    Example:
+        >>> Signs()
+        Signs()
+    """
