@@ -2,6 +2,8 @@
 
     python -m studies.sampled cifar --data DIR --json FILE [--train 2000] [--only ella_resnet20 resnet20 resnet32]
 
+``--only`` also takes names of parts, ``ELBO EM network KFAC``, so that a long study can be run in several short ones.
+
 The curvature is that of the first training images. The evidence lower bound chooses the prior, and so does EM; then the
 same draws, solved again with each prior, choose its scale by 300 validation images. Plain network, temperature scaling
 (both fitted on the validation images) and KFAC stand beside. Everything is scored on the other 717 test images:
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 NETWORKS = ("ella_resnet20", "resnet20", "resnet32")
 TARGETS: tuple[Target, ...] = get_args(Target)[::-1]
 WAYS = ("ELBO", "EM")
+PARTS = (*WAYS, "network", "KFAC")
 COLUMNS = (
     "nll", "nll_over_plain", "ece", "accuracy", "brier", *(f"joint_{k}" for k in ANCHORS),
     *(f"severity_{k}" for k in range(6)), "precision", "effective_dimension", "steps", "seconds", "peak_gib",
@@ -49,24 +52,32 @@ def rows(setting: Setting) -> Iterator[Row]:
         head: Row = {"study": "cifar", "network": task.name, "images": len(task.train[1])}
         head |= {"weights": sum(p.numel() for p in task.model.parameters())}
         for seed in range(1 if setting.quick else setting.seeds):
-            for row in of_network(task, QUICK if setting.quick else Amount(), seed, targets, setting.kept):
+            for row in of_network(task, QUICK if setting.quick else Amount(), seed, targets, setting):
                 yield head | {"seed": seed} | row
 
 
-def of_network(task: Task, amount: Amount, seed: int, targets: tuple[Target, ...], kept: Path | None) -> Iterator[Row]:
+def of_network(task: Task, amount: Amount, seed: int, targets: tuple[Target, ...], setting: Setting) -> Iterator[Row]:
     """The rows of one network."""
+    parts = setting.among(PARTS)
     for target in targets:
-        for name in WAYS:
-            tuned, row = by_evidence(name, task, amount, seed, target, kept)
+        for name in (way for way in WAYS if way in parts):
+            tuned, row = by_evidence(name, task, amount, seed, target, setting.kept)
             yield {"method": name, "tuned_by": "evidence", "target": target} | row
             if tuned is not None:
                 found = by_draws(task, tuned, amount, seed, search=name == WAYS[0])
                 yield from ({"target": target, "evidence": name} | row for row in found)
+    if "network" in parts:
+        yield from by_network(task, amount)
+    if "KFAC" in parts:
+        yield from by_kfac(task, amount)
+
+
+def by_network(task: Task, amount: Amount) -> Iterator[Row]:
+    """The network as it is, and with the temperature that suits the validation images best."""
     yield {"method": "plain network", "tuned_by": ""} | scored(Map(task.model), task, amount)
     temperature, failure = attempt(lambda: Map(task.model).calibrated(task.held_out))
     row = {"failure": failure} if temperature is None else scored(temperature, task, amount)
     yield {"method": "temperature scaling", "tuned_by": "validation"} | row
-    yield from by_kfac(task, amount)
 
 
 def solver(amount: Amount) -> lw.CG:
