@@ -24,7 +24,7 @@ NOISES = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
 """Variances of the observation noise to choose from."""
 
 RATE = 5e-3
-STEPS = 2000
+STEPS = 1000
 NEWTON = 200
 TOLERANCE = 1e-8
 """Largest entry of the gradient that is left, in nats a unit of weight."""

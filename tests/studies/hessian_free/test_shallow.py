@@ -7,7 +7,7 @@ from torch import Tensor
 import lapwing as lw
 from studies.hessian_free.curves import CURVES
 from studies.hessian_free.setting import Setting, generator
-from studies.hessian_free.shallow import NOISES, PRIOR_VARIANCE, Shallow, columns, fitted, flat, network
+from studies.hessian_free.shallow import NOISES, PRIOR_VARIANCE, STEPS, Shallow, columns, fitted, flat, network
 
 WIDTH = 4
 
@@ -79,7 +79,7 @@ def test_the_noise_is_that_of_least_validation_nll() -> None:
         columns([each.data] * len(NOISES), part, at) for part in ("train", "validation") for at in (0, 1)
     )
     nets = Shallow(x, y, 1 / noises, 8)
-    outputs = nets.outputs(nets.adam(flat(network(1, 8)).expand(len(NOISES), -1), 500), held)
+    outputs = nets.outputs(nets.adam(flat(network(1, 8)).expand(len(NOISES), -1), STEPS // 4), held)
     scores = torch.distributions.Normal(outputs, noises.sqrt()[:, None]).log_prob(seen).sum(1)
     assert each.noise == NOISES[int(scores.argmax())]
 
