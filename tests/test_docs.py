@@ -13,14 +13,20 @@ from pathlib import Path
 import pytest
 
 import lapwing as lw
-from lapwing.posteriors import FunctionPosterior, MatrixFreePosterior, SampledPosterior, WeightPosterior
+from lapwing.posteriors import (
+    FunctionPosterior,
+    MatrixFreePosterior,
+    NystromPosterior,
+    SampledPosterior,
+    WeightPosterior,
+)
 from lapwing.predictive import Classification, Counts, MultiLabel, Regression
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 PREDICTIONS = (Classification, Regression, MultiLabel, Counts)
-POSTERIORS = (WeightPosterior, FunctionPosterior, MatrixFreePosterior, SampledPosterior)
+POSTERIORS = (WeightPosterior, FunctionPosterior, MatrixFreePosterior, NystromPosterior, SampledPosterior)
 
 
 def text_of(page: Path) -> str:

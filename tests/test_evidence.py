@@ -10,7 +10,18 @@ import torch
 from torch import Tensor
 
 from lapwing.errors import UnsupportedError
-from lapwing.evidence import Complexity, Evidence, Grams, Matrix, Shift, Spectrum, complexity_of, log_det_one_plus
+from lapwing.evidence import (
+    Complexity,
+    Compressed,
+    Evidence,
+    Grams,
+    Matrix,
+    Shift,
+    Spectrum,
+    complexity_of,
+    complexity_of_compression,
+    log_det_one_plus,
+)
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
 from tests.linalg.cases import spd
 from tests.posterior_cases import normal, refused
@@ -145,3 +156,24 @@ def test_the_evidence_at_the_mode_is_larger() -> None:
     usual = replace(evidence_of(complexity_of(operator, GROUP)), square_norms=norms)
     moved = replace(usual, shift=Shift(operator, normal(D), weights, GROUP))
     assert moved.log_marginal(ALPHA, SCALE) > usual.log_marginal(ALPHA, SCALE)
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_compression_charges_for_its_span_alone_and_never_more_than_the_whole(relative: bool) -> None:
+    factor, changes = normal(9, 7), normal(9, 4, seed=1)
+    ggn = factor @ factor.mT
+    curvature = changes.mT @ ggn @ changes
+    group = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2])
+    units = normal(9, seed=2).exp() if relative else None
+    scale = torch.tensor(1.7).double()
+    for groups, precisions in ((group, (0.3, 2.0, 40.0)), (torch.zeros_like(group), (0.8,))):
+        form = complexity_of_compression(changes, curvature, groups, units)
+        assert isinstance(form, Spectrum if len(precisions) == 1 else Compressed)
+        values = torch.tensor(precisions).double().requires_grad_()
+        found = form.log_det_ratio(values, scale)
+        prior = values.detach()[groups] * (1.0 if units is None else units)
+        metric = changes.mT @ (prior[:, None] * changes)
+        expected = torch.logdet(metric + scale * curvature) - torch.logdet(metric)
+        torch.testing.assert_close(found.detach(), expected)
+        assert float(found) < float(torch.logdet(torch.diag(prior) + scale * ggn) - prior.log().sum())
+        assert torch.autograd.gradcheck(lambda x, form=form: form.log_det_ratio(x, scale), values)

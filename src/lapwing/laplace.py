@@ -33,8 +33,8 @@ class Laplace:
     Args:
         likelihood: p(y | f): ``Categorical()``, ``Gaussian()``, ``Bernoulli()``, ``Poisson()``, ...
         prior: p(θ), with diagonal precision A: ``Isotropic``, ``Layerwise``, ``DiagonalPrior``, ``GPrior``.
-        structure: How Λ is held: ``Auto``, ``Full``, ``Diagonal``, ``KFAC``, ``LowRank``, ``MatrixFree``,
-            ``Sampled``.
+        structure: How Λ is held: ``Auto``, ``Full``, ``Diagonal``, ``KFAC``, ``LowRank``, ``Nystrom``,
+            ``MatrixFree``, ``Sampled``.
         weights: Which weights are uncertain: ``All``, ``LastLayer``, ``Names``, ``Subnetwork``, ``Mask``.
         curvature: Which matrix G: ``GGN``, ``MCFisher``, ``EmpiricalFisher``, ``Hessian``.
 
@@ -80,7 +80,7 @@ class Laplace:
 
         Returns:
             A ``WeightPosterior``; from ``Full`` in the function view a ``FunctionPosterior``, from ``MatrixFree`` a
-            ``MatrixFreePosterior``, from ``Sampled`` a ``SampledPosterior``.
+            ``MatrixFreePosterior``, from ``Sampled`` a ``SampledPosterior``, from ``Nystrom`` a ``NystromPosterior``.
 
         Raises:
             ConfigError: If no weight is left to be uncertain.

@@ -12,6 +12,7 @@ from torch import Tensor
 from lapwing.errors import ConfigError, NumericalError, ShapeError
 from lapwing.linalg import Dense, Diagonal, FunctionOperator, LowRank
 from lapwing.linalg.pivoted import pivoted_cholesky
+from lapwing.linalg.pivoted import pivots_of as chosen_pivots
 from tests.linalg.cases import normal, spd
 from tests.linalg.test_lanczos import counted
 
@@ -138,6 +139,18 @@ def test_a_wrong_diagonal_costs_quality_only() -> None:
 
 def test_the_zero_matrix_has_a_zero_factor() -> None:
     assert pivoted_cholesky(Diagonal(torch.zeros(3)), torch.zeros(3), 2).tolist() == [[0.0]] * 3
+
+
+@pytest.mark.parametrize("random", [False, True])
+@pytest.mark.parametrize("block", [1, 7])
+def test_pivots_are_the_columns_the_factor_is_exact_on(random: bool, block: int) -> None:
+    matrix, options = kernel(), {"random": random, "block": block}
+    seeds = [torch.Generator().manual_seed(3) for _ in range(2)]
+    factor = pivoted_cholesky(Dense(matrix), matrix.diagonal(), 9, generator=seeds[0], **options)
+    pivots = chosen_pivots(Dense(matrix), matrix.diagonal(), 9, generator=seeds[1], **options)
+    assert len(set(pivots.tolist())) == 9
+    left = (matrix - factor @ factor.mT).diagonal()
+    assert float(left[pivots].abs().max()) < 1e-12 < float(left.max())
 
 
 def test_bad_input() -> None:

@@ -15,6 +15,7 @@ from lapwing.plots.diagnosis import plot_diagnosis
 from lapwing.plots.evidence import plot_evidence
 from lapwing.plots.evidence_curves import plot_evidence_curves
 from lapwing.plots.regression import plot_band
+from lapwing.plots.stopping import plot_stopping
 
 __all__ = [
     "plot_band",
@@ -24,5 +25,6 @@ __all__ = [
     "plot_evidence_curves",
     "plot_rejection",
     "plot_reliability",
+    "plot_stopping",
     "plot_sweep",
 ]

@@ -1,0 +1,137 @@
+"""The compressed posterior is the Gaussian its dense matrices say, whatever the prior is changed to."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import lapwing as lw
+from lapwing.errors import UnsupportedError
+from lapwing.posteriors.nystrom import Compression, distinct
+from tests.laws.test_posteriors import check_covariance, close
+from tests.posterior_cases import (
+    PRIORS,
+    WEIGHTS,
+    Linearised,
+    Problem,
+    marginal_blocks,
+    normal,
+    prior_for,
+    problem,
+    refused,
+)
+
+
+@cache
+def fitted(name: str, residual: bool = True, weights: str = "all") -> tuple[Problem, lw.NystromPosterior, Linearised]:
+    case = problem(name)
+    structure = lw.Nystrom(rank=5, samples=9, residual=residual)
+    recipe = lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=structure, weights=WEIGHTS[weights])
+    posterior = case.fit(recipe)
+    assert isinstance(posterior, lw.NystromPosterior)
+    return case, posterior, Linearised(case, posterior.network)
+
+
+def dense_precision(posterior: lw.NystromPosterior, ggn: Tensor) -> tuple[Tensor, Tensor]:
+    """``Pᵀ s G P + A`` for the projection P onto the span that is orthogonal in A, and A."""
+    prior = torch.diag(posterior.prior.diagonal(posterior.network.uncertain, ggn))
+    w = posterior.changes
+    onto = w @ torch.linalg.solve(w.mT @ prior @ w, w.mT @ prior)
+    return posterior.noise_scale * onto.mT @ ggn @ onto + prior, prior
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize(
+    ("name", "weights"), [("gaussian", "all"), ("images", "all"), ("images", "subnetwork"), ("tokens", "all")]
+)
+def test_is_the_curvature_compressed_on_the_span(name: str, weights: str, prior: str) -> None:
+    case, usual, model = fitted(name, weights=weights)
+    likelihood = case.likelihood.with_precision(7.0) if isinstance(case.likelihood, lw.Gaussian) else case.likelihood
+    posterior = usual.with_choices(prior_for(prior, usual.network.uncertain), likelihood)
+    precision, a = dense_precision(posterior, model.ggn)
+    close(posterior.precision_operator.dense(), precision)
+    joint = model.joint_covariance(precision)
+    close(posterior._joint_moments(case.new).covariance, joint)
+    close(posterior.outputs_each(case.new, [posterior])[0].covariance, marginal_blocks(joint))
+    gamma = len(a) - float((a.diagonal() * torch.linalg.inv(precision).diagonal()).sum())
+    assert posterior.effective_dimension() == pytest.approx(gamma, rel=1e-9)
+    if not isinstance(case.likelihood, lw.Gaussian):
+        assert posterior.log_marginal() == pytest.approx(model.log_marginal(precision, a.diagonal()), rel=1e-10)
+    exact = torch.logdet(torch.eye(len(a)).double() + torch.linalg.solve(a, posterior.noise_scale * model.ggn))
+    charged = posterior.evidence.complexity.log_det_ratio(posterior.prior_precisions, posterior.scale)
+    assert float(charged) == pytest.approx(float(torch.logdet(precision) - torch.logdet(a)), rel=1e-9)
+    assert float(charged) < float(exact) + 1e-9
+
+
+@pytest.mark.parametrize("name", ["gaussian", "tokens"])
+def test_without_the_residual_the_covariance_is_that_of_the_span_alone(name: str) -> None:
+    case, posterior, model = fitted(name, residual=False)
+    w = posterior.changes
+    prior = torch.diag(posterior.prior.diagonal(posterior.network.uncertain, w))
+    covariance = w @ torch.linalg.inv(w.mT @ (model.ggn + prior) @ w) @ w.mT
+    rows = model.new[1].flatten(0, -2)
+    joint = (rows @ covariance @ rows.mT).view(model.new[1].shape[:-1] * 2)
+    close(posterior._joint_moments(case.new).covariance, joint)
+    (moments,) = posterior.outputs_each(case.new, [posterior])
+    close(moments.covariance, marginal_blocks(joint))
+    assert moments.factor is not None and moments.factor.shape[-1] == 5
+    with refused(UnsupportedError, expected="has an inverse", got="rank 5", hint="residual=True"):
+        posterior.precision_operator  # noqa: B018
+    draws = posterior.sample(20_000, generator=torch.Generator().manual_seed(0))
+    check_covariance(draws, posterior.network.weights, covariance)
+
+
+@pytest.mark.parametrize("prior", ["isotropic", "diagonal"])
+def test_drawn_weights_have_the_covariance_of_the_precision(prior: str, generator: torch.Generator) -> None:
+    case, usual, model = fitted("images")
+    posterior = usual.with_choices(prior_for(prior, usual.network.uncertain), case.likelihood)
+    covariance = torch.linalg.inv(dense_precision(posterior, model.ggn)[0])
+    check_covariance(posterior.sample(20_000, generator=generator), posterior.network.weights, covariance)
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_choices_share_their_passes_and_answer_as_if_alone(residual: bool) -> None:
+    case, posterior, _ = fitted("images", residual)
+    layout = posterior.network.uncertain
+    priors = [lw.Isotropic(0.1), lw.Isotropic(3.0), prior_for("layerwise", layout), prior_for("diagonal", layout)]
+    choices = [posterior.with_choices(prior, case.likelihood) for prior in priors]
+    together = posterior.outputs_each(case.new, choices)
+    for choice, moments in zip(choices, together, strict=True):
+        close(moments.covariance, choice.outputs_each(case.new, [choice])[0].covariance)
+
+
+def test_multiples_of_one_variance_are_recognised() -> None:
+    one, other = normal(6).exp(), normal(6, seed=1).exp()
+    found, places = distinct([one, 4 * one, other, one / 3])
+    assert len(found) == 2 and [place for place, _ in places] == [0, 0, 1, 0]
+    assert [scale for _, scale in places] == pytest.approx([1.0, 4.0, 1.0, 1 / 3])
+
+
+@pytest.mark.parametrize("method", [lw.EvidenceGradient(), lw.MacKay(), lw.ELBO(samples=4)], ids=str)
+@pytest.mark.parametrize("name", ["gaussian", "categorical"])
+def test_can_be_tuned(name: str, method: Any) -> None:
+    _, posterior, _ = fitted(name)
+    tuned = lw.tune(posterior, method)
+    assert type(tuned) is type(posterior) and tuned.prior != posterior.prior
+    assert torch.equal(tuned.changes, posterior.changes)
+    if not isinstance(method, lw.ELBO):
+        assert tuned.log_marginal() > posterior.log_marginal()
+
+
+def test_validation_takes_the_scale_that_predicts_best() -> None:
+    case, posterior, _ = fitted("categorical")
+    tuned = lw.tune(posterior, lw.Validation((case.new, torch.tensor([0, 1, 2, 0])), link="mc"))
+    losses = [step.validation_nll for step in tuned.trace if step.validation_nll is not None]
+    assert tuned.trace[-1].validation_nll == min(losses)
+
+
+def test_curvature_of_a_million_times_the_prior_leaves_finite_roots() -> None:
+    rotation = torch.linalg.qr(normal(6, 6)).Q
+    values = torch.logspace(-3, 8, 6, dtype=torch.float64)
+    within = Compression(torch.eye(6, dtype=torch.float64), rotation @ (values[:, None] * rotation.mT))
+    expected = rotation @ ((1 / (1 + values))[:, None] * rotation.mT)
+    torch.testing.assert_close(within.root @ within.root.mT, expected, rtol=1e-6, atol=1e-10)
