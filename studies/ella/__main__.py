@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Parse the command line, run the study, write its report after every row, print a line for each and a table."""
     args = _arguments(arguments)
     study = importlib.import_module(f"studies.ella.{args.name}")
-    setting = Setting(args.data, args.quick, args.seeds, tuple(args.networks), tuple(args.only), args.images)
+    setting = Setting(args.data, args.quick, args.seeds, tuple(args.networks), tuple(args.only), args.images, args.kept)
     rows = joined(study, args.join) if args.join else with_means(study, setting)  # type: ignore[arg-type]
     found = collect(rows, args.json)
     means = [row for row in found if row.get("summary")]
@@ -59,6 +59,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", default=(), help="methods to run, by name")
     parser.add_argument("--seeds", type=int, default=5, help="how often what is random is repeated")
     parser.add_argument("--images", type=int, help="training images of the methods ELLA is compared with")
+    parser.add_argument("--kept", type=Path, help="folder where the trained CNN is kept")
     parser.add_argument("--figure", type=Path, help="figure to draw")
     parser.add_argument("--join", nargs="*", type=Path, default=(), help="reports to put together, instead of a run")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, to try it out")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import lapwing as lw
@@ -15,6 +16,7 @@ from benchmarks.data import mnist
 from lapwing.corruptions import CORRUPTIONS
 from studies.sampled import resnets
 from studies.sampled.setting import Setting as Options
+from studies.sampled.setting import generator
 from studies.sampled.trained import Training
 from studies.training import digits
 
@@ -22,7 +24,7 @@ RESNETS = ("ella_resnet20", "resnet20", "resnet32")
 EXAMPLES, DECAY = 50_000, 1e-4
 """Images and weight decay the ResNets were trained with."""
 
-CNN_IMAGES, CNN_VALIDATION, CNN_TEST = 2000, 256, 2000
+CNN_IMAGES, CNN_VALIDATION, CNN_TEST, EPOCHS = 2000, 256, 2000, 30
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Setting:
         networks: Which networks, by name; empty for the study's own choice.
         only: Which methods, by name; empty for all.
         images: Training images of the methods ELLA is compared with; ``None`` for the study's own choice.
+        kept: Folder where the trained CNN is kept; ``None`` trains anew.
     """
 
     data: Path | None = None
@@ -82,6 +85,7 @@ class Setting:
     networks: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     images: int | None = None
+    kept: Path | None = None
 
     @property
     def repeats(self) -> range:
@@ -118,11 +122,20 @@ class Setting:
         """A CNN trained on MNIST; without data, or in a hurry, on the digits of scikit-learn."""
         small = self.quick or self.data is None
         data = digits() if self.data is None or self.quick else mnist(self.data)
+        order = torch.randperm(len(data.y_test), generator=generator())
+        data = replace(data, x_test=data.x_test[order], y_test=data.y_test[order])
         data = data.head(200 if self.quick else CNN_IMAGES, CNN_VALIDATION + CNN_TEST)
         validation = 8 if self.quick else CNN_VALIDATION
         model = cnn(8 if small else 28, narrow=self.quick)
-        Training(rate=0.05).run(model, data, epochs=3 if self.quick else 30, seed=0)
-        return resnets.Task("cnn", model, data, data.x_test[validation:], _same, validation)
+        path = None if self.kept is None else self.kept / f"ella-cnn-{data.x_train.shape[-1]}-{EPOCHS}.safetensors"
+        if path is not None and path.exists():
+            model.load_state_dict(load_file(path))
+        else:
+            Training(rate=0.05).run(model, data, epochs=3 if self.quick else EPOCHS, seed=0)
+        if path is not None and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_file(dict(model.state_dict()), path)
+        return resnets.Task("cnn", model.eval(), data, data.x_test[validation:], _same, validation)
 
 
 @dataclass(frozen=True)

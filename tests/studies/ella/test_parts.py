@@ -7,7 +7,7 @@ import lapwing as lw
 from lapwing.curvature.jacobian import BatchJacobian
 from lapwing.posteriors import NystromPosterior
 from studies.ella import toy
-from studies.ella.ablation import Exact, relative
+from studies.ella.ablation import Exact, leading, relative
 from studies.ella.augment import STRENGTHS, augmentation, moved
 from studies.ella.cifar import OTHERS
 from studies.ella.rejection import judged
@@ -58,8 +58,24 @@ def test_with_all_pairs_as_landmarks_both_errors_vanish(case) -> None:
     recipe = few.laplace(lw.Nystrom(40, 4000, residual=True))
     posterior = recipe.fit(few.task.model, few.train())
     assert isinstance(posterior, NystromPosterior)
-    (kernel,) = exact.of_kernel([exact.moved(posterior)])
-    assert kernel[0] < 1e-3 and exact.of_posterior(posterior)[0] < 1e-3
+    (errors,) = exact.errors([posterior])
+    assert errors["eps_nystrom"] < 1e-3 and errors["eps_residual"] < 5e-3 < errors["eps_ella"]
+
+
+def test_leading_directions_are_a_fit_of_smaller_rank(case) -> None:
+    whole, few = (case.laplace(lw.Nystrom(k, 9)).fit(case.task.model, case.train(12)) for k in (6, 2))
+    torch.testing.assert_close(leading(whole, 2).compressed, few.compressed, rtol=1e-4, atol=1e-4)
+
+
+def test_errors_are_those_of_the_predicted_covariance(case) -> None:
+    exact = Exact.of(case, 200)
+    for residual, name in ((False, "eps_ella"), (True, "eps_residual")):
+        posterior = case.laplace(lw.Nystrom(4, 9, residual=residual)).fit(case.task.model, case.train())
+        (errors,) = exact.errors([posterior])
+        full = case.laplace(lw.Full(view="weights")).fit(case.task.model, case.train())
+        ours, theirs = (p.predict(case.task.held_out[0], joint=True).logits.covariance for p in (posterior, full))
+        expected = float((ours - theirs).norm() / theirs.norm())
+        assert errors[name] == pytest.approx(expected, rel=0.1, abs=4 * errors[f"{name}_error"])
 
 
 def test_relative_errors_and_their_standard_error() -> None:
