@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from studies.hessian_free.setting import Setting
 from studies.report import Row, collect
 from studies.sampled.__main__ import line, with_means
+from studies.sampled.setting import Setting
 from studies.sampled.summary import table
 
 NAMES = ("table", "intervals", "sparsification", "cost", "digits")
@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Parse the command line, run the study, write its report after every row, print a line for each and a table."""
     args = _arguments(arguments)
     study = importlib.import_module(f"studies.hessian_free.{args.name}")
-    found = collect(with_verdict(study, Setting(args.quick, args.seeds)), args.json, pause=20.0)
+    found = collect(with_verdict(study, Setting(quick=args.quick, seeds=args.seeds)), args.json, pause=20.0)
     means = [row for row in found if row.get("summary")]
     for part in dict.fromkeys(row.get("part", "") for row in means):
         sys.stdout.write(f"\n{part}\n{table([row for row in means if row.get('part', '') == part], study.COLUMNS)}")

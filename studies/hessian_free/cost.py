@@ -17,10 +17,10 @@ import torch
 
 from lapwing.hessian_free import PerPoint, PreTrained, Probed
 from studies.hessian_free.methods import METHODS, refitted
-from studies.hessian_free.setting import Setting
 from studies.hessian_free.shallow import Fitted, fitted
 from studies.hessian_free.table import REFERENCE, variances
 from studies.report import Row, attempt, figure
+from studies.sampled.setting import Setting
 
 NETWORKS = 10
 POINTS, LOW, HIGH = 500, -2.0, 1.65

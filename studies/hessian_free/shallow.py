@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from studies.hessian_free.curves import CURVES, Data
-from studies.hessian_free.setting import Setting
+from studies.sampled.setting import Setting
 
 WIDTH = 50
 PRIOR_VARIANCE = 3.0

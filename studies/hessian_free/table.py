@@ -22,9 +22,9 @@ import lapwing as lw
 from lapwing.hessian_free import HessianFreePosterior
 from studies.hessian_free.curves import CURVES
 from studies.hessian_free.methods import METHODS, Method
-from studies.hessian_free.setting import Setting
 from studies.hessian_free.shallow import Fitted, fitted
 from studies.report import Row, attempt
+from studies.sampled.setting import Setting
 
 COLUMNS = ("nll", "crps", "picp", "variance_error", "fits", "cpu_seconds")
 COUNTS = ("fits",)

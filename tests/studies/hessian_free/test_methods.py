@@ -5,9 +5,9 @@ import torch
 
 import lapwing as lw
 from studies.hessian_free.methods import METHODS, TopEigenvectors, covariance, exact
-from studies.hessian_free.setting import Setting
 from studies.hessian_free.shallow import Fitted, fitted
 from studies.hessian_free.table import relative_error, variances
+from studies.sampled.setting import Setting
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from torch import Tensor
 
 import lapwing as lw
 from studies.hessian_free.curves import CURVES
-from studies.hessian_free.setting import Setting, generator
 from studies.hessian_free.shallow import NOISES, PRIOR_VARIANCE, STEPS, Shallow, columns, fitted, flat, network
+from studies.sampled.setting import Setting, generator
 
 WIDTH = 4
 

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from studies.hessian_free.__main__ import main
+
+DRAWN = ("intervals", "sparsification", "cost")
+
+
+def test_an_unknown_study_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["nothing", "--json", "x.json"])
+    assert "sparsification" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::lapwing.errors.ConvergenceWarning")
+@pytest.mark.parametrize("name", ["table", "cost", "digits", "intervals", "sparsification"])
+def test_each_study_runs_and_says_what_its_seeds_mean(name: str, tmp_path: Path, capsys) -> None:
+    pytest.importorskip("matplotlib")
+    report, drawn = tmp_path / "report.json", tmp_path / "figure.png"
+    main([name, "--quick", "--json", str(report), *(["--figure", str(drawn)] if name in DRAWN else [])])
+    found = json.loads(report.read_text())
+    rows = [row for row in found["rows"] if "seed" in row]
+    means = [row for row in found["rows"] if row.get("summary")]
+    assert set(found) == {"commit", "machine", "rows"} and rows and means
+    assert all(row["study"] == name for row in found["rows"])
+    assert [row["failure"] for row in rows if row.get("failure")] == []
+    assert {row["seed"] for row in rows} == {0, 1} and any(key.endswith("_stderr") for row in means for key in row)
+    assert any("verdict" in row for row in found["rows"]) == (name in ("table", "cost", "digits"))
+    assert name not in DRAWN or drawn.stat().st_size > 1000
+    assert capsys.readouterr().out.count("\n") > len(rows)
