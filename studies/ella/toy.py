@@ -3,15 +3,16 @@
     python -m studies.ella toy --json FILE --figure FILE
 
 ``y = sin 2x + ε`` with noise of variance 0.2, 16 points left and right of a gap; a perceptron with three hidden layers
-of 50 tanh units, 1000 steps of Adam towards the MAP estimate under the same prior precision as the posterior's. The
-score is ``KL(q ‖ p)`` between the Gaussian q a method predicts at a point and the Gaussian p of exact linearised
-Laplace, the mean over the points of a grid: of the target with its noise, and of the network's output without.
+of 50 tanh units, 1000 steps of Adam towards the MAP estimate under the same prior precision as the posterior's: four
+fixed ones, and the one that the evidence chooses at the estimate for the second. The score is ``KL(q ‖ p)`` between the
+Gaussian q a method predicts at a point and the Gaussian p of exact linearised Laplace, the mean over the points of a
+grid: of the target with its noise, and of the network's output without.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,11 @@ NOISE, POINTS = 0.2, 16
 SIDES = ((-3.0, -1.0), (1.0, 3.0))
 EDGE = 4.5
 PRECISIONS = (0.01, 0.1, 0.3, 1.0)
+START = 0.1
 DISTANCES = torch.logspace(0.0, 3.0, 61, dtype=torch.float64)[:, None]
 LANDMARKS, RANK = 16, 5
 COLUMNS = (
-    "kl", "kl_outputs", "kl_between", "kl_beside", "kl_beyond", "variance_over_prior", "far_over_prior", "below",
+    "precision", "kl", "kl_outputs", "kl_between", "kl_beside", "kl_beyond", "variance_over_prior", "far_over_prior",
 )  # fmt: skip
 
 
@@ -51,19 +53,33 @@ def structures(seed: int) -> dict[str, dict[str, Any]]:
 
 
 def rows(setting: Setting) -> Iterator[Row]:
-    """Every method on every prior precision and seed, then the variances far from the data."""
-    for seed in range(2 if setting.quick else max(setting.seeds, 10)):
+    """For each seed every method under every prior, then the variances far from the data."""
+    width, steps = (8, 50) if setting.quick else (50, 1000)
+    for seed in setting.repeats:
+        pair = draw_data(seed)
+        learn = partial(trained, pair=pair, steps=steps)
         for precision in PRECISIONS[1:2] if setting.quick else PRECISIONS:
-            pair = draw_data(seed)
-            model = trained(network(seed, 8 if setting.quick else 50), pair, precision, 50 if setting.quick else 1000)
-            part = f"prior precision {precision:g}"
-            for row in compared(model, pair, precision, seed):
-                yield {"study": "toy", "part": part, "seed": seed} | row
+            model = learn(network(seed, width), precision=precision)
+            yield from labelled(compared(model, pair, precision, seed), f"prior precision {precision:g}", seed)
+            if precision == START:
+                chosen = by_evidence(model, pair, precision)
+                model = learn(network(seed, width), precision=chosen)
+                yield from labelled(compared(model, pair, chosen, seed), "prior precision by the evidence", seed)
         for name, make in {"tanh": network, "sine": partial(network, wave=True)}.items():
-            pair = draw_data(seed)
-            model = trained(make(seed, 8 if setting.quick else 50), pair, 1.0, 50 if setting.quick else 1000)
-            for row in far(model, pair, seed):
-                yield {"study": "toy", "part": f"far from the data, {name}", "seed": seed} | row
+            model = learn(make(seed, width), precision=1.0)
+            yield from labelled(far(model, pair, seed), f"far from the data, {name}", seed)
+
+
+def labelled(found: Iterable[Row], part: str, seed: int) -> Iterator[Row]:
+    """Rows with what they have in common."""
+    for row in found:
+        yield {"study": "toy", "part": part, "seed": seed} | row
+
+
+def by_evidence(model: nn.Module, pair: tuple[Tensor, Tensor], precision: float) -> float:
+    """The prior precision of the largest evidence of exact linearised Laplace, the noise known."""
+    exact = fitted(model, pair, precision, structure=lw.Full())
+    return float(lw.tune(exact, lw.EvidenceGradient(noise=False)).prior_precisions[0])
 
 
 def draw_data(seed: int) -> tuple[Tensor, Tensor]:
@@ -127,7 +143,7 @@ def compared(model: nn.Module, pair: tuple[Tensor, Tensor], precision: float, se
     exact = predicted(fitted(model, pair, precision, structure=lw.Full()), x)
     for name, options in structures(seed).items():
         found, failure = attempt(partial(fitted, model, pair, precision, **options))
-        row: Row = {"method": name, "failure": failure}
+        row: Row = {"method": name, "precision": precision, "failure": failure}
         if found is not None:
             own = predicted(found, x)
             kl = kl_divergence(Normal(own.mean, own.std), Normal(exact.mean, exact.std))
@@ -196,15 +212,15 @@ def draw(found: Sequence[Row], path: Path) -> None:
     fits.set(xlabel="x", ylabel="mean ± 2 standard deviations", ylim=(-5, 5))
     means = [row for row in found if row.get("summary") and "kl" in row]
     for name in dict.fromkeys(row["method"] for row in means):
-        own = [row for row in means if row["method"] == name]
+        own = [row for row in means if row["method"] == name and not row["part"].endswith("evidence")]
         scores.errorbar(
-            [row["part"].split()[-1] for row in own],
+            [row["precision"] for row in own],
             [row["kl"] for row in own],
             [row.get("kl_stderr", 0.0) for row in own],
             marker="o",
             label=name,
         )
-    scores.set(xlabel="prior precision", ylabel="KL to exact, nats", yscale="log")
+    scores.set(xlabel="prior precision", ylabel="KL to exact, nats", xscale="log", yscale="log")
     for panel, kind in zip(distances, ("tanh", "sine"), strict=True):
         for row in (row for row in found if "far" in row and row["part"].endswith(kind) and row["seed"] == 0):
             panel.plot(row["far"]["distance"], row["far"]["ratio"], label=row["method"])
