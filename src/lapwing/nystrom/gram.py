@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import final
 
@@ -93,14 +94,13 @@ class LandmarkRows:
 
     def combined(self, weights: Float[Tensor, "m k"]) -> Float[Tensor, "d k"]:
         """``A^-½ J̃ᵀ weights``: combinations of the rows, in float64."""
-        total = weights.new_zeros(len(self.deviations), weights.shape[1])
+        across = weights.mT.contiguous()
+        total = weights.new_zeros(weights.shape[1], len(self.deviations))
         for i, here in enumerate(self.places):
             rows = self.block(i)
-            width = max(1, STRIP // len(rows))
-            for start in range(0, rows.shape[1], width):
-                strip = slice(start, start + width)
-                total[strip] += rows[:, strip].double().mT @ weights[here]
-        return total * self.deviations.double()[:, None]
+            for strip in strips(rows):
+                total[:, strip] += across[:, here] @ rows[:, strip].double()
+        return (total * self.deviations.double()).mT.contiguous()
 
     def at(self, index: Int[Tensor, " m"]) -> LandmarkRows:
         """The rows of some of the landmarks."""
@@ -114,9 +114,13 @@ class LandmarkRows:
 
 def product(left: Float[Tensor, "m d"], right: Float[Tensor, "m2 d"]) -> Float[Tensor, "m m2"]:
     """``left rightᵀ``, added up in float64."""
-    width = max(1, STRIP // max(len(left), len(right)))
-    parts = zip(left.split(width, dim=1), right.split(width, dim=1), strict=True)
     total = torch.zeros(len(left), len(right), dtype=torch.float64, device=left.device)
-    for a, b in parts:
-        total.addmm_(a.double(), b.double().mT)
+    for strip in strips(left if len(left) > len(right) else right):
+        total.addmm_(left[:, strip].double(), right[:, strip].double().mT)
     return total
+
+
+def strips(rows: Float[Tensor, "m d"]) -> Iterator[slice]:
+    """Columns of rows, as many as may be in float64 at once."""
+    width = max(1, STRIP // len(rows))
+    yield from (slice(start, start + width) for start in range(0, rows.shape[1], width))

@@ -62,7 +62,7 @@ def span(
     """
     gram = rows.gram()
     if landmarks != "uniform":
-        index = chosen(gram, landmarks, samples, rank, tolerance, generator).sort().values
+        index = chosen(gram, landmarks, samples, rank, tolerance, generator).sort().values.cpu()
         rows, gram = rows.at(index), gram[index][:, index]
     basis = Eigenbasis(gram)
     values, vectors = basis.values.flip(0), basis.vectors.flip(1)

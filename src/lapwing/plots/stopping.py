@@ -46,7 +46,10 @@ def plot_stopping(traces: Trace | Mapping[str, Trace], *, ax: Axes | None = None
     kw = {"linewidth": 1.5, "marker": ".", "markersize": 4} | kw
     for i, (name, trace) in enumerate(named.items()):
         best, smallest = min((point for point in trace if point[0] > 0), key=lambda point: point[1])
-        options = {"color": LINES[i % len(LINES)], "label": f"{name}: {best}" if name else f"{best} examples"} | kw
+        options: dict[str, Any] = {
+            "color": LINES[i % len(LINES)],
+            "label": f"{name}: {best}" if name else f"{best} examples",
+        } | kw
         (line,) = ax.plot([examples for examples, _ in trace], [loss for _, loss in trace], **options)
         ax.plot([best], [smallest], marker="o", markersize=8, markerfacecolor="none", color=line.get_color())
     ax.set_xlabel("training examples")

@@ -111,7 +111,8 @@ class NystromPosterior(ExactPosterior, SampledWeights):
 
     so that with φ = J W the outputs have the covariance ``φ (M + s S)⁻¹ φᵀ + (J A⁻¹ Jᵀ - φ M⁻¹ φᵀ)``. The first term is
     ELLA's (Deng et al. 2022, equation 9); the second is the prior's variance in all other directions. Another prior
-    keeps W and S, and compresses again.
+    keeps W and S, and compresses again. The evidence is that of the compressed model, whose log determinant
+    ``log det(M + s S) / det M`` is at most that of G; the residual has no part in it.
 
     Args:
         changes: W.
