@@ -74,7 +74,7 @@ def by_ella(case: Case, setting: Setting, seed: int) -> Iterator[Row]:
         yield first | row | scores(Drawn(posterior, amount.samples), case)
         if name in AUGMENTED:
             continue
-        for kept, residual in {"": False, ", residual": True}.items():
+        for kept, residual in ({"": False, ", residual": True} if name == ALL else {"": False}).items():
             start = replace(posterior, residual=residual)
             priors = tuned(start, case, amount)
             if residual:

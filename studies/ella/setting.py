@@ -110,8 +110,6 @@ class Setting:
         """A network, the CNN or one of the ResNets; without data an untrained one in the place of the latter."""
         task, precision = (self._cnn, CNN_IMAGES * DECAY) if name == "cnn" else (self._resnet(name), EXAMPLES * DECAY)
         data = task.data.head(self.amount.everything, task.validation + self.amount.tested)
-        if self.quick:
-            precision *= 1e3
         return Case(replace(task, data=data, pixels=task.pixels[: self.amount.tested]), precision)
 
     def _resnet(self, name: str) -> resnets.Task:
