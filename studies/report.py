@@ -1,10 +1,11 @@
-"""What every study does with its rows: say why one has no numbers, write them as they come, draw a figure."""
+"""What every study does with its rows: say why one has no numbers, write and show them as they come, draw a figure."""
 
 from __future__ import annotations
 
 import math
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,6 +54,21 @@ def collect(rows: Iterable[Row], path: Path, *, pause: float = 0.0) -> list[Row]
 
 def _write(found: list[Row], path: Path) -> None:
     write_json(path, [Finding(row) for row in found])  # type: ignore[arg-type]
+
+
+def shown(rows: Iterable[Row], hidden: Sequence[str] = ()) -> Iterator[Row]:
+    """The rows, each printed as it comes; see ``line``."""
+    for row in rows:
+        sys.stdout.write(line(row, hidden) + "\n")
+        sys.stdout.flush()
+        yield row
+
+
+def line(row: Row, hidden: Sequence[str] = ()) -> str:
+    """A row as one line of text; lists, what is hidden and what is empty left out."""
+    facts = {k: v for k, v in row.items() if k not in ("study", *hidden) and not isinstance(v, list | dict)}
+    words = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in facts.items() if v not in ("", None)}
+    return ", ".join(f"{k} {v}" for k, v in words.items())
 
 
 def attempt(work: Callable[[], T]) -> tuple[T | None, str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from studies.full_laplace.setting import Setting
-from studies.report import Row, collect
+from studies.report import collect, shown
 
 NAMES = ("spectrum", "cost", "quadrature", "preconditioners", "mnist")
+HIDDEN = ("data", "verdict")
+"""What a line leaves out of a row, beside what is empty."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -22,26 +23,10 @@ def main(arguments: list[str] | None = None) -> None:
         return
     study = importlib.import_module(f"studies.full_laplace.{args.name}")
     setting = Setting(args.data, args.quick, args.device, args.images)
-    found = collect(_shown(study.rows(setting)), args.json)
+    found = collect(shown(study.rows(setting), HIDDEN), args.json)
     if args.figure is not None:
         args.figure.parent.mkdir(parents=True, exist_ok=True)
         study.draw(found, args.figure)
-
-
-def _shown(rows: Iterable[Row]) -> Iterator[Row]:
-    for row in rows:
-        sys.stdout.write(line(row) + "\n")
-        sys.stdout.flush()
-        yield row
-
-
-def line(row: Row) -> str:
-    """A row as one line of text; lists, sentences and what is empty left out."""
-    hidden = ("study", "data", "verdict")
-    facts = {key: value for key, value in row.items() if key not in hidden and not isinstance(value, list | dict)}
-    shown = {key: value for key, value in facts.items() if value not in ("", None)}
-    words = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in shown.items()]
-    return ", ".join(words)
 
 
 def _sine(args: argparse.Namespace) -> None:

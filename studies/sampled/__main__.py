@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from studies.report import Row, collect
+from studies.report import Row, collect, shown
 from studies.sampled.setting import Setting
 from studies.sampled.summary import summarised, table
 
@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Parse the command line, run the study, write its report after every row, print a line for each and a table."""
     args = _arguments(arguments)
     study = importlib.import_module(f"studies.sampled.{args.name}")
-    setting = Setting(args.data, args.quick, args.seeds, args.networks, args.train, tuple(args.only))
+    setting = Setting(args.data, args.quick, args.seeds, args.networks, args.train, tuple(args.only), args.epochs)
     found = collect(with_means(study, setting), args.json)
     means = [row for row in found if row.get("summary")]
     for part in dict.fromkeys(row.get("part", "") for row in means):
@@ -31,23 +31,10 @@ def main(arguments: list[str] | None = None) -> None:
 def with_means(study: ModuleType, setting: Setting) -> Iterator[Row]:
     """The rows of every seed as they come, then the means of each case."""
     found: list[Row] = []
-    for row in _shown(study.rows(setting)):
+    for row in shown(study.rows(setting)):
         found.append(row)
         yield row
     yield from summarised(found, getattr(study, "COUNTS", ()))
-
-
-def _shown(rows: Iterable[Row]) -> Iterator[Row]:
-    for row in rows:
-        sys.stdout.write(line(row) + "\n")
-        sys.stdout.flush()
-        yield row
-
-
-def line(row: Row) -> str:
-    """A row as one line of text; lists and what is empty left out."""
-    facts = {k: v for k, v in row.items() if k != "study" and v not in ("", None) and not isinstance(v, list | dict)}
-    return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in facts.items())
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -57,6 +44,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="data folder, for MNIST and CIFAR-10")
     parser.add_argument("--seeds", type=int, default=5, help="how often each case is repeated")
     parser.add_argument("--train", type=int, help="training examples the curvature is summed over")
+    parser.add_argument("--epochs", type=int, help="passes over the data networks are trained for")
     parser.add_argument("--networks", type=Path, help="folder where trained networks are kept")
     parser.add_argument("--only", nargs="*", default=(), help="families, sizes, data or networks to run, by name")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, to try it out")

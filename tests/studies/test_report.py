@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from studies.report import Finding, Row, attempt, collect, figure
+from studies.report import Finding, Row, attempt, collect, figure, line, shown
 
 
 def test_rows_survive_an_interruption(tmp_path: Path) -> None:
@@ -61,3 +61,13 @@ def test_a_failure_does_not_hide_an_interruption() -> None:
 def test_a_figure_has_its_panels() -> None:
     pytest.importorskip("matplotlib")
     assert len(figure(6, 3, 2).axes) == 2
+
+
+def test_a_row_is_one_line_without_lists_and_what_is_hidden() -> None:
+    row = {"study": "s", "a": 1, "b": 0.123456, "c": [1], "d": {"e": 1}, "f": "", "g": None, "h": "x"}
+    assert line(row) == "a 1, b 0.1235, h x" and line(row, ("a", "h")) == "b 0.1235"
+
+
+def test_rows_are_shown_as_they_come(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = shown(iter([{"a": 1}, {"a": 2}]))
+    assert next(rows) == {"a": 1} and capsys.readouterr().out == "a 1\n"

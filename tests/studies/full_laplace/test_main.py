@@ -7,11 +7,7 @@ from pathlib import Path
 import pytest
 
 from studies import sine
-from studies.full_laplace.__main__ import line, main
-
-
-def test_a_row_is_one_line_without_lists() -> None:
-    assert line({"a": 1, "b": 0.123456, "c": [1], "d": {"e": 1}, "f": "", "g": None, "h": "x"}) == "a 1, b 0.1235, h x"
+from studies.full_laplace.__main__ import main
 
 
 def test_an_unknown_study_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

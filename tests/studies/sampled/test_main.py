@@ -5,11 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from studies.sampled.__main__ import line, main
-
-
-def test_a_row_is_one_line_without_lists() -> None:
-    assert line({"study": "s", "a": 1, "b": 0.123456, "c": [1], "d": {"e": 1}, "f": "", "g": None}) == "a 1, b 0.1235"
+from studies.sampled.__main__ import main
 
 
 def test_an_unknown_study_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
