@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.write(f"\n{part}\n{table([row for row in means if row.get('part', '') == part], study.COLUMNS)}")
     for row in found:
         if "verdict" in row:
-            sys.stdout.write(line(row) + "\n")
+            sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
     if args.figure is not None:
         args.figure.parent.mkdir(parents=True, exist_ok=True)
         study.draw(found, args.figure)
