@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from studies.report import Row, collect, line
+from studies.report import Row, collect
 from studies.sampled.__main__ import with_means
 from studies.sampled.setting import Setting
 from studies.sampled.summary import table
