@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
 from lapwing.errors import ConfigError, DataError, UnsupportedError
@@ -102,6 +104,13 @@ def test_keeps_the_best_and_reads_no_further_than_its_patience() -> None:
     expected = compressed(stopped, loader.batches[: best[0] // 5])
     torch.testing.assert_close(stopped.compressed, expected)
     assert nll(stopped, wrong()) == pytest.approx(best[1], rel=1e-9)
+
+
+def test_a_loader_that_shuffles_may_stop_early_in_silence() -> None:
+    data = DataLoader(TensorDataset(X, likely(X)), batch_size=5, shuffle=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fit(lw.EarlyStopping(wrong(), every=5, patience=1), data).partial
 
 
 def test_all_data_are_kept_where_they_help_and_the_posterior_is_then_the_usual_one() -> None:

@@ -9,6 +9,7 @@ from typing import final
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from lapwing.curvature.pairs import Pairs, pair_rows
 from lapwing.errors import TooLargeError
@@ -85,7 +86,8 @@ class LandmarkRows:
         """
         size, like = len(self.pairs), self.deviations
         gram = torch.zeros(size, size, dtype=torch.float64, device=like.device)
-        for i, here in enumerate(self.places):
+        progress = self.training.data.progress
+        for i, here in enumerate(tqdm(self.places, desc="landmarks", disable=not progress, unit="block", leave=False)):
             left = self.block(i)
             for j, there in enumerate(self.places[: i + 1]):
                 found = product(left, left if i == j else self.block(j))
