@@ -54,11 +54,11 @@ def pair_rows(network: Network, survey: Survey, likelihood: Likelihood, pairs: P
         One forward and one backward pass of each example.
     """
     size = survey.chunk(1, network.like.element_size(), BUDGET, network.layout.size)
-    rows: list[Tensor] = []
+    rows = network.like.new_empty(len(pairs), network.size)
     for place, part in chunks(pairs.inputs, min(size, count(pairs.inputs))):
         forward = Pass(network, survey, part)
         f = likelihood.canonical(forward.outputs)
         chosen = pairs.outputs[place].to(f.device)[:, None]
         cotangent = torch.zeros_like(f).flatten(1).scatter_(1, chosen, 1.0).view_as(f)
-        rows.append(jacobian_rows(network, forward.factors(raw(likelihood, cotangent[None])))[:, 0])
-    return torch.cat(rows)
+        rows[place] = jacobian_rows(network, forward.factors(raw(likelihood, cotangent[None])))[:, 0]
+    return rows
