@@ -27,11 +27,11 @@ from studies.training import train
 
 SEEDS = 3
 HIDDEN = 396
-ALPHA = 10.0
+ALPHA = 3.0
 """Prior precision of all rows."""
 
 TRAIN, TEST = 200, 150
-PROBES = ((24, 8), (96, 16))
+PROBES = ((24, 8), (128, 16))
 """Probes for the approximation and for its rest; the first are the default."""
 SCORES = ("nll", "ood_auroc", "accuracy", "ece", "brier")
 COLUMNS = (*SCORES, "fits", "cpu_seconds")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 import lapwing as lw
@@ -25,7 +25,7 @@ NOISES = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
 
 RATE = 5e-3
 STEPS = 1000
-NEWTON = 200
+NEWTON = 1000
 TOLERANCE = 1e-8
 """Largest entry of the gradient that is left, in nats a unit of weight."""
 
@@ -131,19 +131,26 @@ class Shallow:
 
     def newton(self, theta: Float[Tensor, "b d"], steps: int = NEWTON) -> Float[Tensor, "b d"]:
         """The minimum near some weights, by ``|H|⁻¹`` and halved steps until the loss falls."""
-        theta = theta.clone()
+        theta, active = theta.clone(), torch.arange(len(theta))
         for _ in range(steps):
-            gradient, hessian = self.derivatives(theta)
-            active = gradient.abs().amax(1) > TOLERANCE
-            if not bool(active.any()):
+            nets = self.take(active)
+            gradient, hessian = nets.derivatives(theta[active])
+            moving = gradient.abs().amax(1) > TOLERANCE
+            if not bool(moving.any()):
                 break
-            values, vectors = torch.linalg.eigh(hessian)
-            step = (vectors @ ((vectors.mT @ gradient[..., None]) / values.abs().clamp_min(1e-3)[..., None]))[..., 0]
-            theta = self._descended(theta, step, active)
+            active, gradient, nets = active[moving], gradient[moving], nets.take(moving)
+            values, vectors = torch.linalg.eigh(hessian[moving])
+            step = (vectors @ ((vectors.mT @ gradient[..., None]) / values.abs().clamp_min(1e-6)[..., None]))[..., 0]
+            theta[active] = nets.descended(theta[active], step)
         return theta
 
-    def _descended(self, theta: Tensor, step: Tensor, active: Bool[Tensor, " b"]) -> Tensor:
-        before, scale = self.loss(theta), active.to(theta.dtype)
+    def take(self, which: Tensor) -> Shallow:
+        """Some of the networks."""
+        return Shallow(self.x[which], self.y[which], self.precision[which], self.width)
+
+    def descended(self, theta: Float[Tensor, "b d"], step: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
+        """Weights less a step, halved for each network until its loss is no more than it was."""
+        before, scale = self.loss(theta), torch.ones_like(theta[:, 0])
         for _ in range(30):
             worse = self.loss(theta - scale[:, None] * step) > before + 1e-12 * before.abs()
             if not bool(worse.any()):
@@ -187,7 +194,7 @@ def fitted(name: str, setting: Setting, seeds: Sequence[int] | None = None) -> l
     error = (grid.outputs(theta, held_x) - held_y).square().mean(1).view(-1, each)
     best = (error / noises + noises.log()).argmin(1)
     rows = torch.arange(len(data)) * each + best
-    minimum = Shallow(x[rows], y[rows], grid.precision[rows], width)
+    minimum = grid.take(rows)
     theta = minimum.newton(theta[rows])
     gradient, hessian = minimum.derivatives(theta)
     largest, smallest = gradient.abs().amax(1).tolist(), torch.linalg.eigvalsh(hessian)[:, 0].tolist()
