@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Parse the command line, run the study, write its report after every row, print a line for each and a table."""
     args = _arguments(arguments)
     study = importlib.import_module(f"studies.hessian_free.{args.name}")
-    setting = Setting(quick=args.quick, seeds=args.seeds, only=tuple(args.only))
+    setting = Setting(quick=args.quick, seeds=args.seeds, kept=args.networks, only=tuple(args.only))
     found = collect(with_verdict(Joined(args.join, study) if args.join else study, setting), args.json, pause=20.0)
     means = [row for row in found if row.get("summary")]
     for part in dict.fromkeys(row.get("part", "") for row in means):
@@ -74,6 +74,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, required=True, help="report to write")
     parser.add_argument("--figure", type=Path, help="figure to draw: intervals, sparsification, cost")
     parser.add_argument("--seeds", type=int, default=20, help="how often each case is repeated")
+    parser.add_argument("--networks", type=Path, help="folder where trained networks are kept")
     parser.add_argument("--only", nargs="*", default=(), help="data sets of the table to run, by name")
     parser.add_argument("--join", nargs="*", type=Path, help="reports whose rows are joined instead of running")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, to try it out")

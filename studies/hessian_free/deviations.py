@@ -39,5 +39,5 @@ DEVIATIONS: dict[str, Callable[[Fitted], Float[Tensor, " d"]]] = {
     "GGN": ggn,
     "top eigenvectors": top_eigenvectors,
     "Hessian-free, signs": partial(refitted, Signs()),
-    "Hessian-free, probed": partial(refitted, Probed(60, 60)),
+    "Hessian-free, probed": partial(refitted, Probed()),
 }

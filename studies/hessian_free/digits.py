@@ -27,7 +27,7 @@ from studies.training import train
 
 SEEDS = 3
 HIDDEN = 396
-ALPHA = 3.0
+ALPHA = 5.0
 """Prior precision of all rows."""
 
 TRAIN, TEST = 200, 150
@@ -99,7 +99,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     for seed in setting.repeats[:SEEDS]:
         data = drawn(seed, validation=0, **sizes)
         model = network(12 if setting.quick else HIDDEN, seed)
-        left = minimum(model, (data.train[0].double(), data.train[1]), 100 if setting.quick else 500)
+        left = minimum(model, (data.train[0].double(), data.train[1]), 100 if setting.quick else 1500)
         model = model.float()
         for name, made in methods(setting, seed).items():
             head: Row = {"study": "digits", "part": f"prior precision {ALPHA:g}", "method": name, "seed": seed}

@@ -185,17 +185,16 @@ def fitted(name: str, setting: Setting, seeds: Sequence[int] | None = None) -> l
     """
     chosen, width = setting.repeats if seeds is None else seeds, 8 if setting.quick else WIDTH
     data = [CURVES[name].draw(seed, quick=setting.quick) for seed in chosen]
-    noises, each = torch.tensor(NOISES, dtype=torch.float64), len(NOISES)
-    start = torch.stack([flat(network(seed, width)) for seed in chosen]).repeat_interleave(each, 0)
-    x, y = (columns(data, "train", at).repeat_interleave(each, 0) for at in (0, 1))
-    held_x, held_y = (columns(data, "validation", at).repeat_interleave(each, 0) for at in (0, 1))
-    grid = Shallow(x, y, (1 / noises).repeat(len(data)), width)
-    theta = grid.adam(start, STEPS // (4 if setting.quick else 1))
-    error = (grid.outputs(theta, held_x) - held_y).square().mean(1).view(-1, each)
-    best = (error / noises + noises.log()).argmin(1)
-    rows = torch.arange(len(data)) * each + best
-    minimum = grid.take(rows)
-    theta = minimum.newton(theta[rows])
+    noises, x, y = torch.tensor(NOISES, dtype=torch.float64), columns(data, "train", 0), columns(data, "train", 1)
+    kept = None if setting.kept is None else setting.kept / f"{name}-{width}-{chosen[0]}-{chosen[-1]}.pt"
+    if kept is not None and kept.exists():
+        theta, best = torch.load(kept)
+    else:
+        theta, best = trained(data, chosen, width, STEPS // (4 if setting.quick else 1))
+    minimum = Shallow(x, y, 1 / noises[best], width)
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        torch.save((theta, best), kept)
     gradient, hessian = minimum.derivatives(theta)
     largest, smallest = gradient.abs().amax(1).tolist(), torch.linalg.eigvalsh(hessian)[:, 0].tolist()
     models = [network(seed, width) for seed in chosen]
@@ -203,6 +202,27 @@ def fitted(name: str, setting: Setting, seeds: Sequence[int] | None = None) -> l
         nn.utils.vector_to_parameters(row, model.parameters())
     values = zip(models, data, noises[best].tolist(), largest, smallest, chosen, strict=True)
     return [Fitted(*value) for value in values]
+
+
+def trained(data: Sequence[Data], seeds: Sequence[int], width: int, steps: int) -> tuple[Tensor, Tensor]:
+    """Weights at the minimum, a row a seed, and which of ``NOISES`` each was trained with.
+
+    Args:
+        data: Of each seed.
+        seeds: Of the initial weights.
+        width: Hidden units.
+        steps: Of Adam.
+    """
+    noises, each = torch.tensor(NOISES, dtype=torch.float64), len(NOISES)
+    start = torch.stack([flat(network(seed, width)) for seed in seeds]).repeat_interleave(each, 0)
+    x, y = (columns(data, "train", at).repeat_interleave(each, 0) for at in (0, 1))
+    held_x, held_y = (columns(data, "validation", at).repeat_interleave(each, 0) for at in (0, 1))
+    grid = Shallow(x, y, (1 / noises).repeat(len(data)), width)
+    theta = grid.adam(start, steps)
+    error = (grid.outputs(theta, held_x) - held_y).square().mean(1).view(-1, each)
+    best = (error / noises + noises.log()).argmin(1)
+    rows = torch.arange(len(data)) * each + best
+    return grid.take(rows).newton(theta[rows]), best
 
 
 def network(seed: int, width: int = WIDTH) -> nn.Sequential:
