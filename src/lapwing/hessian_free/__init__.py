@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lapwing.hessian_free.choices import Objective, PerPoint, PreTrained, Probed, Signs
-from lapwing.hessian_free.inner import Inner, NewtonCG, Refitted
+from lapwing.hessian_free.inner import LBFGS, Descent, Inner, NewtonCG, Refitted
 from lapwing.hessian_free.posterior import HessianFreePosterior
 from lapwing.hessian_free.probed import Variances
 from lapwing.hessian_free.prune import prune_uncertain
@@ -12,6 +12,8 @@ from lapwing.hessian_free.responses import Linearity
 from lapwing.hessian_free.weights import WeightUncertainty, weight_uncertainty
 
 __all__ = [
+    "LBFGS",
+    "Descent",
     "HessianFree",
     "HessianFreePosterior",
     "Inner",

@@ -53,8 +53,8 @@ def prune_uncertain(
     smaller = copy.deepcopy(model)
     params = dict(unwrapped(smaller).named_parameters())
     with torch.no_grad():
-        for name, gone in network.layout.unflatten(pruned).items():
-            params[name].masked_fill_(gone, 0.0)
+        for name, value in network.layout.unflatten(weights.masked_fill(pruned, 0.0)).items():
+            params[name].copy_(value)
     return smaller
 
 

@@ -26,6 +26,10 @@ HELD = 2**28
 """Bytes of training data that are kept in memory rather than read again."""
 
 
+SMALL = 4096
+"""Weights up to which products with the Hessian are vectorised rather than recorded, which takes time of its own."""
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Fits:
@@ -90,7 +94,8 @@ class Refit:
     @cached_property
     def precision(self) -> Operator:
         """``P``, the exact Hessian of the loss and the prior at the trained weights, by products."""
-        hessian = HessianProduct(self.network, self.likelihood, self.data)
+        form = "plain" if self.network.size <= SMALL else None
+        hessian = HessianProduct(self.network, self.likelihood, self.data, form=form)
         prior = self.prior.to(self.network.like)[:, None]
 
         def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
@@ -161,7 +166,7 @@ class Refit:
 
     def reward(self, fits: Fits) -> Float[Tensor, "f d"]:
         """``v = ∇r`` of each fit at the trained weights, float64."""
-        weights = self.weights(torch.zeros(len(fits), 1, dtype=torch.float64, device=self.trained.device))
+        weights = self.network.weights.expand(len(fits), -1)
         pulled = fits.regulariser.pull(self.copies, weights, fits.members)
         total = torch.zeros(weights.shape, dtype=torch.float64, device=weights.device) if pulled is None else pulled[0]
         for batch in self.batches if fits.regulariser.in_sample else ():

@@ -59,7 +59,7 @@ class Linearity:
     residual: float
     gradient: float
     fits: int
-    gradients: float
+    gradients: int
     products: int
 
     def join(self, other: Linearity) -> Linearity:
@@ -83,6 +83,7 @@ class Responses:
 
     Args:
         refit: The objectives.
+        regulariser: The functionals.
         plus: δ at λ.
         minus: δ at −λ; ``None`` for one-sided differences, taken from the trained weights.
         scales: λ of each, float64.
@@ -90,6 +91,7 @@ class Responses:
     """
 
     refit: Refit
+    regulariser: Regulariser
     plus: Float[Tensor, "s d"]
     minus: Float[Tensor, "s d"] | None
     scales: Float[Tensor, " s"]
@@ -147,7 +149,7 @@ class Perturbation:
         scales, start, spent = self._scales(refit, fits, reward)
         fits = replace(fits, scales=scales)
         found = self._pairs(refit, fits, start)
-        if self.scale is None:
+        if self.scale is None and self.inner.measures:
             fits, found = self._shrunk(refit, fits, found)
             scales = fits.scales
         worst = (scales[:, None] * reward).norm(dim=1).argsort(descending=True)[:CHECKED]
@@ -164,11 +166,14 @@ class Perturbation:
             sum(run.gradients for run in runs),
             sum(run.products for run in runs),
         )
-        whole = Responses(refit, *_two(found[0]), scales, linearity)
+        whole = Responses(refit, regulariser, *_two(found[0]), scales, linearity)
         part = replace(whole, plus=whole.plus[worst], minus=_some(whole.minus, worst), scales=scales[worst])
-        y, z = (read(each).flatten(1) for each in (part, Responses(refit, *_two(again[0]), half.scales, linearity)))
+        y, z = (
+            read(each).flatten(1)
+            for each in (part, Responses(refit, regulariser, *_two(again[0]), half.scales, linearity))
+        )
         change = float(((y - z).norm(dim=1) / y.norm(dim=1).clamp(min=1e-300)).max())
-        self._check(change)
+        self.check(change)
         return replace(whole, linearity=replace(linearity, change=change))
 
     def _pairs(self, refit: Refit, fits: Fits, start: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], list[Refitted]]:
@@ -202,7 +207,7 @@ class Perturbation:
             scales[kept], left[kept] = tried.scales[nearer], residual[nearer]
             for part, new in zip(changes, again, strict=True):
                 part[kept] = new[nearer]
-        runs[0] = replace(runs[0], residual=left)
+        runs[0] = replace(runs[0], residual=left.repeat(len(changes)))
         return replace(fits, scales=scales), (changes, runs)
 
     def _scales(
@@ -228,7 +233,18 @@ class Perturbation:
         q = _energies(reward[which], (plus - minus) / (2 * first[:, None]))
         return torch.full_like(fits.scales, float(eta / q.max().sqrt())), start, runs
 
-    def _check(self, change: float) -> None:
+    def check(self, change: float) -> None:
+        """Say where responses are not linear.
+
+        Args:
+            change: Relative change of a response when λ is halved.
+
+        Raises:
+            NumericalError: If it is more than the whole, or no number.
+
+        Warns:
+            ConvergenceWarning: If it is more than a tenth.
+        """
         if not change <= 1:
             raise NumericalError(
                 "a response to λ that is near linear",

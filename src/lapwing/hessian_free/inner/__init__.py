@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from lapwing.hessian_free.inner.base import Inner, Refitted
+from lapwing.hessian_free.inner.descent import Descent
+from lapwing.hessian_free.inner.lbfgs import LBFGS
 from lapwing.hessian_free.inner.newton import NewtonCG
 
-__all__ = ["Inner", "NewtonCG", "Refitted"]
+__all__ = ["LBFGS", "Descent", "Inner", "NewtonCG", "Refitted"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -28,13 +28,17 @@ class Refitted:
 
     changes: Float[Tensor, "f d"]
     residual: Float[Tensor, " f"]
-    gradients: float
+    gradients: int
     products: int
     converged: bool
 
 
 class Inner(abc.ABC):
     """An inner solver. Its fits are independent of each other, and go through the data together."""
+
+    measures: ClassVar[bool] = False
+    """Whether what it says is left of a fit can be trusted, so that fits that stay far from their end are made smaller.
+    """
 
     @abc.abstractmethod
     def solve(self, refit: Refit, fits: Fits, start: Float[Tensor, "f d"]) -> Refitted:

@@ -51,6 +51,8 @@ class NewtonCG(Inner):
         NewtonCG(rtol=1e-06, steps=20, max_iterations=1000)
     """
 
+    measures = True
+
     rtol: float | None = None
     steps: int = 20
     max_iterations: int = 1000

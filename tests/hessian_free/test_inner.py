@@ -1,0 +1,77 @@
+"""Inner solvers: the same answers by other ways."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import lapwing as lw
+from lapwing.errors import ConfigError, ConvergenceWarning, NumericalError
+from lapwing.hessian_free import LBFGS, Descent, Inner, NewtonCG, PreTrained
+from tests.hessian_free.setting import Setting, shared
+from tests.posterior_cases import refused
+
+SOLVERS: dict[str, Inner] = {
+    "newton": NewtonCG(rtol=1e-8),
+    "l-bfgs": LBFGS(rtol=1e-7),
+    "descent": Descent(lambda parameters: torch.optim.SGD(parameters, lr=0.2, momentum=0.9), epochs=200),
+}
+
+
+def truth(setting: Setting) -> torch.Tensor:
+    return setting.covariance().view(5, 2, 5, 2).mean(2)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("antithetic", [True, False])
+def test_every_solver_finds_the_response(name: str, antithetic: bool) -> None:
+    setting = shared("two-outputs")
+    posterior = setting.fit(fits=PreTrained(), inner=SOLVERS[name], antithetic=antithetic, step=1e-2)
+    found = posterior.answers.responses.outputs(setting.points).movedim(0, -1)
+    tolerance = 1e-3 if antithetic else 5e-2
+    torch.testing.assert_close(found, truth(setting), rtol=0, atol=tolerance * float(truth(setting).abs().max()))
+
+
+def test_twins_see_the_same_mini_batches() -> None:
+    """A loader that shuffles: their difference is that of the exact Hessian, whatever the order."""
+    setting = shared("two-outputs")
+    data = torch.utils.data.TensorDataset(setting.x, setting.y)
+    loader = torch.utils.data.DataLoader(data, batch_size=5, shuffle=True)
+    inner = Descent(lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9), epochs=120)
+    recipe = lw.HessianFree(setting.likelihood, prior=setting.prior, fits=PreTrained(), inner=inner, step=1e-2)
+    found = recipe.fit(setting.model, loader, setting.points).answers.responses.outputs(setting.points).movedim(0, -1)
+    torch.testing.assert_close(found, truth(setting), rtol=0, atol=1e-2 * float(truth(setting).abs().max()))
+
+
+def test_the_default_optimiser_is_adam() -> None:
+    optimiser = Descent().optimiser([torch.zeros(2, requires_grad=True)])
+    assert isinstance(optimiser, torch.optim.Adam) and optimiser.defaults["lr"] == 0.005
+
+
+def test_float32_is_enough_for_a_per_cent() -> None:
+    setting = shared("classes")
+    single = copy.deepcopy(setting.model).float()
+    recipe = lw.HessianFree(setting.likelihood, prior=setting.prior, fits=lw.PerPoint())
+    posterior = recipe.fit(single, (setting.x.float(), setting.y), setting.points.float())
+    found, expected = posterior.answers.blocks(setting.points.float()), setting.blocks()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-2 * float(expected.abs().max()))
+
+
+def test_responses_that_are_not_linear_are_named() -> None:
+    perturbation = lw.HessianFree(lw.Categorical()).perturbation
+    perturbation.check(0.05)
+    with pytest.warns(ConvergenceWarning, match="change by 30 % when λ is halved"):
+        perturbation.check(0.3)
+    with refused(NumericalError, expected="near linear", got="changes by nan %", hint="smaller step="):
+        perturbation.check(float("nan"))
+
+
+def test_bad_options_are_refused() -> None:
+    with refused(ConfigError, expected="steps of at least 1", got="0", hint="steps=1"):
+        NewtonCG(steps=0)
+    with refused(ConfigError, expected="a positive rtol", got="0.0", hint="rtol="):
+        LBFGS(rtol=0.0)
+    with refused(ConfigError, expected="epochs of at least 1", got="0", hint="epochs=1"):
+        Descent(epochs=0)
