@@ -1,0 +1,190 @@
+"""The page ``docs/ella.md``: a table for each report of a study, with the command that made it.
+
+python -m studies.ella.page --reports benchmarks/results --markdown docs/ella.md
+
+Reports that are not there are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from studies.report import Row
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page says of a study.
+
+    Args:
+        title: Its heading.
+        options: Of the command line, beside the name of the study and ``--json``.
+        names: Columns that name a case.
+        columns: Columns with numbers, and their headings.
+        text: What was done, and what is to be seen.
+    """
+
+    title: str
+    options: str
+    names: tuple[str, ...]
+    columns: dict[str, str]
+    text: str
+
+
+SCORES = {"nll": "NLL", "ece": "ECE", "accuracy": "accuracy"}
+COST = {"fit_seconds": "fit s", "predict_seconds": "predict s", "fit_gib": "fit GiB"}
+SECTIONS = {
+    "toy": Section(
+        "The toy",
+        "[--figure FILE]",
+        ("method",),
+        {
+            "precision": "precision",
+            "kl": "KL",
+            "kl_outputs": "KL, without noise",
+            "kl_between": "between the points",
+            "kl_beyond": "beyond them",
+            "variance_over_prior": "variance / prior's at x = 1",
+            "far_over_prior": "at x = 1000",
+        },
+        "KL divergence in nats of what each method predicts from what exact linearised Laplace predicts, over draws of "
+        "16 points and trained perceptrons; M = 16 landmarks, which are all there are, and K = 5. The weaker the prior, "
+        "the more directions matter beside the five.",
+    ),
+    "ablation": Section(
+        "Landmarks and rank",
+        "--data DIR [--figure FILE]",
+        ("landmarks", "rank"),
+        {
+            "eps_nystrom": "ε Nyström",
+            "eps_ella": "ε ELLA",
+            "eps_residual": "ε ELLA with the residual",
+            "trace_error": "1 − tr φφᵀ / tr K",
+            "fit_seconds": "fit s",
+        },
+        "A CNN with batch norm of 29 034 weights and the 2000 MNIST images it was trained on, 256 others for the "
+        "posterior; relative errors in the Frobenius norm.",
+    ),
+    "stopping": Section(
+        "Early stopping",
+        "--data DIR [--networks cnn ella_resnet20] [--figure FILE]",
+        (),
+        {
+            "nll_plain": "plain network",
+            "nll_stopped": "stopped early",
+            "nll_all": "all images",
+            "nll_best": "best N for the test images",
+            "stopped_at": "stopped at N",
+            "best_at": "best N",
+        },
+        "Test NLL, stopped early by validation images and with all training images in the posterior; K = 20, M = 500, "
+        "the paper's prior, without the residual.",
+    ),
+    "rank": Section(
+        "Rank",
+        "--data DIR [--networks cnn ella_resnet20] [--figure FILE]",
+        ("rank",),
+        SCORES | {"nll_over_plain": "NLL / plain", "stopped_at": "stopped at N", "kernel_error": "1 − tr φφᵀ / tr K"},
+        "Test scores against K at M = 500 landmarks, stopped early by validation images, the paper's prior.",
+    ),
+    "cifar": Section(
+        "CIFAR-10",
+        "--data DIR",
+        ("method", "prior"),
+        SCORES | {"precision": "prior precision", "stopped_at": "images"} | COST,
+        "The first 300 test images stop early, tune by validation and fit the temperature; scored on the other 717. "
+        "The prior is the paper's, 1 / (50 000 · 1e-4), or tuned. ECE with 15 bins.",
+    ),
+    "corruption": Section(
+        "Corrupted images",
+        "--data DIR [--figure FILE]",
+        ("method",),
+        {f"{score}_{k}": f"{score.upper()} {k}" for score in ("nll", "ece") for k in (0, 1, 3, 5)},
+        "By severity, 0 as they were; means over 14 kinds of corruption.",
+    ),
+    "rejection": Section(
+        "Error against confidence",
+        "--data DIR [--figure FILE]",
+        ("method",),
+        {
+            "auroc": "AUROC",
+            "error_0": "error, all",
+            "error_0.5": "confidence ≥ 0.5",
+            "error_0.7": "≥ 0.7",
+            "error_0.9": "≥ 0.9",
+            "confidence_inside": "mean confidence, CIFAR-10",
+            "confidence_outside": "MNIST",
+        },
+        "717 test images and as many digits of MNIST, whose answers are all wrong.",
+    ),
+    "seconds": Section(
+        "Seconds to predict",
+        "--data DIR",
+        ("method",),
+        {
+            "milliseconds_per_image": "ms an image",
+            "ratio": "over K passes in one batched call",
+            "ratio_one_by_one": "over K passes one by one",
+        },
+        "Beside K = 20 forward-mode passes on the same images, in turn with them in the same run; medians.",
+    ),
+}
+
+
+def page(reports: Path) -> str:
+    """The page, from the reports that are there."""
+    parts = [
+        "# ELLA\n\nMade by `python -m studies.ella.page`; do not edit by hand. Numbers are means over the seeds of the "
+        "landmarks or the draws of the data, ± their standard error. What each study does is said in its module under "
+        "`studies/ella/`.\n"
+    ]
+    for name, section in SECTIONS.items():
+        path = reports / f"ella-{name}.json"
+        if path.exists():
+            parts.append(text(name, section, json.loads(path.read_text(encoding="utf-8"))["rows"]))
+    return "\n".join(parts)
+
+
+def text(name: str, section: Section, rows: list[Row]) -> str:
+    """A section: the command, what it did, and a table a part."""
+    means = [row for row in rows if row.get("summary")]
+    command = f"`python -m studies.ella {name} --json FILE {section.options}`"
+    lines = [f"## {section.title}\n", f"{command}\n", f"{section.text}\n"]
+    for part in dict.fromkeys(row.get("part", "") for row in means):
+        lines += [f"### {part}\n", table([row for row in means if row.get("part", "") == part], section), ""]
+    return "\n".join(lines)
+
+
+def table(rows: list[Row], section: Section) -> str:
+    """A part as a Markdown table; what no row has is left out."""
+    columns = {key: title for key, title in section.columns.items() if any(row.get(key) is not None for row in rows)}
+    head = [*section.names, *columns.values(), "seeds"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(section.names) + "---:|" * (len(columns) + 1)]
+    for row in rows:
+        cells = [str(row.get(name, "")) for name in section.names]
+        cells += [_cell(row, key) for key in columns]
+        lines.append(f"| {' | '.join([*cells, str(row.get('seeds', 1))])} |")
+    return "\n".join(lines)
+
+
+def _cell(row: Row, key: str) -> str:
+    if row.get(key) is None:
+        return "–"
+    error = row.get(f"{key}_stderr")
+    return f"{row[key]:.4g}" + (f" ± {error:.1g}" if error else "")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(prog="python -m studies.ella.page", description=__doc__)
+    parser.add_argument("--reports", type=Path, default=Path("benchmarks/results"), help="folder of the reports")
+    parser.add_argument("--markdown", type=Path, default=Path("docs/ella.md"), help="page to write")
+    args = parser.parse_args(arguments)
+    args.markdown.write_text(page(args.reports), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
