@@ -40,14 +40,15 @@ def model() -> nn.Sequential:
 def test_rows_hold_what_the_parts_give_on_their_own(model: nn.Sequential) -> None:
     train, validation, test = classes(45, 0), classes(30, 1), classes(40, 2)
     foreign = (test[0] + 9.0, test[1])
-    result = compare(model, train, test, ood=foreign, validation=validation)
+    classical = lw.EvidenceGradient()
+    result = compare(model, train, test, ood=foreign, validation=validation, tunings={"classical": classical})
     names = [(row.method, row.tuned_by) for row in result.rows]
     structures = ("last layer", "diagonal", "KFAC", "full")
     assert names[:2] == [("plain network", ""), ("temperature scaling", "validation")]
-    assert names[2:] == [(name, how) for name in structures for how in ("evidence", "validation")]
+    assert names[2:] == [(name, how) for name in structures for how in ("evidence", "classical", "validation")]
 
     fitted = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, train)
-    for how, method in (("evidence", lw.EvidenceGradient()), ("validation", lw.Validation(validation))):
+    for how, method in (("evidence", None), ("classical", classical), ("validation", lw.Validation(validation))):
         tuned = lw.tune(fitted, method)
         (run,) = result.row("KFAC", how).runs
         for name, value in lw.evaluate(tuned, test, ood=foreign).items():

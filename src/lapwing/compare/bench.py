@@ -69,8 +69,10 @@ class Bench:
             return self._failed(name, "validation", error)
         return _row(name, "validation", tuned.value, (tuned, scores), tune_seconds=tuned.seconds)
 
-    def posterior(self, name: str, recipe: Laplace, model: nn.Module, tunings: Mapping[str, Method]) -> Iterator[Row]:
-        """A row for each way of tuning a recipe, which is fitted once."""
+    def posterior(
+        self, name: str, recipe: Laplace, model: nn.Module, tunings: Mapping[str, Method | None]
+    ) -> Iterator[Row]:
+        """A row for each way of tuning a recipe, which is fitted once; ``None`` is the default of ``tune``."""
         gc.collect()  # what the method before left in cycles is not this one's memory
         try:
             fitted = self._timed(
@@ -86,7 +88,7 @@ class Bench:
             except LapwingError as error:
                 yield self._failed(name, tuned_by, error)
 
-    def _tuned(self, name: str, tuned_by: str, fitted: Measured[Posterior], method: Method) -> Row:
+    def _tuned(self, name: str, tuned_by: str, fitted: Measured[Posterior], method: Method | None) -> Row:
         tuned = self._timed(f"{name}: {tuned_by}", lambda: tune(fitted.value, method))
         posterior = tuned.value
         scores = self._score(f"{name}: predict", posterior, link=self.link, generator=self.generator)

@@ -51,7 +51,14 @@ COLUMNS = (
         "rejection_area", "rejection", "higher", ".4f", "mean accuracy as the least sure are rejected", tabled=False
     ),
     Column("ood_auroc", "OOD AUROC", "higher", ".3f", "how well uncertainty tells foreign examples from familiar ones"),
-    Column("evidence", "evidence", "neither", ".0f", "log marginal likelihood of the training targets, nats", False),
+    Column(
+        "evidence",
+        "evidence",
+        "neither",
+        ".0f",
+        "log marginal likelihood of the training targets by Laplace at the trained weights, nats",
+        False,
+    ),
     Column("prior_precision", "prior", "neither", ".3g", "prior precision, 1 / variance of a weight", False),
     Column("fit_seconds", "fit s", "lower", ".2f", "seconds to compute the curvature", False),
     Column("tune_seconds", "tune s", "lower", ".2f", "seconds to choose the prior, or the temperature", False),

@@ -15,7 +15,7 @@ from lapwing.data import Source
 from lapwing.laplace import Laplace
 from lapwing.likelihoods import Likelihood
 from lapwing.predictive import Link
-from lapwing.tuning import EvidenceGradient, Method
+from lapwing.tuning import Method
 from lapwing.types import Unpack
 from lapwing.validation import Validation
 
@@ -26,6 +26,7 @@ def compare(
     test: Source,
     *,
     methods: Mapping[str, Laplace] | None = None,
+    tunings: Mapping[str, Method] | None = None,
     ood: Source | None = None,
     validation: Source | None = None,
     likelihood: Likelihood | None = None,
@@ -36,15 +37,16 @@ def compare(
 ) -> Comparison:
     """Every method side by side: the plain network, its calibrated self, and posteriors, each tuned and scored.
 
-    Each recipe is fitted once, then tuned by its evidence and, given validation data, by their NLL: a row each. With
-    validation data the plain network has a second row too: temperature scaling, or for real targets the noise of the
-    validation residuals. The scores are those of ``evaluate``.
+    Each recipe is fitted once, then tuned by its evidence as ``tune`` does when nobody says how and, given validation
+    data, by their NLL: a row each. With validation data the plain network has a second row too: temperature scaling, or
+    for real targets the noise of the validation residuals. The scores are those of ``evaluate``.
 
     Args:
         model: The trained network; left exactly as it is.
         train: The data it was trained on: a loader that can be read again and again, or a pair of tensors.
         test: Held-out data to score on.
         methods: Recipes by name; ``None`` takes last layer, diagonal, KFAC, and full where it fits.
+        tunings: Further ways to tune, by name.
         ood: Data from elsewhere, to be told apart; their targets are ignored.
         validation: Held-out data to tune on; not the test data.
         likelihood: p(y | f); ``None`` takes Categorical for integer targets and Gaussian for real ones.
@@ -61,7 +63,8 @@ def compare(
         LapwingError: If the plain network cannot be scored, or no posterior can be had.
 
     Cost:
-        A fit a recipe; about 20 predictions of the validation data, and two of the test data, a recipe.
+        A fit a recipe; about 20 predictions of the validation data, some modes of its linear model on the training
+        data, and two predictions of the test data, a recipe.
 
     Example:
         >>> x, y = torch.randn(60, 4), torch.randint(0, 3, (60,))
@@ -76,17 +79,17 @@ def compare(
     device = next(model.parameters(), torch.zeros(())).device
     likelihood = likelihood or likelihood_of(train, unpack)
     chosen = recipes(likelihood) if methods is None else methods
-    tunings: dict[str, Method] = {"evidence": EvidenceGradient()}
+    ways: dict[str, Method | None] = {"evidence": None, **(tunings or {})}
     if validation is not None:
-        tunings["validation"] = Validation(validation, unpack=unpack, link=link)
-    steps = 1 + 2 * (validation is not None) + len(chosen) * (1 + 2 * len(tunings))
+        ways["validation"] = Validation(validation, unpack=unpack, link=link)
+    steps = 1 + 2 * (validation is not None) + len(chosen) * (1 + 2 * len(ways))
     with tqdm(total=steps, desc="comparing", disable=not progress, unit="step", leave=False) as bar:
         bench = Bench(train, test, ood, unpack, link, device, generator, bar)
         network = plain(model, likelihood, train, unpack)
         rows = [bench.plain(network)]
         if validation is not None:
             rows.append(bench.calibrated(network, validation))
-        posteriors = [row for name, recipe in chosen.items() for row in bench.posterior(name, recipe, model, tunings)]
+        posteriors = [row for name, recipe in chosen.items() for row in bench.posterior(name, recipe, model, ways)]
     if posteriors and not any(row.runs for row in posteriors):
         raise bench.failures[-1]
     return Comparison(tuple(rows + posteriors))

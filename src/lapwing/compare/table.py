@@ -23,7 +23,8 @@ class Row:
 
     Args:
         method: Its name.
-        tuned_by: What chose its prior (or temperature): ``"evidence"``, ``"validation"``, or ``""`` for nothing.
+        tuned_by: What chose its prior (or temperature): ``"evidence"``, ``"validation"``, the name of another way, or
+            ``""`` for nothing.
         runs: Numbers by column name, one mapping a run.
         note: Why it has no numbers; ``""`` where it has.
         predictor: What predicted, in the first run.

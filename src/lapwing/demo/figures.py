@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lapwing.compare import Comparison, Row
 from lapwing.demo.digits import Digits
+from lapwing.demo.findings import AT_WEIGHTS
 from lapwing.demo.gap import Gap, curve
 from lapwing.metrics import auroc, ece, rejection_curve
 from lapwing.plots import plot_band, plot_confidence, plot_evidence, plot_rejection, plot_reliability
@@ -49,7 +50,7 @@ def scores(comparison: Comparison) -> Figure:
     shown = (("nll", "NLL / nats", True), ("ece", "ECE", True), ("ood_auroc", "OOD AUROC", False))
     figure, axes = panels(3, width=3.6, height=0.34 * len(comparison.rows) + 0.9)
     rows = comparison.rows[::-1]
-    colors = {"": "#333333", "validation": "#0072B2", "evidence": "#D55E00"}
+    colors = {"": "#333333", "validation": "#0072B2", "evidence": "#D55E00", AT_WEIGHTS: "#E69F00"}
     for ax, (column, label, logarithmic) in zip(axes, shown, strict=True):
         for place, row in enumerate(rows):
             estimate = row.estimate(column)
@@ -113,11 +114,12 @@ def evidence(rows: Sequence[Row]) -> Figure:
     return _each(rows, draw, 3.6, 2.9)
 
 
-def choice(row: Row) -> Figure:
+def choice(row: Row, bound: Row) -> Figure:
     """Log evidence and validation NLL over the prior precision: what each way of tuning sees.
 
     Args:
         row: A posterior tuned by validation, whose trace has both.
+        bound: The posterior of largest bound.
     """
     figure, (ax,) = panels(1, width=6.4, height=3.6)
     steps = sorted(posterior(row).trace, key=lambda step: step.prior_precision)
@@ -125,7 +127,8 @@ def choice(row: Row) -> Figure:
     ax.plot(x, [step.log_marginal or 0.0 for step in steps], color="#D55E00", marker="o", markersize=3)
     ax.set_yscale("symlog", linthresh=10)
     ax.set(xscale="log", xlabel="prior precision")
-    ax.set_ylabel("log evidence / nats", color="#D55E00")
+    ax.set_ylabel("log evidence at the weights / nats", color="#D55E00")
+    ax.axvline(posterior(bound).prior_precisions.item(), color="#333333", linestyle=":", linewidth=1.2)
     twin = ax.twinx()
     twin.plot(x, [step.validation_nll or 0.0 for step in steps], color="#0072B2", marker="s", markersize=3)
     twin.set_ylabel("validation NLL / nats", color="#0072B2")

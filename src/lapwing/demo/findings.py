@@ -13,6 +13,7 @@ from lapwing.results import Estimate
 
 PLAIN = ("plain network", "")
 TEMPERATURE = ("temperature scaling", "validation")
+AT_WEIGHTS = "evidence at the weights"
 
 
 @final
@@ -98,3 +99,6 @@ def _evidence_does(posteriors: list[Row], plain: Row) -> Iterator[Finding]:
     rows = [row for row in posteriors if row.tuned_by == "evidence"]
     yield _beats(best(rows, "ood_auroc", highest=True), plain, "ood_auroc")
     yield _beats(best(rows, "nll"), plain, "nll")
+    classical = [row for row in posteriors if row.tuned_by == AT_WEIGHTS]
+    if classical:
+        yield _beats(best(classical, "nll"), plain, "nll")

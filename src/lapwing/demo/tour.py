@@ -16,10 +16,11 @@ from tqdm.auto import tqdm
 from lapwing.compare import Comparison, compare, pooled
 from lapwing.demo import figures, text
 from lapwing.demo.digits import Digits, digits, trained
-from lapwing.demo.findings import PLAIN, TEMPERATURE, Finding, findings
+from lapwing.demo.findings import AT_WEIGHTS, PLAIN, TEMPERATURE, Finding, findings
 from lapwing.demo.gap import Gap, fitted, gap
 from lapwing.errors import ConfigError
 from lapwing.report import write_json, write_report
+from lapwing.tuning import EvidenceGradient
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,6 +118,7 @@ def compare_digits(seed: int, size: Size, progress: bool) -> Comparison:
         data.test,
         ood=data.unseen,
         validation=data.validation,
+        tunings={AT_WEIGHTS: EvidenceGradient()},
         progress=progress,
     )
 
@@ -149,7 +151,7 @@ def drawn(comparison: Comparison, data: Digits) -> dict[str, Figure]:
         "confidence": figures.confidence(chosen, data),
         "evidence": figures.evidence(evidence),
         "rejection": figures.rejection([*chosen, comparison.row("full", "evidence")], data),
-        "choice": figures.choice(comparison.row("KFAC", "validation")),
+        "choice": figures.choice(comparison.row("KFAC", "validation"), comparison.row("KFAC", "evidence")),
     }
 
 
