@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.errors import ConfigError, TooLargeError, UnsupportedError
+from lapwing.errors import ConfigError, NumericalError, TooLargeError, UnsupportedError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
 from lapwing.posteriors import FunctionPosterior, WeightPosterior
 from lapwing.structures import AUTO_FULL, Structure
@@ -111,6 +111,19 @@ class TestHessian:
         expected = torch.func.hessian(loss)(model.theta) + torch.diag(precisions)
         torch.testing.assert_close(posterior.precision.operator.dense(), expected, rtol=1e-9, atol=1e-9)
         assert posterior.log_marginal() == pytest.approx(model.log_marginal(expected, precisions), rel=1e-9)
+
+    def test_an_indefinite_one_is_refused_and_damped_on_request(self) -> None:
+        case, structure = problem("gaussian"), lw.Full(view="weights")
+        plain = fit(case, structure, curvature=lw.Hessian(), prior=lw.Isotropic(30.0)).precision.operator.dense()
+        lowest = float(torch.linalg.eigvalsh(plain)[0]) - 30
+        assert lowest < -0.5
+        prior = lw.Isotropic(0.1)
+        with refused(NumericalError, expected="positive definite", got="smallest eigenvalue", hint="Hessian(damping="):
+            fit(case, structure, curvature=lw.Hessian(), prior=prior)
+        damped = fit(case, structure, curvature=lw.Hessian(damping=30.0), prior=prior).precision.operator.dense()
+        torch.testing.assert_close(damped, plain + 0.1 * torch.eye(len(plain), dtype=plain.dtype))
+        with refused(ConfigError, expected="not negative", got="-1.0", hint="damping"):
+            lw.Hessian(damping=-1.0)
 
     @pytest.mark.parametrize("structure", [lw.Diagonal(), lw.KFAC(), lw.Full(view="functions")])
     def test_is_held_no_other_way(self, structure: Structure) -> None:

@@ -147,8 +147,21 @@ class EmpiricalFisher(Curvature):
 class Hessian(Curvature):
     """The exact Hessian of the negative log likelihood; only for ``Full(view="weights")``, and for small networks.
 
-    It is positive definite only at a strict minimum: elsewhere the fit is refused, naming the smallest eigenvalue.
+    It is positive definite only at a strict minimum: elsewhere the fit is refused, naming the smallest eigenvalue,
+    unless it is damped on request.
+
+    Args:
+        damping: Added to every eigenvalue, in 1 / weight²: as if the prior were that much more precise.
+
+    Raises:
+        ConfigError: If it is negative.
     """
+
+    damping: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.damping >= 0:
+            raise ConfigError("damping that is not negative", f"{self.damping}", "Hessian(damping=1.0)")
 
     def cotangents(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lapwing.hessian_free.choices import Objective, PerPoint, PreTrained, Probed, Signs
+from lapwing.hessian_free.eigen import EigenPosterior, TopEigen
 from lapwing.hessian_free.inner import LBFGS, Descent, Inner, NewtonCG, Refitted
 from lapwing.hessian_free.posterior import HessianFreePosterior
 from lapwing.hessian_free.probed import Variances
@@ -14,6 +15,7 @@ from lapwing.hessian_free.weights import WeightUncertainty, weight_uncertainty
 __all__ = [
     "LBFGS",
     "Descent",
+    "EigenPosterior",
     "HessianFree",
     "HessianFreePosterior",
     "Inner",
@@ -25,6 +27,7 @@ __all__ = [
     "Probed",
     "Refitted",
     "Signs",
+    "TopEigen",
     "Variances",
     "WeightUncertainty",
     "prune_uncertain",

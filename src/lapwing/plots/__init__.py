@@ -14,6 +14,7 @@ from lapwing.plots.detection import plot_confidence, plot_rejection
 from lapwing.plots.diagnosis import plot_diagnosis
 from lapwing.plots.evidence import plot_evidence
 from lapwing.plots.evidence_curves import plot_evidence_curves
+from lapwing.plots.pruning import plot_intervals, plot_pruning
 from lapwing.plots.regression import plot_band
 from lapwing.plots.stopping import plot_stopping
 
@@ -23,6 +24,8 @@ __all__ = [
     "plot_diagnosis",
     "plot_evidence",
     "plot_evidence_curves",
+    "plot_intervals",
+    "plot_pruning",
     "plot_rejection",
     "plot_reliability",
     "plot_stopping",

@@ -14,7 +14,7 @@ from lapwing.curvature.gram import TangentKernel
 from lapwing.curvature.hessian import HessianProduct
 from lapwing.curvature.sums import Held, Tally, Totals, chunk_size, visit
 from lapwing.data import concatenated
-from lapwing.errors import TooLargeError, UnsupportedError, check_option
+from lapwing.errors import NumericalError, TooLargeError, UnsupportedError, check_option
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior
 from lapwing.priors import DiagonalPrior
@@ -76,8 +76,14 @@ class Full:
     def _exact(self, task: Task) -> Posterior:
         """The posterior with the exact Hessian, refused where that and the prior are not positive definite."""
         matrix = HessianProduct(task.network, task.likelihood, task.data).dense(self.max_bytes)
-        posterior = task.posterior(task.totals(), Held(Dense((matrix + matrix.mT) / 2)))
-        posterior.precision.operator.logdet()
+        damping = task.curvature.damping if isinstance(task.curvature, Hessian) else 0.0
+        damped = (matrix + matrix.mT) / 2 + damping * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+        posterior = task.posterior(task.totals(), Held(Dense(damped)))
+        try:
+            posterior.precision.operator.logdet()
+        except NumericalError as reason:
+            hint = "training to convergence with this prior, a larger prior precision, GGN(), or Hessian(damping=...)"
+            raise NumericalError("a Hessian that is positive definite with the prior", reason.got, hint) from reason
         return posterior
 
     def _functions(self, task: Task, rows: int) -> Posterior:
