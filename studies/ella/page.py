@@ -11,6 +11,7 @@ import argparse
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 
 from studies.report import Row
 
@@ -45,14 +46,17 @@ SECTIONS = {
             "precision": "precision",
             "kl": "KL",
             "kl_outputs": "KL, without noise",
+            "below diagonal": "below diagonal",
+            "below last layer": "below last layer",
             "kl_between": "between the points",
             "kl_beyond": "beyond them",
             "variance_over_prior": "variance / prior's at x = 1",
             "far_over_prior": "at x = 1000",
         },
         "KL divergence in nats of what each method predicts from what exact linearised Laplace predicts, over draws of "
-        "16 points and trained perceptrons; M = 16 landmarks, which are all there are, and K = 5. The weaker the prior, "
-        "the more directions matter beside the five.",
+        "16 points and trained perceptrons; M = 16 landmarks, which are all there are, K = 5. The weaker the prior, "
+        "the more directions matter beside the five. Below: the part of the draws in which ELLA is closer to exact. "
+        "Far from the data: the variance over the prior's, of the perceptron and of a layer of fixed sines.",
     ),
     "ablation": Section(
         "Landmarks and rank",
@@ -136,11 +140,11 @@ SECTIONS = {
 
 def page(reports: Path) -> str:
     """The page, from the reports that are there."""
-    parts = [
-        "# ELLA\n\nMade by `python -m studies.ella.page`; do not edit by hand. Numbers are means over the seeds of the "
-        "landmarks or the draws of the data, ± their standard error. What each study does is said in its module under "
-        "`studies/ella/`.\n"
-    ]
+    words = (
+        "Made by `python -m studies.ella.page`; do not edit by hand. Numbers are means over the seeds of the landmarks or "
+        "the draws of the data, ± their standard error. What each study does is said in its module in `studies/ella/`."
+    )
+    parts = [f"# ELLA\n\n{fill(words, 120)}\n"]
     for name, section in SECTIONS.items():
         path = reports / f"ella-{name}.json"
         if path.exists():
@@ -152,7 +156,7 @@ def text(name: str, section: Section, rows: list[Row]) -> str:
     """A section: the command, what it did, and a table a part."""
     means = [row for row in rows if row.get("summary")]
     command = f"`python -m studies.ella {name} --json FILE {section.options}`"
-    lines = [f"## {section.title}\n", f"{command}\n", f"{section.text}\n"]
+    lines = [f"## {section.title}\n", f"{command}\n", f"{fill(section.text, 120)}\n"]
     for part in dict.fromkeys(row.get("part", "") for row in means):
         lines += [f"### {part}\n", table([row for row in means if row.get("part", "") == part], section), ""]
     return "\n".join(lines)
@@ -174,7 +178,7 @@ def _cell(row: Row, key: str) -> str:
     if row.get(key) is None:
         return "–"
     error = row.get(f"{key}_stderr")
-    return f"{row[key]:.4g}" + (f" ± {error:.1g}" if error else "")
+    return f"{row[key]:.4g}" + (f" ± {error:.2g}" if error else "")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -16,7 +16,7 @@ def test_the_page_has_a_table_for_each_report_that_is_there(tmp_path: Path) -> N
     main(["--reports", str(tmp_path), "--markdown", str(tmp_path / "page.md")])
     text = (tmp_path / "page.md").read_text()
     assert "`python -m studies.ella rank --json FILE" in text and "### cnn" in text
-    assert "| rank | NLL | seeds |\n|---|---:|---:|\n| 5 | 0.25 ± 0.01 | 3 |" in text
+    assert "| rank | NLL | seeds |\n|---|---:|---:|\n| 5 | 0.25 ± 0.012 | 3 |" in text
     assert "7" not in text.split("seeds |", 1)[1] and "## CIFAR-10" not in text
 
 
