@@ -75,7 +75,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--figure", type=Path, help="figure to draw: intervals, sparsification, cost")
     parser.add_argument("--seeds", type=int, default=20, help="how often each case is repeated")
     parser.add_argument("--networks", type=Path, help="folder where trained networks are kept")
-    parser.add_argument("--only", nargs="*", default=(), help="data sets of the table to run, by name")
+    parser.add_argument("--only", nargs="*", default=(), help="data sets of the table, or seeds of the digits, to run")
     parser.add_argument("--join", nargs="*", type=Path, help="reports whose rows are joined instead of running")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, to try it out")
     return parser.parse_args(arguments)

@@ -96,6 +96,8 @@ def draw(found: Sequence[Row], path: Path) -> None:
                 [row[key] for row in own], [row["error"] for row in own], marker="o", linestyle=joined, label=kind
             )
         panel.axhline(ENOUGH, color="#999999", linestyle="--", label="5 %")
-        panel.set(xscale="log", yscale="log", xlabel=label, ylabel="median relative error of the variance")
+        panel.set(yscale="log", xlabel=label, ylabel="median relative error of the variance")
+    made.axes[0].set_xscale("log")
+    made.axes[1].set_xlim(left=0)
     made.axes[0].legend(frameon=False)
     made.savefig(path)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.hessian_free import Probed, Signs, weight_uncertainty
-from studies.hessian_free.methods import TopEigenvectors, covariance, exact
+from studies.hessian_free.methods import covariance, exact, top_eigenvectors
 from studies.hessian_free.shallow import Fitted
 
 
@@ -24,9 +24,9 @@ def ggn(fitted: Fitted) -> Float[Tensor, " d"]:
     return covariance(exact(lw.GGN(), fitted)).diagonal().sqrt()
 
 
-def top_eigenvectors(fitted: Fitted) -> Float[Tensor, " d"]:
+def few_eigenvectors(fitted: Fitted) -> Float[Tensor, " d"]:
     """In the span of the leading eigenvectors alone."""
-    return TopEigenvectors.of(fitted).factor.square().sum(1).sqrt()
+    return top_eigenvectors(fitted).factor.square().sum(1).sqrt()
 
 
 def refitted(fits: Signs | Probed, fitted: Fitted) -> Float[Tensor, " d"]:
@@ -37,7 +37,7 @@ def refitted(fits: Signs | Probed, fitted: Fitted) -> Float[Tensor, " d"]:
 DEVIATIONS: dict[str, Callable[[Fitted], Float[Tensor, " d"]]] = {
     "full Hessian": full_hessian,
     "GGN": ggn,
-    "top eigenvectors": top_eigenvectors,
+    "top eigenvectors": few_eigenvectors,
     "Hessian-free, signs": partial(refitted, Signs()),
     "Hessian-free, probed": partial(refitted, Probed()),
 }

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing import probes
+from lapwing.plots import plot_intervals
 from studies.hessian_free.curves import CURVES
 from studies.hessian_free.deviations import DEVIATIONS
 from studies.hessian_free.shallow import fitted
@@ -58,10 +59,9 @@ def draw(found: Sequence[Row], path: Path) -> None:
     made = figure(5.0 * len(names), 4.2, len(names))
     for panel, name in zip(made.axes, names, strict=True):
         own = [row for row in shown if row["data"] == name]
-        for offset, row in enumerate(own):
-            at = [k + 0.8 * (offset / len(own) - 0.4) for k in range(len(row["weights"]))]
-            panel.errorbar(at, row["values"], row["std"], fmt=".", markersize=2, linewidth=0.8, label=row["method"])
-        panel.axhline(0, color="#999999", linewidth=0.5)
-        panel.set(title=name, xlabel="weight", ylabel="value ± one standard deviation")
+        deviations = {row["method"]: torch.tensor(row["std"]) for row in own}
+        plot_intervals(torch.tensor(own[0]["values"]), deviations, ax=panel)
+        panel.get_legend().remove()
+        panel.set(title=name, xticks=[])
     made.legend(*made.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
     made.savefig(path)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,8 +13,8 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.baselines import Map
 from lapwing.evaluation import Predictor
+from lapwing.hessian_free import EigenPosterior, TopEigen
 from lapwing.posteriors import WeightPosterior
-from lapwing.predictive import Moments, Predictive, predictive
 from studies.hessian_free.shallow import Fitted
 
 Method = Callable[[Fitted, Tensor], Predictor]
@@ -42,34 +40,9 @@ def covariance(posterior: WeightPosterior) -> Float[Tensor, "d d"]:
     return precision.solve(torch.eye(precision.shape[0], dtype=precision.dtype))
 
 
-@dataclass(frozen=True, eq=False)
-class TopEigenvectors:
-    """``P⁻¹ ≈ A Λ⁻¹ Aᵀ`` with the ``round(ln d)`` leading eigenvectors of the P of the GGN: nothing else is uncertain.
-
-    Args:
-        fitted: The network.
-        factor: ``A Λ^{-½}``, ``[d, k]``.
-    """
-
-    fitted: Fitted
-    factor: Float[Tensor, "d k"]
-
-    @classmethod
-    def of(cls, fitted: Fitted, points: Tensor | None = None) -> TopEigenvectors:
-        """From the eigendecomposition of P."""
-        values, vectors = torch.linalg.eigh(exact(lw.GGN(), fitted).precision_operator.dense())
-        rank = round(math.log(len(values)))
-        return cls(fitted, vectors[:, -rank:] * values[-rank:].rsqrt())
-
-    @property
-    def likelihood(self) -> lw.Gaussian:
-        """p(y | f)."""
-        return self.fitted.likelihood
-
-    def predict(self, x: Any) -> Predictive:
-        """As a posterior predicts."""
-        mean = self.fitted.model(x).detach()
-        return predictive(self.likelihood, Moments.from_factor(mean, (self.fitted.jacobian(x) @ self.factor)[:, None]))
+def top_eigenvectors(fitted: Fitted, points: Tensor | None = None) -> EigenPosterior:
+    """The leading ``round(ln d)`` eigenvectors of the P of the GGN, and nothing else."""
+    return TopEigen(fitted.likelihood, fitted.prior).fit(fitted.model, fitted.data.train)
 
 
 def refitted(options: dict[str, Any], fitted: Fitted, points: Float[Tensor, "m 1"]) -> Any:
@@ -82,7 +55,7 @@ BASELINES: dict[str, Method] = {
     "plug-in": plug_in,
     "full Hessian": partial(exact, lw.Hessian()),
     "GGN": partial(exact, lw.GGN()),
-    "top eigenvectors": TopEigenvectors.of,
+    "top eigenvectors": top_eigenvectors,
 }
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 import lapwing as lw
+from lapwing.plots import plot_pruning
 from studies.hessian_free.curves import CURVES, Pair
 from studies.hessian_free.deviations import DEVIATIONS
 from studies.hessian_free.shallow import Fitted, fitted, flat
@@ -62,17 +63,18 @@ def mean_absolute_error(model: nn.Module, pair: Pair) -> float:
 
 
 def draw(found: Sequence[Row], path: Path) -> None:
-    """Error against share pruned, mean over the seeds with standard errors; a circle where one deviation prunes."""
+    """Error against share pruned, mean over the seeds; a square where one standard deviation prunes."""
     means = [row for row in found if row.get("summary")]
     names = list(dict.fromkeys(row["data"] for row in means))
     made = figure(4.2 * len(names), 4.2, len(names))
     for panel, name in zip(made.axes, names, strict=True):
-        for row in (row for row in means if row["data"] == name):
-            keys = [f"error_at_{share:.1f}" for share in SHARES]
-            errors, spread = [row[key] for key in keys], [row[f"{key}_stderr"] for key in keys]
-            line = panel.errorbar(SHARES, errors, spread, linewidth=1, label=row["method"])
+        own = [row for row in means if row["data"] == name]
+        curves = {row["method"]: (SHARES, [row[f"error_at_{share:.1f}"] for share in SHARES]) for row in own}
+        plot_pruning(curves, ax=panel)
+        panel.get_legend().remove()
+        for row, line in zip(own, panel.get_lines(), strict=True):
             if row["method"] != "magnitude":
-                panel.plot(row["pruned"], row["error"], "o", color=line[0].get_color(), markersize=5)
-        panel.set(title=name, xlabel="share of the weights pruned", ylabel="mean absolute error", yscale="log")
+                panel.plot(row["pruned"], row["error"], "s", color=line.get_color(), markersize=7)
+        panel.set(title=name, yscale="log")
     made.legend(*made.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
     made.savefig(path)
