@@ -155,7 +155,7 @@ def draw(found: Sequence[Row], path: Path) -> None:
         own = [row for row in means if row["part"] == part]
         grows = part.partition(",")[0]
         for name, label in LABELS.items():
-            errors = [row.get(f"{name}_stderr", 0.0) for row in own]
+            errors = [row.get(f"{name}_stderr", row[f"{name}_error"]) for row in own]
             panel.errorbar([row[grows] for row in own], [row[name] for row in own], errors, marker="o", label=label)
         panel.set(xlabel=axis, xscale="log")
         panel.set(ylabel="relative error", yscale="log")

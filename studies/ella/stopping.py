@@ -47,6 +47,7 @@ def draw(found: Sequence[Row], path: Path) -> None:
             (drawn,) = panel.plot(*zip(*points, strict=True), label=f"landmarks {row['seed']}")
             panel.plot([row["stopped_at"]], [row["nll_stopped"]], "o", color=drawn.get_color())
         panel.axhline(own[0]["nll_plain"], color="0.5", ls="--", label="plain network")
-        panel.set(xlabel="training images N (dot: early stopping)", ylabel="test NLL, nats", xscale="log", title=part)
+        panel.set(xlabel="training images N (dot: early stopping)", ylabel="test NLL, nats", title=part)
+        panel.set(ylim=(0.9 * min(row["nll_best"] for row in own), 1.5 * own[0]["nll_plain"]))
         panel.legend(frameon=False, fontsize=7)
     made.savefig(path)
