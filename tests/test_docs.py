@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import lapwing as lw
+from lapwing.hessian_free import HessianFreePosterior
 from lapwing.posteriors import (
     FunctionPosterior,
     MatrixFreePosterior,
@@ -26,7 +27,14 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 PREDICTIONS = (Classification, Regression, MultiLabel, Counts)
-POSTERIORS = (WeightPosterior, FunctionPosterior, MatrixFreePosterior, NystromPosterior, SampledPosterior)
+POSTERIORS = (
+    WeightPosterior,
+    FunctionPosterior,
+    MatrixFreePosterior,
+    NystromPosterior,
+    SampledPosterior,
+    HessianFreePosterior,
+)
 
 
 def text_of(page: Path) -> str:
