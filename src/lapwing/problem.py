@@ -107,6 +107,15 @@ class Perturbation:
     data: Float[Tensor, "d s"]
     prior: Float[Tensor, "d s"]
 
+    @classmethod
+    def joined(cls, parts: list[Perturbation]) -> Perturbation:
+        """The draws of all parts."""
+        return cls(torch.cat([part.data for part in parts], 1), torch.cat([part.prior for part in parts], 1))
+
+    def head(self, samples: int) -> Perturbation:
+        """The first draws, all where there are no more."""
+        return Perturbation(self.data[:, :samples], self.prior[:, :samples])
+
     def right_hand_side(self, problem: Problem) -> Float[Tensor, "d s"]:
         """``√s R ε₁ + A^½ ε₂``: draws from N(0, Λ)."""
         return problem.scale**0.5 * self.data + problem.prior.root() @ self.prior

@@ -13,9 +13,20 @@ Stopped: TypeAlias = Literal["converged", "iterations", "stagnated", "breakdown"
 """Why an iteration ended: at its tolerance, at its limit, where rounding lets it go no further, or out of room."""
 
 
+class Ended:
+    """What an iteration came to."""
+
+    stopped: Stopped
+
+    @property
+    def converged(self) -> bool:
+        """Whether it met its tolerance."""
+        return self.stopped == "converged"
+
+
 @final
 @dataclass(frozen=True, eq=False)
-class Solution:
+class Solution(Ended):
     """What a solver returns: the value, how far it got, and what it cost.
 
     Args:
@@ -31,11 +42,6 @@ class Solution:
     iterations: int
     matvecs: int
     stopped: Stopped
-
-    @property
-    def converged(self) -> bool:
-        """Whether every column met the stopping rule."""
-        return self.stopped == "converged"
 
 
 @final

@@ -136,6 +136,17 @@ def test_a_warm_start_is_used() -> None:
     assert warm.iterations < cold.iterations / 3
 
 
+def test_a_start_within_the_tolerance_is_gone_on_from_all_the_same() -> None:
+    problem, b = linear_model(), normal(D, 3, seed=3)
+    truth = exact(problem, b)
+    start, solver = 1.005 * truth, SGD(batch=N, epochs=300, rtol=0.02)
+    kept, resumed = solver.solve(problem, b, initial=start), solver.resumed(problem, b, start)
+    assert kept.converged and (kept.value - truth).norm() > 0.002 * truth.norm()
+    assert resumed.converged and (resumed.value - truth).norm() < 0.0003 * truth.norm()
+    rest = b - problem.precision.dense() @ resumed.value
+    torch.testing.assert_close(resumed.residual, rest.norm(dim=0) / b.norm(dim=0), rtol=1e-6, atol=1e-12)
+
+
 def test_columns_that_do_not_fit_are_solved_in_turn() -> None:
     problem, b = linear_model(), normal(D, 5, seed=3)
     narrow = SGD(batch=N, epochs=1000, rtol=1e-8, max_bytes=2 * 8 * 8 * D).solve(problem, b)

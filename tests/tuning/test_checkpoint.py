@@ -112,9 +112,9 @@ class TestResume:
     def test_the_trace_is_that_of_a_run_that_was_not_interrupted(self, kind: str, name: str, tmp_path: Path) -> None:
         case, structure = learnt(name), STRUCTURES[kind]
         recipe = lw.Laplace(case.likelihood, structure=structure, prior=lw.Layerwise(50.0))
-        whole = lw.tune(recipe.fit(case.model, case.batches(14)), lw.EM(steps=3, **SMALL))
-        path = tmp_path / "em.safetensors"
-        lw.tune(recipe.fit(case.model, case.batches(14)), lw.EM(steps=1, checkpoint=path, **SMALL))
+        posterior, path = recipe.fit(case.model, case.batches(14)), tmp_path / "em.safetensors"
+        whole = lw.tune(posterior, lw.EM(steps=3, **SMALL))
+        lw.tune(posterior, lw.EM(steps=1, checkpoint=path, **SMALL))
         gone_on = lw.tune(recipe.fit(case.model, case.batches(14)), lw.EM(steps=3, checkpoint=path, **SMALL))
         assert gone_on.trace == whole.trace and len(whole.trace) == 4
         assert gone_on.prior == whole.prior and gone_on.likelihood == whole.likelihood

@@ -175,6 +175,16 @@ def test_draws_choose_what_the_exact_posterior_chooses() -> None:
     assert 0.6 < float(ours / theirs) < 1.7
 
 
+def test_the_draws_of_the_search_are_those_of_the_posterior() -> None:
+    case = problem("categorical")
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(4, lw.CG(rtol=1e-8))))
+    tuned = lw.tune(posterior, lw.ELBO(samples=4))
+    assert tuned.perturbation is posterior.perturbation and tuned.initial is not None
+    torch.testing.assert_close(tuned.initial, tuned.draws, rtol=1e-5, atol=1e-7)
+    exact = torch.linalg.solve(tuned.precision_operator.dense(), tuned.perturbation.right_hand_side(tuned.problem))
+    torch.testing.assert_close(tuned.draws, exact, rtol=1e-5, atol=1e-7)
+
+
 def test_the_module_and_the_posterior_are_left_alone() -> None:
     case, posterior = fit("images")
     before = portrait(case.model)

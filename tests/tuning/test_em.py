@@ -157,7 +157,20 @@ class TestDraws:
         structure = lw.MatrixFree(solver=lw.CG())
         once, again, other = (lw.tune(TOY.fit(structure), lw.EM(seed=seed)).trace for seed in (0, 0, 1))
         assert once == again != other
-        assert lw.tune(TOY.fit(lw.Sampled(4, seed=7)), lw.EM(solver=lw.CG())).trace == once
+
+    def test_draws_of_a_sampled_posterior_keep_their_noise_and_are_handed_over(self) -> None:
+        method, solver = lw.EM(samples=16, noise=False), lw.CG(rtol=1e-8)
+        tuned = lw.tune(TOY.fit(lw.Sampled(20, solver, seed=1)), method)
+        assert tuned.initial is not None
+        torch.testing.assert_close(tuned.initial[:, :16], tuned.draws[:, :16], rtol=1e-4, atol=1e-6)
+        fresh = tuned.perturbation.start(tuned.problem)
+        torch.testing.assert_close(tuned.initial[:, 16:], fresh[:, 16:])
+        assert (tuned.draws[:, 16:] - fresh[:, 16:]).norm() > 0.1 * fresh[:, 16:].norm()
+
+    def test_more_draws_than_a_sampled_posterior_has_are_made(self) -> None:
+        few = lw.tune(TOY.fit(lw.Sampled(3, seed=7)), lw.EM(samples=1000, noise=False))
+        assert few.prior_precisions.item() == pytest.approx(float(TOY.best()[0]), rel=0.05)
+        assert few.initial is not None and few.initial.shape[1] == few.draws.shape[1] == 3
 
     def test_the_bound_is_refused(self) -> None:
         with refused(UnsupportedError, expected="step='bound'", got="draws", hint="mackay"):

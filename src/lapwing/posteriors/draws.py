@@ -18,7 +18,7 @@ from lapwing.likelihoods import Bernoulli, Categorical, Likelihood
 from lapwing.linalg import Operator
 from lapwing.posteriors.base import Posterior, Step
 from lapwing.posteriors.integral import log_det_ratios, squares_of
-from lapwing.posteriors.matrix_free import warn_unless
+from lapwing.posteriors.matrix_free import JOINT, warn_unless
 from lapwing.posteriors.pushed import pushed
 from lapwing.posteriors.sampled import SampledWeights
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs
@@ -30,9 +30,6 @@ from lapwing.types import Inputs
 
 Estimator: TypeAlias = Literal["auto", "outputs", "weights"]
 """How the effective dimension comes from draws: of the outputs, of the weights, or by whichever varied less."""
-
-JOINT = 2**32
-"""Bytes a joint covariance of outputs may take (4 GiB)."""
 
 BLOCKS = 2**28
 """Bytes of draws, of several choices, that are pushed forward together (256 MiB)."""
@@ -150,6 +147,19 @@ class SampledPosterior(SampledWeights):
             diagonal = prior.operator(self.network.uncertain, self.network.like)
             object.__setattr__(changed, "problem", self.problem.with_prior(diagonal, changed.noise_scale))
         return changed
+
+    def begun(self, draws: Float[Tensor, "d m"]) -> SampledPosterior:
+        """The posterior whose first solves start at draws with the same noise, in units of the prior: ``A^½ ζ``.
+
+        Args:
+            draws: Its first draws, nearly; what there are more of than of its own is left out.
+        """
+        if self.found is not None:
+            return self
+        start = self.perturbation.start(self.problem) if self.initial is None else self.initial
+        own = self.problem.prior.inverse_root() @ draws[:, : self.samples]
+        rest = start[:, own.shape[1] :]
+        return self.redrawn(self.prior, self.likelihood, initial=torch.cat([own, rest], 1))
 
     def resampled(self, samples: int, *, generator: torch.Generator | None = None) -> SampledPosterior:
         """The posterior with other draws, from fresh noise.

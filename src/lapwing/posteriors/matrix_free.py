@@ -37,7 +37,7 @@ BUDGET = 2**27
 """Bytes the Jacobian rows of one solve may take (128 MiB)."""
 
 JOINT = 2**32
-"""Bytes the Jacobian rows of a joint prediction and their solutions may take (4 GiB)."""
+"""Bytes a joint prediction may take: a covariance of the outputs, or Jacobian rows and their solutions (4 GiB)."""
 
 
 @final

@@ -34,6 +34,16 @@ class Solver(abc.ABC):
             initial: Where to start; ``None`` for 0.
         """
 
+    def resumed(self, problem: Problem, b: Float[Tensor, "d k"], start: Float[Tensor, "d k"]) -> Solution:
+        """The solution, from that of a problem whose prior or noise was a little different.
+
+        Args:
+            problem: The problem.
+            b: Right-hand sides.
+            start: That solution.
+        """
+        return self.solve(problem, b, initial=start)
+
     def prepared(self, problem: Problem) -> Structured | None:
         """The preconditioner this solver has for a problem, made on first use; ``None`` for none."""
         return None

@@ -117,6 +117,21 @@ class SGD(Solver):
         whole = joined(parts)
         return replace(whole, value=whole.value.reshape(b.shape))
 
+    def resumed(self, problem: Problem, b: Float[Tensor, "d k"], start: Float[Tensor, "d k"]) -> Solution:
+        """See ``Solver.resumed``; what is left is solved for, ``Λ p = b - Λ x``, to a part ``rtol`` of it.
+
+        A start that is off by less than ``rtol`` would be taken for a solution, however often the prior moves. The
+        noise of mini-batches is in proportion to p.
+
+        Cost:
+            A product with Λ more.
+        """
+        rest = b - problem.precision @ start
+        solution = self.solve(problem, rest)
+        value, columns = start + solution.value, b[0].numel()
+        matvecs = solution.matvecs + columns
+        return replace(solution, value=value, residual=residual_of(problem, b, value), matvecs=matvecs + columns)
+
     def _block(
         self, problem: Problem, b: Tensor, start: Tensor, steps: int, step: float, generator: torch.Generator
     ) -> Solution:

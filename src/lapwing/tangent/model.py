@@ -16,7 +16,7 @@ from lapwing.errors import ShapeError, check_count, check_kind, check_option, ch
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
 from lapwing.problem import Problem, Training
-from lapwing.results import Stopped
+from lapwing.results import Ended, Stopped
 from lapwing.solvers import CG, SGD, Solver
 from lapwing.solvers.newton import Minimum, minimise
 from lapwing.solvers.stochastic import descend_loss, descend_quadratic
@@ -27,7 +27,7 @@ from lapwing.types import Inputs
 
 @final
 @dataclass(frozen=True, eq=False)
-class Mode:
+class Mode(Ended):
     """The mode w* of the tangent model.
 
     Args:
@@ -48,11 +48,6 @@ class Mode:
     iterations: int
     matvecs: int
     stopped: Stopped
-
-    @property
-    def converged(self) -> bool:
-        """Whether the gradient met its tolerance."""
-        return self.stopped == "converged"
 
 
 @final

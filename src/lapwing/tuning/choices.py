@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, TypeAlias, TypeVar, get_args
+from typing import Literal, TypeAlias, TypeVar, cast, get_args
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from lapwing.evidence import Evidence
 from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import Posterior, Step, WeightPosterior
 from lapwing.posteriors.base import first
+from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.exact import with_evidence
 
 P = TypeVar("P", bound=Posterior)
@@ -58,8 +59,21 @@ def step_of(posterior: Posterior, log_marginal: float | None, precisions: Tensor
     return Step(log_marginal, tuple(precisions.tolist()), noise, gamma)
 
 
-def chosen(posterior: P, precisions: Float[Tensor, " g"], scale: Tensor, steps: tuple[Step, ...]) -> P:
+def chosen(
+    posterior: P,
+    precisions: Float[Tensor, " g"],
+    scale: Tensor,
+    steps: tuple[Step, ...],
+    draws: Float[Tensor, "d k"] | None = None,
+) -> P:
     """The posterior with these values.
+
+    Args:
+        posterior: The posterior before.
+        precisions: Prior precision of each group.
+        scale: Relative noise precision.
+        steps: What led to them.
+        draws: Where draws of a sampled posterior are now, nearly, in units in which the prior is standard normal.
 
     Raises:
         ConfigError: If they are not positive and finite: the evidence has no maximum.
@@ -75,4 +89,7 @@ def chosen(posterior: P, precisions: Float[Tensor, " g"], scale: Tensor, steps: 
         fitted, factor = posterior.fitted.precision, float(values[-1])
         scaled = tuple(p * factor for p in fitted) if isinstance(fitted, tuple) else fitted * factor
         likelihood = posterior.fitted.with_precision(scaled)
-    return posterior.with_choices(prior, likelihood, steps)
+    tuned = posterior.with_choices(prior, likelihood, steps)
+    if draws is None or not isinstance(tuned, SampledPosterior):
+        return tuned
+    return cast(P, tuned.begun(draws))

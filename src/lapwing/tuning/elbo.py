@@ -69,12 +69,12 @@ class ELBO:
             the first where outputs have no noise of their own and the last layer is linear and uncertain, so that its
             weights alone can make them; else for the second.
         examples: Training examples on which the expectation is taken, evenly over the labels; they stand for all.
-        samples: Draws, where a posterior is known by solves.
+        samples: Draws, where a posterior is known by solves; those of a sampled posterior have the noise of its own.
         steps: Most precisions tried.
         solver: Finds modes and draws; ``None`` for the posterior's own, or ``CG`` with its curvature.
         data: The training data, for a posterior from a file.
         unpack: Splits one element of them into inputs and targets.
-        seed: Of the draws.
+        seed: Of the draws that are not the posterior's.
 
     Raises:
         ConfigError: If an option makes no sense.
@@ -132,7 +132,8 @@ class ELBO:
             tried = Climb(expectation, self.examples, self.seed, self.steps, bar).run()
         best = max(tried, key=lambda point: point.bound)
         steps = [point.step(posterior) for point in tried]
-        return chosen(posterior, best.found.precisions, posterior.scale, (*steps, best.step(posterior)))
+        trace = (*steps, best.step(posterior))
+        return chosen(posterior, best.found.precisions, posterior.scale, trace, best.state.draws)
 
 
 def natural_target(posterior: Posterior) -> Target:

@@ -55,7 +55,7 @@ class EM:
             Λ, slow.
         estimator: How γ comes from draws: of the ``"outputs"``, of the ``"weights"``, or ``"auto"``, by whichever
             varied less.
-        samples: Draws.
+        samples: Draws; those of a sampled posterior have the noise of its own.
         steps: Most steps.
         tolerance: See above.
         noise: Whether to choose the noise of a Gaussian likelihood too.
@@ -64,7 +64,7 @@ class EM:
         data: The training data, for a posterior from a file.
         unpack: Splits one element of them into inputs and targets.
         checkpoint: A file that is written after every step, and gone on from if it is there.
-        seed: Of the draws' noise.
+        seed: Of the noise of draws that are not the posterior's.
 
     Raises:
         ConfigError: If an option makes no sense.
@@ -116,7 +116,7 @@ class EM:
             UnsupportedError: If the posterior lacks its training data, or knows neither its evidence nor a solver.
 
         Warns:
-            ConvergenceWarning: If it ended before its fixed point, or the last draws missed their tolerance.
+            ConvergenceWarning: If it ended before its fixed point, or the last mode or draws missed their tolerance.
         """
         posterior = with_data(posterior, self.data, self.unpack)
         expectation = Expectation(
@@ -133,14 +133,18 @@ class EM:
         state = expectation.first() if state is None else state
         state = self._run(expectation, state, file, progress)
         measured = posterior.scale.new_tensor([]) if state.measured is None else state.measured
-        return chosen(posterior, measured[:-1], measured[-1], state.trace)
+        return chosen(posterior, measured[:-1], measured[-1], state.trace, state.draws)
 
     def _run(self, expectation: Expectation, state: State, file: Checkpoint | None, progress: bool) -> State:
         """Go on from a state to the end."""
         posterior = expectation.posterior
         noisy = self.noise and isinstance(posterior.likelihood, Gaussian)
         expectation.prepare()
-        drawn, bar = None, tqdm(desc="EM", total=self.steps + 1, disable=not progress, unit="step", leave=False)
+        found, drawn, bar = (
+            None,
+            None,
+            tqdm(desc="EM", total=self.steps + 1, disable=not progress, unit="step", leave=False),
+        )
         with bar:
             bar.update(len(state.trace))
             while not state.settled and len(state.trace) <= self.steps:
@@ -164,6 +168,13 @@ class EM:
                 logger.info("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], float(left.max()))
         if drawn is not None:
             warn_unless(drawn, expectation.solver_used.cure)
+        if found is not None and not found.mode.converged:
+            warnings.warn(
+                f"the last mode of the linear model has a relative gradient of {found.mode.gradient:.1e}, above its "
+                f"tolerance: it is at most so far from the mode, relatively. Try {expectation.solver_used.cure}",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
         if not state.settled:
             warnings.warn(
                 f"expectation maximisation ended after {self.steps} steps, the last of which would move a log "

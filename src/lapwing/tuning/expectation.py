@@ -19,9 +19,9 @@ from lapwing.evidence import Evidence
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
 from lapwing.posteriors import ExactPosterior, Posterior, WeightPosterior
-from lapwing.posteriors.draws import Estimator
+from lapwing.posteriors.draws import Estimator, SampledPosterior
 from lapwing.precondition import Known
-from lapwing.problem import Problem, Training
+from lapwing.problem import Perturbation, Problem, Training
 from lapwing.results import Solution
 from lapwing.solvers import CG, SGD, Solver
 from lapwing.tangent import Mode, Tangent
@@ -92,7 +92,7 @@ class Expectation:
         samples: Draws.
         estimator: How the effective dimension comes from them.
         rtol: Relative gradient at which a mode is found; by mini-batches it is the solver's.
-        seed: Of the draws' noise.
+        seed: Of the noise of draws that are not the posterior's.
 
     Raises:
         UnsupportedError: If the posterior has neither an exact evidence nor a solver.
@@ -115,7 +115,7 @@ class Expectation:
             )
 
     def first(self) -> State:
-        """The state before the first expectation.
+        """The state before the first expectation; draws of a sampled posterior have the noise of its own, first.
 
         Cost:
             By draws, a product with a root of G.
@@ -123,9 +123,14 @@ class Expectation:
         state = State(self.posterior.prior_precisions, self.posterior.scale)
         if self._solved is None:
             return state
+        own = self.posterior if isinstance(self.posterior, SampledPosterior) else None
+        known = [] if own is None else [own.perturbation.head(self.samples)]
+        fresh = self.samples - (0 if own is None else min(self.samples, own.samples))
         with torch.no_grad():
-            generator = torch.Generator().manual_seed(self.seed)
-            noise = self._solved.problem.perturbation(self.samples, generator=generator)
+            if fresh:
+                generator = torch.Generator().manual_seed(self.seed)
+                known.append(self._solved.problem.perturbation(fresh, generator=generator))
+            noise = Perturbation.joined(known)
         return replace(state, noise=noise, draws=noise.prior)
 
     def prepare(self) -> None:
@@ -190,7 +195,7 @@ class Expectation:
         problem = self._solved.problem.with_prior(prior, scale)
         with torch.no_grad():
             b, start = state.noise.right_hand_side(problem), prior.inverse_root() @ state.draws
-            drawn = self.solver_used.solve(problem, b, initial=start)
+            drawn = self.solver_used.resumed(problem, b, start)
         group, groups = self._groups
         sizes = torch.bincount(group, minlength=groups).double()
         return drawn, by_draws(problem, drawn.value, group, sizes, self.estimator)
