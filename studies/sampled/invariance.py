@@ -104,7 +104,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     for name in setting.among(tuple(CASES)):
         for seed in setting.repeats:
             case = CASES[name](seed, setting.quick)
-            for prior in PRIORS:
+            for prior in setting.among(PRIORS):
                 for way in ways(case, setting.quick):
                     for row in compared(case, prior, way, setting.quick):
                         head: Row = {"study": "invariance", "network": name, "prior": prior, "chosen": way}
@@ -115,9 +115,14 @@ def ways(case: Case, quick: bool) -> dict[str, Callable[[Posterior], Posterior]]
     """How precisions are chosen: not at all, by the evidence at the trained weights, or at the tangent model's mode."""
     return {
         "fixed": lambda posterior: posterior,
-        "at the weights": partial(lw.tune, method=lw.EvidenceGradient(noise=False)),
+        "at the weights": at_the_weights,
         MODE: partial(lw.tune, method=lw.EM(noise=False, steps=3 if quick else 10, tolerance=1e-9)),
     }
+
+
+def at_the_weights(posterior: Posterior) -> Posterior:
+    """The largest evidence at the trained weights: near it by its gradient, then all but on it by the fixed point."""
+    return lw.tune(lw.tune(posterior, lw.EvidenceGradient(noise=False)), lw.MacKay(noise=False, steps=60))
 
 
 def compared(case: Case, prior: str, way: str, quick: bool) -> Iterator[Row]:
@@ -142,13 +147,15 @@ def compared(case: Case, prior: str, way: str, quick: bool) -> Iterator[Row]:
         yield row
 
 
-def by_scale(now: Posterior, reference: Posterior, c: float, groups: int) -> float:
+def by_scale(now: Posterior, reference: Posterior, c: float, groups: int) -> float | None:
     """``c² α / α₁`` of the normalised groups, geometric mean: 1 where precisions follow the scale (lemma 7).
 
-    Groups that the evidence switched off are left out: their precision is as large as is allowed.
+    Groups that the evidence switched off are left out: their precision is as large as is allowed. ``None`` where it
+    switched off all of them.
     """
     before, after = reference.prior_precisions[:groups], now.prior_precisions[:groups]
-    return float((c**2 * after / before)[before < LARGE].log().mean().exp())
+    kept = before < LARGE
+    return float((c**2 * after / before)[kept].log().mean().exp()) if bool(kept.any()) else None
 
 
 def made(name: str, case: Case, c: float) -> Prior:

@@ -66,16 +66,18 @@ class Setting:
         model = trained(family, size, data, name=name, epochs=epochs, seed=seed, kept=self.kept)
         count = images if self.train is None else self.train
         head = data.head(12 if self.quick else count, tested)
-        return Task(model, (head.x_train, head.y_train), (head.x_test, head.y_test))
+        weight = len(data.y_train) / len(head.y_train)
+        return Task(model, (head.x_train, head.y_train), (head.x_test, head.y_test), weight)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A trained network, what its curvature is summed over, and what scores it."""
+    """A trained network, what its curvature is summed over, what scores it, and for how many images one stands."""
 
     model: nn.Module
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
+    weight: float = 1.0
 
     @property
     def weights(self) -> int:

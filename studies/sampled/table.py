@@ -1,10 +1,10 @@
 """Table 5.1: NLL by where the evidence is taken, how many precisions the prior has, and how the precision is held.
 
 Five families of networks of about 15, 29 and 46 thousand weights, on 8 × 8 digits and on MNIST. Networks are trained on
-all training images; the curvature is that of the first of them: 500 for the full covariance, which is exact, and for
-KFAC; ``--train`` changes that. EM takes the evidence at the mode of the tangent model, affine or simplified; the lower
-bound, the default of ``tune``, takes the expected likelihood as it is. ``--only`` may name covariances, priors and
-places of the evidence too.
+all training images; the curvature is that of the first of them, each of which stands for its share of all: 500 for the
+full covariance, which is exact, and for KFAC; ``--train`` changes that. EM takes the evidence at the mode of the
+tangent model, affine or simplified; the lower bound, the default of ``tune``, takes the expected likelihood as it is.
+``--only`` may name covariances, priors and places of the evidence too.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def of_network(task: Task, setting: Setting) -> Iterator[Row]:
     yield {"structure": "plain", "prior": "", "evidence": ""} | plain
     for held in setting.among(tuple(STRUCTURES)):
         for prior in setting.among(tuple(PRIORS)[setting.quick :]):
-            recipe = lw.Laplace(lw.Categorical(), prior=PRIORS[prior], structure=STRUCTURES[held])
+            recipe = lw.Laplace(lw.Categorical(weight=task.weight), prior=PRIORS[prior], structure=STRUCTURES[held])
             fitted, failure = attempt(partial(recipe.fit, task.model, task.train))
             for at in setting.among(tuple(ways)):
                 head: Row = {"structure": held, "prior": prior, "evidence": at, "failure": failure}

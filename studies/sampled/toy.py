@@ -56,9 +56,9 @@ class Fitted:
     @classmethod
     def of(cls, setting: Setting, seed: int, points: int = 200, width: int = WIDTH) -> Fitted:
         """What a seed draws and trains."""
-        toy = Toy.draw(seed, points=15 if setting.quick else points)
+        toy = Toy.draw(seed, points=10 if setting.quick else points)
         model = network(seed, width=6 if setting.quick else width)
-        train(model, toy.train, 200 if setting.quick else 1500)
+        train(model, toy.train, 50 if setting.quick else 1500)
         return cls(toy, model, optimum(model, toy.train, toy.precision))
 
     def posterior(self, precision: float, structure: Any) -> Posterior:
@@ -100,7 +100,7 @@ def m_steps(fitted: Fitted, setting: Setting) -> Iterator[Row]:
     """How many steps each M-step takes to the optimum, from above and from below."""
     for start in STARTS:
         for step in ("mackay", "bound", "elbo"):
-            method = lw.EM(step=step, noise=False, steps=3 if setting.quick else 40, tolerance=1e-3)
+            method = lw.EM(step=step, noise=False, steps=2 if setting.quick else 40, tolerance=1e-3)
             yield {"m_step": step, "start": f"{start:g}"} | climbed(fitted, start, lw.Full(view="functions"), method)
 
 

@@ -17,7 +17,13 @@ def test_an_unknown_study_is_refused(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.filterwarnings("ignore::lapwing.errors.ConvergenceWarning")
 @pytest.mark.parametrize(
     ("name", "only"),
-    [("toy", []), ("invariance", ["perceptron"]), ("table", ["Transformer"]), ("fidelity", []), ("cifar", [])],
+    [
+        ("toy", []),
+        ("invariance", ["perceptron", "layerwise"]),
+        ("table", ["Transformer", "KFAC", "mode", "lower bound"]),
+        ("fidelity", []),
+        ("cifar", []),
+    ],
 )
 def test_each_study_runs_and_says_what_its_seeds_mean(name: str, only: list[str], tmp_path: Path, capsys) -> None:
     report = tmp_path / "report.json"
