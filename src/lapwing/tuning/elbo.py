@@ -61,6 +61,9 @@ class ELBO:
     the evidence. A trained classifier is certain of its data: its output Hessian there is next to nothing, Laplace's
     evidence takes the loss to be flat, and asks for far too weak a prior. The expectation sees where it is not.
 
+    It judges the linear model, trained anew, while predictions have the network's own outputs for their mean: a network
+    that is calibrated as it is may become less so.
+
     From one precision to the next half a decade uphill, then the vertex of the parabola through the best three points.
     For Gaussian noise this is ``EM``, which has the same maximum.
 
