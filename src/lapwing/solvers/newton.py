@@ -172,7 +172,7 @@ def minimise(
             spent, number, before = spent + solution.matvecs + 1, number + 1, relative
             bar.update()
             words = "Newton step %d: gradient %.2g, objective %.6g, %d products, length %.2g"
-            logger.info(words, number, relative, value, solution.matvecs, length)
+            logger.debug(words, number, relative, value, solution.matvecs, length)
 
 
 def solved(problem: Problem, b: Float[Tensor, " d"], solver: Solver, rtol: float) -> Solution:

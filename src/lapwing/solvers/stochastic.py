@@ -156,7 +156,7 @@ def descend_quadratic(loss: Loss, start: Point, prior: Diagonal, solver: SGD, *,
         before, point = torch.linalg.vector_norm(unit * slope), loss.evaluate(point.weights + solution.value)
         slope, relative = gradient_of(point, prior)
         spent, taken = spent + solution.matvecs - POWER + 1, taken + solution.iterations
-        logger.info("mini-batch solve %s: gradient %.2g", solution.stopped, relative)
+        logger.debug("mini-batch solve %s: gradient %.2g", solution.stopped, relative)
         if relative > rtol and torch.linalg.vector_norm(unit * slope) > SLOWEST * before:
             stopped = "stagnated"
     return Minimum(point, relative, taken, spent, stopped)

@@ -128,7 +128,7 @@ def settle(
             watch=watch,
         )
         left, taken, stopped = left - done.epochs, taken + done.steps, done.stopped
-        logger.info("mini-batch descent %s after %d steps of %.2g", stopped or "diverged", done.steps, length)
+        logger.debug("mini-batch descent %s after %d steps of %.2g", stopped or "diverged", done.steps, length)
         length /= SHORTER
         watch.restart()
     if stopped is None:

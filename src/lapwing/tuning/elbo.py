@@ -242,7 +242,7 @@ class Climb:
         gamma = float(found.dimensions.groups.sum())
         complexity = 0.5 * (float((found.precisions * found.norms).sum()) + charge - gamma)
         loss = found.mode.nll + self._excess(found, state)
-        logger.info("ELBO %.6g at %s: loss %.4g, complexity %.4g", -loss - complexity, precisions, loss, complexity)
+        logger.debug("ELBO %.6g at %s: loss %.4g, complexity %.4g", -loss - complexity, precisions, loss, complexity)
         self.bar.update()
         return Tried(log_factor, -loss - complexity, charge, found, state)
 

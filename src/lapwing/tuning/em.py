@@ -165,7 +165,7 @@ class EM:
                     file.write(state)
                 bar.update()
                 bar.set_postfix(precision=f"{float(found.precisions[0]):.3g}", left=f"{float(left.max()):.1e}")
-                logger.info("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], float(left.max()))
+                logger.debug("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], float(left.max()))
         if drawn is not None:
             warn_unless(drawn, expectation.solver_used.cure)
         if found is not None and not found.mode.converged:

@@ -169,7 +169,7 @@ class Expectation:
         solver = self.solver_used
         rtol = None if isinstance(solver, SGD) else self.rtol
         mode = self.tangent.mode(prior, scale, solver=solver, initial=state.weights, rtol=rtol, progress=progress)
-        logger.info("mode: gradient %.2g after %d products", mode.gradient, mode.matvecs)
+        logger.debug("mode: gradient %.2g after %d products", mode.gradient, mode.matvecs)
         norms = posterior.prior.square_norms(mode.weights, layout)
         state = replace(state, weights=mode.weights)
         if isinstance(posterior, ExactPosterior):
