@@ -47,7 +47,7 @@ def test_twins_see_the_same_mini_batches() -> None:
     setting = mild()
     data = torch.utils.data.TensorDataset(setting.x, setting.y)
     loader = torch.utils.data.DataLoader(data, batch_size=3, shuffle=True)
-    inner = Descent(lambda parameters: torch.optim.SGD(parameters, lr=0.2, momentum=0.5), epochs=80)
+    inner = Descent(lambda parameters: torch.optim.SGD(parameters, lr=0.2, momentum=0.5), epochs=160)
     recipe = lw.HessianFree(setting.likelihood, prior=setting.prior, fits=PreTrained(), inner=inner, step=1e-2)
     found = recipe.fit(setting.model, loader, setting.points).answers.responses.outputs(setting.points).movedim(0, -1)
     torch.testing.assert_close(found, truth(setting), rtol=0, atol=1e-2 * float(truth(setting).abs().max()))

@@ -32,6 +32,9 @@ DISTANT = 1e-2
 SHRINK, SHRINKS = 8.0, 5
 """By what λ is divided then, and how often."""
 
+MEANINGLESS = 0.9
+"""The same beyond which there is an error: what does not answer to λ at all changes by the whole."""
+
 Reading: TypeAlias = Callable[[Float[Tensor, "f d"]], Float[Tensor, "f ..."]]
 """What is read off the refitted weights."""
 
@@ -240,12 +243,12 @@ class Perturbation:
             change: Relative change of a response when λ is halved.
 
         Raises:
-            NumericalError: If it is more than the whole, or no number.
+            NumericalError: If it is nearly the whole, or no number.
 
         Warns:
             ConvergenceWarning: If it is more than a tenth.
         """
-        if not change <= 1:
+        if not change <= MEANINGLESS:
             raise NumericalError(
                 "a response to λ that is near linear",
                 f"one that changes by {100 * change:.3g} % when λ is halved",

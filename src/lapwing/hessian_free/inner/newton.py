@@ -74,7 +74,8 @@ class NewtonCG(Inner):
         dtype = refit.network.like.dtype
         rtol = self.rtol if self.rtol is not None else TOLERANCE.get(dtype, 1e-2)
         reward = fits.scales[:, None] * refit.reward(fits)
-        changes, residual = start.clone(), torch.full_like(fits.scales, math.inf)
+        changes = start.clone()
+        residual = torch.where(start.any(1) & refit.centred, 1.0, math.inf).to(fits.scales)
         which, gradients, products = torch.arange(len(fits), device=start.device), 0, 0
         for _ in range(self.steps):
             gradient = refit.slopes(fits.take(which), changes[which])[0]
