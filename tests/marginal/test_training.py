@@ -92,12 +92,12 @@ def test_an_interrupt_keeps_what_was_learned(caplog: pytest.LogCaptureFixture) -
 
 
 def test_its_defaults_train_a_small_sine() -> None:
-    """The two-line use: one batch of 120 examples, noise 0.2."""
+    """The two-line use: one batch of 80 examples, noise 0.2."""
     generator = torch.Generator().manual_seed(0)
-    x = 6 * torch.rand(120, 1, generator=generator) - 3
-    y = torch.sin(2 * x) + 0.2 * torch.randn(120, 1, generator=generator)
+    x = 6 * torch.rand(80, 1, generator=generator) - 3
+    y = torch.sin(2 * x) + 0.2 * torch.randn(80, 1, generator=generator)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1))
+    model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
     result = train_marginal(model, (x, y), lw.Gaussian())
     assert result.likelihood.precision**-0.5 == pytest.approx(0.2, rel=0.15)
     assert (model(x) - torch.sin(2 * x)).square().mean().sqrt() < 0.1
@@ -105,11 +105,11 @@ def test_its_defaults_train_a_small_sine() -> None:
 
 
 def test_a_fit_that_was_still_improving_gets_a_sentence() -> None:
-    x = torch.linspace(-3, 3, 60)[:, None]
+    x = torch.linspace(-3, 3, 30)[:, None]
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1))
-    with pytest.warns(ConvergenceWarning, match=r"still falling.*try epochs=400") as caught:
-        train_marginal(model, (x, torch.sin(2 * x)), lw.Gaussian(), epochs=200)
+    model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
+    with pytest.warns(ConvergenceWarning, match=r"still falling.*try epochs=240") as caught:
+        train_marginal(model, (x, torch.sin(2 * x)), lw.Gaussian(), epochs=120)
     assert len(caught) == 1
 
 
