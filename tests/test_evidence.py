@@ -177,3 +177,15 @@ def test_a_compression_charges_for_its_span_alone_and_never_more_than_the_whole(
         torch.testing.assert_close(found.detach(), expected)
         assert float(found) < float(torch.logdet(torch.diag(prior) + scale * ggn) - prior.log().sum())
         assert torch.autograd.gradcheck(lambda x, form=form: form.log_det_ratio(x, scale), values)
+
+
+def test_a_compression_charges_right_where_precisions_are_far_apart() -> None:
+    """On the span of everything it is the whole, whatever the directions."""
+    factor, changes = normal(9, 7), normal(9, 9, seed=1)
+    group = torch.tensor([0, 0, 0, 1, 1, 1, 1, 1, 1])
+    form = complexity_of_compression(changes, changes.mT @ factor @ factor.mT @ changes, group)
+    for precisions in ((1e8, 1e-8), (1e12, 1e-10)):
+        values = torch.tensor(precisions).double()
+        scaled = factor / values[group].sqrt()[:, None]
+        expected = log_det_one_plus(scaled.mT @ scaled)
+        torch.testing.assert_close(form.log_det_ratio(values, SCALE / SCALE), expected, rtol=1e-6, atol=0.0)

@@ -109,11 +109,15 @@ class Compressed:
         """``M^-½ S M^-½`` for a triangular root of M."""
         prior = precisions[self.group]
         prior = prior if self.relative is None else prior * self.relative
-        wide = self.changes.double()
-        lower = torch.linalg.cholesky(wide.mT @ (prior[:, None] * wide))
+        lower = metric_root(self.changes, prior).mT
         half = torch.linalg.solve_triangular(lower, self.curvature, upper=False)
         matrix = torch.linalg.solve_triangular(lower, half.mT, upper=False)
         return (matrix + matrix.mT) / 2
+
+
+def metric_root(changes: Float[Tensor, "d k"], prior: Float[Tensor, " d"]) -> Float[Tensor, "k k"]:
+    """Triangular ``R`` with ``Rᵀ R = Wᵀ A W``, float64: that product would be singular where a diagonal A is not."""
+    return torch.linalg.qr(prior.double().sqrt()[:, None] * changes.double()).R
 
 
 Complexity: TypeAlias = Spectrum | Matrix | Grams | Compressed

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.errors import ConfigError, DataError, UnsupportedError
+from lapwing.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
+from lapwing.nystrom import Watch
 from lapwing.predictive import Classification
 from lapwing.types import Inputs
 from tests.posterior_cases import Problem, labels, mlp, normal, portrait, problem, refused
@@ -178,3 +180,38 @@ def test_bad_choices_get_a_sentence() -> None:
         fit(lw.EarlyStopping(ignored))
     with refused(DataError, expected="finite inputs", got="NaN", hint="data"):
         fit(lw.EarlyStopping((torch.full_like(HELD, torch.nan), wrong()[1])))
+    with refused(ShapeError, expected="as many augmented inputs as were given (60)", got="59", hint="each example"):
+        fit(lw.EarlyStopping(augment=lambda inputs, generator: inputs[1:]))  # pyright: ignore[reportArgumentType]
+
+
+def test_the_last_of_the_data_are_measured_and_batches_are_cut_where_it_is_time() -> None:
+    data = [case().batches(60)[0]]
+    for every, expected in ((20, [0, 20, 40, 60]), (25, [0, 40, 60]), (100, [0, 60])):
+        stopped = fit(lw.EarlyStopping((HELD, likely(HELD)), every=every), data)
+        assert [examples for examples, _ in stopped.report.trace] == expected
+        assert stopped.totals.examples == min(stopped.report.trace[1:], key=lambda point: point[1])[0]
+
+
+def test_a_loss_that_is_infinite_at_first_is_waited_for_and_one_that_stays_so_is_refused() -> None:
+    losses = iter([math.inf, math.inf, math.inf, math.inf, 2.0, 1.0, 3.0])
+    watch = watching(lambda: next(losses), patience=2)
+    sums = fit(None).totals
+    for step in range(6):
+        watch.measure(step * torch.eye(6, dtype=torch.float64), sums)
+        assert not watch.over
+    assert watch.best.nll == 1.0 and watch.best.curvature[0, 0] == 4.0
+    never = watching(lambda: math.inf, patience=2)
+    never.measure(torch.eye(6, dtype=torch.float64), sums)
+    with refused(NumericalError, expected="finite validation loss", got="inf each time", hint="prior precision"):
+        never.best  # noqa: B018
+
+
+def watching(loss: Callable[[], float], patience: int) -> Watch:
+    """A watch whose losses are given."""
+    posterior = fit(None)
+    stopping, examples = lw.EarlyStopping(wrong(), patience=patience), (X, likely(X))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Watch, "_nll", lambda self, curvature: loss())
+        watch = Watch(stopping, posterior._features(()), torch.eye(6, dtype=torch.float64), examples, 0)
+    watch._nll = lambda curvature: loss()
+    return watch

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.errors import UnsupportedError
+from lapwing.evidence import metric_root
 from lapwing.posteriors.nystrom import Compression, distinct
 from tests.laws.test_posteriors import check_covariance, close
 from tests.posterior_cases import (
@@ -135,3 +136,21 @@ def test_curvature_of_a_million_times_the_prior_leaves_finite_roots() -> None:
     within = Compression(torch.eye(6, dtype=torch.float64), rotation @ (values[:, None] * rotation.mT))
     expected = rotation @ ((1 / (1 + values))[:, None] * rotation.mT)
     torch.testing.assert_close(within.root @ within.root.mT, expected, rtol=1e-6, atol=1e-10)
+
+
+@pytest.mark.parametrize("precisions", [(1e8, 1e-8), (1e12, 1e-10)])
+def test_precisions_far_apart_leave_the_covariance_right(precisions: tuple[float, float]) -> None:
+    changes, curvature = normal(9, 9), normal(9, 9, seed=1)
+    prior = torch.tensor(precisions).double()[torch.tensor([0, 0, 0, 1, 1, 1, 1, 1, 1])]
+    curvature = curvature @ curvature.mT
+    within = Compression(metric_root(changes, prior), changes.mT @ curvature @ changes)
+    found = changes @ within.root
+    expected = torch.linalg.inv(curvature + torch.diag(prior))
+    torch.testing.assert_close(found @ found.mT, expected, rtol=1e-5, atol=1e-9)
+
+
+def test_curvature_whose_rounding_is_larger_than_the_prior_leaves_finite_roots() -> None:
+    factor = 1e12 * normal(6, 2)
+    within = Compression(torch.eye(6, dtype=torch.float64), factor @ factor.mT)
+    beside = torch.eye(6, dtype=torch.float64) - factor @ torch.linalg.pinv(factor)
+    torch.testing.assert_close(within.root @ within.root.mT, beside, rtol=0.0, atol=1e-8)

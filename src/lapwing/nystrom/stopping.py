@@ -14,8 +14,8 @@ from torch import Tensor
 
 from lapwing.curvature.features import TangentFeatures
 from lapwing.curvature.sums import Totals
-from lapwing.data import Data, Source, check_inputs, place
-from lapwing.errors import ConfigError, DataError, NumericalError, check_count, check_option
+from lapwing.data import Data, Source, check_inputs, count, place
+from lapwing.errors import ConfigError, DataError, NumericalError, ShapeError, check_count, check_option
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors.nystrom import Compression
 from lapwing.predictive import Link, Moments, canonical_targets, log_predictive, predictive
@@ -41,7 +41,7 @@ class EarlyStopping:
         unpack: Splits one element of a loader.
         augment: ``augment(inputs, generator)`` for training examples, strong enough that the network errs on some.
         size: Training examples that are augmented.
-        every: Training examples between two measurements.
+        every: Training examples between two measurements, at least; batches are cut for it, into equal parts.
         patience: Measurements in a row above the smallest before it stops to read data.
         link: As in ``predict``; should be the one used later.
         samples: Draws for ``link="mc"``, the same for every measurement.
@@ -91,10 +91,17 @@ class EarlyStopping:
 
         Raises:
             DataError: If they are empty or not finite.
+            ShapeError: If the augmentation changes how many there are.
         """
         if self.augment is not None:
             changed = place(self.augment(examples[0], torch.Generator().manual_seed(seed)), like)
             check_inputs(changed)
+            if count(changed) != len(examples[1]):
+                raise ShapeError(
+                    f"as many augmented inputs as were given ({len(examples[1])})",
+                    f"{count(changed)}",
+                    "an augmentation that keeps each example, in its place",
+                )
             yield changed, examples[1]
             return
         assert self.data is not None
@@ -108,7 +115,7 @@ class EarlyStopping:
         try:
             found = predictive(likelihood, outputs, self.link, samples=self.samples, generator=draws)
         except NumericalError:
-            return torch.full((1,), math.inf)
+            return torch.full((1,), math.inf, device=outputs.mean.device)
         return -log_predictive(found, canonical_targets(likelihood, found, targets), generator=counts)
 
 
@@ -135,7 +142,7 @@ class Watch:
     Args:
         stopping: What to measure, and how often.
         features: Says how features are computed, with the prior's variance where the posterior has it.
-        metric: ``M = Wᵀ A W``.
+        metric_root: Triangular R with ``Rᵀ R = Wᵀ A W``.
         examples: Training examples, for an augmentation.
         seed: Of the augmentation.
     """
@@ -144,14 +151,14 @@ class Watch:
         self,
         stopping: EarlyStopping,
         features: TangentFeatures,
-        metric: Float[Tensor, "k k"],
+        metric_root: Float[Tensor, "k k"],
         examples: tuple[Inputs, Tensor],
         seed: int,
     ) -> None:
-        self._stopping, self._likelihood, self._metric = stopping, features.likelihood, metric
+        self._stopping, self._likelihood, self._metric_root = stopping, features.likelihood, metric_root
         batches = stopping.batches(features.network.like, examples, seed)
         self._held_out = [(features.of(inputs), targets) for inputs, targets in batches]
-        self.trace: list[tuple[int, float]] = [(0, self._nll(torch.zeros_like(metric)))]
+        self.trace: list[tuple[int, float]] = [(0, self._nll(torch.zeros_like(metric_root)))]
         self._best: Measured | None = None
         self._rises = 0
 
@@ -162,8 +169,18 @@ class Watch:
 
     @property
     def best(self) -> Measured:
-        """The posterior of the smallest loss, that of no data left aside."""
+        """The posterior of the smallest loss, that of no data left aside.
+
+        Raises:
+            NumericalError: If no loss was finite.
+        """
         assert self._best is not None, "nothing was measured"
+        if not math.isfinite(self._best.nll):
+            raise NumericalError(
+                "a finite validation loss after some of the data",
+                f"{self._best.nll} each time",
+                "held-out targets that the network gives some chance, or a larger prior precision",
+            )
         return self._best
 
     @property
@@ -182,11 +199,11 @@ class Watch:
         logger.info("%d examples: validation NLL %.5g nats", totals.examples, nll)
         if self._best is None or nll < self._best.nll:
             self._best, self._rises = Measured(nll, curvature.clone(), totals), 0
-        else:
+        elif math.isfinite(self._best.nll):
             self._rises += 1
 
     def _nll(self, curvature: Float[Tensor, "k k"]) -> float:
-        within = Compression(self._metric, curvature)
+        within = Compression(self._metric_root, curvature)
         losses = [
             self._stopping.loss(self._likelihood, within.moments(found, next(iter(found.covariances), None)), targets)
             for found, targets in self._held_out

@@ -16,8 +16,9 @@ from lapwing.curvature.features import Features, TangentFeatures
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.errors import UnsupportedError
-from lapwing.evidence import Complexity, complexity_of_compression
+from lapwing.evidence import Complexity, complexity_of_compression, metric_root
 from lapwing.linalg import Diagonal, LowRank
+from lapwing.linalg.eigenbasis import Eigenbasis
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.sampled import SampledWeights
@@ -55,25 +56,34 @@ class Compression:
     """The posterior inside the span: prior ``M = Wᵀ A W`` and data ``S = Wᵀ G W``, both K × K in float64.
 
     Args:
-        metric: M.
+        upper: Triangular R with ``Rᵀ R = M``.
         curvature: S.
     """
 
-    metric: Float[Tensor, "k k"]
+    upper: Float[Tensor, "k k"]
     curvature: Float[Tensor, "k k"]
 
     @cached_property
     def prior_root(self) -> Float[Tensor, "k k"]:
         """``P`` with ``P Pᵀ = M⁻¹``."""
-        return inverse_root(self.metric)
+        return torch.linalg.solve_triangular(self.upper, torch.eye(len(self.upper)).to(self.upper), upper=True)
 
     @cached_property
     def root(self) -> Float[Tensor, "k k"]:
-        """``R`` with ``R Rᵀ = (M + S)⁻¹``, by a Cholesky factorisation in units in which M is 1."""
+        """``Q`` with ``Q Qᵀ = (M + S)⁻¹``, computed in units in which M is 1.
+
+        By a Cholesky factorisation, or where the rounding of S is larger than that 1, by the eigenvalues that are not
+        rounding.
+        """
         p = self.prior_root
         whitened = p.mT @ self.curvature @ p
-        eye = torch.eye(len(p), dtype=p.dtype, device=p.device)
-        return p @ inverse_root(eye + (whitened + whitened.mT) / 2)
+        whitened, eye = (whitened + whitened.mT) / 2, torch.eye(len(p)).to(p)
+        lower, failed = torch.linalg.cholesky_ex(eye + whitened)
+        if not bool(failed):
+            return p @ torch.linalg.solve_triangular(lower, eye, upper=False).mT
+        basis = Eigenbasis(whitened)
+        rounding = len(p) * torch.finfo(p.dtype).eps * basis.values[-1]
+        return p @ (basis.vectors * (1.0 + basis.values.masked_fill(basis.values < rounding, 0.0)).rsqrt())
 
     def moments(self, features: Features, prior: Float[Tensor, "n *event c c"] | None) -> Moments:
         """Outputs ``f ~ N(f(x), φ (M + S)⁻¹ φᵀ)``, and with J A⁻¹ Jᵀ at hand the prior's variance beside the span.
@@ -87,19 +97,6 @@ class Compression:
             return Moments.from_factor(f, factor.to(f))
         seen = features.values @ self.prior_root
         return Moments(f, (prior - seen @ seen.mT + factor @ factor.mT).to(f))
-
-
-def inverse_root(matrix: Float[Tensor, "k k"]) -> Float[Tensor, "k k"]:
-    """``R`` with ``R Rᵀ`` the inverse of a positive definite matrix."""
-    lower = torch.linalg.cholesky(matrix)
-    eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    return torch.linalg.solve_triangular(lower, eye, upper=False).mT
-
-
-def metric_of(changes: Float[Tensor, "d k"], prior: Float[Tensor, " d"]) -> Float[Tensor, "k k"]:
-    """``Wᵀ A W``, float64."""
-    wide = changes.double()
-    return wide.mT @ (prior.double()[:, None] * wide)
 
 
 @final
@@ -145,7 +142,7 @@ class NystromPosterior(ExactPosterior, SampledWeights):
     @cached_property
     def compression(self) -> Compression:
         """Prior and data inside the span."""
-        return Compression(metric_of(self.changes, self._prior_diagonal), self.noise_scale * self.compressed)
+        return Compression(metric_root(self.changes, self._prior_diagonal), self.noise_scale * self.compressed)
 
     @property
     def precision_operator(self) -> LowRank:
@@ -169,7 +166,7 @@ class NystromPosterior(ExactPosterior, SampledWeights):
         """See ``SampledWeights.sample``: the prior's draw outside the span, the posterior's inside."""
         size, k = self.changes.shape
         wide, within = self.changes.double(), self.compression
-        noise = probes.gaussian((k, samples), like=within.metric, generator=generator)
+        noise = probes.gaussian((k, samples), like=within.curvature, generator=generator)
         draws = wide @ (within.root @ noise)
         if self.residual:
             prior = self._prior_diagonal.double()[:, None]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lapwing.curvature.features import TangentFeatures
 from lapwing.errors import ConfigError, check_count, check_kind, check_option, check_positive
+from lapwing.evidence import metric_root
 from lapwing.nystrom import (
     EarlyStopping,
     LandmarkRows,
@@ -25,7 +26,6 @@ from lapwing.nystrom import (
     span,
 )
 from lapwing.posteriors import NystromPosterior, NystromReport, Posterior
-from lapwing.posteriors.nystrom import metric_of
 from lapwing.problem import Training
 from lapwing.structures.task import Task, check_products
 
@@ -113,9 +113,8 @@ class Nystrom:
             error = missed(wide, checked.examples[0])
             watch = None
             if self.stopping is not None:
-                metric = metric_of(found.changes, prior)
                 shown = wide if self.residual else features
-                watch = Watch(self.stopping, shown, metric, validated.examples, self.seed)
+                watch = Watch(self.stopping, shown, metric_root(found.changes, prior), validated.examples, self.seed)
             sums = accumulated(features, task.data, watch)
         trace = () if watch is None else tuple(watch.trace)
         report = NystromReport(found.eigenvalues, found.changes.shape[1], found.pairs, error, trace, sums.partial)
