@@ -48,7 +48,7 @@ def measured(setting: Setting, form: str, way: str, size: int) -> list[Row]:
     }
     with tempfile.TemporaryDirectory() as scratch:
         notes = Path(scratch) / "notes.json"
-        steps = run_isolated(work, timeout=60.0 if quick else 200.0, notes=str(notes), **options)
+        steps = run_isolated(work, timeout=200.0, notes=str(notes), **options)
         told = json.loads(notes.read_text()) if notes.exists() else {}
     head = {"study": "cost", "form": form, "way": way, "device": setting.device, "d": told.get("d", size)}
     return [head | row for row in summarised(steps, told)]

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import lapwing as lw
+from lapwing import probes
 from lapwing.errors import ConfigError, ConvergenceWarning, MismatchError, UnsupportedError
 from lapwing.likelihoods import Gaussian
 from lapwing.tangent import Tangent
@@ -192,6 +193,16 @@ class TestAnyPosterior:
         with pytest.warns(ConvergenceWarning, match="after 2 steps"):
             tuned = lw.tune(TOY.fit(), lw.EM(steps=2))
         assert len(tuned.trace) == 3
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_says_nothing_of_targets_without_noise(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        x = probes.gaussian((50, 2), like=torch.zeros(()), generator=generator)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = torch.nn.Linear(2, 1)
+        tuned = lw.tune(lw.Laplace(lw.Gaussian()).fit(model, (x, x.sum(1, keepdim=True))), lw.EM())
+        assert tuned.trace[-1].noise_precision is not None and tuned.trace[-1].noise_precision > 1e6
 
     def test_goes_on_from_where_it_ended_without_another_step(self) -> None:
         once = lw.tune(TOY.fit(), lw.EM(tolerance=1e-3, noise=False))

@@ -18,7 +18,7 @@ from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.posteriors.draws import Estimator
 from lapwing.posteriors.matrix_free import warn_unless
-from lapwing.solvers import Solver
+from lapwing.solvers import SGD, Solver
 from lapwing.tangent import Tangent, Target
 from lapwing.tuning.checkpoint import Checkpoint, State
 from lapwing.tuning.choices import P, chosen, step_of
@@ -168,7 +168,8 @@ class EM:
                 logger.debug("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], float(left.max()))
         if drawn is not None:
             warn_unless(drawn, expectation.solver_used.cure)
-        if found is not None and not found.mode.converged:
+        stochastic = isinstance(expectation.solver_used, SGD)  # Newton's steps end at rounding, if not before
+        if stochastic and found is not None and not found.mode.converged:
             warnings.warn(
                 f"the last mode of the linear model has a relative gradient of {found.mode.gradient:.1e}, above its "
                 f"tolerance: it is at most so far from the mode, relatively. Try {expectation.solver_used.cure}",
