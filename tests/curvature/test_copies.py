@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lapwing.curvature import copies as module
 from lapwing.curvature.copies import Copies
 from lapwing.curvature.network import Network
 from lapwing.curvature.survey import find_layers
@@ -48,6 +49,35 @@ def test_copies_are_the_network_at_their_weights(name: str) -> None:
         torch.testing.assert_close(gradients[i], torch.autograd.grad(loss, live)[0] - one)
 
 
+@pytest.mark.parametrize("name", ["mlp", "unet"])
+def test_pieces_of_copies_and_examples_add_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, batch, weights = copies(name)
+    along = normal(*found.outputs(weights, batch.inputs).shape, seed=3)
+    seen = list[int]()
+
+    def everything() -> list[Tensor]:
+        seen.clear()
+        return [
+            found.outputs(weights, batch.inputs),
+            *found.losses(weights, batch, along=along),
+            *found.pull(weights, batch.inputs, along),
+        ]
+
+    whole, forward = everything(), Network.__call__
+
+    def watched(self: Network, inputs: Tensor, *rest: object) -> Tensor:
+        seen.append(len(inputs))
+        return forward(self, inputs, *rest)
+
+    monkeypatch.setattr(Network, "__call__", watched)
+    example = sum(found.survey.floats) * found.network.like.element_size()
+    for room in (2 * example, 1):
+        monkeypatch.setattr(module, "BUDGET", room)
+        for one, other in zip(everything(), whole, strict=True):
+            torch.testing.assert_close(one, other)
+        assert max(seen) == min(len(batch), max(1, room // example))
+
+
 def test_targets_move() -> None:
     found, batch, weights = copies("conv1d_same", 2)
     assert isinstance(found.likelihood, Gaussian)
@@ -61,7 +91,7 @@ def test_targets_move() -> None:
 
 def test_the_module_is_not_written_to() -> None:
     found, batch, weights = copies("batch_norm")
-    module = found.network.module
-    before = {name: value.clone() for name, value in module.state_dict().items()}
+    own = found.network.module
+    before = {name: value.clone() for name, value in own.state_dict().items()}
     found.losses(weights, batch)
-    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert all(torch.equal(value, before[name]) for name, value in own.state_dict().items())

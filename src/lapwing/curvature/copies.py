@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -14,14 +14,14 @@ from torch.func import grad_and_value, vmap
 
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
-from lapwing.data import Batch, count
+from lapwing.data import Batch, chunks, count
 from lapwing.likelihoods import Likelihood
 from lapwing.types import Inputs
 
 logger = logging.getLogger(__name__)
 
 BUDGET = 2**28
-"""Bytes the activations of all copies may take together (256 MiB)."""
+"""Bytes the activations of copies that go through a pass together may take (256 MiB)."""
 
 
 @final
@@ -29,8 +29,8 @@ BUDGET = 2**28
 class Copies:
     """Copies of one network that differ in their uncertain weights; the module itself is never written to.
 
-    All copies go through one vectorised pass; those of a network that cannot be vectorised go one after the other
-    (which is logged).
+    Copies go through vectorised passes, as many copies and examples at a time as ``BUDGET`` has room for; those of a
+    network that cannot be vectorised go one after the other (which is logged).
 
     Args:
         network: The network.
@@ -52,11 +52,14 @@ class Copies:
             weights: Uncertain weights of each copy.
             inputs: The n examples all of them see.
         """
+        parts = list[Tensor]()
+        for _, piece in self._pieces(inputs):
 
-        def one(w: Tensor) -> Tensor:
-            return self._outputs(w, inputs)
+            def one(w: Tensor, piece: Inputs = piece) -> Tensor:
+                return self._outputs(w, piece)
 
-        return self._over(one, (weights,), count(inputs))
+            parts.append(self._over(one, (weights,), count(piece)))
+        return torch.cat(parts, dim=1)
 
     def losses(
         self,
@@ -77,36 +80,50 @@ class Copies:
         Returns:
             Gradients in the dtype of the network, values in float64.
         """
+        total = _Sum()
+        for place, inputs in self._pieces(batch.inputs):
+            targets = batch.targets[place]
 
-        def one(w: Tensor, *terms: Tensor) -> Tensor:
-            parts = iter(terms)
-            f = self._outputs(w, batch.inputs)
-            y = self.likelihood.canonical_targets(f, batch.targets)
-            y = y if moved is None else y + next(parts)
-            loss = self.likelihood.nll(f, y).double().sum()
-            return loss if along is None else loss - (next(parts) * f).double().sum()
+            def one(w: Tensor, *terms: Tensor, inputs: Inputs = inputs, targets: Tensor = targets) -> Tensor:
+                parts = iter(terms)
+                f = self._outputs(w, inputs)
+                y = self.likelihood.canonical_targets(f, targets)
+                y = y if moved is None else y + next(parts)
+                loss = self.likelihood.nll(f, y).double().sum()
+                return loss if along is None else loss - (next(parts) * f).double().sum()
 
-        terms = tuple(term for term in (moved, along) if term is not None)
-        return self._over(grad_and_value(one), (weights, *terms), len(batch))
+            terms = (*(() if moved is None else (moved,)), *(() if along is None else (along[:, place],)))
+            total.add(self._over(grad_and_value(one), (weights, *terms), count(inputs)))
+        return total.both
 
     def pull(
         self, weights: Float[Tensor, "f d"], inputs: Inputs, along: Float[Tensor, "f n *event c"]
     ) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
         """The gradient in the weights and the value of ``⟨along, f⟩`` for each copy; otherwise as ``losses``."""
+        total = _Sum()
+        for place, piece in self._pieces(inputs):
 
-        def one(w: Tensor, u: Tensor) -> Tensor:
-            return (u * self._outputs(w, inputs)).double().sum()
+            def one(w: Tensor, u: Tensor, piece: Inputs = piece) -> Tensor:
+                return (u * self._outputs(w, piece)).double().sum()
 
-        return self._over(grad_and_value(one), (weights, along), count(inputs))
+            total.add(self._over(grad_and_value(one), (weights, along[:, place]), count(piece)))
+        return total.both
 
     def _outputs(self, weights: Float[Tensor, " d"], inputs: Inputs) -> Float[Tensor, "n *event c"]:
         return self.likelihood.canonical(self.network(inputs, self.network.with_weights(weights)))
 
+    @property
+    def _bytes(self) -> int:
+        """What the activations of one example take in one copy."""
+        return max(1, sum(self.survey.floats) * self.network.like.element_size())
+
+    def _pieces(self, inputs: Inputs) -> Iterator[tuple[slice, Inputs]]:
+        """Examples in pieces, each of which one copy has room for."""
+        return chunks(inputs, max(1, BUDGET // self._bytes))
+
     def _over(self, function: Callable[..., Any], columns: tuple[Tensor, ...], examples: int) -> Any:
-        """A function of one copy, for all of them."""
-        each, beside = self.survey.floats
-        bytes_of_one = max(1, examples * (each + beside) * self.network.like.element_size())
-        size = max(1, min(len(columns[0]), BUDGET // bytes_of_one))
+        """A function of one copy and some examples, for all copies."""
+        size = max(1, min(len(columns[0]), BUDGET // (examples * self._bytes)))
         with torch.inference_mode(False), torch.no_grad():
             try:
                 return vmap(function, chunk_size=size)(*columns)
@@ -116,3 +133,21 @@ class Copies:
             if isinstance(found[0], Tensor):
                 return torch.stack(found)
             return tuple(torch.stack(parts) for parts in zip(*found, strict=True))
+
+
+class _Sum:
+    """Adds up gradients and values over pieces."""
+
+    def __init__(self) -> None:
+        self._parts: tuple[Tensor, Tensor] | None = None
+
+    def add(self, more: tuple[Tensor, Tensor]) -> None:
+        """Another piece."""
+        before = self._parts
+        self._parts = more if before is None else (before[0] + more[0], before[1] + more[1])
+
+    @property
+    def both(self) -> tuple[Tensor, Tensor]:
+        """Both sums."""
+        assert self._parts is not None
+        return self._parts

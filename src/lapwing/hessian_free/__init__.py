@@ -5,11 +5,11 @@ from __future__ import annotations
 from lapwing.hessian_free.choices import Objective, PerPoint, PreTrained, Probed, Signs
 from lapwing.hessian_free.eigen import EigenPosterior, TopEigen
 from lapwing.hessian_free.inner import LBFGS, Descent, Inner, NewtonCG, Refitted
+from lapwing.hessian_free.linearity import Linearity
 from lapwing.hessian_free.posterior import HessianFreePosterior
 from lapwing.hessian_free.probed import Variances
 from lapwing.hessian_free.prune import prune_uncertain
 from lapwing.hessian_free.recipe import HessianFree
-from lapwing.hessian_free.responses import Linearity
 from lapwing.hessian_free.weights import WeightUncertainty, weight_uncertainty
 
 __all__ = [

@@ -13,11 +13,12 @@ from torch import Tensor
 from lapwing.curvature.network import Network
 from lapwing.data import check_inputs, chunks, count, place
 from lapwing.errors import DataError, UnsupportedError
+from lapwing.hessian_free.linearity import Linearity
 from lapwing.hessian_free.points import Points
 from lapwing.hessian_free.probed import ProbedCovariance, Variances, absolute
 from lapwing.hessian_free.refit import Refit
 from lapwing.hessian_free.regularisers import PIECE
-from lapwing.hessian_free.responses import Linearity, Responses
+from lapwing.hessian_free.responses import Responses
 from lapwing.likelihoods import Likelihood
 from lapwing.predictive import JointMoments, Link, Moments, Predictive, predictive
 from lapwing.predictive.links import SAMPLES

@@ -16,12 +16,13 @@ from lapwing.data import Data, Source, check_inputs, chunks, concatenated, count
 from lapwing.errors import DataError, UnsupportedError, check_kind, check_positive
 from lapwing.hessian_free.choices import PerPoint, PreTrained, Probed
 from lapwing.hessian_free.inner import Inner, NewtonCG
+from lapwing.hessian_free.linearity import Linearity
 from lapwing.hessian_free.points import Points
 from lapwing.hessian_free.posterior import Amortised, Answers, HessianFreePosterior, ProbedTable, Table
 from lapwing.hessian_free.probed import ProbedCovariance, semidefinite
 from lapwing.hessian_free.refit import Refit
 from lapwing.hessian_free.regularisers import PIECE, Augmented, InSample, OutputSums, Regulariser
-from lapwing.hessian_free.responses import Linearity, Perturbation
+from lapwing.hessian_free.responses import Perturbation
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.priors import Isotropic, Prior
 from lapwing.repeatability import check_repeatable
@@ -124,26 +125,27 @@ class HessianFree:
             two for each output; and four that check the linearity. ``posterior.linearity`` counts them.
         """
         with torch.inference_mode(False):
-            refit = self.refit(model, data, unpack=unpack, progress=progress)
+            refit = self.refit(model, data, unpack=unpack)
             where = self._points(refit, points)
-            answers, linearity = self._answers(refit, where)
+            with refit.passes.shown(progress):
+                answers, linearity = self._answers(refit, where)
         return HessianFreePosterior(refit, self.likelihood, self.prior, answers, linearity)
 
-    def refit(self, model: nn.Module, data: Source, *, unpack: Unpack | None = None, progress: bool = False) -> Refit:
+    def refit(self, model: nn.Module, data: Source, *, unpack: Unpack | None = None) -> Refit:
         """The objective to be fitted again, its data looked at; arguments as in ``fit``."""
         check_kind("the model", model, (nn.Module,), "fit(model, data, points)")
         module = unwrapped(model)
         like = next(module.parameters(), torch.zeros(())).detach()
         read = Data(data, like=like, unpack=unpack)
         network = self.weights.choose(module, read, self.likelihood, self.prior)
-        return self._refit(network, read, progress)
+        return self._refit(network, read)
 
     @property
     def perturbation(self) -> Perturbation:
         """How responses are found."""
         return Perturbation(self.inner, self.scale, self.step, self.antithetic)
 
-    def _refit(self, network: Network, data: Data, progress: bool) -> Refit:
+    def _refit(self, network: Network, data: Data) -> Refit:
         blank = Refit(network, data, self.likelihood, network.weights.double(), self.centred)
         survey = blank.copies.survey
         task = scaled(Task(network, survey, data, self.likelihood, self.prior, GGN(), None))

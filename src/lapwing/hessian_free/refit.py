@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import final
 
@@ -17,6 +17,7 @@ from lapwing.curvature.network import Network
 from lapwing.curvature.survey import find_layers
 from lapwing.data import Batch, Data, chunks, tensors
 from lapwing.errors import NumericalError
+from lapwing.hessian_free.passes import Passes
 from lapwing.hessian_free.regularisers import PIECE, Regulariser
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import FunctionOperator, Operator
@@ -68,6 +69,7 @@ class Refit:
         likelihood: The likelihood.
         prior: A.
         centred: Whether the gradient at the trained weights is taken out.
+        passes: Counts passes over the data.
     """
 
     network: Network
@@ -75,6 +77,7 @@ class Refit:
     likelihood: Likelihood
     prior: Float[Tensor, " d"]
     centred: bool
+    passes: Passes = field(default_factory=Passes)
 
     @cached_property
     def copies(self) -> Copies:
@@ -99,6 +102,7 @@ class Refit:
         prior = self.prior.to(self.network.like)[:, None]
 
         def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+            self.passes.add(block.shape[1])
             return hessian @ block + prior * block
 
         return FunctionOperator(product, product, hessian.shape, self.network.like)
@@ -143,6 +147,7 @@ class Refit:
             A forward and a backward pass over the data and over the evaluation points for each fit.
         """
         weights = self.weights(changes)
+        self.passes.add(len(fits))
         gradient, value = self._constant(fits, changes, weights)
         for batch in self.batches:
             part = self._batch(fits, weights, batch)

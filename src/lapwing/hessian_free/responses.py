@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lapwing.errors import ConvergenceWarning, NumericalError
 from lapwing.hessian_free.inner import Inner, Refitted
+from lapwing.hessian_free.linearity import Linearity
 from lapwing.hessian_free.refit import Fits, Refit
 from lapwing.hessian_free.regularisers import Regulariser
 from lapwing.types import Inputs
@@ -32,51 +33,20 @@ DISTANT = 1e-2
 SHRINK, SHRINKS = 8.0, 5
 """By what λ is divided then, and how often."""
 
+BUDGET = 2**31
+"""Bytes the vectors of all fits that are made together may take (2 GiB); the others wait for their turn."""
+
+HELD = 24
+"""Vectors of float64 held for a fit: those of conjugate gradients, of the gradients, and copies of the weights."""
+
 MEANINGLESS = 0.9
 """The same beyond which there is an error: what does not answer to λ at all changes by the whole."""
 
+ROUNDED = "model.double() and data in float64, a larger step= or scale= (rounding may hide what a fit changes)"
+"""What to try first where a network of less precision than float64 does not answer to λ."""
+
 Reading: TypeAlias = Callable[[Float[Tensor, "f d"]], Float[Tensor, "f ..."]]
 """What is read off the refitted weights."""
-
-
-@final
-@dataclass(frozen=True)
-class Linearity:
-    """How much of a response is not linear in λ, and what the fits took.
-
-    Args:
-        change: Largest relative change ``|y(λ) − y(λ/2)| / |y(λ)|`` of a response y over the fits that were repeated at
-            half their λ.
-        checked: How many these were.
-        scale: Smallest and largest λ.
-        residual: About how far a fit was from its end, at most, relative to the length of its change of the weights.
-        gradient: Largest length of the gradient of loss and prior at the trained weights, relative to that of ``λ ∇r``.
-        fits: Fits in all, those that found λ and those that checked it included.
-        gradients: Gradients over the data, one for each fit and step.
-        products: Columns multiplied by the Hessian over all the data.
-    """
-
-    change: float
-    checked: int
-    scale: tuple[float, float]
-    residual: float
-    gradient: float
-    fits: int
-    gradients: int
-    products: int
-
-    def join(self, other: Linearity) -> Linearity:
-        """Those of two families of fits together."""
-        return Linearity(
-            max(self.change, other.change),
-            self.checked + other.checked,
-            (min(self.scale[0], other.scale[0]), max(self.scale[1], other.scale[1])),
-            max(self.residual, other.residual),
-            max(self.gradient, other.gradient),
-            self.fits + other.fits,
-            self.gradients + other.gradients,
-            self.products + other.products,
-        )
 
 
 @final
@@ -176,17 +146,24 @@ class Perturbation:
             for each in (part, Responses(refit, regulariser, *_two(again[0]), half.scales, linearity))
         )
         change = float(((y - z).norm(dim=1) / y.norm(dim=1).clamp(min=1e-300)).max())
-        self.check(change)
+        self.check(change, refit.network.like.dtype)
         return replace(whole, linearity=replace(linearity, change=change))
 
     def _pairs(self, refit: Refit, fits: Fits, start: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], list[Refitted]]:
         """δ at λ and, where there are twins, at −λ; both halves go through the same mini-batches."""
-        if not self.antithetic:
-            run = self.inner.solve(refit, fits, start[0])
-            return (run.changes,), [run]
-        both = Fits(fits.regulariser, fits.members.repeat(2), torch.cat([fits.scales, -fits.scales]))
-        run = self.inner.solve(refit, both, torch.cat(start))
-        return tuple(run.changes.chunk(2)), [run]
+        runs = list[Refitted]()
+        for rows in self._groups(refit, fits):
+            part = fits.take(rows)
+            if self.antithetic:
+                part = Fits(part.regulariser, part.members.repeat(2), torch.cat([part.scales, -part.scales]))
+            runs.append(self.inner.solve(refit, part, torch.cat([each[rows] for each in start])))
+        run = Refitted.join(runs, len(start))
+        return tuple(run.changes.chunk(len(start))), [run]
+
+    def _groups(self, refit: Refit, fits: Fits) -> tuple[Tensor, ...]:
+        """Numbers of the fits that ``BUDGET`` has room for at a time."""
+        each = (2 if self.antithetic else 1) * HELD * 8 * refit.network.size
+        return torch.arange(len(fits), device=fits.members.device).split(max(1, BUDGET // each))
 
     def _shrunk(
         self, refit: Refit, fits: Fits, found: tuple[tuple[Tensor, ...], list[Refitted]]
@@ -222,11 +199,13 @@ class Perturbation:
         if self.scale is not None:
             return torch.full_like(fits.scales, self.scale), start, []
         eta = self.step if self.step is not None else self.inner.step(refit.network.like.dtype)
-        direct = self.inner.directions(refit, fits)
-        if direct is not None:
-            scales = eta / _energies(reward, direct[0]).sqrt()
-            ahead = scales[:, None] * direct[0]
-            return scales, (ahead, -ahead)[: len(start)], [direct[1]]
+        direct = [self.inner.directions(refit, fits.take(rows)) for rows in self._groups(refit, fits)]
+        known = [each for each in direct if each is not None]
+        if known:
+            found = Refitted.join(known)
+            scales = eta / _energies(reward, found.changes).sqrt()
+            ahead = scales[:, None] * found.changes
+            return scales, (ahead, -ahead)[: len(start)], [found]
         before = (reward.square() / refit.prior).sum(1)
         which = before.argsort(descending=True)[:PILOTS]
         first = eta / before[which].sqrt()
@@ -236,11 +215,12 @@ class Perturbation:
         q = _energies(reward[which], (plus - minus) / (2 * first[:, None]))
         return torch.full_like(fits.scales, float(eta / q.max().sqrt())), start, runs
 
-    def check(self, change: float) -> None:
+    def check(self, change: float, dtype: torch.dtype = torch.float64) -> None:
         """Say where responses are not linear.
 
         Args:
             change: Relative change of a response when λ is halved.
+            dtype: That of the network: the less precise it is, the larger must changes of the weights be.
 
         Raises:
             NumericalError: If it is nearly the whole, or no number.
@@ -249,10 +229,11 @@ class Perturbation:
             ConvergenceWarning: If it is more than a tenth.
         """
         if not change <= MEANINGLESS:
+            size = "a smaller step= or scale=" if dtype == torch.float64 else ROUNDED
             raise NumericalError(
                 "a response to λ that is near linear",
-                f"one that changes by {100 * change:.3g} % when λ is halved",
-                "a smaller step= or scale=, more steps of the inner solver, or training to convergence with this prior",
+                f"one that changes by {100 * change:.3g} % when λ is halved, in {str(dtype).removeprefix('torch.')}",
+                f"{size}, more steps of the inner solver, or training to convergence with this prior",
             )
         if change > LINEAR:
             warnings.warn(

@@ -13,11 +13,12 @@ from lapwing import probes
 from lapwing.data import Source
 from lapwing.errors import check_kind
 from lapwing.hessian_free.choices import PerPoint, Probed, Signs
+from lapwing.hessian_free.linearity import Linearity
 from lapwing.hessian_free.probed import ProbedCovariance, Variances
 from lapwing.hessian_free.recipe import HessianFree
 from lapwing.hessian_free.refit import Refit
 from lapwing.hessian_free.regularisers import WeightSums
-from lapwing.hessian_free.responses import Linearity, Perturbation
+from lapwing.hessian_free.responses import Perturbation
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior
 from lapwing.tree import Layout
@@ -103,8 +104,9 @@ def weight_uncertainty(
     check_kind("fits=", choice, (Signs, Probed, PerPoint), "Signs() or Probed()")
     recipe = HessianFree(likelihood, **({} if prior is None else {"prior": prior}), **options)
     with torch.inference_mode(False):
-        refit = recipe.refit(model, data, unpack=unpack, progress=progress)
-        variances, linearity = _variances(refit, recipe.perturbation, choice, recipe.seed)
+        refit = recipe.refit(model, data, unpack=unpack)
+        with refit.passes.shown(progress):
+            variances, linearity = _variances(refit, recipe.perturbation, choice, recipe.seed)
     return WeightUncertainty(refit.network.weights, variances, refit.network.uncertain, linearity)
 
 

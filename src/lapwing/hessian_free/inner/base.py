@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -32,6 +33,24 @@ class Refitted:
     products: int
     converged: bool
 
+    @staticmethod
+    def join(parts: Sequence[Refitted], ends: int = 1) -> Refitted:
+        """Those of several groups of fits together.
+
+        Args:
+            parts: One for each group.
+            ends: Twins of a fit: a group lists all its fits at λ, then all at −λ, and so does what is returned.
+        """
+        changes = torch.cat([part.changes.view(ends, -1, part.changes.shape[1]) for part in parts], dim=1)
+        residual = torch.cat([part.residual.view(ends, -1) for part in parts], dim=1)
+        return Refitted(
+            changes.flatten(0, 1),
+            residual.flatten(),
+            sum(part.gradients for part in parts),
+            sum(part.products for part in parts),
+            all(part.converged for part in parts),
+        )
+
 
 class Inner(abc.ABC):
     """An inner solver. Its fits are independent of each other, and go through the data together."""
@@ -54,7 +73,7 @@ class Inner(abc.ABC):
     def step(self, dtype: torch.dtype) -> float:
         """How far a fit should move the weights, in posterior standard deviations, for products in a dtype."""
 
-    def directions(self, refit: Refit, fits: Fits) -> tuple[Float[Tensor, "f d"], Refitted] | None:
+    def directions(self, refit: Refit, fits: Fits) -> Refitted | None:
         """``P⁻¹ ∇r`` of each fit at once, and what that took; ``None`` where only fits tell.
 
         Args:

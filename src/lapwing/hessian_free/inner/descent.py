@@ -74,6 +74,7 @@ class Descent(Inner):
         steps = self.epochs * sum(1 for _ in refit.batches)
         schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(each, steps) for each in optimisers]
         for _ in range(self.epochs):
+            refit.passes.add(len(fits))
             for batch in refit.batches:
                 gradient = refit.sampled_slopes(fits, _flat(leaves), batch) / refit.examples
                 for own, row, optimiser, schedule in zip(leaves, gradient, optimisers, schedules, strict=True):

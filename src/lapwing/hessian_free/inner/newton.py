@@ -92,14 +92,15 @@ class NewtonCG(Inner):
                 break
         return Refitted(changes, residual, gradients, products, bool((residual <= rtol).all()))
 
-    def directions(self, refit: Refit, fits: Fits) -> tuple[Float[Tensor, "f d"], Refitted]:
+    def directions(self, refit: Refit, fits: Fits) -> Refitted:
         """See ``Inner.directions``: one block of systems."""
         found, used = self._newton(refit, -refit.reward(fits))
-        return found, Refitted(found, torch.zeros_like(fits.scales), len(fits), used, True)
+        return Refitted(found, torch.zeros_like(fits.scales), len(fits), used, True)
 
     def _newton(self, refit: Refit, gradient: Float[Tensor, "f d"]) -> tuple[Float[Tensor, "f d"], int]:
         """``−P⁻¹ g`` of each fit, and the products it took."""
         rtol = FORCING.get(refit.network.like.dtype, 1e-3)
+        rounded = "" if refit.double else "model.double() and data in float64, should rounding be the cause; "
         try:
             solution = conjugate_gradients(
                 refit.precision, -gradient.mT.to(refit.network.like), rtol=rtol, max_iterations=self.max_iterations
@@ -108,7 +109,7 @@ class NewtonCG(Inner):
             raise NumericalError(
                 "a Hessian of loss and prior that is positive definite at the trained weights",
                 reason.got,
-                "training on, with this prior and to convergence; a larger prior precision; or lw.Laplace, whose GGN "
-                "has no negative curvature",
+                f"training on, with this prior and to convergence; a larger prior precision; {rounded}or lw.Laplace, "
+                "whose GGN has no negative curvature",
             ) from reason
         return solution.value.mT.double(), solution.matvecs
