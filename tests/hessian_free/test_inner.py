@@ -10,9 +10,9 @@ import torch
 
 import lapwing as lw
 from lapwing.errors import ConfigError, ConvergenceWarning, NumericalError
-from lapwing.hessian_free import LBFGS, Descent, Inner, NewtonCG, PreTrained
+from lapwing.hessian_free import LBFGS, Descent, Inner, NewtonCG, PreTrained, refit
 from tests.hessian_free.setting import Setting, converged, shared, tanh
-from tests.posterior_cases import normal, refused
+from tests.posterior_cases import normal, refused, seeded
 
 SOLVERS: dict[str, Inner] = {
     "newton": NewtonCG(rtol=1e-8),
@@ -42,15 +42,20 @@ def test_every_solver_finds_the_response(name: str, antithetic: bool) -> None:
     torch.testing.assert_close(found, truth(setting), rtol=0, atol=tolerance * float(truth(setting).abs().max()))
 
 
-def test_twins_see_the_same_mini_batches() -> None:
-    """A loader that shuffles: their difference is that of the exact Hessian, but for what small batches leave."""
-    setting = mild()
-    data = torch.utils.data.TensorDataset(setting.x, setting.y)
-    loader = torch.utils.data.DataLoader(data, batch_size=3, shuffle=True)
-    inner = Descent(lambda parameters: torch.optim.SGD(parameters, lr=0.2, momentum=0.5), epochs=80)
-    recipe = lw.HessianFree(setting.likelihood, prior=setting.prior, fits=PreTrained(), inner=inner, step=1e-2)
-    found = recipe.fit(setting.model, loader, setting.points).answers.responses.outputs(setting.points).movedim(0, -1)
-    torch.testing.assert_close(found, truth(setting), rtol=0, atol=3e-2 * float(truth(setting).abs().max()))
+def test_twins_see_the_same_mini_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a linear network their changes are then mirror images, on a loader that shuffles anew at every pass too."""
+    monkeypatch.setattr(refit, "HELD", 0)
+    x, y = normal(9, 2), normal(9, 2, seed=1)
+    generator = torch.Generator().manual_seed(0)
+    data = torch.utils.data.TensorDataset(x, y)
+    loader = torch.utils.data.DataLoader(data, batch_size=3, shuffle=True, generator=generator)
+    inner = Descent(lambda parameters: torch.optim.SGD(parameters, lr=0.1), epochs=30, decay=False)
+    recipe = lw.HessianFree(lw.Gaussian(0.5), prior=lw.Isotropic(2.0), fits=PreTrained(), inner=inner, scale=1e-2)
+    model = seeded(lambda: torch.nn.Linear(2, 2), 0)
+    first, second = (recipe.fit(model, loader, x).answers.responses for _ in range(2))
+    torch.testing.assert_close(first.plus, -first.minus, rtol=1e-10, atol=1e-15)
+    assert first.refit.passes.total >= 2 * 2 * 30
+    assert float((first.plus - second.plus).abs().max() / first.plus.abs().max()) > 1e-3
 
 
 def test_the_default_optimiser_is_adam() -> None:
@@ -74,6 +79,21 @@ def test_responses_that_are_not_linear_are_named() -> None:
         perturbation.check(0.3)
     with refused(NumericalError, expected="near linear", got="changes by nan %", hint="smaller step="):
         perturbation.check(float("nan"))
+    with refused(NumericalError, expected="near linear", got="in float32", hint="model.double()"):
+        perturbation.check(1e6, torch.float32)
+
+
+def test_an_indefinite_hessian_may_be_rounding() -> None:
+    setting = mild()
+    start = copy.deepcopy(setting.model)
+    with torch.no_grad():
+        start[2].weight.copy_(-3 * start[2].weight)
+    for model, also in ((start, False), (copy.deepcopy(start).float(), True)):
+        dtype = model[0].weight.dtype
+        recipe = lw.HessianFree(lw.Gaussian(50.0), prior=lw.Isotropic(1e-4), fits=PreTrained())
+        with pytest.raises(NumericalError, match="positive definite") as caught:
+            recipe.fit(model, (setting.x.to(dtype), setting.y.to(dtype)), setting.points.to(dtype))
+        assert ("should rounding be the cause" in caught.value.hint) == also
 
 
 def test_bad_options_are_refused() -> None:
