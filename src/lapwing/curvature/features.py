@@ -98,6 +98,8 @@ class TangentFeatures:
             return self._by_rows(forward)
         try:
             moved = Columnwise(self.network, self.likelihood, forward.inputs).push(self.changes)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as reason:
             outputs = self.survey.output.numel()
             logger.info("no forward mode (%s): going back from each of %d outputs", reason, outputs)
