@@ -2,7 +2,7 @@
 
 python -m studies.ella.page --reports benchmarks/results --markdown docs/ella.md
 
-Reports that are not there are left out.
+Reports and figures that are not there are left out; a figure is made by ``--join REPORT --figure FILE``.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ SECTIONS = {
 }
 
 
-def page(reports: Path) -> str:
-    """The page, from the reports that are there."""
+def page(reports: Path, figures: Path) -> str:
+    """The page, from the reports and figures that are there."""
     words = (
         "Made by `python -m studies.ella.page`; do not edit by hand. Numbers are means over seeds of the landmarks or "
         "the draws of the data, ± their standard error. What each study does is said in its module in `studies/ella/`."
@@ -150,6 +150,8 @@ def page(reports: Path) -> str:
         path = reports / f"ella-{name}.json"
         if path.exists():
             parts.append(text(name, section, json.loads(path.read_text(encoding="utf-8"))["rows"]))
+            if (figure := figures / f"ella-{name}.png").exists():
+                parts.append(f"![{section.title}]({figures.name}/{figure.name})\n")
     return "\n".join(parts)
 
 
@@ -188,7 +190,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--reports", type=Path, default=Path("benchmarks/results"), help="folder of the reports")
     parser.add_argument("--markdown", type=Path, default=Path("docs/ella.md"), help="page to write")
     args = parser.parse_args(arguments)
-    args.markdown.write_text(page(args.reports), encoding="utf-8")
+    args.markdown.write_text(page(args.reports, args.markdown.parent / "figures"), encoding="utf-8")
 
 
 if __name__ == "__main__":

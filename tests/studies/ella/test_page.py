@@ -13,11 +13,14 @@ def test_the_page_has_a_table_for_each_report_that_is_there(tmp_path: Path) -> N
         {"study": "rank", "part": "cnn", "rank": 5, "seed": 0, "nll": 7.0},
     ]
     (tmp_path / "ella-rank.json").write_text(json.dumps({"commit": "c", "machine": {}, "rows": rows}))
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "ella-rank.png").touch()
     main(["--reports", str(tmp_path), "--markdown", str(tmp_path / "page.md")])
     text = (tmp_path / "page.md").read_text()
     assert "`python -m studies.ella rank --json FILE" in text and "### cnn" in text
     assert "| rank | NLL | seeds |\n|---|---:|---:|\n| 5 | 0.25 ± 0.012 | 3 |" in text
     assert "7" not in text.split("seeds |", 1)[1] and "## CIFAR-10" not in text
+    assert "![Rank](figures/ella-rank.png)" in text and text.count("![") == 1
 
 
 def test_every_study_has_its_section() -> None:
