@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from functools import cache
 
 import pytest
@@ -81,6 +82,18 @@ def test_responses_that_are_not_linear_are_named() -> None:
         perturbation.check(float("nan"))
     with refused(NumericalError, expected="near linear", got="in float32", hint="model.double()"):
         perturbation.check(1e6, torch.float32)
+
+
+def test_gradients_that_do_not_bear_out_the_hessian_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of another prior."""
+    setting, constant = mild(), refit.Refit._constant
+
+    def other(self: refit.Refit, fits: refit.Fits, changes: torch.Tensor, weights: torch.Tensor) -> object:
+        return constant(dataclasses.replace(self, prior=0 * self.prior), fits, changes, weights)
+
+    monkeypatch.setattr(refit.Refit, "_constant", other)
+    with pytest.warns(ConvergenceWarning, match="do not bear out the Hessian"):
+        setting.fit(fits=PreTrained())
 
 
 def test_an_indefinite_hessian_may_be_rounding() -> None:

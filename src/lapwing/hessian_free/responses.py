@@ -114,7 +114,7 @@ class Perturbation:
             NumericalError: If the Hessian is not positive definite, or a fit has run away.
 
         Warns:
-            ConvergenceWarning: If the responses are not linear in λ.
+            ConvergenceWarning: If the responses are not linear in λ, or a fit stayed far from its end.
         """
         members = torch.arange(regulariser.members, device=refit.trained.device)
         fits = Fits(regulariser, members, torch.ones(len(members), dtype=torch.float64, device=members.device))
@@ -147,6 +147,13 @@ class Perturbation:
         )
         change = float(((y - z).norm(dim=1) / y.norm(dim=1).clamp(min=1e-300)).max())
         self.check(change, refit.network.like.dtype)
+        if self.inner.measures and refit.centred and linearity.residual > LINEAR:
+            warnings.warn(
+                f"a refit stayed {100 * linearity.residual:.2g} % of its change from its end: its gradients do not "
+                "bear out the Hessian. Try a smaller step= or scale=, or model.double()",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
         return replace(whole, linearity=replace(linearity, change=change))
 
     def _pairs(self, refit: Refit, fits: Fits, start: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], list[Refitted]]:
