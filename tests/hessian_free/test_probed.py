@@ -40,6 +40,16 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     assert float(errors.max()) < 4.5 and float(errors.mean()) < 1.2
 
 
+def test_says_what_share_the_probes_leave_out() -> None:
+    c = covariance()
+    for probes in (2, 6, 30):
+        found = probed(c, probes, 400, 0)
+        rest = c - found.factor.view(len(c), -1) @ found.factor.view(len(c), -1).mT
+        truth = float(rest.trace() / c.trace())
+        assert abs(found.left_out - truth) < 0.1 * truth + 1e-9
+    assert probed(c, 2, 400, 0).left_out > 0.1
+
+
 def test_blocks_of_the_rest_are_unbiased() -> None:
     c = covariance(12)
     found = [probed(c, 2, 40, seed, (4, 3)) for seed in range(60)]

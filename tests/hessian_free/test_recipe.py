@@ -91,6 +91,15 @@ def test_fewer_probes_are_within_their_error() -> None:
     assert bool(((low <= truth) & (truth <= high)).double().mean() > 0.85)
 
 
+def test_too_few_probes_are_said_to_be(caplog: pytest.LogCaptureFixture) -> None:
+    setting = shared("two-outputs")
+    setting.fit(fits=Probed(1, 8))
+    assert [record.levelname for record in caplog.records if "try Probed(4, 16)" in record.message] == ["WARNING"]
+    caplog.clear()
+    setting.fit(fits=Probed(setting.covariance().shape[0] + 3, 2))
+    assert not [record for record in caplog.records if "try Probed" in record.message]
+
+
 @every_setting
 def test_the_network_predicts_with_that_covariance(name: str) -> None:
     setting = shared(name)

@@ -75,7 +75,8 @@ class Probed:
     From some random signs Ω the Nyström approximation ``Y (Ωᵀ Y)⁻¹ Yᵀ``, ``Y = C Ω`` (Tropp et al. 2017), which falls
     short of C by a positive semi-definite rest, and is as good as exact where there are more probes than C has
     rank; from others, an unbiased estimate ``mean ω ∘ R ω`` of the diagonal of that rest R (Bekas et al. 2007), with
-    its standard error.
+    its standard error. Where R has more than a twentieth of all variance the log says so: with several outputs the
+    few probes of each c × c block of R then make too much of it.
 
     Args:
         probes: Fits for the Nyström approximation.

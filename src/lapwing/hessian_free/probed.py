@@ -95,6 +95,12 @@ class ProbedCovariance:
         return Variances(value, self.stderr, self.samples)
 
     @property
+    def left_out(self) -> float:
+        """Share of the trace of C that the rest has, by its estimate."""
+        rest = float(self.residual.diagonal(dim1=-2, dim2=-1).sum())
+        return rest / max(rest + float(self.factor.square().sum()), 1e-300)
+
+    @property
     def blocks(self) -> Float[Tensor, "*batch c c"]:
         """The covariance of the outputs at each position; the rest as the nearest positive semi-definite matrix."""
         return self.factor @ self.factor.mT + semidefinite(self.residual)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
@@ -30,6 +31,11 @@ from lapwing.selection import All, Selection
 from lapwing.structures import Task
 from lapwing.structures.scaling import scaled
 from lapwing.types import Inputs, Unpack
+
+logger = logging.getLogger(__name__)
+
+LEFT_OUT = 0.05
+"""Share of all variance beyond which probes are said to be too few."""
 
 Choice: TypeAlias = PerPoint | PreTrained | Probed
 """Which fits."""
@@ -196,6 +202,10 @@ class HessianFree:
         responses = self.perturbation.respond(refit, OutputSums(points, omega), lambda each: each.outputs(points))
         noise = responses.linearity.change
         found = ProbedCovariance.of(omega, responses.outputs(points), choice.probes, noise)
+        if found.left_out > LEFT_OUT:
+            words = "%d probes leave out %.2g %% of the variance, which %d more estimate coarsely: try Probed(%d, %d)"
+            more = (4 * choice.probes, 2 * choice.residual)
+            logger.warning(words, choice.probes, 100 * found.left_out, choice.residual, *more)
         return ProbedTable(Points(points), found), responses.linearity
 
     def _rewarded(self, refit: Refit, points: Inputs) -> Regulariser:
