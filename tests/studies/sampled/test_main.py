@@ -20,9 +20,9 @@ def test_an_unknown_study_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     [
         ("toy", []),
         ("invariance", ["perceptron", "layerwise"]),
-        ("table", ["Transformer", "KFAC", "mode", "lower bound"]),
+        ("table", ["CNN", "KFAC", "mode", "lower bound"]),
         ("fidelity", []),
-        ("cifar", []),
+        ("cifar", ["ELBO", "network", "KFAC"]),
     ],
 )
 def test_each_study_runs_and_says_what_its_seeds_mean(name: str, only: list[str], tmp_path: Path, capsys) -> None:
