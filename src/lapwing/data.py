@@ -151,6 +151,19 @@ def place(inputs: Inputs, like: Tensor) -> Inputs:
     return over_tensors(move, inputs)
 
 
+def checked(inputs: Inputs, like: Tensor) -> Inputs:
+    """Inputs to be predicted, on the device and in the dtype of ``like``.
+
+    Raises:
+        DataError: If there are none, or they are not finite.
+    """
+    placed = place(inputs, like)
+    if not count(placed):
+        raise DataError("at least one example", "none", "x[None] for a single example")
+    check_inputs(placed)
+    return placed
+
+
 def over_tensors(change: Any, inputs: Inputs) -> Inputs:
     """Inputs with ``change`` applied to every value, whatever holds them."""
     if isinstance(inputs, Mapping):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, final
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -17,7 +16,7 @@ from lapwing.errors import ConfigError, DataError, NumericalError
 from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.posteriors.base import first
-from lapwing.predictive import Link, Moments, canonical_targets, log_predictive, predictive
+from lapwing.predictive import Link, held_out_losses
 from lapwing.results import Estimate
 from lapwing.tuning import chosen, step, step_of
 from lapwing.types import Unpack
@@ -128,7 +127,7 @@ class Validation:
             for i, (choice, outputs) in enumerate(
                 zip(choices, posterior.outputs_each(batch.inputs, choices), strict=True)
             ):
-                losses = self._loss(choice, outputs, batch)
+                losses = held_out_losses(choice.likelihood, outputs, batch.targets, self.link)
                 totals[i] += float(losses.double().sum())
                 counts[i] += losses.numel()
             bar.update()
@@ -141,16 +140,6 @@ class Validation:
                 "a finite validation loss", "none at any point of the grid", "other bounds, or float64"
             )
         return (totals / counts).tolist()
-
-    def _loss(self, choice: Posterior, outputs: Moments, batch: Batch) -> Float[Tensor, " m"]:
-        """Loss at each position with the same draws for every choice; infinite where expected rates overflow."""
-        generator = torch.Generator().manual_seed(0)
-        try:
-            prediction = predictive(choice.likelihood, outputs, self.link, generator=generator)
-        except NumericalError:
-            return torch.full((1,), math.inf)
-        targets = canonical_targets(choice.likelihood, prediction, batch.targets)
-        return -log_predictive(prediction, targets, generator=torch.Generator().manual_seed(0))
 
 
 def measured(posterior: Posterior, choice: Posterior, precisions: Tensor, scale: Tensor) -> Step:

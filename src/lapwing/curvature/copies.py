@@ -127,6 +127,8 @@ class Copies:
         with torch.inference_mode(False), torch.no_grad():
             try:
                 return vmap(function, chunk_size=size)(*columns)
+            except torch.OutOfMemoryError:
+                raise
             except (RuntimeError, NotImplementedError, ValueError) as reason:
                 logger.info("cannot vectorise over copies (%s): going through them one by one", reason)
             found = [function(*column) for column in zip(*columns, strict=True)]

@@ -40,6 +40,8 @@ def loose_rows(
     with torch.inference_mode(False), torch.enable_grad(), twice_differentiable():
         try:
             return vectorised_rows(network, params, inputs, cotangents)
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, NotImplementedError, ValueError) as reason:
             logger.info("cannot vectorise over examples (%s): going through them one by one", reason)
             return _one_by_one(network, params, inputs, cotangents)

@@ -16,10 +16,10 @@ from lapwing.curvature.jacobian import Jacobian
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network, unwrapped
 from lapwing.curvature.survey import find_layers
-from lapwing.data import Data, Source, check_inputs, count, place
-from lapwing.errors import DataError, check_count, check_kind
+from lapwing.data import Data, Source, checked, count
+from lapwing.errors import check_count, check_kind
 from lapwing.likelihoods import Likelihood
-from lapwing.linalg import FunctionOperator
+from lapwing.linalg import Sum
 from lapwing.linalg.eigenpairs import top_eigenpairs
 from lapwing.predictive import Link, Moments, Predictive, predictive
 from lapwing.predictive.links import SAMPLES
@@ -75,12 +75,7 @@ class TopEigen:
             survey = find_layers(network, read.first())
             task = scaled(Task(network, survey, read, self.likelihood, self.prior, GGN(), None))
             curvature = GGNProduct(network, survey, self.likelihood, read)
-            prior = task.prior.diagonal(network.uncertain, network.like)[:, None]
-
-            def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-                return curvature @ block + prior * block
-
-            precision = FunctionOperator(product, product, curvature.shape, network.like)
+            precision = Sum((curvature, task.prior.operator(network.uncertain, network.like)))
             rank = min(self.rank or max(1, round(math.log(network.size))), network.size)
             pairs = top_eigenpairs(precision, rank, generator=torch.Generator().manual_seed(self.seed))
         factor = pairs.vectors * pairs.values.rsqrt().to(pairs.vectors)
@@ -124,10 +119,7 @@ class EigenPosterior:
             A forward pass beside each of the k columns.
         """
         self.network.check_unchanged()
-        inputs = place(x, self.network.like)
-        if not count(inputs):
-            raise DataError("at least one example", "none", "x[None] for a single example")
-        check_inputs(inputs)
+        inputs = checked(x, self.network.like)
         with torch.no_grad():
             mean = self.likelihood.canonical(self.network(inputs))
             whole = Data([(inputs, torch.zeros(count(inputs)))])

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.network import Network
-from lapwing.data import check_inputs, chunks, count, place
-from lapwing.errors import DataError, UnsupportedError
+from lapwing.data import checked, chunks
+from lapwing.errors import UnsupportedError
 from lapwing.hessian_free.linearity import Linearity
 from lapwing.hessian_free.points import Points
 from lapwing.hessian_free.probed import ProbedCovariance, Variances, absolute
@@ -33,9 +33,10 @@ class Answers(abc.ABC):
     def blocks(self, inputs: Inputs) -> Float[Tensor, "n *event c c"]:
         """The covariance of the outputs at each position, positive semi-definite, float64."""
 
-    @abc.abstractmethod
     def variances(self, inputs: Inputs) -> Variances:
-        """Variances of the outputs with their standard errors."""
+        """Variances of the outputs with their standard errors, which are 0 where nothing random went into them."""
+        value = self.blocks(inputs).diagonal(dim1=-2, dim2=-1)
+        return Variances(value, torch.zeros_like(value), 0)
 
     def joint(self, inputs: Inputs) -> Float[Tensor, "n *event c n *event c"]:
         """The covariance between all outputs of the inputs."""
@@ -60,11 +61,6 @@ class Table(Answers):
     def blocks(self, inputs: Inputs) -> Float[Tensor, "n *event c c"]:
         """See ``Answers.blocks``."""
         return self.values[self.points.find(inputs).to(self.values.device)]
-
-    def variances(self, inputs: Inputs) -> Variances:
-        """The diagonals, which nothing random went into."""
-        value = self.blocks(inputs).diagonal(dim1=-2, dim2=-1)
-        return Variances(value, torch.zeros_like(value), 0)
 
 
 @final
@@ -114,11 +110,6 @@ class Amortised(Answers):
     def blocks(self, inputs: Inputs) -> Float[Tensor, "n *event c c"]:
         """See ``Answers.blocks``."""
         return absolute(self.responses.outputs(inputs).movedim(0, -1))
-
-    def variances(self, inputs: Inputs) -> Variances:
-        """The diagonals, which nothing random went into."""
-        value = self.blocks(inputs).diagonal(dim1=-2, dim2=-1)
-        return Variances(value, torch.zeros_like(value), 0)
 
 
 @final
@@ -205,8 +196,4 @@ class HessianFreePosterior:
 
     def _inputs(self, x: Inputs) -> Inputs:
         self.network.check_unchanged()
-        inputs = place(x, self.network.like)
-        if not count(inputs):
-            raise DataError("at least one example", "none", "x[None] for a single example")
-        check_inputs(inputs)
-        return inputs
+        return checked(x, self.network.like)

@@ -16,9 +16,8 @@ from lapwing.curvature.features import TangentFeatures
 from lapwing.curvature.sums import Totals
 from lapwing.data import Data, Source, check_inputs, count, place
 from lapwing.errors import ConfigError, DataError, NumericalError, ShapeError, check_count, check_option
-from lapwing.likelihoods import Likelihood
 from lapwing.posteriors.nystrom import Compression
-from lapwing.predictive import Link, Moments, canonical_targets, log_predictive, predictive
+from lapwing.predictive import Link, held_out_losses
 from lapwing.types import Inputs, Unpack
 
 logger = logging.getLogger(__name__)
@@ -109,15 +108,6 @@ class EarlyStopping:
             check_inputs(batch.inputs)
             yield batch.inputs, batch.targets
 
-    def loss(self, likelihood: Likelihood, outputs: Moments, targets: Tensor) -> Float[Tensor, " m"]:
-        """Negative log predictive density of each target, nats; infinite where expected rates overflow."""
-        draws, counts = (torch.Generator().manual_seed(0) for _ in range(2))
-        try:
-            found = predictive(likelihood, outputs, self.link, samples=self.samples, generator=draws)
-        except NumericalError:
-            return torch.full((1,), math.inf, device=outputs.mean.device)
-        return -log_predictive(found, canonical_targets(likelihood, found, targets), generator=counts)
-
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -204,11 +194,12 @@ class Watch:
 
     def _nll(self, curvature: Float[Tensor, "k k"]) -> float:
         within = Compression(self._metric_root, curvature)
-        losses = [
-            self._stopping.loss(self._likelihood, within.moments(found, next(iter(found.covariances), None)), targets)
-            for found, targets in self._held_out
-        ]
-        together = torch.cat([loss.double() for loss in losses])
+        link, samples = self._stopping.link, self._stopping.samples
+        losses = list[Tensor]()
+        for found, targets in self._held_out:
+            outputs = within.moments(found, next(iter(found.covariances), None))
+            losses.append(held_out_losses(self._likelihood, outputs, targets, link, samples=samples).double())
+        together = torch.cat(losses)
         if not len(together):
             raise DataError(
                 "held-out data with a target", "ignored labels alone", "other data, or labels that are not -100"

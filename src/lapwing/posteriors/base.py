@@ -14,8 +14,8 @@ from torch import Tensor
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Totals
-from lapwing.data import Data, check_inputs, count, place
-from lapwing.errors import DataError, UnsupportedError
+from lapwing.data import Data, checked
+from lapwing.errors import UnsupportedError
 from lapwing.evidence import Complexity, Evidence
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, Predictive, predictive
@@ -228,11 +228,7 @@ class Posterior(abc.ABC):
 
     def _inputs(self, x: Inputs) -> Inputs:
         self.network.check_unchanged()
-        inputs = place(x, self.network.like)
-        if not count(inputs):
-            raise DataError("at least one example", "none", "x[None] for a single example")
-        check_inputs(inputs)
-        return inputs
+        return checked(x, self.network.like)
 
     def _evidence(self, complexity: Complexity) -> Evidence:
         """The evidence with this charge for the directions the data determined."""

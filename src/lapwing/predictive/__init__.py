@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lapwing.predictive.classification import Classification, MultiLabel
-from lapwing.predictive.density import canonical_targets, log_joint, log_predictive
+from lapwing.predictive.density import canonical_targets, held_out_losses, log_joint, log_predictive
 from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.links import concentration, laplace_bridge, monte_carlo, probit, probit_binary
 from lapwing.predictive.moments import Moments
@@ -23,6 +23,7 @@ __all__ = [
     "Regression",
     "canonical_targets",
     "concentration",
+    "held_out_losses",
     "laplace_bridge",
     "log_joint",
     "log_predictive",

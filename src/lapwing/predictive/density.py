@@ -14,7 +14,8 @@ from lapwing.likelihoods.targets import IGNORED
 from lapwing.predictive.classification import Classification, MultiLabel
 from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.links import SAMPLES
-from lapwing.predictive.predict import Predictive
+from lapwing.predictive.moments import Moments
+from lapwing.predictive.predict import Link, Predictive, predictive
 from lapwing.predictive.regression import Counts, Regression
 from lapwing.results import Estimate
 
@@ -81,6 +82,28 @@ def canonical_targets(likelihood: Likelihood, predictive: Predictive, targets: T
     targets = likelihood.canonical_targets(outputs, targets.to(outputs.device))
     likelihood.check(outputs, targets)
     return targets
+
+
+def held_out_losses(
+    likelihood: Likelihood, outputs: Moments, targets: Tensor, link: Link, *, samples: int = SAMPLES
+) -> Float[Tensor, " m"]:
+    """Negative log predictive density of each held-out target, nats; one infinite number where expected rates overflow.
+
+    Draws are the same at every call, so that losses can be compared.
+
+    Args:
+        likelihood: The likelihood.
+        outputs: Outputs at the held-out inputs.
+        targets: Targets as a loader has them.
+        link: As in ``predict``.
+        samples: Draws for ``link="mc"``.
+    """
+    draws, counts = (torch.Generator().manual_seed(0) for _ in range(2))
+    try:
+        found = predictive(likelihood, outputs, link, samples=samples, generator=draws)
+    except NumericalError:
+        return torch.full((1,), math.inf, device=outputs.mean.device)
+    return -log_predictive(found, canonical_targets(likelihood, found, targets), generator=counts)
 
 
 def log_joint(

@@ -24,14 +24,12 @@ class Refitted:
         residual: About how far each fit is from its end, relative to the length of δ.
         gradients: Gradients that were computed, counting one for each fit and pass over the data.
         products: Products of the Hessian with a column, over all the data.
-        converged: Whether each fit met the solver's tolerance.
     """
 
     changes: Float[Tensor, "f d"]
     residual: Float[Tensor, " f"]
     gradients: int
     products: int
-    converged: bool
 
     @staticmethod
     def join(parts: Sequence[Refitted], ends: int = 1) -> Refitted:
@@ -48,7 +46,6 @@ class Refitted:
             residual.flatten(),
             sum(part.gradients for part in parts),
             sum(part.products for part in parts),
-            all(part.converged for part in parts),
         )
 
 

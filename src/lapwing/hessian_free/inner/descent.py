@@ -85,7 +85,7 @@ class Descent(Inner):
                         schedule.step()
         changes = _flat(leaves)
         left = refit.slopes(fits, changes)[0].norm(dim=1) / reward
-        return Refitted(changes, left, (self.epochs + 1) * len(fits), 0, True)
+        return Refitted(changes, left, (self.epochs + 1) * len(fits), 0)
 
 
 def _leaves(refit: Refit, change: Float[Tensor, " d"]) -> list[Tensor]:

@@ -59,7 +59,7 @@ class LBFGS(Inner):
         found = [self._one(refit, fits.take(number), start[number], reward[number]) for number in _each(len(fits))]
         changes, evaluations = torch.cat([part[0] for part in found]), sum(part[1] for part in found)
         left = refit.slopes(fits, changes)[0].abs().amax(1) / reward.abs().amax(1).clamp(min=1e-300)
-        return Refitted(changes, left, evaluations + len(fits), 0, bool((left <= self.rtol).all()))
+        return Refitted(changes, left, evaluations + len(fits), 0)
 
     def _one(
         self, refit: Refit, fit: Fits, start: Float[Tensor, "1 d"], reward: Float[Tensor, "1 d"]

@@ -90,12 +90,12 @@ class NewtonCG(Inner):
             which = kept[length[shorter] > rtol]
             if not len(which):
                 break
-        return Refitted(changes, residual, gradients, products, bool((residual <= rtol).all()))
+        return Refitted(changes, residual, gradients, products)
 
     def directions(self, refit: Refit, fits: Fits) -> Refitted:
         """See ``Inner.directions``: one block of systems."""
         found, used = self._newton(refit, -refit.reward(fits))
-        return Refitted(found, torch.zeros_like(fits.scales), len(fits), used, True)
+        return Refitted(found, torch.zeros_like(fits.scales), len(fits), used)
 
     def _newton(self, refit: Refit, gradient: Float[Tensor, "f d"]) -> tuple[Float[Tensor, "f d"], int]:
         """``−P⁻¹ g`` of each fit, and the products it took."""
