@@ -28,7 +28,7 @@ COUNTS = ()
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A row a data set and method, of the first seed for the intervals, of all for the numbers."""
-    for name in CURVES:
+    for name in setting.among(tuple(CURVES)):
         for network in fitted(name, setting):
             exact = DEVIATIONS["full Hessian"](network)
             chosen = sorted(probes.permutation(len(exact), generator=generator(network.seed))[:SHOWN])
