@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -24,12 +22,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from tqdm.auto import tqdm
 
 import lapwing as lw
+from benchmarks.cost import timed
 from benchmarks.data import CHECKPOINTS, cifar10
 from benchmarks.measure import Row, write_json
 from lapwing.baselines import Temperature
 from lapwing.metrics import accuracy, brier, ece, nll
 
-T = TypeVar("T")
 NETWORKS = {"resnet20": "ResNet-20, zero-padded shortcuts", "ella_resnet20": "ResNet-20 of the ELLA paper"}
 VALIDATION = 300
 AT_WEIGHTS = "evidence at the weights"
@@ -107,32 +105,27 @@ def scores(task: Task) -> list[Score]:
 
 
 def _baselines(task: Task) -> tuple[Score, Score]:
-    logits, predicting = _timed(lambda: task.logits(task.test[0]))
+    logits, predicting = timed(lambda: task.logits(task.test[0]))
     plain = Score(task.name, "plain", "", None, logits.softmax(-1), {"predict": predicting})
     held_out = task.logits(task.validation[0])
-    scaling, tuning = _timed(lambda: Temperature.fit(held_out, task.validation[1]))
+    scaling, tuning = timed(lambda: Temperature.fit(held_out, task.validation[1]))
     seconds = {"tune": tuning, "predict": predicting}
     value, probs = float(scaling.temperature), scaling.probs(logits)
     return plain, Score(task.name, "temperature scaling", "validation", value, probs, seconds)
 
 
 def _laplace(task: Task, method: str) -> Iterator[Score]:
-    fitted, fitting = _timed(lambda: RECIPES[method]().fit(task.model, task.train, progress=True))
+    fitted, fitting = timed(lambda: RECIPES[method]().fit(task.model, task.train, progress=True))
     ways = {"evidence": None, AT_WEIGHTS: lw.EvidenceGradient(), "validation": lw.Validation(task.validation)}
     for name, way in ways.items():
-        tuned, tuning = _timed(partial(lw.tune, fitted, way, progress=True))
-        probs, predicting = _timed(partial(_predict, tuned, task.test[0]))
+        tuned, tuning = timed(partial(lw.tune, fitted, way, progress=True))
+        probs, predicting = timed(partial(_predict, tuned, task.test[0]))
         seconds = {"fit": fitting, "tune": tuning, "predict": predicting}
         yield Score(task.name, method, name, float(tuned.prior_precisions[0]), probs, seconds)
 
 
 def _predict(posterior: lw.Posterior, x: Tensor) -> Tensor:
     return torch.cat([posterior.predict(batch).probs for batch in x.split(BATCH)])
-
-
-def _timed(work: Callable[[], T]) -> tuple[T, float]:
-    start = time.perf_counter()
-    return work(), time.perf_counter() - start
 
 
 def rows(found: list[Score], labels: Tensor) -> list[Row]:

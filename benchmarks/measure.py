@@ -15,11 +15,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 QUANTITIES = ("seconds", "peak_mib")
 GIB = 2**30
@@ -45,6 +45,14 @@ class Step:
     label: str = ""
     note: str = ""
     out_of_memory: bool = False
+
+
+class Line(Protocol):
+    """What a report is made of."""
+
+    def as_json(self) -> Mapping[str, Any]:
+        """The line as JSON writes it."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,7 @@ def rows_of(work: str, ours: Step, peer: Step, peer_name: str) -> tuple[Row, ...
     )
 
 
-def write_json(path: Path, rows: Sequence[Row]) -> None:
+def write_json(path: Path, rows: Sequence[Line]) -> None:
     """Write ``{"commit", "machine", "rows"}`` to ``path``, replacing it whole or not at all."""
     report = {"commit": commit(), "machine": machine(), "rows": [row.as_json() for row in rows]}
     path.parent.mkdir(parents=True, exist_ok=True)

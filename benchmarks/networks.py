@@ -18,7 +18,7 @@ def lenet(classes: int = 10) -> nn.Sequential:
         A plain sequence of modules, the only form some peers accept.
 
     Example:
-        >>> sum(p.numel() for p in lenet().parameters())
+        >>> weight_count(lenet())
         29282
     """
     return nn.Sequential(
@@ -33,6 +33,11 @@ def lenet(classes: int = 10) -> nn.Sequential:
         nn.ReLU(),
         nn.Linear(100, classes),
     )
+
+
+def weight_count(model: nn.Module) -> int:
+    """How many weights a network has."""
+    return sum(p.numel() for p in model.parameters())
 
 
 class BasicBlock(nn.Module):
@@ -83,7 +88,7 @@ class ResNet(nn.Module):
         head: Name of the last linear layer in the state dict.
 
     Example:
-        >>> sum(p.numel() for p in ResNet(3).parameters())
+        >>> weight_count(ResNet(3))
         269722
     """
 
@@ -150,7 +155,7 @@ class Transformer(nn.Module):
 
     Example:
         >>> net = Transformer()
-        >>> sum(p.numel() for p in net.parameters()), net(torch.zeros(2, 32, dtype=torch.long)).shape
+        >>> weight_count(net), net(torch.zeros(2, 32, dtype=torch.long)).shape
         (73866, torch.Size([2, 10]))
     """
 

@@ -24,6 +24,7 @@ from torch import Tensor
 import lapwing as lw
 from benchmarks.data import mnist
 from benchmarks.measure import Row, write_json
+from benchmarks.training import accuracy, digit_cnn, digits, train
 from lapwing import probes
 from lapwing.diagnosis import Diagnosis, diagnose_samples
 from lapwing.linalg import FunctionOperator, Operator
@@ -31,7 +32,6 @@ from lapwing.linalg.eigenpairs import top_eigenpairs
 from lapwing.posteriors import MatrixFreePosterior
 from lapwing.problem import Problem
 from lapwing.results import Solution
-from studies.training import accuracy, digit_cnn, digits, train
 
 ALPHA = 0.1
 TOLERANCES = (1e-3, 1e-4, 1e-5, 1e-6)

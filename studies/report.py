@@ -53,7 +53,7 @@ def collect(rows: Iterable[Row], path: Path, *, pause: float = 0.0) -> list[Row]
 
 
 def _write(found: list[Row], path: Path) -> None:
-    write_json(path, [Finding(row) for row in found])  # type: ignore[arg-type]
+    write_json(path, [Finding(row) for row in found])
 
 
 def shown(rows: Iterable[Row], hidden: Sequence[str] = ()) -> Iterator[Row]:

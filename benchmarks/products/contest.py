@@ -13,6 +13,7 @@ from curvlinops import GGNLinearOperator
 from torch import Tensor, nn
 
 from benchmarks.meter import Meter
+from benchmarks.networks import weight_count
 from benchmarks.products.problems import PROBLEMS
 from lapwing.curvature.costs import Form
 from lapwing.curvature.hessian import GGNProduct
@@ -43,7 +44,7 @@ def work(meter: Meter, *, problem: str, columns: int, data: str | None, threads:
     torch.set_num_threads(threads)
     given = PROBLEMS[problem]
     model, x, y = given.load(None if data is None else Path(data), device)
-    block = torch.randn(sum(p.numel() for p in model.parameters()), columns, device=device)
+    block = torch.randn(weight_count(model), columns, device=device)
     gradient(model, batches(x[:16], y[:16], 16))
     theirs, size = best_peer(model, x, y, given.peer[columns], block)
     meter.ready()

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
+from benchmarks.cost import timed
 from lapwing import probes
 from lapwing.curvature.jacobian import BatchJacobian, Jacobian
 from lapwing.data import Data
 from lapwing.posteriors import MatrixFreePosterior, NystromPosterior
 from studies.ella.setting import Case, Setting
 from studies.report import Row, figure
-from studies.sampled.cost import timed
 from studies.sampled.setting import generator
 
 PROBES = 12

@@ -16,13 +16,13 @@ from typing import Any
 
 import lapwing as lw
 from benchmarks.cifar_table import RECIPES
+from benchmarks.cost import peak_gib, reset_peak, timed
 from lapwing.baselines import Map
 from lapwing.posteriors import NystromPosterior, Posterior
 from studies.ella.augment import STRENGTHS, augmentation
 from studies.ella.scored import Drawn, at_precision, ella, scores, watched
 from studies.ella.setting import RESNETS, Amount, Case, Setting
 from studies.report import Row, attempt
-from studies.sampled.cost import peak_gib, reset_peak, timed
 
 COLUMNS = (
     "nll", "nll_over_plain", "ece", "accuracy", "brier", "precision", "stopped_at", "kernel_error", "fit_seconds",

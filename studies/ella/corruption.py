@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 import lapwing as lw
+from benchmarks.cost import timed
 from studies.ella.contenders import contenders
 from studies.ella.setting import Amount, Case, Setting
 from studies.report import Row, figure
-from studies.sampled.cost import timed
 from studies.sampled.scoring import Batched
 from studies.sampled.setting import generator
 

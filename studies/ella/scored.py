@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
+from benchmarks.cost import peak_gib, reset_peak, timed
 from lapwing.posteriors import NystromPosterior, Posterior
 from lapwing.predictive import Classification
 from studies.ella.setting import Amount, Case
 from studies.report import Row
-from studies.sampled.cost import peak_gib, reset_peak, timed
 from studies.sampled.scoring import marginal, probabilities
 from studies.sampled.setting import generator
 

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vmap  # noqa: TID251, the bare passes are what is timed
 
 import lapwing as lw
+from benchmarks.cost import timed
 from lapwing.baselines import Map
 from lapwing.posteriors import NystromPosterior
 from studies.ella.cifar import OTHERS
 from studies.ella.scored import Drawn, at_precision
 from studies.ella.setting import RESNETS, Amount, Case, Setting
 from studies.report import Row, attempt
-from studies.sampled.cost import timed
 
 FITTED = 100
 """Training images behind the posteriors whose predictions are timed."""

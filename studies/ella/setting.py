@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.data import mnist
+from benchmarks.training import digits
 from lapwing.corruptions import CORRUPTIONS
 from studies.sampled import resnets
 from studies.sampled.setting import Setting as Options
 from studies.sampled.setting import generator
 from studies.sampled.trained import Training
-from studies.training import digits
 
 RESNETS = ("ella_resnet20", "resnet20", "resnet32")
 EXAMPLES, DECAY = 50_000, 1e-4

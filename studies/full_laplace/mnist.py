@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
+from benchmarks.networks import weight_count
 from lapwing import metrics
 from lapwing.baselines import Map
 from lapwing.curvature.jacobian import BatchJacobian
@@ -27,7 +28,7 @@ from lapwing.likelihoods import Likelihood
 from lapwing.posteriors.matrix_free import MatrixFreePosterior
 from lapwing.predictive import Classification, Draws, Moments, Predictive, predictive
 from lapwing.solvers import CG
-from studies.full_laplace.setting import Setting, generator, matrix_free, weights
+from studies.full_laplace.setting import Setting, generator, matrix_free
 from studies.report import Row, attempt, figure
 
 IMAGES = 5000
@@ -77,7 +78,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     draws, tested = (30, 60) if setting.quick else (200, 2000)
     for alpha in (0.1,) if setting.quick else (0.1, 1.0, 10.0):
         model, data = setting.network(alpha=alpha), setting.head(40 if setting.quick else IMAGES)
-        head = {"study": "mnist", "data": setting.name, "weights": weights(model), "images": len(data[1])}
+        head = {"study": "mnist", "data": setting.name, "weights": weight_count(model), "images": len(data[1])}
         head |= {"alpha": alpha}
         test = (setting.split.x_test[:tested], setting.split.y_test[:tested])
         solver = CG(rtol=1e-4, preconditioner=lw.LowRank(16 if setting.quick else 300))

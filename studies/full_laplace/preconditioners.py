@@ -16,13 +16,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 import lapwing as lw
+from benchmarks.networks import weight_count
 from lapwing.linalg import Operator
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linalg.interval import spectral_interval
 from lapwing.posteriors.matrix_free import MatrixFreePosterior
 from lapwing.precondition import PivotedCholesky, Preconditioner, RankOne, Subsample, approximation
 from lapwing.results import Solution
-from studies.full_laplace.setting import ALPHA, Setting, generator, matrix_free, weights
+from studies.full_laplace.setting import ALPHA, Setting, generator, matrix_free
 from studies.report import Row, attempt, figure
 
 IMAGES = 1000
@@ -61,7 +62,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     with torch.no_grad():
         noise = problem.perturbation(draws, generator=generator()).right_hand_side(problem)
     reference = exactly(model, data, noise)
-    head = {"study": "preconditioners", "data": setting.name, "weights": weights(model), "images": len(data[1])}
+    head = {"study": "preconditioners", "data": setting.name, "weights": weight_count(model), "images": len(data[1])}
     head |= {"alpha": ALPHA, "draws": draws, "rtol": RTOL, "reference_residual": float(reference.residual.max())}
     steps = 20 if setting.quick else 200
     for name, recipe in (recipes(4, 2) if setting.quick else recipes(100, 50)).items():

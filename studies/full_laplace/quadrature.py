@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import lapwing as lw
+from benchmarks.networks import weight_count
 from lapwing.diagnosis import Diagnosis, diagnose_samples, directions_of
 from lapwing.linalg import Diagonal
 from lapwing.linalg.contour import contour_inverse_root, inverse_root_rule
@@ -28,7 +29,7 @@ from lapwing.linalg.shifts import ShiftedSolver
 from lapwing.posteriors.matrix_free import MatrixFreePosterior
 from lapwing.precondition import Preconditioner, approximation
 from lapwing.probes import gaussian
-from studies.full_laplace.setting import ALPHA, Setting, generator, matrix_free, weights
+from studies.full_laplace.setting import ALPHA, Setting, generator, matrix_free
 from studies.full_laplace.spectrum import EXACT, spectrum
 from studies.report import Row, attempt, figure
 
@@ -47,11 +48,11 @@ def rows(setting: Setting) -> Iterator[Row]:
     exact = (1, 3, 8) if setting.quick else tuple(range(1, 21))
     model, data = setting.network(), setting.head(40 if setting.quick else IMAGES)
     posterior = matrix_free(model, data)
-    head = {"study": "quadrature", "data": setting.name, "weights": weights(model), "images": len(data[1])}
+    head = {"study": "quadrature", "data": setting.name, "weights": weight_count(model), "images": len(data[1])}
     head |= {"alpha": ALPHA, "draws": draws}
     if len(data[1]) * 10 <= EXACT:
         values = spectrum(model, data, whole=True)
-        precision = Diagonal(ALPHA + torch.nn.functional.pad(values, (0, weights(model) - len(values))))
+        precision = Diagonal(ALPHA + torch.nn.functional.pad(values, (0, weight_count(model) - len(values))))
         for points in exact:
             own = head | {"solves": "exact", "preconditioner": "none", "points": points}
             yield own | ideal(precision, points, draws)

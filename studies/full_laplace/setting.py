@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.data import Split, mnist
+from benchmarks.training import digit_cnn, digits, train
 from lapwing.posteriors.matrix_free import MatrixFreePosterior
 from lapwing.solvers import CG, Perturb, Root
-from studies.training import digit_cnn, digits, train
 
 ALPHA = 0.1
 """The source's prior precision."""
@@ -76,11 +76,6 @@ def matrix_free(
     posterior = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(alpha), structure=structure).fit(model, data)
     assert isinstance(posterior, MatrixFreePosterior)
     return posterior
-
-
-def weights(model: nn.Module) -> int:
-    """How many there are."""
-    return sum(p.numel() for p in model.parameters())
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -12,11 +12,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 import lapwing as lw
+from benchmarks.networks import weight_count
+from benchmarks.training import accuracy
 from lapwing.linalg.eigenpairs import top_eigenpairs
 from lapwing.posteriors import FunctionPosterior
-from studies.full_laplace.setting import ALPHA, Setting, generator, matrix_free, weights
+from studies.full_laplace.setting import ALPHA, Setting, generator, matrix_free
 from studies.report import Row, attempt, figure
-from studies.training import accuracy
 
 EXACT = 5_000
 """Most outputs over all images for which the whole spectrum is computed, from their Gram matrix."""
@@ -45,7 +46,7 @@ def rows(setting: Setting) -> Iterator[Row]:
                 "study": "spectrum",
                 "data": setting.name,
                 "kernel": kernel,
-                "weights": weights(model),
+                "weights": weight_count(model),
                 "images": images,
                 "test_accuracy": right,
                 "method": "Gram matrix, whole spectrum" if exact else f"block Lanczos, top {TOP}",

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
+from benchmarks.networks import weight_count
+from benchmarks.training import train
 from lapwing.baselines import Map
 from lapwing.demo.digits import CLASSES, UNSEEN, Digits, Pair
 from lapwing.demo.digits import digits as drawn
 from lapwing.hessian_free import HessianFree, HessianFreePosterior, Probed
 from studies.report import Row, attempt
 from studies.sampled.setting import Setting
-from studies.training import train
 
 SEEDS = 3
 HIDDEN = 396
@@ -47,7 +48,7 @@ def network(hidden: int = HIDDEN, seed: int = 0) -> nn.Sequential:
     """Two convolutions and two linear layers with tanh units.
 
     Example:
-        >>> sum(p.numel() for p in network().parameters())
+        >>> weight_count(network())
         29767
     """
     with torch.random.fork_rng(devices=[]):
@@ -111,7 +112,7 @@ def rows(setting: Setting) -> Iterator[Row]:
         model = model.float()
         for name, made in methods(setting, seed).items():
             head: Row = {"study": "digits", "part": f"prior precision {ALPHA:g}", "method": name, "seed": seed}
-            head |= {"weights": sum(p.numel() for p in model.parameters()), "gradient": left}
+            head |= {"weights": weight_count(model), "gradient": left}
             yield head | {"held_out": list(data.held_out)} | scored(made, model, data)
 
 

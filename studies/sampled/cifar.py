@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import lapwing as lw
+from benchmarks.cost import peak_gib, reset_peak, timed
+from benchmarks.networks import weight_count
 from lapwing import metrics
 from lapwing.baselines import Map
 from lapwing.posteriors import SampledPosterior, Step
 from lapwing.tangent import Target
 from studies.report import Row, attempt
-from studies.sampled.cost import peak_gib, reset_peak, timed
 from studies.sampled.resnets import QUICK, Amount, Task
 from studies.sampled.scoring import ANCHORS, marginal, probabilities, scored
 from studies.sampled.setting import Setting, generator
@@ -50,7 +51,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     for name in tuple(name for name in NETWORKS if name in setting.only) or NETWORKS[:1]:
         task = Task.read(name, setting)
         head: Row = {"study": "cifar", "network": task.name, "images": len(task.train[1])}
-        head |= {"weights": sum(p.numel() for p in task.model.parameters())}
+        head |= {"weights": weight_count(task.model)}
         for seed in range(1 if setting.quick else setting.seeds):
             for row in of_network(task, QUICK if setting.quick else Amount(), seed, targets, setting):
                 yield head | {"seed": seed} | row

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
+from benchmarks.cost import peak_gib
 from lapwing import metrics
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Moments, predictive
 from studies.report import Row, attempt
-from studies.sampled.cost import peak_gib
 from studies.sampled.setting import Setting, Task
 from studies.sampled.trained import Size
 

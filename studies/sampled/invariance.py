@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.data import Split
+from benchmarks.training import digits
 from lapwing.curvature.invariance import normalised
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import Posterior
@@ -29,7 +30,6 @@ from studies.sampled.convolutional import CNN
 from studies.sampled.matern import Toy, network, train
 from studies.sampled.setting import Setting
 from studies.sampled.trained import Training
-from studies.training import digits
 
 FACTORS = (0.2, 5.0)
 MODE = "at the mode"

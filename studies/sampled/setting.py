@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.data import Split, mnist
+from benchmarks.networks import weight_count
+from benchmarks.training import digits
 from studies.sampled.trained import Size, inputs, trained
-from studies.training import digits
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Task:
     @property
     def weights(self) -> int:
         """How many there are."""
-        return sum(p.numel() for p in self.model.parameters())
+        return weight_count(self.model)
 
 
 def generator(seed: int = 0) -> torch.Generator:

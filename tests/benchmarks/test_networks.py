@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.data import CHECKPOINTS, Split, cifar10, generated_images, generated_tokens, train
-from benchmarks.networks import BasicBlock, ResNet, Transformer, lenet
+from benchmarks.networks import BasicBlock, ResNet, Transformer, lenet, weight_count
 
 PUBLISHED = {"resnet20": (0.9164, 0.3779), "ella_resnet20": (0.9263, 0.2817)}
 
@@ -29,7 +29,7 @@ PUBLISHED = {"resnet20": (0.9164, 0.3779), "ella_resnet20": (0.9263, 0.2817)}
     ],
 )
 def test_the_networks_have_the_parameters_they_should(network: nn.Module, parameters: int) -> None:
-    assert sum(p.numel() for p in network.parameters()) == parameters
+    assert weight_count(network) == parameters
 
 
 def test_the_padded_shortcut_subsamples_and_centres_the_channels() -> None:

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from benchmarks.data import Split
+from benchmarks.training import digits
 from lapwing.curvature.invariance import normalised
 from studies.sampled.clouds import Transformer, cloud
 from studies.sampled.convolutional import CNN, FixUpBlock, ResNet
 from studies.sampled.trained import FAMILIES, SIZES, Training, inputs, network, trained
-from studies.training import digits
 
 COUNTS = {
     "CNN": (14_634, 29_226, 45_874),

@@ -1,4 +1,4 @@
-"""What the studies share: digits, a convolutional network of 15 thousand weights for them, and its training."""
+"""Digits, a convolutional network of 15 thousand weights for them, and its training, for benchmarks and studies."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from studies.training import WEIGHTS, accuracy, digit_cnn, digits, train
+from benchmarks.training import WEIGHTS, accuracy, digit_cnn, digits, train
 
 
 @pytest.mark.parametrize(
