@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
-import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 
 from studies.ella.setting import Setting
-from studies.report import Row, collect
-from studies.sampled.__main__ import with_means
-from studies.sampled.summary import summarised, table
+from studies.report import collect
+from studies.runs import shown_tables, with_means
 
 NAMES = ("toy", "ablation", "stopping", "rank", "cifar", "corruption", "rejection", "seconds")
 
@@ -28,26 +23,11 @@ def main(arguments: list[str] | None = None) -> None:
     args = _arguments(arguments)
     study = importlib.import_module(f"studies.ella.{args.name}")
     setting = Setting(args.data, args.quick, args.seeds, tuple(args.networks), tuple(args.only), args.images, args.kept)
-    rows = joined(study, args.join) if args.join else with_means(study, setting)  # type: ignore[arg-type]
-    found = collect(rows, args.json)
-    means = [row for row in found if row.get("summary")]
-    for part in dict.fromkeys(row.get("part", "") for row in means):
-        own = [row for row in means if row.get("part", "") == part]
-        sys.stdout.write(f"\n{part}\n{table(own, study.COLUMNS)}")
+    found = collect(with_means(study, setting, args.join), args.json)
+    shown_tables(found, study.COLUMNS)
     if args.figure is not None and hasattr(study, "draw"):
         args.figure.parent.mkdir(parents=True, exist_ok=True)
         study.draw(found, args.figure)
-
-
-def joined(study: ModuleType, reports: Sequence[Path]) -> Iterator[Row]:
-    """The rows of several reports, each with the commit that measured it, and the means of all together."""
-    found: list[Row] = []
-    for path in reports:
-        report = json.loads(path.read_text(encoding="utf-8"))
-        source = {"commit": report["commit"], "machine": report["machine"]}
-        found += [{"source": source} | row for row in report["rows"] if not row.get("summary")]
-    yield from found
-    yield from summarised(found, getattr(study, "COUNTS", ()))
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -61,7 +41,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--images", type=int, help="training images of the methods ELLA is compared with")
     parser.add_argument("--kept", type=Path, help="folder where the trained CNN is kept")
     parser.add_argument("--figure", type=Path, help="figure to draw")
-    parser.add_argument("--join", nargs="*", type=Path, default=(), help="reports to put together, instead of a run")
+    parser.add_argument("--join", nargs="+", type=Path, default=(), help="reports to put together, instead of a run")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, to try it out")
     return parser.parse_args(arguments)
 

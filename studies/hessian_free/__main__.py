@@ -7,15 +7,12 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from studies.report import Row, collect
-from studies.sampled.__main__ import with_means
+from studies.runs import shown_tables, with_means
 from studies.sampled.setting import Setting
-from studies.sampled.summary import table
 
 NAMES = ("table", "intervals", "sparsification", "cost", "digits")
 
@@ -24,11 +21,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Parse the command line, run the study, write its report after every row, print a line for each and a table."""
     args = _arguments(arguments)
     study = importlib.import_module(f"studies.hessian_free.{args.name}")
-    setting = Setting(quick=args.quick, seeds=args.seeds, kept=args.networks, only=tuple(args.only))
-    found = collect(with_verdict(Joined(args.join, study) if args.join else study, setting), args.json, pause=20.0)
-    means = [row for row in found if row.get("summary")]
-    for part in dict.fromkeys(row.get("part", "") for row in means):
-        sys.stdout.write(f"\n{part}\n{table([row for row in means if row.get('part', '') == part], study.COLUMNS)}")
+    setting = Setting(quick=args.quick, seeds=args.seeds, kept=args.kept, only=tuple(args.only))
+    found = collect(with_verdict(study, setting, args.join), args.json, pause=20.0)
+    shown_tables(found, study.COLUMNS)
     for row in found:
         if "verdict" in row:
             sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -37,31 +32,10 @@ def main(arguments: list[str] | None = None) -> None:
         study.draw(found, args.figure)
 
 
-@dataclass(frozen=True)
-class Joined:
-    """A study whose rows are those of reports on parts of it.
-
-    Args:
-        reports: JSON files.
-        study: The study.
-    """
-
-    reports: Sequence[Path]
-    study: ModuleType
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.study, name)
-
-    def rows(self, setting: Setting) -> Iterator[Row]:
-        """The rows of single seeds, report by report."""
-        for report in self.reports:
-            yield from (row for row in json.loads(report.read_text())["rows"] if "seed" in row)
-
-
-def with_verdict(study: Any, setting: Setting) -> Iterator[Row]:
-    """The rows of every seed as they come, the means of each case, and what the study makes of them."""
+def with_verdict(study: ModuleType, setting: Setting, reports: Sequence[Path] = ()) -> Iterator[Row]:
+    """The rows of every seed as they come or as reports have them, the means, and what the study makes of them."""
     found: list[Row] = []
-    for row in with_means(study, setting):
+    for row in with_means(study, setting, reports):
         found.append(row)
         yield row
     if hasattr(study, "verdict"):
@@ -74,9 +48,9 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, required=True, help="report to write")
     parser.add_argument("--figure", type=Path, help="figure to draw: intervals, sparsification, cost")
     parser.add_argument("--seeds", type=int, default=20, help="how often each case is repeated")
-    parser.add_argument("--networks", type=Path, help="folder where trained networks are kept")
+    parser.add_argument("--kept", type=Path, help="folder where trained networks are kept")
     parser.add_argument("--only", nargs="*", default=(), help="data sets of the table, or seeds of the digits, to run")
-    parser.add_argument("--join", nargs="*", type=Path, help="reports whose rows are joined instead of running")
+    parser.add_argument("--join", nargs="+", type=Path, default=(), help="reports to put together, instead of a run")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, to try it out")
     return parser.parse_args(arguments)
 

@@ -1,17 +1,19 @@
-"""One study: its rows, and their means over the seeds, as JSON and as a table."""
+"""One study: its rows, and their means over the seeds, as JSON and as a table.
+
+A study that is run in parts, one network or method a call, is put together by ``--join``:
+
+    python -m studies.sampled cifar --json ALL --join PART PART
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
-from studies.report import Row, collect, shown
+from studies.report import collect
+from studies.runs import shown_tables, with_means
 from studies.sampled.setting import Setting
-from studies.sampled.summary import summarised, table
 
 NAMES = ("toy", "invariance", "table", "fidelity", "cifar")
 
@@ -20,21 +22,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Parse the command line, run the study, write its report after every row, print a line for each and a table."""
     args = _arguments(arguments)
     study = importlib.import_module(f"studies.sampled.{args.name}")
-    setting = Setting(args.data, args.quick, args.seeds, args.networks, args.train, tuple(args.only), args.epochs)
-    found = collect(with_means(study, setting), args.json)
-    means = [row for row in found if row.get("summary")]
-    for part in dict.fromkeys(row.get("part", "") for row in means):
-        own = [row for row in means if row.get("part", "") == part]
-        sys.stdout.write(f"\n{part}\n{table(own, study.COLUMNS)}")
-
-
-def with_means(study: ModuleType, setting: Setting) -> Iterator[Row]:
-    """The rows of every seed as they come, then the means of each case."""
-    found: list[Row] = []
-    for row in shown(study.rows(setting)):
-        found.append(row)
-        yield row
-    yield from summarised(found, getattr(study, "COUNTS", ()))
+    setting = Setting(args.data, args.quick, args.seeds, args.kept, args.train, tuple(args.only), args.epochs)
+    found = collect(with_means(study, setting, args.join), args.json)
+    shown_tables(found, study.COLUMNS)
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -45,8 +35,9 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5, help="how often each case is repeated")
     parser.add_argument("--train", type=int, help="training examples the curvature is summed over")
     parser.add_argument("--epochs", type=int, help="passes over the data networks are trained for")
-    parser.add_argument("--networks", type=Path, help="folder where trained networks are kept")
+    parser.add_argument("--kept", type=Path, help="folder where trained networks are kept")
     parser.add_argument("--only", nargs="*", default=(), help="families, sizes, data or networks to run, by name")
+    parser.add_argument("--join", nargs="+", type=Path, default=(), help="reports to put together, instead of a run")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, to try it out")
     return parser.parse_args(arguments)
 

@@ -2,7 +2,8 @@
 
     python -m studies.sampled cifar --data DIR --json FILE [--train 2000] [--only ella_resnet20 resnet20 resnet32]
 
-``--only`` also takes names of parts, ``ELBO EM network KFAC``, so that a long study can be run in several short ones.
+``--only`` also takes names of parts, ``ELBO EM network KFAC``, so that a long study can be run in several short ones,
+whose reports ``--join FILE FILE ...`` puts together.
 
 The curvature is that of the first training images. The evidence lower bound chooses the prior, and so does EM; then the
 same draws, solved again with each prior, choose its scale by 300 validation images. Plain network, temperature scaling

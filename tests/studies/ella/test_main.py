@@ -29,15 +29,3 @@ def test_each_study_runs_and_draws(name: str, tmp_path: Path, capsys) -> None:
     assert [row["failure"] for row in rows if row.get("failure") and "better than chance" not in row["failure"]] == []
     assert picture.exists() == (name not in ("cifar", "seconds"))
     assert capsys.readouterr().out.count("\n") > len(rows)
-
-
-def test_reports_are_joined_and_their_means_taken_again(tmp_path: Path) -> None:
-    parts = []
-    for seed, nll in ((0, 1.0), (1, 3.0)):
-        rows = [{"study": "rank", "part": "cnn", "rank": 2, "seed": seed, "nll": nll}, {"nll": nll, "summary": True}]
-        parts.append(tmp_path / f"{seed}.json")
-        parts[-1].write_text(json.dumps({"commit": f"c{seed}", "machine": {"cores": 2}, "rows": rows}))
-    main(["rank", "--json", str(tmp_path / "all.json"), "--join", *map(str, parts)])
-    first, second, mean = json.loads((tmp_path / "all.json").read_text())["rows"]
-    assert (first["source"]["commit"], second["source"]["commit"]) == ("c0", "c1")
-    assert mean["summary"] and mean["nll"] == 2.0 and mean["nll_stderr"] == 1.0 and mean["seeds"] == 2

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from studies.hessian_free import cost, digits, table
-from studies.sampled.summary import summarised
+from studies.summary import summarised
 
 
 def with_means(rows: list[dict[str, Any]], counts: tuple[str, ...]) -> list[dict[str, Any]]:

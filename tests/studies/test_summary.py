@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from studies.sampled.summary import summarised, table
+from studies.summary import summarised, table
 
 ROWS = [
     {"study": "s", "method": "a", "size": 3, "seed": 0, "nll": 1.0, "steps": 4, "trace": [1]},

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from studies.ella.__main__ import main as ella
+from studies.hessian_free.__main__ import main as hessian_free
+from studies.runs import joined, shown_tables, with_means
+from studies.sampled.__main__ import main as sampled
+
+
+def part_of(tmp_path: Path, name: str, *rows: dict[str, Any]) -> Path:
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps({"commit": name, "machine": {"cores": len(name)}, "rows": rows}))
+    return path
+
+
+@pytest.mark.parametrize(("main", "study"), [(ella, "rank"), (hessian_free, "intervals"), (sampled, "cifar")])
+def test_parts_are_joined_and_their_means_taken_again(
+    main: Callable[[list[str]], None], study: str, tmp_path: Path
+) -> None:
+    parts = [
+        part_of(tmp_path, name, {"study": study, "seed": seed, "nll": nll}, {"nll": nll, "summary": True})
+        for name, seed, nll in (("one", 0, 1.0), ("other", 1, 3.0))
+    ]
+    main([study, "--json", str(tmp_path / "all.json"), "--join", *map(str, parts)])
+    first, second, mean = json.loads((tmp_path / "all.json").read_text())["rows"]
+    assert first == {"source": {"commit": "one", "machine": {"cores": 3}}, "study": study, "seed": 0, "nll": 1.0}
+    assert second["source"] == {"commit": "other", "machine": {"cores": 5}}
+    assert mean["summary"] and mean["nll"] == 2.0 and mean["nll_stderr"] == 1.0 and mean["seeds"] == 2
+
+
+def test_parts_of_cifar_keep_their_methods_apart_and_count_steps(tmp_path: Path) -> None:
+    head = {"study": "cifar", "network": "n", "images": 5, "tuned_by": "evidence"}
+    rows = [head | {"method": name, "seed": 0, "steps": steps} for name, steps in (("EM", 7), ("ELBO", None))]
+    parts = [part_of(tmp_path, str(row["method"]), row | {"failure": ""}) for row in rows]
+    sampled(["cifar", "--json", str(tmp_path / "all.json"), "--join", *map(str, parts)])
+    found = json.loads((tmp_path / "all.json").read_text())["rows"]
+    assert [row["source"]["commit"] for row in found[:2]] == ["EM", "ELBO"]
+    means = {row["method"]: row for row in found[2:]}
+    assert means["EM"]["steps"] == 7.0 and "steps" not in means["ELBO"]
+
+
+def test_what_a_study_makes_of_its_rows_is_not_joined_but_made_again(tmp_path: Path) -> None:
+    rows = [{"study": "digits", "method": "GGN", "seed": 0, "nll": 0.3, "ood_auroc": 0.8}]
+    rows += [rows[0] | {"method": "probed, 4 + 2", "nll": 0.4}, {"study": "digits", "verdict": "old", "within": True}]
+    hessian_free(["digits", "--json", str(tmp_path / "all.json"), "--join", str(part_of(tmp_path, "p", *rows))])
+    found = [row for row in json.loads((tmp_path / "all.json").read_text())["rows"] if "verdict" in row]
+    assert [(row["verdict"], row["nll"], row["within"]) for row in found] == [
+        ("probed, 4 + 2", pytest.approx(0.1), False)
+    ]
+
+
+def test_a_report_that_was_joined_keeps_where_its_rows_are_from(tmp_path: Path) -> None:
+    part = part_of(tmp_path, "second", {"source": {"commit": "first"}, "nll": 1.0}, {"nll": 2.0})
+    assert [row["source"]["commit"] for row in joined([part])] == ["first", "second"]
+
+
+def test_nothing_to_join_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    for main, study in ((ella, "rank"), (hessian_free, "cost"), (sampled, "toy")):
+        with pytest.raises(SystemExit):
+            main([study, "--json", "x.json", "--join"])
+        assert "--join" in capsys.readouterr().err
+
+
+def test_a_run_shows_its_rows_and_ends_with_their_means(capsys: pytest.CaptureFixture[str]) -> None:
+    study = ModuleType("study")
+    study.rows = lambda setting: iter([{"seed": seed, "steps": setting + seed} for seed in (0, 1)])  # type: ignore[attr-defined]
+    study.COUNTS = ("steps",)  # type: ignore[attr-defined]
+    found = list(with_means(study, 4))
+    assert capsys.readouterr().out == "seed 0, steps 4\nseed 1, steps 5\n"
+    assert [row["steps"] for row in found] == [4, 5, 4.5] and found[-1]["summary"]
+
+
+def test_each_part_has_its_table(capsys: pytest.CaptureFixture[str]) -> None:
+    means = [{"part": part, "nll": nll, "summary": True} for part, nll in (("a", 1.0), ("b", 2.0), ("a", 3.0))]
+    shown_tables([{"part": "a", "nll": 9.0}, *means], ("nll",))
+    assert capsys.readouterr().out == "\na\nnll\n1\n3\n\nb\nnll\n2\n"
