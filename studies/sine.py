@@ -227,9 +227,9 @@ def draw(found: list[Row], path: Path) -> None:
     picture.savefig(path)
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Parse the command line, train, write the report after every network, print the verdict."""
-    args = _arguments()
+    args = _arguments(arguments)
     length = replace(Length(), epochs=20, warm_up=5) if args.quick else Length()
     seeds, others = (1, 1) if args.quick else (args.seeds, args.others)
     found = collect(rows(seeds, others, length), args.json)
@@ -238,14 +238,14 @@ def main() -> None:
         draw(found, args.figure)
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m studies.sine", description=__doc__)
     parser.add_argument("--json", type=Path, required=True, help="report to write")
     parser.add_argument("--seeds", type=int, default=10, help="seeds of the default way")
     parser.add_argument("--others", type=int, default=1, help="seeds of every other way")
     parser.add_argument("--figure", type=Path, help="figure to draw")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, to try it out")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

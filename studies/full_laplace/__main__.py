@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import sys
 from pathlib import Path
 
 from studies.full_laplace.setting import Setting
@@ -30,17 +29,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _sine(args: argparse.Namespace) -> None:
-    """Hand over to ``studies.sine``, which reads the command line itself."""
+    """Hand over to ``studies.sine``, which has a command line of its own."""
     from studies import sine
 
     passed = ["--json", str(args.json)]
     passed += ["--figure", str(args.figure)] if args.figure is not None else []
     passed += ["--quick"] if args.quick else []
-    own, sys.argv = sys.argv, ["studies.sine", *passed]
-    try:
-        sine.main()
-    finally:
-        sys.argv = own
+    sine.main(passed)
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
