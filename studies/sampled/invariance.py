@@ -105,13 +105,13 @@ def rows(setting: Setting) -> Iterator[Row]:
         for seed in setting.repeats:
             case = CASES[name](seed, setting.quick)
             for prior in setting.among(PRIORS):
-                for way in ways(case, setting.quick):
+                for way in ways(setting.quick):
                     for row in compared(case, prior, way, setting.quick):
                         head: Row = {"study": "invariance", "network": name, "prior": prior, "chosen": way}
                         yield head | {"seed": seed} | row
 
 
-def ways(case: Case, quick: bool) -> dict[str, Callable[[Posterior], Posterior]]:
+def ways(quick: bool) -> dict[str, Callable[[Posterior], Posterior]]:
     """How precisions are chosen: not at all, by the evidence at the trained weights, or at the tangent model's mode."""
     return {
         "fixed": lambda posterior: posterior,
@@ -127,7 +127,7 @@ def at_the_weights(posterior: Posterior) -> Posterior:
 
 def compared(case: Case, prior: str, way: str, quick: bool) -> Iterator[Row]:
     """How far variances and precisions move with the scale of the weights."""
-    choose = ways(case, quick)[way]
+    choose = ways(quick)[way]
 
     def found(c: float) -> tuple[Posterior, Tensor]:
         posterior = choose(case.posterior(case.scaled(c), made(prior, case, c if way == MODE else 1.0)))
