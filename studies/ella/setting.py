@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.data import mnist
 from benchmarks.training import digits
 from lapwing.corruptions import CORRUPTIONS
+from studies.kept import kept_network
 from studies.sampled import resnets
 from studies.sampled.setting import Setting as Options
 from studies.sampled.setting import generator
@@ -125,15 +125,10 @@ class Setting:
         data = data.head(200 if self.quick else CNN_IMAGES, CNN_VALIDATION + CNN_TEST)
         validation = 8 if self.quick else CNN_VALIDATION
         model = cnn(8 if small else 28, narrow=self.quick)
-        path = None if self.kept is None else self.kept / f"ella-cnn-{data.x_train.shape[-1]}-{EPOCHS}.safetensors"
-        if path is not None and path.exists():
-            model.load_state_dict(load_file(path))
-        else:
-            Training(rate=0.05).run(model, data, epochs=3 if self.quick else EPOCHS, seed=0)
-        if path is not None and not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            save_file(dict(model.state_dict()), path)
-        return resnets.Task("cnn", model.eval(), data, data.x_test[validation:], _same, validation)
+        training, epochs = Training(rate=0.05), 3 if self.quick else EPOCHS
+        key = (training, epochs, data.x_train, data.y_train)
+        kept_network(lambda: training.run(model, data, epochs, seed=0), model, self.kept, "ella-cnn", *key)
+        return resnets.Task("cnn", model, data, data.x_test[validation:], _same, validation)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from studies.hessian_free.curves import CURVES, Data
+from studies.kept import kept_tensors
 from studies.sampled.setting import Setting
 
 WIDTH = 50
@@ -28,6 +29,9 @@ STEPS = 1000
 NEWTON = 1000
 TOLERANCE = 1e-8
 """Largest entry of the gradient that is left, in nats a unit of weight."""
+
+RECIPE = (PRIOR_VARIANCE, NOISES, RATE, NEWTON, TOLERANCE)
+"""What trained weights depend on beside the data and the steps."""
 
 
 @dataclass(frozen=True)
@@ -186,15 +190,12 @@ def fitted(name: str, setting: Setting, seeds: Sequence[int] | None = None) -> l
     chosen, width = setting.repeats if seeds is None else seeds, 8 if setting.quick else WIDTH
     data = [CURVES[name].draw(seed, quick=setting.quick) for seed in chosen]
     noises, x, y = torch.tensor(NOISES, dtype=torch.float64), columns(data, "train", 0), columns(data, "train", 1)
-    kept = None if setting.kept is None else setting.kept / f"{name}-{width}-{chosen[0]}-{chosen[-1]}.pt"
-    if kept is not None and kept.exists():
-        theta, best = torch.load(kept)
-    else:
-        theta, best = trained(data, chosen, width, STEPS // (4 if setting.quick else 1))
+    steps = STEPS // (4 if setting.quick else 1)
+    held = [columns(data, "validation", at) for at in (0, 1)]
+    file, key = f"{name}-{width}-{chosen[0]}-{chosen[-1]}", (*RECIPE, steps, tuple(chosen), x, y, *held)
+    found = kept_tensors(lambda: trained(data, chosen, width, steps), setting.kept, file, *key)
+    theta, best = found["theta"], found["best"]
     minimum = Shallow(x, y, 1 / noises[best], width)
-    if kept is not None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        torch.save((theta, best), kept)
     gradient, hessian = minimum.derivatives(theta)
     largest, smallest = gradient.abs().amax(1).tolist(), torch.linalg.eigvalsh(hessian)[:, 0].tolist()
     models = [network(seed, width) for seed in chosen]
@@ -204,8 +205,8 @@ def fitted(name: str, setting: Setting, seeds: Sequence[int] | None = None) -> l
     return [Fitted(*value) for value in values]
 
 
-def trained(data: Sequence[Data], seeds: Sequence[int], width: int, steps: int) -> tuple[Tensor, Tensor]:
-    """Weights at the minimum, a row a seed, and which of ``NOISES`` each was trained with.
+def trained(data: Sequence[Data], seeds: Sequence[int], width: int, steps: int) -> dict[str, Tensor]:
+    """Weights ``theta`` at the minimum, a row a seed, and which of ``NOISES`` each was trained with, ``best``.
 
     Args:
         data: Of each seed.
@@ -222,7 +223,7 @@ def trained(data: Sequence[Data], seeds: Sequence[int], width: int, steps: int) 
     error = (grid.outputs(theta, held_x) - held_y).square().mean(1).view(-1, each)
     best = (error / noises + noises.log()).argmin(1)
     rows = torch.arange(len(data)) * each + best
-    return grid.take(rows).newton(theta[rows]), best
+    return {"theta": grid.take(rows).newton(theta[rows]), "best": best}
 
 
 def network(seed: int, width: int = WIDTH) -> nn.Sequential:

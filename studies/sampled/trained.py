@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.data import Split
+from studies.kept import kept_network
 from studies.sampled.clouds import Transformer, cloud
 from studies.sampled.convolutional import CNN, FixUp, ResNet
 
@@ -130,21 +129,6 @@ def trained(
         kept: Folder of trained networks; ``None`` trains anew.
     """
     model, recipe = network(family, size, seed).to(data.x_train.device), FAMILIES[family].training
-    if kept is None:
-        return recipe.run(model, data, epochs, seed)
-    key = f"{recipe} {epochs} {model} {_digest(data.x_train)} {_digest(data.y_train)}"
-    digest = hashlib.sha256(key.encode()).hexdigest()[:8]
-    path = kept / f"{name}-{family}-{size}-{seed}-{digest}.safetensors"
-    if path.exists():
-        model.load_state_dict(load_file(path))
-        return model.eval()
-    recipe.run(model, data, epochs, seed)
-    kept.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".part")
-    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, draft)
-    draft.replace(path)
+    file, key = f"{name}-{family}-{size}-{seed}", (recipe, epochs, data.x_train, data.y_train)
+    kept_network(lambda: recipe.run(model, data, epochs, seed), model, kept, file, *key)
     return model
-
-
-def _digest(values: Tensor) -> str:
-    return hashlib.sha256(values.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
