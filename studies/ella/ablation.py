@@ -30,7 +30,7 @@ from lapwing.data import Data
 from lapwing.posteriors import MatrixFreePosterior, NystromPosterior
 from studies.ella.setting import Case, Setting
 from studies.report import Row, figure
-from studies.sampled.setting import generator
+from studies.seeds import generator
 
 PROBES = 12
 RANK = 20

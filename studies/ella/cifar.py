@@ -21,8 +21,9 @@ from lapwing.baselines import Map
 from lapwing.posteriors import NystromPosterior, Posterior
 from studies.ella.augment import STRENGTHS, augmentation
 from studies.ella.scored import Drawn, at_precision, ella, scores, watched
-from studies.ella.setting import RESNETS, Amount, Case, Setting
+from studies.ella.setting import Amount, Case, Setting
 from studies.report import Row, attempt
+from studies.sampled.resnets import RESNETS
 
 COLUMNS = (
     "nll", "nll_over_plain", "ece", "accuracy", "brier", "precision", "stopped_at", "kernel_error", "fit_seconds",

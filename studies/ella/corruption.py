@@ -17,9 +17,9 @@ import lapwing as lw
 from benchmarks.cost import timed
 from studies.ella.contenders import contenders
 from studies.ella.setting import Amount, Case, Setting
+from studies.predictors import Batched
 from studies.report import Row, figure
-from studies.sampled.scoring import Batched
-from studies.sampled.setting import generator
+from studies.seeds import generator
 
 SCORES = ("nll", "ece", "accuracy")
 SEVERITIES = range(6)

@@ -20,8 +20,8 @@ from benchmarks.training import digits
 from lapwing import metrics
 from studies.ella.contenders import contenders
 from studies.ella.setting import Case, Setting
+from studies.predictors import probabilities
 from studies.report import Row, figure
-from studies.sampled.scoring import probabilities
 
 THRESHOLDS = tuple(k / 20 for k in range(20))
 SHOWN = (0.0, 0.5, 0.7, 0.9)

@@ -13,9 +13,10 @@ from benchmarks.cost import peak_gib, reset_peak, timed
 from lapwing.posteriors import NystromPosterior, Posterior
 from lapwing.predictive import Classification
 from studies.ella.setting import Amount, Case
+from studies.predictors import probabilities
 from studies.report import Row
-from studies.sampled.scoring import marginal, probabilities
-from studies.sampled.setting import generator
+from studies.sampled.scoring import marginal
+from studies.seeds import generator
 
 
 @dataclass(frozen=True, eq=False)

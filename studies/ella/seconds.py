@@ -23,8 +23,9 @@ from lapwing.baselines import Map
 from lapwing.posteriors import NystromPosterior
 from studies.ella.cifar import OTHERS
 from studies.ella.scored import Drawn, at_precision
-from studies.ella.setting import RESNETS, Amount, Case, Setting
+from studies.ella.setting import Amount, Case, Setting
 from studies.report import Row, attempt
+from studies.sampled.resnets import RESNETS
 
 FITTED = 100
 """Training images behind the posteriors whose predictions are timed."""

@@ -17,10 +17,9 @@ from lapwing.corruptions import CORRUPTIONS
 from studies.kept import kept_network
 from studies.sampled import resnets
 from studies.sampled.setting import Setting as Options
-from studies.sampled.setting import generator
 from studies.sampled.trained import Training
+from studies.seeds import generator
 
-RESNETS = ("ella_resnet20", "resnet20", "resnet32")
 EXAMPLES, DECAY = 50_000, 1e-4
 """Images and weight decay the ResNets were trained with."""
 
@@ -128,7 +127,7 @@ class Setting:
         training, epochs = Training(rate=0.05), 3 if self.quick else EPOCHS
         key = (training, epochs, data.x_train, data.y_train)
         kept_network(lambda: training.run(model, data, epochs, seed=0), model, self.kept, "ella-cnn", *key)
-        return resnets.Task("cnn", model, data, data.x_test[validation:], _same, validation)
+        return resnets.Task("cnn", model, data, data.x_test[validation:], nn.Identity(), validation)
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,3 @@ def cnn(pixels: int = 28, *, narrow: bool = False, seed: int = 0) -> nn.Sequenti
 
 def _stage(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
     return nn.Conv2d(inputs, outputs, 5, padding=2), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)
-
-
-def _same(x: Tensor) -> Tensor:
-    return x

@@ -27,7 +27,7 @@ from lapwing.posteriors import Posterior
 from lapwing.predictive import Regression
 from studies.ella.setting import Setting
 from studies.report import Row, attempt, figure
-from studies.sampled.setting import generator
+from studies.seeds import generator
 
 NOISE, POINTS = 0.2, 16
 SIDES = ((-3.0, -1.0), (1.0, 3.0))

@@ -21,21 +21,20 @@ import lapwing as lw
 from benchmarks.networks import weight_count
 from lapwing import metrics
 from lapwing.baselines import Map
-from lapwing.curvature.jacobian import BatchJacobian
 from lapwing.diagnosis import Diagnosis, diagnose_samples
 from lapwing.evaluation import Predictor
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors.matrix_free import MatrixFreePosterior
-from lapwing.predictive import Classification, Draws, Moments, Predictive, predictive
+from lapwing.predictive import Classification, Draws, Predictive, predictive
 from lapwing.solvers import CG
-from studies.full_laplace.setting import Setting, generator, matrix_free
+from studies.full_laplace.setting import Setting, matrix_free
+from studies.predictors import Batched, Linearised
 from studies.report import Row, attempt, figure
+from studies.seeds import generator
 
 IMAGES = 5000
 SOLVED = 20
 """Test images whose variances are computed by solves."""
-
-CHUNK = 250
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +63,10 @@ class Drawn:
 
     def outputs(self, x: Tensor) -> Tensor:
         """Logits of every draw, ``[s, n, c]``."""
+        if self.linearised:
+            return Linearised(self.posterior, self.draws).outputs(x)
         network = self.posterior.network
-        if not self.linearised:
-            drawn = [network(x, network.with_weights(network.weights + delta)) for delta in self.draws]
-            return torch.stack(drawn)
-        mean = network(x)
-        jacobian = BatchJacobian(network, self.posterior.survey, self.likelihood, x)
-        return mean + jacobian.push(self.draws.mT).view(*mean.shape, -1).movedim(-1, 0)
+        return torch.stack([network(x, network.with_weights(network.weights + delta)) for delta in self.draws])
 
 
 def rows(setting: Setting) -> Iterator[Row]:
@@ -122,7 +118,7 @@ def quality(posterior: MatrixFreePosterior, delta: Tensor, x: Tensor, setting: S
 
 def variance_ratio(posterior: MatrixFreePosterior, delta: Tensor, x: Tensor) -> float:
     """Variances of the logits over the draws, over those that solves give; summed over logits and images."""
-    by_draws = Drawn(posterior, delta, True).outputs(x).double().var(0).sum()
+    by_draws = Linearised(posterior, delta).outputs(x).double().var(0).sum()
     by_solves = posterior.solved_outputs(x).moments.covariance.double().diagonal(dim1=-2, dim2=-1).sum()
     return float(by_draws / by_solves)
 
@@ -139,7 +135,7 @@ def scored(predictor: Predictor, test: tuple[Tensor, Tensor]) -> Row:
     The others are made from the test images: their negatives, their transposes (some digits are their own), and uniform
     noise.
     """
-    predictor = InChunks(predictor)
+    predictor = Batched(predictor)
     x, y = test
     scores = lw.evaluate(predictor, (x, y))
     row: Row = {name: scores[name] for name in ("accuracy", "nll", "ece", "brier")}
@@ -148,24 +144,6 @@ def scored(predictor: Predictor, test: tuple[Tensor, Tensor]) -> Row:
     for name, foreign in {"inverted": 1 - x, "transposed": x.mT.contiguous(), "noise": noise}.items():
         row[f"ood_auroc_{name}"] = metrics.auroc(inside, uncertainty(predictor, foreign))
     return row
-
-
-@dataclass(frozen=True, eq=False)
-class InChunks:
-    """A predictor that is given a few hundred images at a time, so that draws of their logits fit in memory."""
-
-    inner: Predictor
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """p(y | f)."""
-        return self.inner.likelihood
-
-    def predict(self, x: Tensor) -> Predictive:
-        """All predictions, as one."""
-        parts = [self.inner.predict(part) for part in x.split(CHUNK)]
-        probs = torch.cat([part.probs for part in parts if isinstance(part, Classification)])
-        return Classification(Moments.certain(probs.clamp_min(1e-30).log()), probs)
 
 
 def uncertainty(predictor: Predictor, x: Tensor) -> Tensor:

@@ -23,8 +23,9 @@ from lapwing.linalg.interval import spectral_interval
 from lapwing.posteriors.matrix_free import MatrixFreePosterior
 from lapwing.precondition import PivotedCholesky, Preconditioner, RankOne, Subsample, approximation
 from lapwing.results import Solution
-from studies.full_laplace.setting import ALPHA, Setting, generator, matrix_free
+from studies.full_laplace.setting import ALPHA, Setting, matrix_free
 from studies.report import Row, attempt, figure
+from studies.seeds import generator
 
 IMAGES = 1000
 RTOL = 1e-4

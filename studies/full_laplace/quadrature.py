@@ -29,9 +29,10 @@ from lapwing.linalg.shifts import ShiftedSolver
 from lapwing.posteriors.matrix_free import MatrixFreePosterior
 from lapwing.precondition import Preconditioner, approximation
 from lapwing.probes import gaussian
-from studies.full_laplace.setting import ALPHA, Setting, generator, matrix_free
+from studies.full_laplace.setting import ALPHA, Setting, matrix_free
 from studies.full_laplace.spectrum import EXACT, spectrum
 from studies.report import Row, attempt, figure
+from studies.seeds import generator
 
 IMAGES = 500
 """Training images the curvature is summed over; the source does not say how many it used."""

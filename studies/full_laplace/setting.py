@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -76,8 +75,3 @@ def matrix_free(
     posterior = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(alpha), structure=structure).fit(model, data)
     assert isinstance(posterior, MatrixFreePosterior)
     return posterior
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    """A seeded source of randomness."""
-    return torch.Generator().manual_seed(seed)

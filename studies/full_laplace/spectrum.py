@@ -16,8 +16,9 @@ from benchmarks.networks import weight_count
 from benchmarks.training import accuracy
 from lapwing.linalg.eigenpairs import top_eigenpairs
 from lapwing.posteriors import FunctionPosterior
-from studies.full_laplace.setting import ALPHA, Setting, generator, matrix_free
+from studies.full_laplace.setting import ALPHA, Setting, matrix_free
 from studies.report import Row, attempt, figure
+from studies.seeds import generator
 
 EXACT = 5_000
 """Most outputs over all images for which the whole spectrum is computed, from their Gram matrix."""

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing import probes
-from studies.sampled.setting import generator
+from studies.seeds import generator
 
 Pair = tuple[Tensor, Tensor]
 Ranges = tuple[tuple[float, float], ...]

@@ -19,7 +19,8 @@ from studies.hessian_free.curves import CURVES
 from studies.hessian_free.deviations import DEVIATIONS
 from studies.hessian_free.shallow import fitted
 from studies.report import Row, attempt, figure
-from studies.sampled.setting import Setting, generator
+from studies.sampled.setting import Setting
+from studies.seeds import generator
 
 SHOWN = 30
 COLUMNS = ("median", "covers_zero", "ratio", "correlation")

@@ -28,14 +28,15 @@ from lapwing import metrics
 from lapwing.baselines import Map
 from lapwing.posteriors import SampledPosterior, Step
 from lapwing.tangent import Target
+from studies.predictors import probabilities
 from studies.report import Row, attempt
-from studies.sampled.resnets import QUICK, Amount, Task
-from studies.sampled.scoring import ANCHORS, marginal, probabilities, scored
-from studies.sampled.setting import Setting, generator
+from studies.sampled.resnets import QUICK, RESNETS, Amount, Task
+from studies.sampled.scoring import ANCHORS, marginal, scored
+from studies.sampled.setting import Setting
+from studies.seeds import generator
 
 logger = logging.getLogger(__name__)
 
-NETWORKS = ("ella_resnet20", "resnet20", "resnet32")
 TARGETS: tuple[Target, ...] = get_args(Target)[::-1]
 WAYS = ("ELBO", "EM")
 PARTS = (*WAYS, "network", "KFAC")
@@ -49,7 +50,7 @@ COUNTS = ("steps",)
 def rows(setting: Setting) -> Iterator[Row]:
     """Every method on every network asked for; EM comes first."""
     targets = tuple(name for name in TARGETS if name in setting.only) or TARGETS[:1]
-    for name in tuple(name for name in NETWORKS if name in setting.only) or NETWORKS[:1]:
+    for name in tuple(name for name in RESNETS if name in setting.only) or RESNETS[:1]:
         task = Task.read(name, setting)
         head: Row = {"study": "cifar", "network": task.name, "images": len(task.train[1])}
         head |= {"weights": weight_count(task.model)}

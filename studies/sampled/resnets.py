@@ -16,6 +16,7 @@ from lapwing.baselines import Map
 from lapwing.corruptions.corrupt import CORRUPTIONS
 from studies.sampled.setting import Setting
 
+RESNETS = ("ella_resnet20", "resnet20", "resnet32")
 IMAGES, VALIDATION = 2000, 300
 
 
@@ -80,7 +81,8 @@ class Task:
                 torch.manual_seed(0)
                 model = ResNet(1, projection=True, head="fc").eval()
             pixels = made.x_test[8:].sigmoid()
-            return cls("generated", model, replace(made, x_test=torch.cat([made.x_test[:8], pixels])), pixels, _same, 8)
+            data = replace(made, x_test=torch.cat([made.x_test[:8], pixels]))
+            return cls("generated", model, data, pixels, nn.Identity(), 8)
         checkpoint = CHECKPOINTS[name]
         data = cifar10(setting.data, checkpoint).head(setting.train or IMAGES, 10_000)
         mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (checkpoint.mean, checkpoint.std))
@@ -106,7 +108,3 @@ class Task:
     def plain(self) -> float:
         """Test NLL of the network alone."""
         return metrics.nll(Map(self.model).predict(self.test[0]).probs, self.test[1])
-
-
-def _same(x: Tensor) -> Tensor:
-    return x

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,15 +9,12 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing import metrics
-from lapwing.evaluation import Predictor
 from lapwing.posteriors import Posterior
-from lapwing.predictive import Classification, Moments
+from studies.predictors import BATCH, Batched, Linearised, probabilities
 from studies.report import Row
-from studies.sampled.linear import Linearised
 from studies.sampled.resnets import Amount, Task
-from studies.sampled.setting import generator
+from studies.seeds import generator
 
-BATCH = 100
 ANCHORS = (1, 2, 3, 4, 5)
 
 
@@ -65,25 +61,3 @@ def corrupted(predictor: Any, task: Task, amount: Amount) -> Row:
     )
     row: Row = {f"severity_{k}": v for k, v in sweep.by_severity().items()}
     return row | {"corruptions": {name: [s["nll"] for s in scores] for name, scores in sweep.corrupted.items()}}
-
-
-@dataclass(frozen=True, eq=False)
-class Batched:
-    """A predictor that is given a hundred images at a time."""
-
-    inner: Predictor
-
-    @property
-    def likelihood(self) -> Any:
-        """p(y | f)."""
-        return self.inner.likelihood
-
-    def predict(self, x: Tensor) -> Classification:
-        """All predictions, as one."""
-        probs = probabilities(self.inner, x)
-        return Classification(Moments.certain(probs.clamp_min(1e-30).log()), probs)
-
-
-def probabilities(predictor: Any, x: Tensor, options: dict[str, Any] | None = None) -> Tensor:
-    """Probabilities of a hundred images at a time."""
-    return torch.cat([predictor.predict(part, **(options or {})).probs for part in x.split(BATCH)])

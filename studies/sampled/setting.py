@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from benchmarks.data import Split, mnist
@@ -84,8 +83,3 @@ class Task:
     def weights(self) -> int:
         """How many there are."""
         return weight_count(self.model)
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    """A seeded source of randomness."""
-    return torch.Generator().manual_seed(seed)

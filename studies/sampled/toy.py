@@ -23,7 +23,8 @@ from lapwing.posteriors import MatrixFreePosterior, Posterior
 from lapwing.predictive import Regression, log_predictive
 from studies.report import Row, attempt
 from studies.sampled.matern import WIDTH, Pair, Toy, network, train
-from studies.sampled.setting import Setting, generator
+from studies.sampled.setting import Setting
+from studies.seeds import generator
 
 STARTS = (500.0, 5.0)
 NEAR = 0.05

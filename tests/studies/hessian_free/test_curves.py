@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from studies.hessian_free.curves import CURVES, NOISE, drawn, parts, quadratic, sine, spaced
-from studies.sampled.setting import generator
+from studies.seeds import generator
 
 
 @pytest.mark.parametrize(("name", "train", "tested"), [("Quadratic-Uniform", 32, 45), ("Sin-Inbetween", 160, 80)])

@@ -7,7 +7,8 @@ from torch import Tensor
 import lapwing as lw
 from studies.hessian_free.curves import CURVES
 from studies.hessian_free.shallow import NOISES, PRIOR_VARIANCE, STEPS, Shallow, columns, fitted, flat, network
-from studies.sampled.setting import Setting, generator
+from studies.sampled.setting import Setting
+from studies.seeds import generator
 
 WIDTH = 4
 
