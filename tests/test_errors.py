@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+import lapwing as lw
 from lapwing import errors
 from tests.posterior_cases import refused
 
@@ -49,3 +51,24 @@ def test_a_count_has_a_least_and_a_number_is_positive() -> None:
     for bad in (0.0, -1.0, float("nan")):
         with pytest.raises(errors.ConfigError, match=rf"a positive rtol\. Got {bad}\. Try rtol=1e-6"):
             errors.check_positive("rtol", bad)
+
+
+@pytest.mark.parametrize("bad", [5.5, float("nan"), True])
+def test_a_count_is_a_whole_number(bad: float) -> None:
+    with pytest.raises(errors.ConfigError, match=r"samples to be a whole number, at least 2\. Got .*\. Try samples=2"):
+        errors.check_count("samples", bad, 2)
+
+
+def test_a_level_is_a_probability() -> None:
+    errors.check_level(0.5)
+    for bad in (0.0, 1.0, 95.0, float("nan")):
+        with pytest.raises(errors.ConfigError, match=rf"between 0 and 1\. Got level={bad}"):
+            errors.check_level(bad)
+
+
+def test_warnings_name_the_line_that_led_to_them() -> None:
+    x = torch.linspace(-1, 1, 20)[:, None]
+    posterior = lw.Laplace(lw.Gaussian()).fit(torch.nn.Linear(1, 1), (x, x))
+    with pytest.warns(errors.ConvergenceWarning, match="ended after 1 steps") as caught:
+        lw.tune(posterior, lw.EM(steps=1))
+    assert {warning.filename for warning in caught} == {__file__}

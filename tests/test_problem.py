@@ -41,9 +41,9 @@ def test_in_prior_units_the_prior_is_standard_normal() -> None:
     torch.testing.assert_close(problem.in_prior_units().dense(), whitened)
 
 
-def test_a_factor_of_the_curvature_gives_the_precision() -> None:
+def test_a_curvature_in_a_structure_gives_the_precision() -> None:
     problem, dense = model()
-    torch.testing.assert_close(problem.with_factor(problem.root.dense()).dense(), dense)
+    torch.testing.assert_close(problem.with_curvature(LowRank(problem.root.dense())).dense(), dense)
 
 
 def test_a_problem_is_gone_when_it_is_let_go() -> None:

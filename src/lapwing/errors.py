@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import numbers
+import warnings
+
 
 class LapwingError(Exception):
     """The root of all lapwing errors; its message has three parts.
@@ -61,6 +65,24 @@ class ConvergenceWarning(UserWarning):
     """An iteration stopped short of its tolerance; the result says how far it got."""
 
 
+INSIDE = ("lapwing", "contextlib", "functools", "torch", "jaxtyping", "beartype")
+"""Packages whose frames may lie between a warning and the line that led to it."""
+
+
+def warn(sentence: str, category: type[Warning]) -> None:
+    """Warns at the line of the user's that led here, however many calls of the library lie between.
+
+    Example:
+        >>> import pytest
+        >>> with pytest.warns(ConvergenceWarning, match="steps"):
+        ...     warn("ended after 2 steps. Try a larger steps=", ConvergenceWarning)
+    """
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in INSIDE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, category, stacklevel=level)
+
+
 def check_option(name: str, value: object, options: tuple[object, ...]) -> None:
     """Refuses an option that is not one of those there are.
 
@@ -90,8 +112,8 @@ def check_kind(name: str, value: object, kinds: tuple[type, ...], hint: str) -> 
         raise ConfigError(f"{name} to be one of {known}", got, hint)
 
 
-def check_count(name: str, value: int, least: int = 1) -> None:
-    """Refuses a count below the least there may be.
+def check_count(name: str, value: int | float, least: int = 1) -> None:
+    """Refuses what is no whole number, and a count below the least there may be.
 
     Raises:
         ConfigError: Naming that.
@@ -99,6 +121,8 @@ def check_count(name: str, value: int, least: int = 1) -> None:
     Example:
         >>> check_count("samples", 32, least=2)
     """
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        raise ConfigError(f"{name} to be a whole number, at least {least}", f"{value!r}", f"{name}={least}")
     if value < least:
         raise ConfigError(f"{name} of at least {least}", f"{value}", f"{name}={least}")
 
@@ -114,3 +138,16 @@ def check_positive(name: str, value: float) -> None:
     """
     if not value > 0:
         raise ConfigError(f"a positive {name}", f"{value}", f"{name}=1e-6")
+
+
+def check_level(level: float) -> None:
+    """Refuses the probability of an interval that is not between 0 and 1.
+
+    Raises:
+        ConfigError: Naming it.
+
+    Example:
+        >>> check_level(0.95)
+    """
+    if not 0 < level < 1:
+        raise ConfigError("a level between 0 and 1", f"level={level}", "level=0.95")

@@ -211,14 +211,6 @@ class Problem:
 
         return FunctionOperator(product, product, self.prior.shape, self.prior.values)
 
-    def with_factor(self, factor: Float[Tensor, "d r"]) -> LowRank:
-        """``s F Fᵀ + A``: the precision with a low-rank curvature.
-
-        Args:
-            factor: F, in the weights' own units.
-        """
-        return LowRank(self.scale**0.5 * factor, self.prior)
-
     def with_curvature(self, curvature: Structured) -> Structured:
         """``s G̃ + A``: the precision with a curvature in a structure.
 

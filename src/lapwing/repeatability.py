@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Sized
 
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Fingerprint, Tally, Totals, visit
 from lapwing.data import Data
-from lapwing.errors import DataError, DataWarning
+from lapwing.errors import DataError, DataWarning, warn
 from lapwing.likelihoods import Likelihood
 
 
@@ -84,11 +83,10 @@ def _is_complete(data: Data, totals: Totals) -> bool:
     dataset = getattr(data.source, "dataset", None)
     if not isinstance(dataset, Sized) or len(dataset) <= totals.examples:
         return True
-    warnings.warn(
+    warn(
         f"the loader gave {totals.examples} of its dataset's {len(dataset)} examples: the posterior will be too wide. "
         "Try drop_last=False, or a sampler that visits every example",
         DataWarning,
-        stacklevel=4,
     )
     return False
 
@@ -114,7 +112,7 @@ def _compare(first: Fingerprint, second: Fingerprint, strict: bool) -> None:
         return
     if strict:
         raise DataError("the same data in every pass, for a posterior that reads them again", changed, cure)
-    warnings.warn(f"two passes over the training data differ: {changed}. Try {cure}", DataWarning, stacklevel=4)
+    warn(f"two passes over the training data differ: {changed}. Try {cure}", DataWarning)
 
 
 def total(totals: Totals) -> Fingerprint:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.data import Batch, Data, Source
-from lapwing.errors import ConfigError, DataError, NumericalError
+from lapwing.errors import ConfigError, DataError, NumericalError, check_count
 from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.posteriors.base import first
@@ -68,12 +68,10 @@ class Validation:
 
     def __post_init__(self) -> None:
         low, high = self.bounds
-        if not (0 < low < high < math.inf and self.coarse >= 2 and self.refine >= 1):
-            raise ConfigError(
-                "bounds 0 < low < high, coarse >= 2 and refine >= 1",
-                f"bounds={self.bounds}, coarse={self.coarse}, refine={self.refine}",
-                "Validation(data)",
-            )
+        if not 0 < low < high < math.inf:
+            raise ConfigError("bounds 0 < low < high", f"bounds={self.bounds}", "Validation(data)")
+        check_count("coarse", self.coarse, least=2)
+        check_count("refine", self.refine)
 
     def tune(self, posterior: P, progress: bool) -> P:
         """The posterior of smallest validation NLL."""

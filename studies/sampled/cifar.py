@@ -149,16 +149,26 @@ def linked(posterior: SampledPosterior, tuned_by: str, task: Task, amount: Amoun
 
 
 def by_validation(drawn: SampledPosterior, task: Task, amount: Amount) -> tuple[SampledPosterior, list[Row]]:
-    """The scale of the prior with the smallest validation NLL: every solve starts from the draws of the last scale."""
-    base, at, losses = drawn.prior_precisions, drawn, list[Row]()
-    best: tuple[float, SampledPosterior] = (math.inf, drawn)
-    for factor in amount.factors:
-        at = at.with_choices(at.prior.with_precisions((factor * base).cpu()), at.likelihood)
-        loss = metrics.nll(probabilities(at, task.held_out[0]), task.held_out[1])
+    """The scale of the prior with the smallest validation NLL: on a grid, then half a stride beside the best of it.
+
+    Every solve starts from the draws of the last scale.
+    """
+    base, losses = drawn.prior_precisions, list[Row]()
+
+    def measured(start: SampledPosterior, factor: float) -> tuple[float, float, SampledPosterior]:
+        moved = start.with_choices(start.prior.with_precisions((factor * base).cpu()), start.likelihood)
+        loss = metrics.nll(probabilities(moved, task.held_out[0]), task.held_out[1])
         losses.append({"factor": factor, "nll": loss})
         logger.info("prior scale %.3g: validation NLL %.4f", factor, loss)
-        best = min(best, (loss, at), key=lambda pair: pair[0])
-    return best[1], losses
+        return loss, factor, moved
+
+    at, best = drawn, (math.inf, 1.0, drawn)
+    for factor in amount.factors:
+        found = measured(at, factor)
+        at, best = found[2], min(best, found, key=lambda one: one[0])
+    half = math.sqrt(amount.factors[0] / amount.factors[1])
+    beside = [measured(best[2], best[1] * factor) for factor in (half, 1 / half)]
+    return min(best, *beside, key=lambda one: one[0])[2], losses
 
 
 def by_kfac(task: Task, amount: Amount) -> Iterator[Row]:

@@ -43,7 +43,7 @@ class Amount:
     start: float = 1000.0
     rtol: float = 1e-2
     steps: int = 15
-    factors: tuple[float, ...] = (8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.125)
+    factors: tuple[float, ...] = (4.0, 2.0, 1.0, 0.5, 0.25)
     corruptions: tuple[str, ...] = CORRUPTIONS
     corrupted: int = 100
     shuffles: int = 10

@@ -128,7 +128,7 @@ def test_the_hessian_is_no_sum_of_outer_products() -> None:
 
 
 def test_at_least_one_sample_is_needed() -> None:
-    with pytest.raises(ConfigError, match="samples=0"):
+    with pytest.raises(ConfigError, match="samples of at least 1"):
         MCFisher(0)
 
 

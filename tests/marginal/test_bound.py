@@ -91,9 +91,7 @@ def test_a_batch_of_one_has_no_pairs() -> None:
     assert torch.isfinite(alone.loss(x[:1], y[:1]))
 
 
-@pytest.mark.parametrize(
-    ("options", "got"), [({"rank": 0}, "rank=0"), ({"samples": 1}, "samples=1")], ids=lambda x: str(x)
-)
-def test_options_that_make_no_sense(options: dict[str, int], got: str) -> None:
-    with refused(ConfigError, expected="", got=got, hint=""):
-        Bound(**options)
+@pytest.mark.parametrize(("name", "least"), [("rank", 1), ("samples", 2)])
+def test_counts_that_make_no_sense(name: str, least: int) -> None:
+    with refused(ConfigError, expected=f"{name} of at least {least}", got=f"{least - 1}", hint=f"{name}={least}"):
+        Bound(**{name: least - 1})

@@ -64,5 +64,5 @@ def test_the_same_seed_gives_the_same_loss() -> None:
 
 
 def test_options_that_make_no_sense() -> None:
-    with refused(ConfigError, expected="positive", got="samples=0", hint="StochasticLanczos()"):
+    with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
         StochasticLanczos(samples=0)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.errors import ConfigError, DataError, UnsupportedError
-from lapwing.posteriors import Step
+from lapwing.errors import ConfigError, DataError, TooLargeError, UnsupportedError
+from lapwing.posteriors import SampledWeights, Step, base
 from lapwing.posteriors.base import check_noise, first
 from lapwing.predictive import Classification, Counts, Draws, JointMoments, Moments, MultiLabel, Regression
 from tests.posterior_cases import PROBLEMS, STRUCTURES, Problem, labels, normal, problem, refused, seeded
@@ -96,9 +96,26 @@ class TestPredict:
         with refused(UnsupportedError, expected="'probit' or 'mc' for Bernoulli", got="'bridge'", hint="'probit'"):
             posterior.predict(case.new, "bridge")
 
+    @every_structure
+    def test_refuses_no_draws_of_the_weights(self, structure: str) -> None:
+        _, posterior = fit("categorical", structure)
+        if isinstance(posterior, SampledWeights):
+            with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
+                posterior.sample(0)
+
+    @every_structure
+    @pytest.mark.parametrize("ask", ["predict", "sample"])
+    def test_refuses_a_joint_covariance_that_does_not_fit(
+        self, structure: str, ask: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        case, posterior = fit("categorical", structure)
+        monkeypatch.setattr(base, "JOINT", 100)
+        with refused(TooLargeError, expected="100 bytes", got="12 outputs, which need 1,152 bytes", hint="Sampled()"):
+            _ = posterior.predict(case.new, joint=True) if ask == "predict" else posterior.sample_functions(case.new)
+
     def test_refuses_no_draws(self) -> None:
         case, posterior = fit("categorical")
-        with refused(ConfigError, expected="at least one draw", got="samples=0", hint="samples=32"):
+        with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
             posterior.predict(case.new, linearised=False, samples=0)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.errors import ConfigError, MismatchError, TooLargeError, UnsupportedError
-from lapwing.posteriors import Step, draws
+from lapwing.posteriors import Step, base, draws
 from lapwing.posteriors.integral import log_det_ratios
 from lapwing.predictive import Moments
 from lapwing.results import Solution
@@ -201,7 +201,7 @@ class TestRefusals:
             lw.Sampled(0)
         with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
             fitted().resampled(0)
-        with refused(ConfigError, expected="at least one draw", got="samples=0", hint="samples=32"):
+        with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
             fitted().sample(0)
         with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
             fitted().predict(problem("images").new, "mc", samples=0)
@@ -212,7 +212,7 @@ class TestRefusals:
             unchecked(fitted(), "best")
 
     def test_of_a_joint_covariance_that_does_not_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(draws, "JOINT", 100)
+        monkeypatch.setattr(base, "JOINT", 100)
         posterior, x = fitted(), problem("images").new
         with refused(TooLargeError, expected="100 bytes", got="12 outputs, which need 1,152 bytes", hint="link='mc'"):
             posterior.predict(x, joint=True)

@@ -117,7 +117,7 @@ def test_a_joint_prediction_that_does_not_fit_is_refused(monkeypatch: pytest.Mon
 
 
 def test_no_draws() -> None:
-    with refused(ConfigError, expected="at least one draw", got="samples=0", hint="samples=32"):
+    with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
         fitted().sample(0)
 
 

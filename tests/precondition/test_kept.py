@@ -41,8 +41,8 @@ def test_with_another_prior_or_noise_only_these_are_others(recipe: CurvatureReci
 def test_a_recipe_that_knows_only_the_whole_is_made_for_each_prior() -> None:
     @dataclass(frozen=True)
     class Whole:
-        def approximate(self, problem: Problem) -> LowRank:
-            return problem.with_factor(problem.root.dense())
+        def approximate(self, problem: Problem) -> Structured:
+            return problem.with_curvature(LowRank(problem.root.dense()))
 
     before = products()
     after = before.with_prior(Diagonal(3.0 * before.prior.values), 1.0)

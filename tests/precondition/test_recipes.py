@@ -74,8 +74,8 @@ def test_examples_without_labels_are_spread_over_the_data() -> None:
 def test_a_recipe_that_can_change_is_refused() -> None:
     @dataclass
     class Mutable:
-        def approximate(self, problem: Problem) -> LowRank:
-            return problem.with_factor(problem.root.dense())
+        def approximate(self, problem: Problem) -> Structured:
+            return problem.with_curvature(LowRank(problem.root.dense()))
 
     with refused(ConfigError, expected="frozen", got="Mutable", hint="frozen=True"):
         approximation(setting()[0], Mutable())
@@ -159,7 +159,7 @@ def test_a_factor_that_does_not_fit_is_refused() -> None:
 
 
 def test_bad_options() -> None:
-    with refused(ConfigError, expected="positive rank", got="rank=0", hint="rank=100"):
+    with refused(ConfigError, expected="rank of at least 1", got="0", hint="rank=1"):
         lw.PivotedCholesky(0)
-    with refused(ConfigError, expected="at least one example", got="examples=0", hint="Subsample(50)"):
+    with refused(ConfigError, expected="examples of at least 1", got="0", hint="examples=1"):
         lw.Subsample(0)

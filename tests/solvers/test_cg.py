@@ -71,6 +71,9 @@ def test_a_preconditioner_saves_iterations() -> None:
 def test_bad_options() -> None:
     with refused(ConfigError, expected="rtol between 0 and 1", got="rtol=0.0", hint="rtol=1e-6"):
         lw.CG(rtol=0.0)
+    for name in ("max_iterations", "max_bytes"):
+        with refused(ConfigError, expected=f"{name} of at least 1", got="0", hint=f"{name}=1"):
+            lw.CG(**{name: 0})
 
 
 def test_the_units_of_a_prior_that_knows_those_of_the_data_are_taken() -> None:

@@ -211,12 +211,16 @@ def test_agrees_with_conjugate_gradients_on_a_network() -> None:
     torch.testing.assert_close(solution.value, CG(rtol=1e-10).solve(problem, b).value, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "options", [{"epochs": 0}, {"batch": 0}, {"rtol": 0.0}, {"momentum": 1.0}, {"clip": 0.0}, {"step": -1.0}]
-)
+@pytest.mark.parametrize("options", [{"rtol": 0.0}, {"momentum": 1.0}, {"clip": 0.0}, {"step": -1.0}])
 def test_bad_options(options: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=r"epochs, batch and max_bytes of at least 1.*Try SGD"):
+    with pytest.raises(ConfigError, match=r"rtol between 0 and 1, momentum.*Try SGD"):
         SGD(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["epochs", "batch", "max_bytes"])
+def test_bad_counts(name: str) -> None:
+    with refused(ConfigError, expected=f"{name} of at least 1", got="0", hint=f"{name}=1"):
+        SGD(**{name: 0})
 
 
 def test_bad_right_hand_sides() -> None:

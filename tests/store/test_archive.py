@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from lapwing import files
 from lapwing.errors import ConfigError, DataError
 from lapwing.store import archive
 from lapwing.store.archive import Tensors, read_header, read_tensors, write
@@ -106,7 +107,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
         path.write_bytes(b"half")
         raise Interrupted
 
-    monkeypatch.setattr(archive, "save_file", half)
+    monkeypatch.setattr(files, "save_file", half)
     with pytest.raises(Interrupted):
         written(tmp_path / "a", torch.zeros(2))
     assert reread(tmp_path / "a", specs)[0].tolist() == [1.0, 1.0]

@@ -93,7 +93,7 @@ def test_only_the_ggn_has_products() -> None:
 
 
 def test_bad_options() -> None:
-    with refused(ConfigError, expected="positive rank", got="rank=0", hint="LowRank(100)"):
+    with refused(ConfigError, expected="rank of at least 1", got="0", hint="rank=1"):
         lw.LowRank(0)
     with refused(ConfigError, expected="between 0 and 1", got="tolerance=1.5", hint="tolerance=0.05"):
         lw.LowRank(10, tolerance=1.5)

@@ -78,7 +78,7 @@ def test_noise_is_unbiased_for_the_output_curvature(generator: torch.Generator) 
     u = torch.cat(blocks)
     torch.testing.assert_close(torch.einsum("knc,kni->nci", u, u), likelihood.hessian(f), rtol=0, atol=0.01)
     assert GGN().width(4) == 4
-    with pytest.raises(ConfigError, match="at least one sample"):
+    with pytest.raises(ConfigError, match="samples of at least 1"):
         Noise(0)
 
 

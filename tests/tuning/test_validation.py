@@ -117,14 +117,17 @@ class TestValidation:
             {"bounds": (2.0, 1.0)},
             {"bounds": (1.0, math.inf)},
             {"bounds": (math.nan, 1.0)},
-            {"coarse": 1},
-            {"refine": 0},
         ],
     )
     def test_refuses_grids_without_points(self, options: dict[str, Any]) -> None:
         name, value = next(iter(options.items()))
         with refused(ConfigError, expected="low < high", got=f"{name}={value}", hint="Validation(data)"):
             lw.Validation((normal(4, 3), normal(4, 2)), **options)
+
+    @pytest.mark.parametrize(("name", "least"), [("coarse", 2), ("refine", 1)])
+    def test_refuses_too_few_points(self, name: str, least: int) -> None:
+        with refused(ConfigError, expected=f"{name} of at least {least}", got=f"{least - 1}", hint=f"{name}={least}"):
+            lw.Validation((normal(4, 3), normal(4, 2)), **{name: least - 1})
 
     def test_refuses_data_without_a_target(self) -> None:
         _, posterior = fit("categorical")

@@ -46,6 +46,8 @@ class Columnwise:
         if not self.network.padded:
             try:
                 return vmap(self._tangent, in_dims=1, out_dims=1, chunk_size=COLUMNS)(block)
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError as reason:
                 logger.info("cannot push columns forward (%s): going through the adjoint of the adjoint", reason)
         return torch.stack([self._bidual(column)[0].flatten() for column in block.unbind(1)], dim=1)

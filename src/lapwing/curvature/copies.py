@@ -129,7 +129,7 @@ class Copies:
                 return vmap(function, chunk_size=size)(*columns)
             except torch.OutOfMemoryError:
                 raise
-            except (RuntimeError, NotImplementedError, ValueError) as reason:
+            except (RuntimeError, ValueError) as reason:
                 logger.info("cannot vectorise over copies (%s): going through them one by one", reason)
             found = [function(*column) for column in zip(*columns, strict=True)]
             if isinstance(found[0], Tensor):

@@ -42,22 +42,6 @@ def bending(
     return bend
 
 
-def curved(
-    likelihood: Likelihood,
-    outputs: Float[Tensor, "n *event c"],
-    targets: Tensor,
-    moved: Float[Tensor, "n *event c"],
-) -> Float[Tensor, "n *event c"]:
-    """``B u`` at each position; see ``bending``.
-
-    Example:
-        >>> f, y, u = torch.zeros(1, 2), torch.tensor([0]), torch.tensor([[1.0, -1.0]])
-        >>> curved(Categorical(), f, y, u)
-        tensor([[ 0.5000, -0.5000]])
-    """
-    return bending(likelihood, outputs, targets)(moved)
-
-
 def basis(likelihood: Likelihood, outputs: Float[Tensor, "n *event c"]) -> Float[Tensor, "c r"]:
     """An orthonormal basis of the changes of the outputs that the likelihood sees: for classes, those that sum to 0.
 

@@ -109,7 +109,9 @@ class LiveBatch:
         with torch.inference_mode(False), torch.enable_grad(), twice_differentiable():
             try:
                 blocks = vectorised_rows(self.network, self.network.params, self.inputs, directions)
-            except (RuntimeError, NotImplementedError, ValueError) as reason:
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, ValueError) as reason:
                 raise UnsupportedError(
                     "a network that can be vectorised over examples, to differentiate its Jacobian",
                     str(reason).split("\n")[0],

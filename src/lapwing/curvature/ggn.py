@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ConfigError, UnsupportedError
+from lapwing.errors import ConfigError, UnsupportedError, check_count
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.targets import IGNORED
 
@@ -94,8 +94,7 @@ class MCFisher(Curvature):
     samples: int = 1
 
     def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise ConfigError("at least one sample", f"samples={self.samples}", "MCFisher(samples=1)")
+        check_count("samples", self.samples)
 
     def cotangents(
         self,

@@ -286,9 +286,3 @@ class Pearlmutter(Executor[Prepared]):
             raise UnsupportedError(
                 "a network that can be differentiated forward through its gradient", str(reason).split(".")[0], "GGN()"
             ) from reason
-
-
-def canonical(likelihood: Likelihood, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Outputs and targets of a batch as the likelihood takes them."""
-    f = likelihood.canonical(outputs)
-    return f, likelihood.canonical_targets(f, batch.targets)

@@ -42,7 +42,7 @@ def loose_rows(
             return vectorised_rows(network, params, inputs, cotangents)
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, NotImplementedError, ValueError) as reason:
+        except (RuntimeError, ValueError) as reason:
             logger.info("cannot vectorise over examples (%s): going through them one by one", reason)
             return _one_by_one(network, params, inputs, cotangents)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing import probes
 from lapwing.curvature.ggn import COLUMNS, Curvature
-from lapwing.errors import ConfigError
+from lapwing.errors import check_count
 from lapwing.likelihoods import Likelihood
 
 
@@ -35,8 +35,7 @@ class Noise(Curvature):
     samples: int
 
     def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise ConfigError("at least one sample", f"samples={self.samples}", "samples=32")
+        check_count("samples", self.samples)
 
     def cotangents(
         self,

@@ -14,8 +14,7 @@ from tqdm.auto import tqdm
 from lapwing.bounds import DecoupledBound, at_mode
 from lapwing.curves.ratios import log_det_ratios
 from lapwing.errors import ConfigError, ShapeError, check_kind, check_option
-from lapwing.evidence import Evidence, Spectrum
-from lapwing.likelihoods import Gaussian
+from lapwing.evidence import Evidence
 from lapwing.posteriors import Posterior
 from lapwing.posteriors.exact import with_evidence
 from lapwing.priors.base import checked
@@ -177,7 +176,7 @@ def _fits(
     posterior: Posterior, path: Float[Tensor, "m g"], at: Place, target: Target, solver: Solver | None, progress: bool
 ) -> Iterator[Evidence]:
     """The evidence at the weights that belong to each point of the path."""
-    base = _base(posterior) if at != "elbo" else with_evidence(posterior).evidence
+    base = posterior.joint_evidence if at != "elbo" else with_evidence(posterior).evidence
     if at == "weights":
         yield from [base] * len(path)
         return
@@ -192,21 +191,6 @@ def _fits(
         yield fit
     if at != "mode":
         yield from [fit] * (len(path) - 1)
-
-
-def _base(posterior: Posterior) -> Evidence:
-    """The evidence at the trained weights, without its log determinant."""
-    layout, weights = posterior.network.uncertain, posterior.network.weights.double()
-    group, groups = posterior.prior.groups(layout)
-    noisy = isinstance(posterior.fitted, Gaussian)
-    return Evidence(
-        complexity=Spectrum(weights.new_zeros(0), group.new_zeros(0).to(weights.device)),
-        square_norms=posterior.prior.square_norms(weights, layout),
-        sizes=torch.bincount(group, minlength=groups).to(weights),
-        nll=posterior.totals.nll,
-        misfit=posterior.totals.misfit if noisy else 0.0,
-        observations=posterior.totals.observations if noisy else 0,
-    )
 
 
 def _moved(base: Evidence, posterior: Posterior, mode: Mode) -> Evidence:

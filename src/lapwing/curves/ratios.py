@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing import probes
-from lapwing.errors import ConvergenceWarning, UnsupportedError, check_count
+from lapwing.errors import ConvergenceWarning, UnsupportedError, check_count, warn
 from lapwing.linalg import Diagonal
 from lapwing.linalg.krylov import Krylov
 from lapwing.linalg.lanczos import lanczos
@@ -109,11 +108,10 @@ def by_probes(
     krylov = lanczos(problem.in_prior_units(), start, STEPS, reorthogonalise="none", until=converged)
     mean, error, moved = spread(krylov)
     if not converged(krylov):
-        warnings.warn(
+        warn(
             f"log determinants still moved by up to {float(moved.max()):.2g} in the last third of {krylov.steps} "
             "Lanczos steps, those of the weakest priors most. Try precisions that are not so small, or KFAC()",
             ConvergenceWarning,
-            stacklevel=4,
         )
         error = torch.hypot(error, moved)
     return mean, error.clamp_min(rounding)

@@ -12,18 +12,19 @@ from torch import Tensor, nn
 
 from lapwing.curvature.ggn import GGN
 from lapwing.curvature.hessian import GGNProduct
-from lapwing.curvature.jacobian import Jacobian
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network, unwrapped
 from lapwing.curvature.survey import find_layers
-from lapwing.data import Data, Source, checked, count
+from lapwing.data import Data, Source, checked
 from lapwing.errors import check_count, check_kind
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Sum
 from lapwing.linalg.eigenpairs import top_eigenpairs
+from lapwing.posteriors.pushed import pushed
 from lapwing.predictive import Link, Moments, Predictive, predictive
 from lapwing.predictive.links import SAMPLES
 from lapwing.priors import Isotropic, Prior
+from lapwing.repeatability import check_repeatable
 from lapwing.structures import Task
 from lapwing.structures.scaling import scaled
 from lapwing.types import Inputs, Unpack
@@ -66,14 +67,16 @@ class TopEigen:
         """What it makes of a trained network; arguments as in ``Laplace.fit``.
 
         Cost:
-            Some tens of products with G in blocks.
+            Two forward passes, and some tens of products with G in blocks.
         """
+        check_kind("the model", model, (nn.Module,), "fit(model, data)")
         module = unwrapped(model)
         read = Data(data, like=next(module.parameters(), torch.zeros(())).detach(), unpack=unpack)
         with torch.inference_mode(False):
             network = Network.of(module)
             survey = find_layers(network, read.first())
             task = scaled(Task(network, survey, read, self.likelihood, self.prior, GGN(), None))
+            check_repeatable(network, survey, read, self.likelihood, task.totals(), strict=True)
             curvature = GGNProduct(network, survey, self.likelihood, read)
             precision = Sum((curvature, task.prior.operator(network.uncertain, network.like)))
             rank = min(self.rank or max(1, round(math.log(network.size))), network.size)
@@ -121,8 +124,6 @@ class EigenPosterior:
         self.network.check_unchanged()
         inputs = checked(x, self.network.like)
         with torch.no_grad():
-            mean = self.likelihood.canonical(self.network(inputs))
-            whole = Data([(inputs, torch.zeros(count(inputs)))])
-            pushed = Jacobian(self.network, self.survey, self.likelihood, whole) @ self.factor
-            moments = Moments.from_factor(mean, pushed.view(*mean.shape, -1))
-            return predictive(self.likelihood, moments, link, samples=samples, generator=generator)
+            mean, moved = pushed(self.network, self.survey, self.likelihood, inputs, self.factor)
+            outputs = Moments.from_factor(mean, moved)
+            return predictive(self.likelihood, outputs, link, samples=samples, generator=generator)

@@ -11,13 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.network import Network
-from lapwing.data import checked, chunks
+from lapwing.data import checked
 from lapwing.errors import UnsupportedError
 from lapwing.hessian_free.linearity import Linearity
 from lapwing.hessian_free.points import Points
 from lapwing.hessian_free.probed import ProbedCovariance, Variances, absolute
 from lapwing.hessian_free.refit import Refit
-from lapwing.hessian_free.regularisers import PIECE
 from lapwing.hessian_free.responses import Responses
 from lapwing.likelihoods import Likelihood
 from lapwing.predictive import JointMoments, Link, Moments, Predictive, predictive
@@ -174,7 +173,7 @@ class HessianFreePosterior:
         """
         inputs = self._inputs(x)
         with torch.no_grad():
-            mean = self._mean(inputs)
+            mean = self.refit.trained_outputs(inputs).to(self.network.like)
             if joint:
                 outputs = JointMoments(mean, self.answers.joint(inputs).to(mean))
             else:
@@ -189,10 +188,6 @@ class HessianFreePosterior:
         """
         with torch.no_grad():
             return self.answers.variances(self._inputs(x))
-
-    def _mean(self, inputs: Inputs) -> Float[Tensor, "n *event c"]:
-        parts = [self.network(part) for _, part in chunks(inputs, PIECE)]
-        return torch.cat([self.likelihood.canonical(part) for part in parts])
 
     def _inputs(self, x: Inputs) -> Inputs:
         self.network.check_unchanged()

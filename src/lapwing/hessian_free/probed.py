@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lapwing.errors import check_level
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -34,7 +36,11 @@ class Variances:
 
         Args:
             level: Probability with which the truth lies between them.
+
+        Raises:
+            ConfigError: If it is not between 0 and 1.
         """
+        check_level(level)
         from scipy import stats
 
         t = float(stats.t.ppf(0.5 + level / 2, max(self.samples - 1, 1)))

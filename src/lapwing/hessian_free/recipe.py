@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing import probes
 from lapwing.curvature.ggn import GGN
 from lapwing.curvature.network import Network, unwrapped
+from lapwing.curvature.survey import find_layers
 from lapwing.data import Data, Source, check_inputs, chunks, concatenated, count, place, take
 from lapwing.errors import DataError, UnsupportedError, check_kind, check_positive
-from lapwing.hessian_free.choices import PerPoint, PreTrained, Probed
+from lapwing.hessian_free.choices import Objective, PerPoint, PreTrained, Probed
 from lapwing.hessian_free.inner import Inner, NewtonCG
 from lapwing.hessian_free.linearity import Linearity
 from lapwing.hessian_free.points import Points
@@ -152,12 +152,11 @@ class HessianFree:
         return Perturbation(self.inner, self.scale, self.step, self.antithetic)
 
     def _refit(self, network: Network, data: Data) -> Refit:
-        blank = Refit(network, data, self.likelihood, network.weights.double(), self.centred)
-        survey = blank.copies.survey
+        survey = find_layers(network, data.first())
         task = scaled(Task(network, survey, data, self.likelihood, self.prior, GGN(), None))
         check_repeatable(network, survey, data, self.likelihood, task.totals(), strict=True)
         prior = task.prior.diagonal(network.uncertain, network.weights.double())
-        return Refit(network, data, self.likelihood, prior, self.centred)
+        return Refit(network, survey, data, self.likelihood, prior, self.centred)
 
     def _points(self, refit: Refit, points: Inputs | None) -> Inputs:
         if points is None:
@@ -173,7 +172,7 @@ class HessianFree:
             case PerPoint():
                 return self._per_point(refit, points, self.fits.group)
             case PreTrained():
-                regulariser = self._rewarded(refit, points)
+                regulariser = self._rewarded(refit, points, self.fits.objective)
                 found = self.perturbation.respond(refit, regulariser, lambda each: each.outputs(_few(points)))
                 return Amortised(found), found.linearity
             case Probed():
@@ -182,7 +181,7 @@ class HessianFree:
     def _per_point(self, refit: Refit, points: Inputs, group: int) -> tuple[Answers, Linearity]:
         blocks, linearity = list[Tensor](), None
         for _, inputs in chunks(points, group):
-            outputs = self._outputs(refit, inputs)
+            outputs = refit.trained_outputs(inputs)
             n, c = outputs.shape[0] * outputs[0, ..., 0].numel(), outputs.shape[-1]
             omega = torch.eye(n * c, dtype=torch.float64, device=outputs.device).view(n * c, *outputs.shape)
             responses = self.perturbation.respond(
@@ -195,7 +194,7 @@ class HessianFree:
         return Table(Points(points), torch.cat(blocks)), linearity
 
     def _probed(self, refit: Refit, points: Inputs, choice: Probed) -> tuple[Answers, Linearity]:
-        like = self._outputs(refit, points)
+        like = refit.trained_outputs(points)
         total = choice.probes + choice.residual
         generator = torch.Generator().manual_seed(self.seed)
         omega = probes.rademacher((total, *like.shape), like=like, generator=generator)
@@ -208,15 +207,14 @@ class HessianFree:
             logger.warning(words, choice.probes, 100 * found.left_out, choice.residual, *more)
         return ProbedTable(Points(points), found), responses.linearity
 
-    def _rewarded(self, refit: Refit, points: Inputs) -> Regulariser:
+    def _rewarded(self, refit: Refit, points: Inputs, objective: Objective) -> Regulariser:
         """The functionals of pre-trained fits, one for each output."""
-        objective = self.fits.objective if isinstance(self.fits, PreTrained) else "mean"
         if objective == "augmented":
             return self._augmented(refit)
         if objective == "in_sample":
-            like = self._outputs(refit, take(next(iter(refit.batches)).inputs, slice(0, 1)))
+            like = refit.trained_outputs(take(next(iter(refit.batches)).inputs, slice(0, 1)))
             return InSample(refit.examples * like[0, ..., 0].numel(), like.shape[-1])
-        outputs = self._outputs(refit, points)
+        outputs = refit.trained_outputs(points)
         c = outputs.shape[-1]
         signs = outputs.sign() if objective == "absolute" else torch.ones_like(outputs)
         own = torch.eye(c, dtype=outputs.dtype, device=outputs.device).view(c, *(1,) * (outputs.ndim - 1), c)
@@ -229,15 +227,9 @@ class HessianFree:
                 type(self.likelihood).__name__,
                 'PreTrained("mean") with the training inputs as points',
             )
-        like = self._outputs(refit, take(next(iter(refit.batches)).inputs, slice(0, 1)))
+        like = refit.trained_outputs(take(next(iter(refit.batches)).inputs, slice(0, 1)))
         variances = 1 / (self.likelihood.weight * self.likelihood.precisions(like).double())
         return Augmented(refit.examples * like[0, ..., 0].numel(), variances)
-
-    def _outputs(self, refit: Refit, inputs: Inputs) -> Float[Tensor, "n *event c"]:
-        """Outputs at the trained weights, float64."""
-        with torch.no_grad():
-            parts = [refit.copies.likelihood.canonical(refit.network(part)) for _, part in chunks(inputs, PIECE)]
-        return torch.cat(parts).double()
 
 
 def _few(points: Inputs) -> Inputs:

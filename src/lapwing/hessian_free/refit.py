@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lapwing.curvature.copies import Copies
 from lapwing.curvature.hessian import HessianProduct
+from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
-from lapwing.curvature.survey import find_layers
 from lapwing.data import Batch, Data, chunks, tensors
 from lapwing.errors import NumericalError
 from lapwing.hessian_free.passes import Passes
@@ -65,6 +65,7 @@ class Refit:
 
     Args:
         network: The network.
+        survey: What is known of its layers.
         data: The training data.
         likelihood: The likelihood.
         prior: A.
@@ -73,6 +74,7 @@ class Refit:
     """
 
     network: Network
+    survey: Survey
     data: Data
     likelihood: Likelihood
     prior: Float[Tensor, " d"]
@@ -82,7 +84,13 @@ class Refit:
     @cached_property
     def copies(self) -> Copies:
         """The network at many values of its weights."""
-        return Copies(self.network, find_layers(self.network, self.data.first()), self.likelihood)
+        return Copies(self.network, self.survey, self.likelihood)
+
+    def trained_outputs(self, inputs: Inputs) -> Float[Tensor, "n *event c"]:
+        """Canonical outputs at the trained weights, float64."""
+        with torch.no_grad():
+            parts = [self.likelihood.canonical(self.network(part)) for _, part in chunks(inputs, PIECE)]
+        return torch.cat(parts).double()
 
     @cached_property
     def trained(self) -> Float[Tensor, " d"]:

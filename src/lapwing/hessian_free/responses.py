@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias, final
@@ -11,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ConvergenceWarning, NumericalError
+from lapwing.errors import ConvergenceWarning, NumericalError, warn
 from lapwing.hessian_free.inner import Inner, Refitted
 from lapwing.hessian_free.linearity import Linearity
 from lapwing.hessian_free.refit import Fits, Refit
@@ -27,6 +26,9 @@ CHECKED = 2
 LINEAR = 0.1
 """Relative change of a response at half the λ beyond which there is a warning."""
 
+MEANINGLESS = 0.9
+"""The same beyond which there is an error: what does not answer to λ at all changes by the whole."""
+
 DISTANT = 1e-2
 """How far a fit may be from its end, relative to its change of the weights, before it is made smaller."""
 
@@ -38,9 +40,6 @@ BUDGET = 2**31
 
 HELD = 24
 """Vectors of float64 held for a fit: those of conjugate gradients, of the gradients, and copies of the weights."""
-
-MEANINGLESS = 0.9
-"""The same beyond which there is an error: what does not answer to λ at all changes by the whole."""
 
 ROUNDED = "model.double() and data in float64, a larger step= or scale= (rounding may hide what a fit changes)"
 """What to try first where a network of less precision than float64 does not answer to λ."""
@@ -148,11 +147,10 @@ class Perturbation:
         change = float(((y - z).norm(dim=1) / y.norm(dim=1).clamp(min=1e-300)).max())
         self.check(change, refit.network.like.dtype)
         if self.inner.measures and refit.centred and linearity.residual > LINEAR:
-            warnings.warn(
+            warn(
                 f"a refit stayed {100 * linearity.residual:.2g} % of its change from its end: its gradients do not "
                 "bear out the Hessian. Try a smaller step= or scale=, or model.double()",
                 ConvergenceWarning,
-                stacklevel=4,
             )
         return replace(whole, linearity=replace(linearity, change=change))
 
@@ -243,11 +241,10 @@ class Perturbation:
                 f"{size}, more steps of the inner solver, or training to convergence with this prior",
             )
         if change > LINEAR:
-            warnings.warn(
+            warn(
                 f"the responses change by {100 * change:.2g} % when λ is halved. Try a smaller step= or scale=, or an "
                 "inner solver that converges further",
                 ConvergenceWarning,
-                stacklevel=5,
             )
 
 

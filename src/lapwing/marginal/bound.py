@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing import probes
-from lapwing.errors import ConfigError, DataError
+from lapwing.errors import DataError, check_count
 from lapwing.linalg.bounds import shifted_log_determinant_upper
 from lapwing.marginal.batch import LogDeterminant, MiniBatch
 
@@ -56,12 +56,10 @@ class Bound(LogDeterminant):
     samples: int | None = None
 
     def __post_init__(self) -> None:
-        if self.rank is not None and self.rank < 1:
-            raise ConfigError("a positive rank", f"rank={self.rank}", "rank=None for the number of rows or weights")
-        if self.samples is not None and self.samples < 2:
-            raise ConfigError(
-                "at least two samples, whose products are unbiased squares", f"samples={self.samples}", "samples=2"
-            )
+        if self.rank is not None:
+            check_count("rank", self.rank)
+        if self.samples is not None:
+            check_count("samples", self.samples, least=2)  # the products of two are unbiased squares
 
     def ratio(self, batch: MiniBatch, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
         """The bound at the traces the batch estimates; see ``LogDeterminant.ratio``."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import final
 
 from lapwing.ascent import BOUNDS
-from lapwing.errors import ConfigError, ConvergenceWarning
+from lapwing.errors import ConfigError, ConvergenceWarning, warn
 from lapwing.marginal.terms import Epoch
 
 STEPS = 2000
@@ -86,7 +85,7 @@ def warn_of(history: Sequence[Epoch], examples: int) -> None:
         examples: N, examples in the training data.
     """
     for sentence in (*_unsettled(history, examples), *_at_bounds(history[-1])):
-        warnings.warn(sentence, ConvergenceWarning, stacklevel=3)
+        warn(sentence, ConvergenceWarning)
 
 
 def _unsettled(history: Sequence[Epoch], examples: int) -> list[str]:

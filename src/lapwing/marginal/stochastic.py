@@ -12,7 +12,7 @@ from torch import Tensor
 from lapwing import probes
 from lapwing.curvature.jacobian import BatchJacobian
 from lapwing.curvature.network import Network
-from lapwing.errors import ConfigError
+from lapwing.errors import check_count, check_positive
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linalg.logdet import log_determinant
 from lapwing.linalg.operator import FunctionOperator, Operator
@@ -57,12 +57,9 @@ class StochasticLanczos(LogDeterminant):
     rtol: float = 1e-4
 
     def __post_init__(self) -> None:
-        if self.samples < 1 or self.steps < 1 or not self.rtol > 0:
-            raise ConfigError(
-                "samples, steps and rtol that are positive",
-                f"samples={self.samples}, steps={self.steps}, rtol={self.rtol}",
-                "StochasticLanczos()",
-            )
+        check_count("samples", self.samples)
+        check_count("steps", self.steps)
+        check_positive("rtol", self.rtol)
 
     def ratio(self, batch: MiniBatch, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
         """Value and gradient, each unbiased for those of the batch; see ``LogDeterminant.ratio``."""

@@ -9,7 +9,7 @@ from typing import final, get_args
 from torch import nn
 
 from lapwing.data import Source
-from lapwing.errors import ConfigError, TooLargeError, check_kind, check_option
+from lapwing.errors import ConfigError, TooLargeError, check_count, check_kind, check_option
 from lapwing.laplace import Laplace
 from lapwing.marginal.hyper import Hyperparameters
 from lapwing.posteriors import Posterior
@@ -79,12 +79,9 @@ class ByEvidence(Updates):
     def __post_init__(self) -> None:
         check_kind("structure=", self.structure, (*get_args(Structure), type(None)), "KFAC() or None")
         check_option("at", self.at, get_args(At))
-        if self.every < 1 or not 0 < self.share <= 1:
-            raise ConfigError(
-                "every= of at least one epoch and a share= above 0 and at most 1",
-                f"every={self.every}, share={self.share}",
-                "ByEvidence()",
-            )
+        check_count("every", self.every)
+        if not 0 < self.share <= 1:
+            raise ConfigError("a share= above 0 and at most 1", f"share={self.share}", "ByEvidence()")
 
     @property
     def by_gradient(self) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 DASHES = ("-", "--", "-.", ":")
+"""Line styles, in turn: curves lie on each other."""
 
 
 @runtime_checkable

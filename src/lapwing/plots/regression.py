@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ConfigError
+from lapwing.errors import check_level
 from lapwing.metrics.elements import scalars
 from lapwing.plots.canvas import BLUE, INK, axes
 
@@ -51,8 +51,7 @@ def plot_band(
         >>> len(plot_band(x, x**2, x, noise_std=0.1).collections)
         2
     """
-    if not 0 < level < 1:
-        raise ConfigError("a level between 0 and 1", f"level={level}", "level=0.95")
+    check_level(level)
     noise = torch.as_tensor(0.0 if noise_std is None else noise_std).to(x).expand_as(x)
     numbers = scalars(x=x, mean=mean, std=std, noise_std=noise)
     order = numbers[0].argsort()

@@ -14,9 +14,9 @@ from torch import Tensor
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Totals
-from lapwing.data import Data, checked
-from lapwing.errors import UnsupportedError
-from lapwing.evidence import Complexity, Evidence
+from lapwing.data import Data, checked, count
+from lapwing.errors import TooLargeError, UnsupportedError
+from lapwing.evidence import Complexity, Evidence, Spectrum
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, Predictive, predictive
 from lapwing.predictive.links import SAMPLES
@@ -24,6 +24,9 @@ from lapwing.priors import Prior
 from lapwing.problem import Training
 from lapwing.results import Estimate
 from lapwing.types import Inputs
+
+JOINT = 2**32
+"""Bytes a joint prediction may take: a covariance of the outputs, or Jacobian rows and their solutions (4 GiB)."""
 
 P = TypeVar("P", bound="Posterior")
 
@@ -161,7 +164,7 @@ class Posterior(abc.ABC):
             The joint covariance of all outputs of ``x``, and its root.
         """
         with torch.no_grad():
-            return self._joint_moments(self._inputs(x)).sample(samples, generator=generator)
+            return self._joint(self._inputs(x)).sample(samples, generator=generator)
 
     @abc.abstractmethod
     def log_marginal(self) -> float | Estimate:
@@ -230,6 +233,12 @@ class Posterior(abc.ABC):
         self.network.check_unchanged()
         return checked(x, self.network.like)
 
+    @property
+    def joint_evidence(self) -> Evidence:
+        """The evidence at the trained weights without its charge for the directions the data determined."""
+        nothing = self.network.weights.new_zeros(0, dtype=torch.float64)
+        return self._evidence(Spectrum(nothing, nothing.long()))
+
     def _evidence(self, complexity: Complexity) -> Evidence:
         """The evidence with this charge for the directions the data determined."""
         layout = self.network.uncertain
@@ -247,7 +256,18 @@ class Posterior(abc.ABC):
 
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
         """What a prediction knows of the outputs of the linear model."""
-        return self._joint_moments(inputs) if joint else self._moments(inputs, [self])[0]
+        return self._joint(inputs) if joint else self._moments(inputs, [self])[0]
+
+    def _joint(self, inputs: Inputs) -> JointMoments:
+        size = count(inputs) * self.survey.output.numel()
+        needed = size**2 * self.network.like.itemsize
+        if needed > JOINT:
+            raise TooLargeError(
+                f"a joint covariance of at most {JOINT:,} bytes",
+                f"{size:,} outputs, which need {needed:,} bytes",
+                "fewer inputs at a time, or Sampled(), whose sample_functions and link='mc' keep the draws alone",
+            )
+        return self._joint_moments(inputs)
 
     @abc.abstractmethod
     def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]: ...

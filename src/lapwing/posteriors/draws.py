@@ -11,14 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.data import count
-from lapwing.errors import ConfigError, TooLargeError, check_count, check_option
-from lapwing.evidence import Spectrum
+from lapwing.errors import check_count, check_option
 from lapwing.likelihoods import Bernoulli, Categorical, Likelihood
 from lapwing.linalg import Operator
 from lapwing.posteriors.base import Posterior, Step
 from lapwing.posteriors.integral import log_det_ratios, squares_of
-from lapwing.posteriors.matrix_free import JOINT, warn_unless
+from lapwing.posteriors.matrix_free import warn_unless
 from lapwing.posteriors.pushed import pushed
 from lapwing.posteriors.sampled import SampledWeights
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs
@@ -187,8 +185,7 @@ class SampledPosterior(SampledWeights):
             samples: Draws s; beyond k they come again.
             generator: Source of randomness, for the order.
         """
-        if samples < 1:
-            raise ConfigError("at least one draw of the weights", f"samples={samples}", "samples=32")
+        check_count("samples", samples)
         return self.network.weights + Draws(self.draws.mT[..., None]).sample(samples, generator=generator)[..., 0]
 
     def sample_functions(
@@ -228,8 +225,7 @@ class SampledPosterior(SampledWeights):
         ratios, solutions = log_det_ratios(self.problem, self.perturbation, self.solver, progress=progress)
         for solution in solutions:
             warn_unless(solution, self.solver.cure)
-        nothing = Spectrum(self.network.weights.new_zeros(0), torch.zeros(0, dtype=torch.long))
-        ratio, joint = Estimate.of(ratios), self._evidence(nothing).log_joint(self.prior_precisions, self.scale)
+        ratio, joint = Estimate.of(ratios), self.joint_evidence.log_joint(self.prior_precisions, self.scale)
         return Estimate(float(joint) - 0.5 * ratio.value, 0.5 * ratio.stderr, ratio.samples)
 
     def effective_dimension(self, estimator: Estimator = "auto") -> Estimate:
@@ -271,14 +267,6 @@ class SampledPosterior(SampledWeights):
         return found
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
-        size = count(inputs) * self.survey.output.numel()
-        needed = size**2 * self.network.like.itemsize
-        if needed > JOINT:
-            raise TooLargeError(
-                f"a joint covariance of at most {JOINT:,} bytes",
-                f"{size:,} outputs, which need {needed:,} bytes",
-                "sample_functions or link='mc', which keep the draws alone",
-            )
         mean, moved = self._pushed(inputs, self.draws)
         factor = moved / self.samples**0.5
         rows = factor.flatten(0, -2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,12 +17,11 @@ from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.layers import Pass
 from lapwing.curvature.sums import raw
 from lapwing.data import chunks, count
-from lapwing.errors import ConfigError, ConvergenceWarning, TooLargeError
-from lapwing.evidence import Spectrum
+from lapwing.errors import ConvergenceWarning, TooLargeError, check_count, warn
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Operator
 from lapwing.linalg.logdet import log_determinant
-from lapwing.posteriors.base import Posterior, Step
+from lapwing.posteriors.base import JOINT, Posterior, Step
 from lapwing.posteriors.sampled import SampledWeights
 from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
@@ -35,9 +33,6 @@ from lapwing.types import Inputs
 
 BUDGET = 2**27
 """Bytes the Jacobian rows of one solve may take (128 MiB)."""
-
-JOINT = 2**32
-"""Bytes a joint prediction may take: a covariance of the outputs, or Jacobian rows and their solutions (4 GiB)."""
 
 
 @final
@@ -112,8 +107,7 @@ class MatrixFreePosterior(SampledWeights):
 
     def draw(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Solution:
         """Draws of the weights' deviation from θ*, one a column, with what they cost."""
-        if samples < 1:
-            raise ConfigError("at least one draw of the weights", f"samples={samples}", "samples=32")
+        check_count("samples", samples)
         with torch.no_grad():
             return self.sqrt.draw(self.problem, self.solver, samples, generator=generator)
 
@@ -143,8 +137,7 @@ class MatrixFreePosterior(SampledWeights):
         """
         log_det = self.log_det(samples, steps=steps, generator=generator)
         ratio = log_det.value - float(self.problem.prior.logdet())
-        nothing = Spectrum(self.network.weights.new_zeros(0), torch.zeros(0, dtype=torch.long))
-        value = float(self._evidence(nothing).log_joint(self.prior_precisions, self.scale)) - 0.5 * ratio
+        value = float(self.joint_evidence.log_joint(self.prior_precisions, self.scale)) - 0.5 * ratio
         return Estimate(value, 0.5 * log_det.stderr, log_det.samples)
 
     def effective_dimension(self, samples: int = 32, *, generator: torch.Generator | None = None) -> Estimate:
@@ -225,10 +218,9 @@ def warn_unless(solution: Solution, cure: str) -> None:
         return
     if solution.stopped == "stagnated":
         cure = "float64: rounding in the products lets it go no further"
-    warnings.warn(
+    warn(
         f"a solve with the posterior precision stopped at a relative residual of {float(solution.residual.max()):.1e}, "
         "above its tolerance; the error of a variance is usually far smaller, that of single weights may not be. "
         f"Try {cure}",
         ConvergenceWarning,
-        stacklevel=3,
     )

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, final, get_args
 import torch
 
 from lapwing.curvature.diagonal import DiagonalSum
-from lapwing.errors import ConfigError, check_option
+from lapwing.errors import check_count, check_option
 from lapwing.linalg import LowRank
 from lapwing.linalg.pivoted import pivoted_cholesky
 from lapwing.precondition.base import CurvatureRecipe, summed, training_of
@@ -51,8 +51,8 @@ class PivotedCholesky(CurvatureRecipe):
 
     def __post_init__(self) -> None:
         check_option("pivots", self.pivots, get_args(Pivots))
-        if self.rank < 1 or self.block < 1:
-            raise ConfigError("a positive rank and block", f"rank={self.rank}, block={self.block}", "rank=100")
+        check_count("rank", self.rank)
+        check_count("block", self.block)
 
     def curvature(self, problem: Problem) -> LowRank:
         """``L Lᵀ``."""

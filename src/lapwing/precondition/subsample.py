@@ -16,7 +16,7 @@ from lapwing.curvature.ggn import GGN
 from lapwing.curvature.layers import Pass
 from lapwing.curvature.sums import chunk_size, raw
 from lapwing.data import chunks, concatenated, take
-from lapwing.errors import ConfigError
+from lapwing.errors import check_count
 from lapwing.likelihoods.targets import IGNORED
 from lapwing.linalg import LowRank
 from lapwing.precondition.base import CurvatureRecipe, check_rows, training_of
@@ -49,8 +49,7 @@ class Subsample(CurvatureRecipe):
     max_bytes: int = 2**31
 
     def __post_init__(self) -> None:
-        if self.examples < 1:
-            raise ConfigError("at least one example", f"examples={self.examples}", "Subsample(50)")
+        check_count("examples", self.examples)
 
     def curvature(self, problem: Problem) -> LowRank:
         """``w Σ_B J_nᵀ B_n J_n``."""

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing import probes
-from lapwing.errors import ConfigError
+from lapwing.errors import check_level
 from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.moments import Moments
 
@@ -68,8 +68,7 @@ class Regression:
         Raises:
             ConfigError: If ``level`` is not between 0 and 1.
         """
-        if not 0 < level < 1:
-            raise ConfigError("a level between 0 and 1", f"level={level}", "level=0.95")
+        check_level(level)
         z = torch.special.ndtri(torch.tensor(0.5 * (1 + level), dtype=torch.float64)).item()
         half = z * (self.std if noise else self.outputs.std)
         return self.mean - half, self.mean + half

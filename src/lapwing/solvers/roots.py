@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, TypeAlias, final, get_args
 import torch
 
 from lapwing import probes
-from lapwing.errors import ConfigError, check_kind, check_option
+from lapwing.errors import ConfigError, check_count, check_kind, check_option
 from lapwing.linalg.contour import contour_inverse_root
 from lapwing.linalg.interval import spectral_interval
 from lapwing.linalg.lanczos import apply_function
@@ -95,12 +95,10 @@ class Contour(Root):
 
     def __post_init__(self) -> None:
         check_option("shifts", self.shifts, get_args(Shifts))
-        if not (self.points >= 1 and 0 < self.rtol < 1 and self.max_iterations >= 1):
-            raise ConfigError(
-                "points and max_iterations of at least 1, rtol between 0 and 1",
-                f"points={self.points}, rtol={self.rtol}, max_iterations={self.max_iterations}",
-                "Contour(points=10)",
-            )
+        check_count("points", self.points)
+        check_count("max_iterations", self.max_iterations)
+        if not 0 < self.rtol < 1:
+            raise ConfigError("rtol between 0 and 1", f"rtol={self.rtol}", "Contour(points=10)")
         if self.interval is not None and not 0 < self.interval[0] <= self.interval[1]:
             raise ConfigError("an interval 0 < smallest <= largest", f"{self.interval}", "interval=None to estimate it")
         if self.preconditioner is not None:
@@ -152,10 +150,9 @@ class Lanczos(Root):
     rtol: float = 1e-6
 
     def __post_init__(self) -> None:
-        if not (self.steps >= 1 and 0 < self.rtol < 1):
-            raise ConfigError(
-                "steps of at least 1, rtol between 0 and 1", f"steps={self.steps}, rtol={self.rtol}", "Lanczos(200)"
-            )
+        check_count("steps", self.steps)
+        if not 0 < self.rtol < 1:
+            raise ConfigError("rtol between 0 and 1", f"rtol={self.rtol}", "Lanczos(200)")
 
     def draw(
         self, problem: Problem, solver: Solver, samples: int, *, generator: torch.Generator | None = None

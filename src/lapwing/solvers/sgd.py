@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing import probes
 from lapwing.curvature.products import Part
-from lapwing.errors import ConfigError, NumericalError, ShapeError
+from lapwing.errors import ConfigError, NumericalError, ShapeError, check_count
 from lapwing.linalg.operator import check_operand
 from lapwing.problem import Problem
 from lapwing.results import Solution
@@ -87,12 +87,12 @@ class SGD(Solver):
     max_bytes: int = 2**30
 
     def __post_init__(self) -> None:
-        counts = self.epochs >= 1 and self.batch >= 1 and self.max_bytes >= 1
+        for name in ("epochs", "batch", "max_bytes"):
+            check_count(name, getattr(self, name))
         ranges = 0 < self.rtol < 1 and 0 <= self.momentum < 1 and self.clip > 0
-        if not (counts and ranges and (self.step is None or self.step > 0)):
+        if not (ranges and (self.step is None or self.step > 0)):
             raise ConfigError(
-                "epochs, batch and max_bytes of at least 1, rtol between 0 and 1, momentum from 0 and below 1, a "
-                "positive clip and step",
+                "rtol between 0 and 1, momentum from 0 and below 1, a positive clip and step",
                 f"{self}",
                 "SGD(epochs=200, batch=256)",
             )

@@ -17,7 +17,7 @@ from lapwing.solvers.descent import Descent, Gradient, Schedule, descend
 logger = logging.getLogger(__name__)
 
 SHORTER, SHORTEST = 4.0, 4.0**4
-"""A step that diverges, or whose noise allows no more progress, is divided by the first, in all by the last."""
+"""A step that diverges, or whose noise allows no more progress, is divided by the first; noise, in all, by the last."""
 
 Q = TypeVar("Q")
 

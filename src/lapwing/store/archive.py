@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,10 +17,10 @@ from typing import Any, TypeAlias, final
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from lapwing.errors import ConfigError, DataError
+from lapwing.errors import DataError
+from lapwing.files import write_whole
 
 Json: TypeAlias = dict[str, Any]
 """What JSON calls an object."""
@@ -77,21 +75,8 @@ def write(path: Path, header: Json, tensors: Tensors) -> None:
     Raises:
         ConfigError: If the directory does not exist.
     """
-    if not path.parent.is_dir():
-        raise ConfigError("a directory that exists", f"'{path.parent}'", "path.parent.mkdir(parents=True)")
     body = {"format": FORMAT, "schema": SCHEMA, **header, "checksum": digest(tensors.named)}
-    text = json.dumps({"seal": seal(body), **body})
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        temporary.touch()
-        mode = temporary.stat().st_mode  # what any new file gets here: safetensors may make one only its owner can read
-        save_file(unshared(tensors.named), temporary, metadata={KEY: text})
-        temporary.chmod(mode)
-        with temporary.open("rb+") as written:
-            os.fsync(written.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, unshared(tensors.named), {KEY: json.dumps({"seal": seal(body), **body})})
 
 
 def read_header(path: str | PathLike[str]) -> Json:

@@ -14,7 +14,7 @@ from lapwing.curvature.gram import TangentKernel
 from lapwing.curvature.hessian import HessianProduct
 from lapwing.curvature.sums import Held, Tally, Totals, chunk_size, visit
 from lapwing.data import concatenated
-from lapwing.errors import NumericalError, TooLargeError, UnsupportedError, check_option
+from lapwing.errors import NumericalError, TooLargeError, UnsupportedError, check_count, check_option
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior
 from lapwing.priors import DiagonalPrior
@@ -58,6 +58,7 @@ class Full:
 
     def __post_init__(self) -> None:
         check_option("view", self.view, get_args(View))
+        check_count("max_bytes", self.max_bytes)
 
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
@@ -70,7 +71,7 @@ class Full:
         return self._weights(task, d)
 
     def _weights(self, task: Task, d: int) -> Posterior:
-        self._check(d, task, "d × d over the weights")
+        self._check(d, "d × d over the weights")
         return self._exact(task) if isinstance(task.curvature, Hessian) else task.summed(DenseSum(task.network))
 
     def _exact(self, task: Task) -> Posterior:
@@ -92,7 +93,7 @@ class Full:
                 "an Isotropic or Layerwise prior in function space", "one precision a weight", "Full(view='weights')"
             )
         groups = task.prior.groups(task.network.uncertain)[1]
-        self._check(rows, task, "nc × nc over the training outputs", groups)
+        self._check(rows, "nc × nc over the training outputs", groups)
         inputs, cotangents, totals = self._record(task)
         kernel = TangentKernel(task.network, task.survey, task.likelihood)
         layout, device = task.network.uncertain, task.network.like.device
@@ -100,19 +101,7 @@ class Full:
         units = torch.ones((), dtype=torch.float64) if relative is None else 1 / relative
         variances = [(group == g) * units.to(device) for g in range(groups)]
         grams = torch.stack([kernel.training_gram(inputs, cotangents, variance) for variance in variances])
-        return FunctionPosterior(
-            task.network,
-            task.survey,
-            task.likelihood,
-            task.prior,
-            totals,
-            task.likelihood,
-            (),
-            inputs,
-            cotangents,
-            grams,
-            data=task.data,
-        )
+        return FunctionPosterior(*task.common(totals), inputs, cotangents, grams, data=task.data)
 
     def _record(self, task: Task) -> tuple[Inputs, Tensor, Totals]:
         """Training inputs, the cotangents that make them rows, and sums over the data."""
@@ -126,7 +115,7 @@ class Full:
             tally.add(forward, f, y)
         return concatenated(inputs), torch.cat(cotangents, dim=1), tally.totals()
 
-    def _check(self, size: int, task: Task, what: str, copies: int = 1) -> None:
+    def _check(self, size: int, what: str, copies: int = 1) -> None:
         needed = size * size * (copies * 8 + FACTORS)
         if needed > self.max_bytes:
             raise TooLargeError(

@@ -14,7 +14,7 @@ from lapwing import linalg
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.hessian import GGNProduct
 from lapwing.curvature.sums import Held, sweep
-from lapwing.errors import ConfigError, check_option
+from lapwing.errors import ConfigError, check_count, check_option
 from lapwing.linalg.eigenpairs import nystrom, randomised_eigenpairs, top_eigenpairs
 from lapwing.posteriors import Posterior
 from lapwing.precondition import CurvatureRecipe
@@ -67,11 +67,10 @@ class LowRank(CurvatureRecipe):
 
     def __post_init__(self) -> None:
         check_option("method", self.method, get_args(Method))
-        if self.rank < 1 or not (self.tolerance is None or 0 < self.tolerance < 1):
+        check_count("rank", self.rank)
+        if not (self.tolerance is None or 0 < self.tolerance < 1):
             raise ConfigError(
-                "a positive rank, and a tolerance between 0 and 1 or None",
-                f"rank={self.rank}, tolerance={self.tolerance}",
-                "LowRank(100), or LowRank(1000, tolerance=0.05)",
+                "a tolerance between 0 and 1 or None", f"tolerance={self.tolerance}", "LowRank(1000, tolerance=0.05)"
             )
 
     def fit(self, task: Task) -> Posterior:

@@ -50,5 +50,4 @@ class MatrixFree:
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
         check_products(task)
-        setting = (task.network, task.survey, task.likelihood, task.prior, task.totals(), task.likelihood, ())
-        return MatrixFreePosterior(*setting, self.solver, self.sqrt, data=task.data)
+        return MatrixFreePosterior(*task.common(task.totals()), self.solver, self.sqrt, data=task.data)

@@ -26,7 +26,6 @@ from lapwing.nystrom import (
     span,
 )
 from lapwing.posteriors import NystromPosterior, NystromReport, Posterior
-from lapwing.problem import Training
 from lapwing.structures.task import Task, check_products
 
 CHECKED = 64
@@ -118,11 +117,10 @@ class Nystrom:
             sums = accumulated(features, task.data, watch)
         trace = () if watch is None else tuple(watch.trace)
         report = NystromReport(found.eigenvalues, found.changes.shape[1], found.pairs, error, trace, sums.partial)
-        setting = (task.network, task.survey, task.likelihood, task.prior, sums.totals, task.likelihood, ())
-        return NystromPosterior(*setting, found.changes, sums.curvature, self.residual, report, data=task.data)
+        own = (found.changes, sums.curvature, self.residual, report)
+        return NystromPosterior(*task.common(sums.totals), *own, data=task.data)
 
     def _span(self, task: Task, pool: Reservoir, prior: Float[Tensor, " d"], generator: torch.Generator) -> Span:
         """The directions; what it takes to find them is freed."""
-        training = Training(task.network, task.survey, task.data, task.likelihood, pool.seen)
-        rows = LandmarkRows(training, pool.pairs, prior.rsqrt().to(task.network.like), self.max_bytes)
+        rows = LandmarkRows(task.training(pool.seen), pool.pairs, prior.rsqrt().to(task.network.like), self.max_bytes)
         return span(rows, self.landmarks, self.samples, self.rank, self.tolerance, generator)

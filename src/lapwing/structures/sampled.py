@@ -9,7 +9,7 @@ import torch
 
 from lapwing.errors import check_count, check_kind
 from lapwing.posteriors import Posterior, SampledPosterior
-from lapwing.problem import Problem, Training
+from lapwing.problem import Problem
 from lapwing.solvers import CG, Solver
 from lapwing.structures.lowrank import LowRank
 from lapwing.structures.task import Task, check_products
@@ -57,9 +57,9 @@ class Sampled:
         """The posterior of a task in this structure."""
         check_products(task)
         totals = task.totals()
-        training = Training(task.network, task.survey, task.data, task.likelihood, totals.examples)
-        problem = Problem.of(training, task.prior.operator(task.network.uncertain, task.network.like))
+        problem = Problem.of(
+            task.training(totals.examples), task.prior.operator(task.network.uncertain, task.network.like)
+        )
         with torch.no_grad():
             noise = problem.perturbation(self.samples, generator=torch.Generator().manual_seed(self.seed))
-        setting = (task.network, task.survey, task.likelihood, task.prior, totals, task.likelihood, ())
-        return SampledPosterior(*setting, noise, self.solver, data=task.data)
+        return SampledPosterior(*task.common(totals), noise, self.solver, data=task.data)

@@ -14,8 +14,9 @@ from lapwing.curvature.sums import Accumulator, Held, Tally, Totals, chunk_size,
 from lapwing.data import Data
 from lapwing.errors import UnsupportedError
 from lapwing.likelihoods import Likelihood
-from lapwing.posteriors import WeightPosterior
+from lapwing.posteriors import Step, WeightPosterior
 from lapwing.priors import Prior
+from lapwing.problem import Training
 
 
 @final
@@ -47,8 +48,15 @@ class Task:
 
     def posterior(self, totals: Totals, held: Held) -> WeightPosterior:
         """The posterior over the weights with this curvature."""
-        setting = (self.network, self.survey, self.likelihood, self.prior)
-        return WeightPosterior(*setting, totals, self.likelihood, (), held, data=self.data)
+        return WeightPosterior(*self.common(totals), held, data=self.data)
+
+    def common(self, totals: Totals) -> tuple[Network, Survey, Likelihood, Prior, Totals, Likelihood, tuple[Step, ...]]:
+        """What every posterior starts with, in order; the likelihood comes twice, as it is and as it was fitted."""
+        return self.network, self.survey, self.likelihood, self.prior, totals, self.likelihood, ()
+
+    def training(self, examples: int) -> Training:
+        """What a posterior remembers of its training."""
+        return Training(self.network, self.survey, self.data, self.likelihood, examples)
 
 
 def check_products(task: Task) -> None:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.jacobian import BatchJacobian
-from lapwing.data import check_inputs, place
+from lapwing.data import checked
 from lapwing.errors import ShapeError, check_count, check_kind, check_option, check_positive
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
@@ -95,8 +95,7 @@ class Tangent:
         Cost:
             A forward pass, and a product with J.
         """
-        inputs = place(inputs, self.training.network.like)
-        check_inputs(inputs)
+        inputs = checked(inputs, self.training.network.like)
         training, w = self.training, self._points.checked(weights)
         jacobian = BatchJacobian(training.network, training.survey, training.likelihood, inputs)
         with torch.no_grad():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +12,17 @@ from typing import Any, TypeAlias, final
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from lapwing.errors import ConfigError, DataError, MismatchError
+from lapwing.errors import DataError, MismatchError
+from lapwing.files import check_directory, write_whole
 from lapwing.posteriors import Step
 from lapwing.problem import Perturbation
 
 KEY = "lapwing.em"
 """The metadata key of the header."""
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the layout: raised whenever an older file would be misread."""
 
 NUMBERS = ("log_marginal", "noise_precision", "effective_dimension", "effective_dimension_error", "mode_nll")
@@ -44,7 +42,7 @@ class State:
         scale: Its relative noise precision.
         trace: Steps so far.
         measured: Prior precisions, then the relative noise precision, of the last of them.
-        move: Largest move of a log precision that it led to.
+        moves: How far it led to moving the log precisions, the noise's last.
         settled: Whether no more is needed.
         weights: The last mode w*.
         noise: The noise of the draws; ``None`` where there are none.
@@ -55,7 +53,7 @@ class State:
     scale: Float[Tensor, ""]
     trace: tuple[Step, ...] = ()
     measured: Float[Tensor, " m"] | None = None
-    move: float = math.inf
+    moves: Float[Tensor, " m"] | None = None
     settled: bool = False
     weights: Float[Tensor, " d"] | None = None
     noise: Perturbation | None = None
@@ -79,20 +77,12 @@ class Checkpoint:
     settings: Settings
 
     def __post_init__(self) -> None:
-        if not self.path.parent.is_dir():
-            raise ConfigError("a directory that exists", f"'{self.path.parent}'", "path.parent.mkdir(parents=True)")
+        check_directory(self.path)
 
     def write(self, state: State) -> None:
         """Put a state in place of the last one: whatever happens, the file holds one of the two, whole."""
-        header = {"schema": SCHEMA, "settings": dict(self.settings), "move": state.move, "settled": state.settled}
-        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
-        try:
-            save_file(_tensors(state), temporary, metadata={KEY: json.dumps(header)})
-            with temporary.open("rb+") as written:
-                os.fsync(written.fileno())
-            temporary.replace(self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        header = {"schema": SCHEMA, "settings": dict(self.settings), "settled": state.settled}
+        write_whole(self.path, _tensors(state), {KEY: json.dumps(header)})
 
     def read(self, like: Tensor) -> State | None:
         """The state to go on from; ``None`` where there is no file yet.
@@ -118,7 +108,7 @@ class Checkpoint:
         if header["schema"] != SCHEMA:
             raise self._unusable(f"a checkpoint of schema {header['schema']}, where this lapwing has {SCHEMA}")
         self._check(header["settings"])
-        return _state(named, header["move"], header["settled"])
+        return _state(named, header["settled"])
 
     def _check(self, saved: Settings) -> None:
         """Refuse the state of another run."""
@@ -143,6 +133,7 @@ def _tensors(state: State) -> dict[str, Tensor]:
         "precisions": state.precisions,
         "scale": state.scale,
         "measured": state.measured,
+        "moves": state.moves,
         "weights": state.weights,
         "draws": state.draws,
         "noise.data": None if state.noise is None else state.noise.data,
@@ -154,7 +145,7 @@ def _tensors(state: State) -> dict[str, Tensor]:
     return {name: value.detach().cpu().contiguous().clone() for name, value in held.items() if value is not None}
 
 
-def _state(named: dict[str, Tensor], move: float, settled: bool) -> State:
+def _state(named: dict[str, Tensor], settled: bool) -> State:
     """The state that gave the tensors."""
     numbers: list[dict[str, Any]] = [
         {name: None if math.isnan(value) else value for name, value in zip(NUMBERS, row, strict=True)}
@@ -172,7 +163,7 @@ def _state(named: dict[str, Tensor], move: float, settled: bool) -> State:
         named["scale"],
         trace,
         named["measured"],
-        move,
+        named.get("moves"),
         settled,
         named["weights"],
         noise,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import final, get_args
@@ -17,8 +16,8 @@ from tqdm.auto import tqdm
 from lapwing.ascent import BOUNDS, climb
 from lapwing.curvature.network import Network
 from lapwing.data import Source
-from lapwing.errors import ConfigError, ConvergenceWarning, check_count, check_kind, check_option
-from lapwing.likelihoods import Gaussian
+from lapwing.errors import ConfigError, ConvergenceWarning, check_count, check_kind, check_option, warn
+from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.posteriors.pushed import pushed
 from lapwing.precondition import balanced
@@ -27,7 +26,7 @@ from lapwing.selection import last_layer
 from lapwing.solvers import Solver
 from lapwing.tangent import Tangent, Target
 from lapwing.tuning.checkpoint import State
-from lapwing.tuning.choices import P, chosen, step_of
+from lapwing.tuning.choices import P, chosen
 from lapwing.tuning.dimensions import LEAST
 from lapwing.tuning.em import EM
 from lapwing.tuning.expectation import Expectation, training_of, with_data
@@ -127,7 +126,7 @@ class ELBO:
         posterior = with_data(posterior, self.data, self.unpack)
         target = natural_target(posterior) if self.target is None else self.target
         if isinstance(posterior.fitted, Gaussian):
-            method = EM(samples=self.samples, target=target, solver=self.solver, seed=self.seed)
+            method = EM(samples=self.samples, steps=self.steps, target=target, solver=self.solver, seed=self.seed)
             return method.tune(posterior, progress)
         tangent = Tangent(training_of(posterior), target)
         expectation = Expectation(posterior, tangent, self.solver, self.samples, "auto", RTOL, self.seed)
@@ -140,9 +139,9 @@ class ELBO:
 
 
 def natural_target(posterior: Posterior) -> Target:
-    """The simplified tangent model of a classifier whose linear last layer is uncertain, else the affine one."""
+    """Simplified where outputs have no noise of their own and the last layer is linear and uncertain, else affine."""
     network, data = posterior.network, posterior.training.data
-    if isinstance(posterior.fitted, Gaussian):
+    if isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian):
         return "affine"
     whole = Network(network.module, tuple(name for name, _ in network.module.named_parameters()))
     try:
@@ -171,16 +170,9 @@ class Tried:
     found: Expected
     state: State
 
-    @property
-    def gamma(self) -> float:
-        """Directions the data determined."""
-        return float(self.found.dimensions.groups.sum())
-
     def step(self, posterior: Posterior) -> Step:
         """What it leaves in the trace."""
-        exact = self.bound if isinstance(posterior, ExactPosterior) else None
-        taken = step_of(posterior, exact, self.found.precisions, self.found.scale, self.gamma)
-        return replace(taken, mode_norms=tuple(self.found.norms.tolist()), mode_nll=self.found.mode.nll)
+        return self.found.step(posterior, self.bound if isinstance(posterior, ExactPosterior) else None)
 
 
 @final
@@ -210,11 +202,10 @@ class Climb:
             self._walk(points, -STRIDE)
         best = max(points, key=lambda point: point.bound)
         if len(points) >= self.steps and best is points[-1]:
-            warnings.warn(
+            warn(
                 f"the evidence lower bound was still growing after {self.steps} precisions. Try a prior nearer to "
                 f"{best.found.precisions.tolist()[:3]}, or a larger steps=",
                 ConvergenceWarning,
-                stacklevel=5,
             )
         around = {round((point.log_factor - best.log_factor) / STRIDE): point.bound for point in points}
         if -1 in around and 1 in around:
@@ -226,7 +217,7 @@ class Climb:
     def _walk(self, points: list[Tried], stride: float) -> bool:
         """Go on from the first point while the bound grows, and the data determine something; whether it grew."""
         here = points[0]
-        while len(points) < self.steps and (stride < 0 or here.gamma > 2 * LEAST):
+        while len(points) < self.steps and (stride < 0 or here.found.gamma > 2 * LEAST):
             points.append(self.at(here.log_factor + stride, here))
             if points[-1].bound <= here.bound:
                 break
@@ -239,8 +230,7 @@ class Climb:
         precisions = (self._start.precisions * math.exp(log_factor)).clamp(*BOUNDS)
         found, state, _ = self.expectation.at(replace(start, precisions=precisions))
         charge = self._charge(found, log_factor, near)
-        gamma = float(found.dimensions.groups.sum())
-        complexity = 0.5 * (float((found.precisions * found.norms).sum()) + charge - gamma)
+        complexity = 0.5 * (float((found.precisions * found.norms).sum()) + charge - found.gamma)
         loss = found.mode.nll + self._excess(found, state)
         logger.debug("ELBO %.6g at %s: loss %.4g, complexity %.4g", -loss - complexity, precisions, loss, complexity)
         self.bar.update()
@@ -262,7 +252,7 @@ class Climb:
                 return float(found.evidence.complexity.log_det_ratio(found.precisions, found.scale))
         if near is None:
             return 0.0
-        here, there = float(found.dimensions.groups.sum()), near.gamma
+        here, there = found.gamma, near.found.gamma
         ratio = math.log(here / there)
         mean = (here - there) / ratio if abs(ratio) > 1e-6 else here
         return near.charge - mean * (log_factor - near.log_factor)

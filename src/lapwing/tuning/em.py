@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -13,17 +12,17 @@ import torch
 from tqdm.auto import tqdm
 
 from lapwing.data import Source
-from lapwing.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive
+from lapwing.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
 from lapwing.likelihoods import Gaussian
-from lapwing.posteriors import ExactPosterior, Posterior, Step
+from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.posteriors.draws import Estimator
 from lapwing.posteriors.matrix_free import warn_unless
 from lapwing.solvers import SGD, Solver
 from lapwing.tangent import Tangent, Target
 from lapwing.tuning.checkpoint import Checkpoint, State
-from lapwing.tuning.choices import P, chosen, step_of
+from lapwing.tuning.choices import P, chosen
 from lapwing.tuning.expectation import Expectation, training_of, with_data
-from lapwing.tuning.maximisation import Expected, MStep, maximised
+from lapwing.tuning.maximisation import MStep, maximised
 from lapwing.tuning.stopping import distance, enough, moves_of
 from lapwing.types import Unpack
 
@@ -60,7 +59,7 @@ class EM:
         tolerance: See above.
         noise: Whether to choose the noise of a Gaussian likelihood too.
         target: Tangent model: ``"affine"``, or ``"simplified"`` without the offset.
-        solver: Finds the modes and the draws; ``None`` for the posterior's own, or ``CG()``.
+        solver: Finds the modes and the draws; ``None`` for the posterior's own, or ``CG`` with its curvature.
         data: The training data, for a posterior from a file.
         unpack: Splits one element of them into inputs and targets.
         checkpoint: A file that is written after every step, and gone on from if it is there.
@@ -151,14 +150,14 @@ class EM:
                 found, state, drawn = expectation.at(state, progress)
                 precisions, scale = maximised(found, self.step, noisy)
                 moves = moves_of(found, precisions, scale, noisy)
-                left = distance(moves, state.move)
+                left = distance(moves, state.moves)
                 state = replace(
                     state,
                     precisions=precisions,
                     scale=scale,
-                    trace=(*state.trace, _step(posterior, found)),
+                    trace=(*state.trace, found.step(posterior, found.log_marginal)),
                     measured=torch.cat([found.precisions, found.scale.view(1)]),
-                    move=float(moves.max()),
+                    moves=moves,
                     settled=bool((left <= enough(found, self.tolerance)).all()),
                 )
                 if file:
@@ -170,18 +169,17 @@ class EM:
             warn_unless(drawn, expectation.solver_used.cure)
         stochastic = isinstance(expectation.solver_used, SGD)  # Newton's steps end at rounding, if not before
         if stochastic and found is not None and not found.mode.converged:
-            warnings.warn(
+            warn(
                 f"the last mode of the linear model has a relative gradient of {found.mode.gradient:.1e}, above its "
                 f"tolerance: it is at most so far from the mode, relatively. Try {expectation.solver_used.cure}",
                 ConvergenceWarning,
-                stacklevel=4,
             )
-        if not state.settled:
-            warnings.warn(
+        if not state.settled and state.moves is not None:
+            move = float(state.moves.abs().max())
+            warn(
                 f"expectation maximisation ended after {self.steps} steps, the last of which would move a log "
-                f"precision by {state.move:.1e}. Try a larger steps=, or a prior with fewer precisions",
+                f"precision by {move:.1e}. Try a larger steps=, or a prior with fewer precisions",
                 ConvergenceWarning,
-                stacklevel=4,
             )
         return state
 
@@ -204,14 +202,3 @@ class EM:
 def _mode_rtol(tolerance: float, dtype: torch.dtype) -> float:
     """Relative gradient at which a mode is off by a small part of the tolerance."""
     return max(0.1 * tolerance, 1e-10 if dtype == torch.float64 else 1e-4)
-
-
-def _step(posterior: Posterior, found: Expected) -> Step:
-    """What a step leaves in the trace."""
-    step = step_of(posterior, found.log_marginal, found.precisions, found.scale, float(found.dimensions.groups.sum()))
-    return replace(
-        step,
-        effective_dimension_error=found.dimensions.error or None,
-        mode_norms=tuple(found.norms.tolist()),
-        mode_nll=found.mode.nll,
-    )

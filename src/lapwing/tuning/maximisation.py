@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, final
 
 import torch
@@ -13,7 +13,9 @@ from lapwing.ascent import BOUNDS, climb
 from lapwing.bounds import decoupled_precisions, decoupled_scale
 from lapwing.errors import UnsupportedError
 from lapwing.evidence import Evidence
+from lapwing.posteriors import Posterior, Step
 from lapwing.tangent import Mode
+from lapwing.tuning.choices import step_of
 from lapwing.tuning.dimensions import LEAST, Dimensions
 
 MStep: TypeAlias = Literal["mackay", "bound", "elbo"]
@@ -57,12 +59,31 @@ class Expected:
             return float(self.evidence.log_marginal(self.precisions, self.scale))
 
     @property
+    def gamma(self) -> float:
+        """Effective dimension: directions the data determined."""
+        return float(self.dimensions.groups.sum())
+
+    def step(self, posterior: Posterior, log_marginal: float | None) -> Step:
+        """What it leaves in the trace of a posterior.
+
+        Args:
+            posterior: The posterior.
+            log_marginal: Log evidence, nats, where it is exact.
+        """
+        return replace(
+            step_of(posterior, log_marginal, self.precisions, self.scale, self.gamma),
+            effective_dimension_error=self.dimensions.error or None,
+            mode_norms=tuple(self.norms.tolist()),
+            mode_nll=self.mode.nll,
+        )
+
+    @property
     def errors(self) -> Float[Tensor, " m"]:
         """Standard error of the logarithm of each precision that follows, the noise's last: of γ and of N - γ."""
         gamma = self.dimensions.groups
         errors = self.dimensions.errors / gamma.clamp_min(LEAST)
-        total = float(gamma.sum())
-        return torch.cat([errors, errors.new_tensor([self.dimensions.error / max(self.observations - total, total)])])
+        free = max(self.observations - self.gamma, self.gamma)
+        return torch.cat([errors, errors.new_tensor([self.dimensions.error / free])])
 
 
 def maximised(found: Expected, step: MStep, noisy: bool) -> tuple[Float[Tensor, " g"], Float[Tensor, ""]]:

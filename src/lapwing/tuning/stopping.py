@@ -27,23 +27,31 @@ def moves_of(
         scale: Relative noise precision that it led to.
         noisy: Whether the noise may change.
     """
-    moves = torch.cat([(precisions / found.precisions).log(), (scale / found.scale).log().view(1)]).abs()
+    moves = torch.cat([(precisions / found.precisions).log(), (scale / found.scale).log().view(1)])
     waited = torch.cat([found.dimensions.groups > LEAST, torch.tensor([noisy], device=moves.device)])
     return torch.where(waited, moves, 0.0)
 
 
-def distance(moves: Float[Tensor, " m"], before: float) -> Float[Tensor, " m"]:
-    """How far the fixed point is, if moves go on shrinking by the factor ρ by which they last did: ``move / (1 - ρ)``.
+def distance(moves: Float[Tensor, " m"], before: Float[Tensor, " m"] | None) -> Float[Tensor, " m"]:
+    """How far the fixed point is, if moves go on shrinking by the factor ρ by which they last did.
+
+    ``|move| / (1 - ρ)`` where a precision goes on in the same direction, and ``|move| / (1 + ρ)`` where it turned back:
+    the fixed point then lies between the two.
 
     Args:
         moves: The moves of this step.
-        before: The largest of the step before; infinite where there was none.
+        before: Those of the step before, where there was one; ρ is the ratio of the largest.
 
     Example:
-        >>> distance(torch.tensor([0.5]), 1.0)
-        tensor([1.])
+        >>> distance(torch.tensor([0.5, 0.5]), torch.tensor([1.0, -1.0])).round(decimals=2)
+        tensor([1.0000, 0.3300])
     """
-    return moves / (1.0 - min(float(moves.max()) / before, SLOWEST))
+    sizes = moves.abs()
+    if before is None:
+        return sizes
+    shrunk = float(sizes.max() / before.abs().max())
+    back = (moves * before < 0) & (shrunk < SLOWEST)
+    return sizes / (1.0 - min(shrunk, SLOWEST) * torch.where(back, -1.0, 1.0).to(sizes))
 
 
 def enough(found: Expected, tolerance: float) -> Float[Tensor, " m"]:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import NumericalError, check_count
+from lapwing.errors import NumericalError, check_count, check_positive
 from lapwing.hessian_free.inner.base import Inner, Refitted
 from lapwing.hessian_free.refit import Fits, Refit
 from lapwing.linalg.cg import conjugate_gradients
@@ -58,6 +58,8 @@ class NewtonCG(Inner):
     max_iterations: int = 1000
 
     def __post_init__(self) -> None:
+        if self.rtol is not None:
+            check_positive("rtol", self.rtol)
         check_count("steps", self.steps)
         check_count("max_iterations", self.max_iterations)
 

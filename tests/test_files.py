@@ -1,0 +1,41 @@
+"""A file of tensors is there whole, or the one before it still is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lapwing.errors import ConfigError
+from lapwing.files import write_whole
+from tests.posterior_cases import refused
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    for value in (1.0, 2.0):
+        write_whole(path, {"w": torch.full((3,), value)}, {"about": "w"})
+    assert load_file(path)["w"].tolist() == [2.0, 2.0, 2.0]
+    (tmp_path / "b").touch()
+    assert path.stat().st_mode == (tmp_path / "b").stat().st_mode
+
+
+def test_an_interrupted_write_leaves_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    write_whole(path, {"w": torch.ones(3)}, {})
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(path, {"w": torch.zeros(3)}, {})
+    assert load_file(path)["w"].tolist() == [1.0, 1.0, 1.0] and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with refused(ConfigError, expected="a directory", got="nowhere", hint="mkdir"):
+        write_whole(tmp_path / "nowhere" / "a", {}, {})
