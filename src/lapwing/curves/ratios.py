@@ -20,7 +20,7 @@ from lapwing.linalg.lanczos import lanczos
 from lapwing.posteriors import ExactPosterior, MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.posteriors.integral import ACCURACY
 from lapwing.posteriors.integral import log_det_ratios as ratios_by_draws
-from lapwing.posteriors.matrix_free import warn_unless
+from lapwing.posteriors.solved import warn_unless
 from lapwing.priors import Prior
 from lapwing.results import Estimate
 

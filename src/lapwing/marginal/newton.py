@@ -12,7 +12,7 @@ from lapwing.curvature.sums import score
 from lapwing.data import Data, Source
 from lapwing.errors import UnsupportedError
 from lapwing.posteriors import MatrixFreePosterior, Posterior, WeightPosterior
-from lapwing.posteriors.matrix_free import warn_unless
+from lapwing.posteriors.solved import warn_unless
 from lapwing.types import Unpack
 
 

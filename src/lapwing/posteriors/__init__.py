@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from lapwing.posteriors.base import Posterior, Step
+from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.draws import Estimator, SampledPosterior
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.functions import FunctionPosterior
 from lapwing.posteriors.matrix_free import MatrixFreePosterior, SolvedMoments
 from lapwing.posteriors.nystrom import NystromPosterior, NystromReport
 from lapwing.posteriors.sampled import SampledWeights
+from lapwing.posteriors.solved import SolvedWeights
+from lapwing.posteriors.step import Step
 from lapwing.posteriors.weights import WeightPosterior
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "SampledPosterior",
     "SampledWeights",
     "SolvedMoments",
+    "SolvedWeights",
     "Step",
     "WeightPosterior",
 ]

@@ -13,17 +13,15 @@ from torch import Tensor
 
 from lapwing.errors import check_count, check_option
 from lapwing.likelihoods import Bernoulli, Categorical, Likelihood
-from lapwing.linalg import Operator
-from lapwing.posteriors.base import Posterior, Step
+from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.integral import log_det_ratios, squares_of
-from lapwing.posteriors.matrix_free import warn_unless
 from lapwing.posteriors.pushed import pushed
-from lapwing.posteriors.sampled import SampledWeights
+from lapwing.posteriors.solved import SolvedWeights, warn_unless
+from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs
 from lapwing.priors import Prior
-from lapwing.problem import Perturbation, Problem
+from lapwing.problem import Perturbation
 from lapwing.results import Estimate, Solution
-from lapwing.solvers import Solver
 from lapwing.types import Inputs
 
 Estimator: TypeAlias = Literal["auto", "outputs", "weights"]
@@ -35,7 +33,7 @@ BLOCKS = 2**28
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class SampledPosterior(SampledWeights):
+class SampledPosterior(SolvedWeights):
     """N(θ*, Λ⁻¹) with Λ = s G + A, known by k draws of it: ``θ* + ζ_j``, each ζ_j a solve (Antorán 2024, chapter 6).
 
         ζ = Λ⁻¹ (√s R ε₁ + A^½ ε₂),    cov(f) = (1/k) Σ_j (J ζ_j)(J ζ_j)ᵀ,    p(y) = (1/k) Σ_j p(y | f + J ζ_j)
@@ -49,15 +47,14 @@ class SampledPosterior(SampledWeights):
     order, none twice before all were taken once.
 
     Args:
-        perturbation: The noise ε of k draws.
         solver: What solves with Λ.
+        perturbation: The noise ε of k draws.
         initial: Where the solves start; ``None`` for draws from the prior.
         found: The draws, where they are known already.
         squares: ``ζᵀ G ζ`` of each draw, where it is known already.
     """
 
     perturbation: Perturbation
-    solver: Solver
     initial: Float[Tensor, "d k"] | None = None
     found: Solution | None = None
     squares: Float[Tensor, " k"] | None = None
@@ -98,17 +95,6 @@ class SampledPosterior(SampledWeights):
         """Draws k."""
         return self.perturbation.prior.shape[1]
 
-    @cached_property
-    def problem(self) -> Problem:
-        """The Gaussian linear model behind the posterior."""
-        prior = self.prior.operator(self.network.uncertain, self.network.like)
-        return Problem.of(self.training, prior, self.noise_scale)
-
-    @property
-    def precision_operator(self) -> Operator:
-        """The posterior precision Λ as an operator."""
-        return self.problem.precision
-
     def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> SampledPosterior:
         """See ``Posterior.with_choices``; the same noise, the solves started from the present draws.
 
@@ -141,10 +127,7 @@ class SampledPosterior(SampledWeights):
             initial: Where the solves start; ``None`` for draws from the prior.
         """
         changed = replace(super().with_choices(prior, likelihood, steps), initial=initial, found=None, squares=None)
-        if "problem" in self.__dict__:
-            diagonal = prior.operator(self.network.uncertain, self.network.like)
-            object.__setattr__(changed, "problem", self.problem.with_prior(diagonal, changed.noise_scale))
-        return changed
+        return self.handed_to(changed)
 
     def begun(self, draws: Float[Tensor, "d m"]) -> SampledPosterior:
         """The posterior whose first solves start at draws with the same noise, in units of the prior: ``A^½ ζ``.

@@ -10,7 +10,8 @@ from typing import TypeVar
 from lapwing.errors import UnsupportedError
 from lapwing.evidence import Complexity, Evidence
 from lapwing.likelihoods import Likelihood
-from lapwing.posteriors.base import Posterior, Step
+from lapwing.posteriors.base import Posterior
+from lapwing.posteriors.step import Step
 from lapwing.priors import Prior
 
 P = TypeVar("P", bound="ExactPosterior")

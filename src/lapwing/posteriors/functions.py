@@ -19,8 +19,9 @@ from lapwing.errors import UnsupportedError
 from lapwing.evidence import Complexity, Grams, Spectrum, semidefinite
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Dense, Operator
-from lapwing.posteriors.base import Posterior, Step
+from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.exact import ExactPosterior
+from lapwing.posteriors.step import Step
 from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
 from lapwing.types import Inputs

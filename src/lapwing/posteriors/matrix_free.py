@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import final
 
 import torch
@@ -17,17 +16,16 @@ from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.layers import Pass
 from lapwing.curvature.sums import raw
 from lapwing.data import chunks, count
-from lapwing.errors import ConvergenceWarning, TooLargeError, check_count, warn
+from lapwing.errors import TooLargeError, check_count
 from lapwing.likelihoods import Likelihood
-from lapwing.linalg import Operator
 from lapwing.linalg.logdet import log_determinant
-from lapwing.posteriors.base import JOINT, Posterior, Step
-from lapwing.posteriors.sampled import SampledWeights
+from lapwing.posteriors.base import JOINT, Posterior
+from lapwing.posteriors.solved import SolvedWeights, warn_unless
+from lapwing.posteriors.step import Step
 from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
-from lapwing.problem import Problem
 from lapwing.results import Estimate, Solution
-from lapwing.solvers import Perturb, Root, Solver
+from lapwing.solvers import Perturb, Root
 from lapwing.solvers.base import joined
 from lapwing.types import Inputs
 
@@ -53,7 +51,7 @@ class SolvedMoments:
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class MatrixFreePosterior(SampledWeights):
+class MatrixFreePosterior(SolvedWeights):
     """N(θ*, Λ⁻¹) with Λ = s G + A never written down: every answer is a solve, every solve a few products.
 
     Args:
@@ -61,27 +59,11 @@ class MatrixFreePosterior(SampledWeights):
         sqrt: What draws from N(0, Λ⁻¹).
     """
 
-    solver: Solver
     sqrt: Root
-
-    @cached_property
-    def problem(self) -> Problem:
-        """The Gaussian linear model behind the posterior."""
-        prior = self.prior.operator(self.network.uncertain, self.network.like)
-        return Problem.of(self.training, prior, self.noise_scale)
 
     def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> MatrixFreePosterior:
         """See ``Posterior.with_choices``; what products keep of the data is shared."""
-        changed = super().with_choices(prior, likelihood, steps)
-        if "problem" in self.__dict__:
-            diagonal = prior.operator(self.network.uncertain, self.network.like)
-            object.__setattr__(changed, "problem", self.problem.with_prior(diagonal, changed.noise_scale))
-        return changed
-
-    @property
-    def precision_operator(self) -> Operator:
-        """The posterior precision Λ as an operator."""
-        return self.problem.precision
+        return self.handed_to(super().with_choices(prior, likelihood, steps))
 
     def solve(self, b: Float[Tensor, "d *k"]) -> Solution:
         """``Λ⁻¹ b`` with its residual."""
@@ -210,17 +192,3 @@ class MatrixFreePosterior(SampledWeights):
         warn_unless(solution, self.solver.cure)
         covariance = rows.double() @ solution.value.double()
         return JointMoments(mean, ((covariance + covariance.mT) / 2).to(mean).view(*mean.shape, *mean.shape))
-
-
-def warn_unless(solution: Solution, cure: str) -> None:
-    """Warn where solves missed their tolerance: how far they got, and what helps."""
-    if solution.converged:
-        return
-    if solution.stopped == "stagnated":
-        cure = "float64: rounding in the products lets it go no further"
-    warn(
-        f"a solve with the posterior precision stopped at a relative residual of {float(solution.residual.max()):.1e}, "
-        "above its tolerance; the error of a variance is usually far smaller, that of single weights may not be. "
-        f"Try {cure}",
-        ConvergenceWarning,
-    )

@@ -62,4 +62,4 @@ class Sampled:
         )
         with torch.no_grad():
             noise = problem.perturbation(self.samples, generator=torch.Generator().manual_seed(self.seed))
-        return SampledPosterior(*task.common(totals), noise, self.solver, data=task.data)
+        return SampledPosterior(*task.common(totals), self.solver, noise, data=task.data)

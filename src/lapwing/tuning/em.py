@@ -16,7 +16,7 @@ from lapwing.errors import ConvergenceWarning, check_count, check_kind, check_op
 from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.posteriors.draws import Estimator
-from lapwing.posteriors.matrix_free import warn_unless
+from lapwing.posteriors.solved import warn_unless
 from lapwing.solvers import SGD, Solver
 from lapwing.tangent import Tangent, Target
 from lapwing.tuning.checkpoint import Checkpoint, State

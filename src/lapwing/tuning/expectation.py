@@ -6,7 +6,7 @@ import logging
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, final, runtime_checkable
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
@@ -18,10 +18,10 @@ from lapwing.errors import MismatchError, UnsupportedError
 from lapwing.evidence import Evidence
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
-from lapwing.posteriors import ExactPosterior, Posterior, WeightPosterior
+from lapwing.posteriors import ExactPosterior, Posterior, SolvedWeights, WeightPosterior
 from lapwing.posteriors.draws import Estimator, SampledPosterior
 from lapwing.precondition import Known
-from lapwing.problem import Perturbation, Problem, Training
+from lapwing.problem import Perturbation, Training
 from lapwing.results import Solution
 from lapwing.solvers import CG, SGD, Solver
 from lapwing.tangent import Mode, Tangent
@@ -34,28 +34,13 @@ from lapwing.types import Unpack
 logger = logging.getLogger(__name__)
 
 
-@runtime_checkable
-class Solved(Protocol):
-    """A posterior whose precision is solved with."""
-
-    @property
-    def problem(self) -> Problem:
-        """The Gaussian linear model behind it."""
-        ...
-
-    @property
-    def solver(self) -> Solver:
-        """What solves."""
-        ...
-
-
 def training_of(posterior: Posterior) -> Training:
     """The network and its data: those behind the solves, where there are any, and what they keep of the data.
 
     Raises:
         UnsupportedError: If the posterior has no training data.
     """
-    training = posterior.problem.training if isinstance(posterior, Solved) else None
+    training = posterior.problem.training if isinstance(posterior, SolvedWeights) else None
     return posterior.training if training is None else training
 
 
@@ -107,7 +92,7 @@ class Expectation:
     seed: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.posterior, ExactPosterior | Solved):
+        if not isinstance(self.posterior, ExactPosterior | SolvedWeights):
             raise UnsupportedError(
                 "a posterior whose evidence is exact, or one that solves with its precision",
                 f"a {type(self.posterior).__name__}",
@@ -217,8 +202,8 @@ class Expectation:
         return self.posterior.prior.groups(self.posterior.network.uncertain)
 
     @property
-    def _solved(self) -> Solved | None:
-        return self.posterior if isinstance(self.posterior, Solved) else None
+    def _solved(self) -> SolvedWeights | None:
+        return self.posterior if isinstance(self.posterior, SolvedWeights) else None
 
     @cached_property
     def solver_used(self) -> Solver:

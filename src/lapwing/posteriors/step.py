@@ -1,0 +1,33 @@
+"""What tuning leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+
+@final
+@dataclass(frozen=True)
+class Step:
+    """One step of tuning.
+
+    Args:
+        log_marginal: Log evidence, nats; ``None`` where it was not measured.
+        prior_precision: Precision of each group.
+        noise_precision: Noise precision of a Gaussian likelihood (of its first output); ``None`` for others.
+        effective_dimension: Directions the data determined at these values.
+        validation_nll: Negative log predictive density of a held-out example, nats, where that was measured.
+        effective_dimension_error: Standard error of the effective dimension, where it came from draws.
+        mode_norms: ``|w*_g|²`` of each group at the mode of the tangent model, every weight times its precision
+            relative to the group's, where the evidence was taken there.
+        mode_nll: Negative log likelihood of the training data there, by the fitted likelihood, nats.
+    """
+
+    log_marginal: float | None
+    prior_precision: tuple[float, ...]
+    noise_precision: float | None
+    effective_dimension: float
+    validation_nll: float | None = None
+    effective_dimension_error: float | None = None
+    mode_norms: tuple[float, ...] | None = None
+    mode_nll: float | None = None
