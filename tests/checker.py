@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CodeType
 from typing import Any
 
 from beartype import beartype
 
-_checked: dict[tuple[str, str, tuple[str, ...]], Callable[..., Any]] = {}
+_checked: dict[tuple[str, str, tuple[tuple[str, str], ...]], Callable[..., Any]] = {}
 
 
 def checked(stub: Callable[..., Any]) -> Callable[..., Any]:
     """What beartype makes of a stub that jaxtyping wrote for a function.
 
     Jaxtyping writes a new stub whenever a ``def`` is executed, for an inner function at every call of the outer one,
-    and beartype compiles each. Stubs have no body, so one stands for all that have its name and arguments.
+    and beartype compiles each. Stubs have no body, so one stands for all that have its name and annotations.
     """
-    code: CodeType = stub.__code__
-    key = (stub.__module__, stub.__qualname__, code.co_varnames)
+    key = (stub.__module__, stub.__qualname__, tuple((name, str(hint)) for name, hint in stub.__annotations__.items()))
     if key not in _checked:
         _checked[key] = beartype(stub)
     return _checked[key]

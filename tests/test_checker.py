@@ -1,0 +1,42 @@
+"""The type checker of the tests still checks: inner functions share a compiled check, and only with their like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from jaxtyping import Float, TypeCheckError, jaxtyped
+from torch import Tensor
+
+from tests.checker import checked
+
+
+def made(columns: bool) -> Callable[[Tensor], Tensor]:
+    if columns:
+
+        @jaxtyped(typechecker=checked)
+        def inner(x: Float[Tensor, "n k"]) -> Float[Tensor, " n"]:
+            return x.sum(1)
+
+    else:
+
+        @jaxtyped(typechecker=checked)
+        def inner(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+            return x if len(x) < 3 else x[1:]
+
+    return inner
+
+
+def test_functions_of_one_name_are_told_apart_by_their_annotations() -> None:
+    for _ in range(2):
+        assert made(True)(torch.ones(2, 3)).tolist() == [3.0, 3.0]
+        assert made(False)(torch.ones(2)).tolist() == [1.0, 1.0]
+        for columns, x in ((True, torch.ones(2)), (False, torch.ones(2, 3))):
+            with pytest.raises(TypeCheckError):
+                made(columns)(x)
+
+
+def test_what_is_returned_is_checked_against_the_arguments() -> None:
+    with pytest.raises(TypeCheckError):
+        made(False)(torch.ones(4))
