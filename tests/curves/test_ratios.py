@@ -9,7 +9,6 @@ import torch
 
 import lapwing as lw
 from lapwing.curves import evidence_curve, ratios
-from lapwing.curves.ratios import quadrature
 from lapwing.errors import ConfigError, ConvergenceWarning, UnsupportedError
 from lapwing.linalg.lanczos import lanczos
 from lapwing.posteriors import MatrixFreePosterior, SampledPosterior
@@ -111,12 +110,3 @@ def test_the_decoupled_bound_needs_an_exact_posterior() -> None:
     _, free = both("gaussian", lw.MatrixFree())
     with refused(UnsupportedError, expected="evidence is exact", got="MatrixFreePosterior", hint="KFAC"):
         evidence_curve(free, VALUES, at="elbo")
-
-
-@pytest.mark.parametrize("span", [0.1, 2.0, 8.0])
-def test_the_quadrature_integrates_logistic_functions(span: float) -> None:
-    for shift in (-3.0, 0.0, 1.0):
-        expected = (torch.tensor(span + shift).exp().log1p() - torch.tensor(shift).exp().log1p()) / span
-        found = sum(w * float(torch.sigmoid(torch.tensor(span * t + shift))) for t, w in quadrature(span))
-        assert found == pytest.approx(float(expected), abs=3e-4)
-    assert quadrature(0.0) == []

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import replace
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -18,8 +16,8 @@ from lapwing.linalg import Diagonal
 from lapwing.linalg.krylov import Krylov
 from lapwing.linalg.lanczos import lanczos
 from lapwing.posteriors import ExactPosterior, MatrixFreePosterior, Posterior, SampledPosterior
-from lapwing.posteriors.integral import ACCURACY
 from lapwing.posteriors.integral import log_det_ratios as ratios_by_draws
+from lapwing.posteriors.integral import moved_draws, quadrature
 from lapwing.posteriors.solved import warn_unless
 from lapwing.priors import Prior
 from lapwing.results import Estimate
@@ -162,9 +160,8 @@ def by_draws(posterior: SampledPosterior, priors: list[Diagonal], progress: bool
         for time, weight in quadrature(float(change.abs().max())):
             prior = Diagonal((start * (time * change).exp()).to(before.values))
             problem = problem.with_prior(prior, scale)
-            b, initial = noise.right_hand_side(problem), prior.inverse_root() @ standard
-            solution = solver.solve(problem, b, initial=initial)
-            draws, standard = solution.value, prior.root() @ solution.value
+            solution, standard = moved_draws(problem, noise, solver, standard)
+            draws = solution.value
             gained = draws.double() * (problem.curvature @ draws).double()
             total = total - weight * scale * (change @ gained)
             solutions.append(replace(solution, value=draws[:0]))
@@ -172,12 +169,3 @@ def by_draws(posterior: SampledPosterior, priors: list[Diagonal], progress: bool
     for solution in solutions:
         warn_unless(solution, solver.cure)
     return [Estimate.of(total) for total in totals]
-
-
-def quadrature(span: float) -> list[tuple[float, float]]:
-    """Points in [0, 1] and weights, for a sum of logistic functions of ``span t``: analytic for ``|Im| < π``."""
-    if not span:
-        return []
-    points = max(2, math.ceil(-math.log(ACCURACY) / (2 * math.asinh(2 * math.pi / span))))
-    nodes, weights = np.polynomial.legendre.leggauss(points)
-    return list(zip(((1 + nodes) / 2).tolist(), (weights / 2).tolist(), strict=True))

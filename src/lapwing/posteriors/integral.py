@@ -64,28 +64,39 @@ def log_det_ratios(
     scaled = problem.scale**0.5 * (problem.prior.inverse_root() @ perturbation.data)
     trace = float(scaled.double().square().sum(0).mean())
     span = max(0.0, math.log(trace / TAIL)) if trace > 0 else 0.0
-    times, weights = quadrature(span)
     total = torch.zeros(scaled.shape[1], dtype=torch.float64, device=scaled.device)
     standard = perturbation.prior
     solutions: list[Solution] = []
-    for time, weight in tqdm(
-        list(zip(times, weights, strict=True)), desc="evidence", disable=not progress, leave=False
-    ):
+    steps = [(span, 1.0), *((span * time, span * weight) for time, weight in reversed(quadrature(span)))]
+    for time, weight in tqdm(steps, desc="evidence", disable=not progress, leave=False):
         weaker = problem.with_prior(Diagonal(math.exp(time) * problem.prior.values), problem.scale)
-        with torch.no_grad():
-            b, start = perturbation.right_hand_side(weaker), weaker.prior.inverse_root() @ standard
-            solution = solver.solve(weaker, b, initial=start)
-            standard = weaker.prior.root() @ solution.value
+        solution, standard = moved_draws(weaker, perturbation, solver, standard)
         total += weight * problem.scale * squares_of(weaker, solution.value)
         solutions.append(replace(solution, value=solution.value[:0]))
     return total, solutions
 
 
-def quadrature(span: float) -> tuple[list[float], list[float]]:
-    """Points from ``span`` down to 0 and their weights: Gauss-Legendre, and weight 1 at the end for the tail."""
+def moved_draws(
+    problem: Problem, perturbation: Perturbation, solver: Solver, standard: Float[Tensor, "d k"]
+) -> tuple[Solution, Float[Tensor, "d k"]]:
+    """Draws under one prior, solved for from those under another, and the same in units of their prior, ``A^½ ζ``.
+
+    Args:
+        problem: The problem, with the prior that is wanted.
+        perturbation: The noise of the draws, whatever the prior.
+        solver: Solves for the draws.
+        standard: The draws under the other prior, in units of it.
+    """
+    with torch.no_grad():
+        b, start = perturbation.right_hand_side(problem), problem.prior.inverse_root() @ standard
+        solution = solver.solve(problem, b, initial=start)
+        return solution, problem.prior.root() @ solution.value
+
+
+def quadrature(span: float) -> list[tuple[float, float]]:
+    """Gauss-Legendre points in [0, 1] and weights, for a sum of logistic functions of ``span t``; none for no span."""
     if not span:
-        return [0.0], [1.0]
-    height = 2 * math.pi / span
-    points = max(2, math.ceil(-math.log(ACCURACY) / (2 * math.asinh(height))))
+        return []
+    points = max(2, math.ceil(-math.log(ACCURACY) / (2 * math.asinh(2 * math.pi / span))))
     nodes, weights = np.polynomial.legendre.leggauss(points)
-    return [span, *(span * (1 + nodes[::-1]) / 2).tolist()], [1.0, *(span * weights[::-1] / 2).tolist()]
+    return list(zip(((1 + nodes) / 2).tolist(), (weights / 2).tolist(), strict=True))
