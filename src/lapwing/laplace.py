@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from lapwing.curvature.ggn import GGN, Curvature
-from lapwing.curvature.network import unwrapped
+from lapwing.curvature.network import opened
 from lapwing.curvature.survey import find_layers
-from lapwing.data import Data, Source
+from lapwing.data import Source
 from lapwing.errors import check_kind
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
@@ -92,10 +92,7 @@ class Laplace:
         Cost:
             One pass over the data: a forward pass, and a backward pass through the activations for each output.
         """
-        check_kind("the model", model, (nn.Module,), "fit(model, data)")
-        module = unwrapped(model)
-        like = next(module.parameters(), torch.zeros(()))
-        read = Data(data, like=like.detach(), unpack=unpack, progress=progress)
+        module, read = opened(model, data, "fit(model, data)", unpack=unpack, progress=progress)
         with torch.inference_mode(False):
             network = self.weights.choose(module, read, self.likelihood, self.prior)
             survey = find_layers(network, read.first())

@@ -15,7 +15,7 @@ from lapwing import probes
 from lapwing.curvature.hessian import GGNProduct
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
-from lapwing.curvature.products import Part, gathered
+from lapwing.curvature.products import Part, shuffled
 from lapwing.curvature.root import GGNRoot
 from lapwing.data import Data
 from lapwing.likelihoods import Likelihood
@@ -85,10 +85,7 @@ class RowBlocks:
         """Blocks of rows in mini-batches; see ``Parts``."""
         blocks = self.rows.split(self.outputs * self.examples)
         parts = [Part(LowRank(block.mT), len(block) // self.outputs) for block in blocks]
-        if generator is None:
-            return gathered(parts, batch)
-        groups = [list(group) for group in gathered(parts, batch)]
-        return (iter(groups[i]) for i in probes.permutation(len(groups), generator=generator))
+        return shuffled(parts, batch, generator=generator)
 
 
 @final

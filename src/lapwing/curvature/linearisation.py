@@ -9,14 +9,13 @@ from typing import final
 
 import torch
 
-from lapwing import probes
 from lapwing.curvature.costs import Form, Work
 from lapwing.curvature.curved import thin_root
 from lapwing.curvature.executors import Differentiated, Layered
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.linear import Linear
 from lapwing.curvature.network import Network
-from lapwing.curvature.products import WORKING, Executor, Store, gathered
+from lapwing.curvature.products import WORKING, Executor, Store, gathered, shuffled
 from lapwing.curvature.recorded import Recorded
 from lapwing.curvature.sums import BUDGET
 from lapwing.data import Data
@@ -71,8 +70,7 @@ class Linearisation:
         store = self.store
         if generator is None or store.form != self.choose(columns) or store.chunks is None:
             return gathered(self.visit(columns), batch)
-        groups = [list(group) for group in gathered(store.chunks, batch)]
-        return (iter(groups[i]) for i in probes.permutation(len(groups), generator=generator))
+        return shuffled(store.chunks, batch, generator=generator)
 
     @property
     def _room(self) -> int:

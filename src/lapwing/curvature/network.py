@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lapwing.data import outputs_of, over_tensors
-from lapwing.errors import ConfigError, DataError, MismatchError
+from lapwing.data import Data, Source, Unpack, outputs_of, over_tensors
+from lapwing.errors import ConfigError, DataError, MismatchError, check_kind
 from lapwing.tree import Layout
 from lapwing.types import Inputs, Params
 
@@ -222,3 +222,24 @@ def unwrapped(model: nn.Module) -> nn.Module:
         model = model.module
     original = getattr(model, "_orig_mod", None)
     return original if isinstance(original, nn.Module) else model
+
+
+def opened(
+    model: nn.Module, data: Source, call: str, *, unpack: Unpack | None = None, progress: bool = False
+) -> tuple[nn.Module, Data]:
+    """The network inside ``model``, and the data as tensors of its kind.
+
+    Args:
+        model: What the user passed as the model.
+        data: What the user passed as the data.
+        call: How it is passed, for the message.
+        unpack: Makes ``(inputs, targets)`` of a batch.
+        progress: Whether passes over the data show a progress bar.
+
+    Raises:
+        ConfigError: If the model is no module.
+    """
+    check_kind("the model", model, (nn.Module,), call)
+    module = unwrapped(model)
+    like = next(module.parameters(), torch.zeros(())).detach()
+    return module, Data(data, like=like, unpack=unpack, progress=progress)

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing import probes
 from lapwing.curvature.costs import Form
 from lapwing.data import Batch, Data, chunks
 from lapwing.linalg import Operator
@@ -92,6 +93,14 @@ def gathered(pieces: Iterable[E], batch: int) -> Iterator[Iterator[E]]:
     left = iter(pieces)
     for first in left:
         yield _until(first, left, batch)
+
+
+def shuffled(pieces: Iterable[E], batch: int, *, generator: torch.Generator | None = None) -> Iterator[Iterator[E]]:
+    """The same mini-batches in random order; without a generator, in that of the pieces."""
+    if generator is None:
+        return gathered(pieces, batch)
+    groups = [list(group) for group in gathered(pieces, batch)]
+    return (iter(groups[i]) for i in probes.permutation(len(groups), generator=generator))
 
 
 def _until(first: E, left: Iterator[E], batch: int) -> Iterator[E]:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from lapwing.curvature.ggn import GGN
 from lapwing.curvature.hessian import GGNProduct
 from lapwing.curvature.layers import Survey
-from lapwing.curvature.network import Network, unwrapped
+from lapwing.curvature.network import Network, opened
 from lapwing.curvature.survey import find_layers
-from lapwing.data import Data, Source, checked
+from lapwing.data import Source, checked
 from lapwing.errors import check_count, check_kind
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Sum
@@ -69,9 +69,7 @@ class TopEigen:
         Cost:
             Two forward passes, and some tens of products with G in blocks.
         """
-        check_kind("the model", model, (nn.Module,), "fit(model, data)")
-        module = unwrapped(model)
-        read = Data(data, like=next(module.parameters(), torch.zeros(())).detach(), unpack=unpack)
+        module, read = opened(model, data, "fit(model, data)", unpack=unpack)
         with torch.inference_mode(False):
             network = Network.of(module)
             survey = find_layers(network, read.first())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lapwing import probes
 from lapwing.curvature.ggn import GGN
-from lapwing.curvature.network import Network, unwrapped
+from lapwing.curvature.network import Network, opened
 from lapwing.curvature.survey import find_layers
 from lapwing.data import Data, Source, check_inputs, chunks, concatenated, count, place, take
 from lapwing.errors import DataError, UnsupportedError, check_kind, check_positive
@@ -139,10 +139,7 @@ class HessianFree:
 
     def refit(self, model: nn.Module, data: Source, *, unpack: Unpack | None = None) -> Refit:
         """The objective to be fitted again, its data looked at; arguments as in ``fit``."""
-        check_kind("the model", model, (nn.Module,), "fit(model, data, points)")
-        module = unwrapped(model)
-        like = next(module.parameters(), torch.zeros(())).detach()
-        read = Data(data, like=like, unpack=unpack)
+        module, read = opened(model, data, "fit(model, data, points)", unpack=unpack)
         network = self.weights.choose(module, read, self.likelihood, self.prior)
         return self._refit(network, read)
 

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from lapwing.curvature.network import unwrapped
+from lapwing.curvature.network import opened
 from lapwing.data import Data, Source
-from lapwing.errors import ConfigError, check_kind
+from lapwing.errors import ConfigError
 from lapwing.likelihoods import Likelihood
 from lapwing.marginal.batch import LogDeterminant
 from lapwing.marginal.gram import EXACT
@@ -121,10 +121,8 @@ def train_marginal(
         >>> result = train_marginal(model, (x, x.sin()), lw.Gaussian(), epochs=5)
         >>> posterior = lw.Laplace(result.likelihood, prior=result.prior).fit(model, (x, x.sin()))
     """
-    check_kind("the model", model, (nn.Module,), "train_marginal(model, data, likelihood)")
     check_optimiser(optimiser)
-    like = next(unwrapped(model).parameters(), torch.zeros(()))
-    read = Data(data, like=like.detach(), unpack=unpack)
+    _, read = opened(model, data, "train_marginal(model, data, likelihood)", unpack=unpack)
     sizes = [len(batch) for batch in read]
     length = Length.of(epochs, warm_up, settle, steps=len(sizes), heard=log_det is not None)
     with torch.inference_mode(False), torch.enable_grad():
