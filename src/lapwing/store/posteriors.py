@@ -15,9 +15,7 @@ from lapwing.curvature.sums import Held
 from lapwing.data import Data, Source
 from lapwing.errors import DataError, UnsupportedError
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
-from lapwing.problem import Perturbation
 from lapwing.repeatability import check_same
-from lapwing.results import Solution
 from lapwing.store.archive import Json, Tensors, read_header, read_tensors, write
 from lapwing.store.binding import bound, check_parameters, network_state
 from lapwing.store.nystrom import nystrom_from, nystrom_state
@@ -36,7 +34,7 @@ from lapwing.store.records import (
     trace_from,
     trace_state,
 )
-from lapwing.store.solvers import solver_from, solver_state
+from lapwing.store.sampled import sampled_from, sampled_state
 from lapwing.types import Unpack
 
 
@@ -187,33 +185,6 @@ def posterior_from(header: Json, tensors: Tensors, device: torch.device, common:
             return SampledPosterior(**common, **sampled_from(header["sampled"], tensors, device))
         case kind:
             raise DataError("a kind of posterior this lapwing has", f"'{kind}'", "the lapwing that wrote the file")
-
-
-def sampled_state(posterior: SampledPosterior, tensors: Tensors) -> Json:
-    """What a posterior made of draws holds: the draws, how well they were solved for, and their noise."""
-    solution = posterior.solution
-    return {
-        "draws": tensors.put("draws", solution.value),
-        "residual": tensors.put("residual", solution.residual),
-        "effort": {"iterations": solution.iterations, "matvecs": solution.matvecs, "stopped": solution.stopped},
-        "squares": tensors.put("squares", posterior.output_squares),
-        "noise": {
-            "data": tensors.put("noise.data", posterior.perturbation.data),
-            "prior": tensors.put("noise.prior", posterior.perturbation.prior),
-        },
-        "solver": solver_state(posterior.solver),
-    }
-
-
-def sampled_from(state: Json, tensors: Tensors, device: torch.device) -> dict[str, Any]:
-    """The fields that gave a state."""
-    draws, residual, squares = (tensors.get(state[name], device) for name in ("draws", "residual", "squares"))
-    return {
-        "perturbation": Perturbation(*(tensors.get(state["noise"][name], device) for name in ("data", "prior"))),
-        "solver": solver_from(state["solver"]),
-        "found": Solution(draws, residual, **state["effort"]),
-        "squares": squares,
-    }
 
 
 def installed() -> str:
