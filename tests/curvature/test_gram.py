@@ -58,7 +58,7 @@ def test_the_training_kernel_is_that_of_the_pulled_back_rows(name: str, prior: s
     cotangents = training_cotangents(case)
     rows = naive.pulled_back(case, cotangents).flatten(0, 1)
     with unchanged(case.case.model):
-        found = kernel(case).training_gram(case.case.inputs, cotangents, variance)
+        found = kernel(case).training_grams(case.case.inputs, cotangents, [variance])[0]
     torch.testing.assert_close(found, rows @ torch.diag(variance) @ rows.mT, rtol=1e-9, atol=1e-10)
     assert torch.equal(found, found.mT)
 
@@ -71,7 +71,7 @@ def test_chunks_do_not_matter(name: str, prior: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(gram, "BUDGET", 1)
     assert len(list(kernel(case).rows(case.case.inputs))) == 4
     rows = naive.pulled_back(case, cotangents).flatten(0, 1)
-    found = kernel(case).training_gram(case.case.inputs, cotangents, variance)
+    found = kernel(case).training_grams(case.case.inputs, cotangents, [variance])[0]
     torch.testing.assert_close(found, rows @ torch.diag(variance) @ rows.mT, rtol=1e-9, atol=1e-10)
 
 
@@ -93,5 +93,5 @@ def test_single_weights_can_be_uncertain() -> None:
     part = TangentKernel(network, find_layers(network, case.case.inputs), case.case.likelihood)
     variance, cotangents = torch.rand(3, dtype=torch.float64), training_cotangents(case)
     rows = naive.pulled_back(case, cotangents).flatten(0, 1)[:, index]
-    found = part.training_gram(case.case.inputs, cotangents, variance)
+    found = part.training_grams(case.case.inputs, cotangents, [variance])[0]
     torch.testing.assert_close(found, rows @ torch.diag(variance) @ rows.mT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -16,7 +16,7 @@ from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.layers import Pass, Survey
 from lapwing.curvature.network import Network
 from lapwing.curvature.sums import BUDGET, raw
-from lapwing.data import chunks, count
+from lapwing.data import chunks, count, take
 from lapwing.likelihoods import Likelihood
 from lapwing.types import Inputs
 
@@ -102,16 +102,30 @@ class TangentKernel:
         ]
         return torch.cat(blocks)
 
-    def training_gram(
-        self, training: Inputs, cotangents: Float[Tensor, "k n ..."], variance: Float[Tensor, " d"]
-    ) -> Float[Tensor, "m m"]:
-        """Kernel between all rows of training data."""
-        blocks = [
-            torch.cat([self.gram(left, right, variance) for right in self.rows(training, cotangents)], dim=1)
-            for left in self.rows(training, cotangents)
-        ]
-        gram = torch.cat(blocks)
-        return (gram + gram.mT) / 2
+    def training_grams(
+        self, training: Inputs, cotangents: Float[Tensor, "k n ..."], variances: Sequence[Float[Tensor, " d"]]
+    ) -> Float[Tensor, "g m m"]:
+        """Kernels between all rows of training data, one for each vector of prior variances.
+
+        Cost:
+            For each chunk a forward and k backward passes over it and the chunks after it.
+        """
+        width, n = cotangents.shape[:2]
+        grams = variances[0].new_empty(len(variances), width * n, width * n)
+        row = 0
+        for left in self.rows(training, cotangents):
+            column, rest = row, slice(row // width, None)
+            rows = slice(row, row + left.count)
+            for right in self.rows(take(training, rest), cotangents[:, rest]):
+                columns = slice(column, column + right.count)
+                for gram, variance in zip(grams, variances, strict=True):
+                    gram[rows, columns] = self.gram(left, right, variance)
+                    gram[columns, rows] = gram[rows, columns].mT.clone()
+                column += right.count
+            own = grams[:, rows, rows]
+            own.copy_((own + own.mT) / 2)
+            row += left.count
+        return grams
 
 
 def factor_gram(left: Factor, right: Factor, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:

@@ -100,7 +100,7 @@ class Full:
         group, relative = task.prior.groups(layout)[0].to(device), task.prior.relative(layout)
         units = torch.ones((), dtype=torch.float64) if relative is None else 1 / relative
         variances = [(group == g) * units.to(device) for g in range(groups)]
-        grams = torch.stack([kernel.training_gram(inputs, cotangents, variance) for variance in variances])
+        grams = kernel.training_grams(inputs, cotangents, variances)
         return FunctionPosterior(*task.common(totals), inputs, cotangents, grams, data=task.data)
 
     def _record(self, task: Task) -> tuple[Inputs, Tensor, Totals]:
