@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -108,6 +109,11 @@ class Perturbation:
     def joined(cls, parts: list[Perturbation]) -> Perturbation:
         """The draws of all parts."""
         return cls(torch.cat([part.data for part in parts], 1), torch.cat([part.prior for part in parts], 1))
+
+    def fingerprint(self) -> str:
+        """The first digits of the SHA-256 of ε₂, by which noise is told from other noise."""
+        values = self.prior.detach().cpu().contiguous().view(torch.uint8)
+        return hashlib.sha256(values.numpy().tobytes()).hexdigest()[:12]
 
     def head(self, samples: int) -> Perturbation:
         """The first draws, all where there are no more."""

@@ -61,13 +61,21 @@ def test_examples_are_spread_over_the_labels(shuffle: bool) -> None:
     targets = torch.tensor([0, 0, -100, 0, 0, 1, 1, -100, 2])
     data = training(targets, shuffle=shuffle)
     for count, expected in ((3, [0, 1, 2]), (5, [0, 0, 1, 1, 2]), (50, [0, 0, 0, 0, 1, 1, 2])):
-        inputs, labels = balanced(data, count)
+        inputs, labels, weights = balanced(data, count)
+        for label, examples in ((0, 4), (1, 2), (2, 1)):
+            assert float(weights[labels == label].sum()) == pytest.approx(examples)
         assert labels.sort().values.tolist() == expected
         assert isinstance(inputs, Tensor) and targets[inputs[:, 0].long()].equal(labels)
 
 
+def test_examples_of_too_few_labels_stand_for_all() -> None:
+    weights = balanced(training(torch.tensor([0, 0, 1, 2, -100])), 2)[2]
+    assert weights.tolist() == pytest.approx([8 / 3, 4 / 3])
+
+
 def test_examples_without_labels_are_spread_over_the_data() -> None:
-    inputs, _ = balanced(training(torch.zeros(9, 2)), 3)
+    inputs, _, weights = balanced(training(torch.zeros(9, 2)), 3)
+    assert weights.tolist() == [3.0, 3.0, 3.0]
     assert isinstance(inputs, Tensor) and inputs[:, 0].tolist() == [0, 4, 8]
 
 

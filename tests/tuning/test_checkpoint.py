@@ -68,7 +68,7 @@ class TestFile:
 
     def test_other_settings_are_refused_by_name(self, tmp_path: Path) -> None:
         Checkpoint(tmp_path / "em", {"seed": "0", "data": "x"}).write(state())
-        with refused(MismatchError, expected="'seed': '1'", got="'seed': '0'", hint="checkpoint="):
+        with refused(MismatchError, expected="seed: 1", got="seed: 0", hint="checkpoint="):
             Checkpoint(tmp_path / "em", {"seed": "1", "data": "x"}).read(torch.zeros(1))
 
     def test_what_is_no_checkpoint_is_refused(self, tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ class TestResume:
     @pytest.mark.parametrize(
         ("change", "name"),
         [
-            ({"seed": 1}, "method"),
-            ({"tolerance": 0.1}, "method"),
+            ({"seed": 1}, "with seed: "),
+            ({"tolerance": 0.1}, "with tolerance: "),
             ({"prior": lw.Isotropic(2.0)}, "prior"),
             ({"structure": lw.Full(view="functions")}, "posterior"),
             ({"y": TOY.y + 1}, "data"),

@@ -11,7 +11,7 @@ import torch
 
 import lapwing as lw
 from lapwing import probes
-from lapwing.errors import ConfigError, ConvergenceWarning, MismatchError, UnsupportedError
+from lapwing.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError
 from lapwing.likelihoods import Gaussian
 from lapwing.tangent import Tangent
 from tests.posterior_cases import STRUCTURES, Linearised, portrait, problem, refused
@@ -230,7 +230,7 @@ class TestAnyPosterior:
         odd = [{"a": TOY.x, "b": TOY.y}]
         tuned = lw.tune(loaded, lw.EM(data=odd, unpack=lambda it: (it["a"], it["b"])))
         assert tuned.prior_precisions.item() == pytest.approx(lw.tune(TOY.fit(), lw.EM()).prior_precisions.item())
-        with refused(MismatchError, expected="the training data", got="data with", hint="fit"):
+        with refused(DataError, expected="the data the posterior was fitted to", got="others", hint="Laplace.fit"):
             lw.tune(loaded, lw.EM(data=(TOY.x, TOY.y + 0.1)))
 
     def test_is_quiet_unless_asked(self, capfd: pytest.CaptureFixture[str]) -> None:

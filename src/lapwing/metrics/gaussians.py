@@ -20,8 +20,8 @@ def gaussian_symmetric_kl(moments: Moments, reference: Moments, *, floor: float 
 
     Between singular Gaussians it may be infinite. The rule: in no direction is a variance taken for less than
     ``floor`` times the sum of both there, nor for less than ``floor`` times the largest variance of Σ_p + Σ_q. So a
-    direction in which one varies and the other does not costs 1 / (4 floor) - 1 nats, and one in which neither
-    varies counts by its means alone.
+    direction in which one varies and the other does not costs 1 / (4 floor (1 - floor)) - 1 nats, and one in which
+    neither varies counts by its means alone.
 
     Args:
         moments: Gaussian outputs, mean ``[n, *event, c]`` and covariance ``[n, *event, c, c]``.

@@ -32,10 +32,11 @@ class Step(Protocol):
 
 
 def plot_evidence(trace: Sequence[Step], *, ax: Axes | None = None, **kw: Any) -> Axes:
-    """Evidence trace: log evidence at each step of tuning and, on a second axis, the prior precisions.
+    """Evidence trace: log evidence, or its lower bound, at each step of tuning; on a second axis the prior precisions.
 
     Args:
-        trace: Steps with ``log_marginal`` (nats) and ``prior_precision`` (one number, or one a group).
+        trace: Steps with ``log_marginal`` (nats) and ``prior_precision`` (one number, or one a group). Where one has a
+            ``bound``, those of all are drawn.
         ax: Where to draw; ``None`` makes a figure.
         **kw: Passed on to ``Axes.plot`` for the evidence.
 
@@ -59,13 +60,17 @@ def plot_evidence(trace: Sequence[Step], *, ax: Axes | None = None, **kw: Any) -
     ax = axes(ax, 6.0, 3.6)
     twin = ax.twinx()
     kw = {"color": BLUE, "marker": "o", "markersize": 4, "linewidth": 1.5} | kw
-    values = [math.nan if step.log_marginal is None else float(step.log_marginal) for step in trace]
-    ax.plot(range(len(trace)), values, **kw)
+    bounds = [getattr(step, "bound", None) for step in trace]
+    bounded = any(value is not None for value in bounds)
+    values = bounds if bounded else [step.log_marginal for step in trace]
+    ax.plot(range(len(trace)), [math.nan if value is None else float(value) for value in values], **kw)
     twin.plot(precisions.numpy(force=True), color=ORANGE, linestyle="--", marker="s", markersize=3, linewidth=1)
     twin.set_yscale("log")
     twin.spines["top"].set_visible(False)
     twin.set_ylabel("prior precision" if groups == 1 else f"prior precisions, {groups} groups", color=ORANGE)
-    ax.set_ylabel("log evidence / nats", color=kw["color"])
+    label = "lower bound on log evidence / nats" if bounded else "log evidence / nats"
+    measured = any(value is not None for value in values)
+    ax.set_ylabel(label if measured else "log evidence (not measured)", color=kw["color"])
     ax.set_xlabel("step")
     ax.locator_params(axis="x", integer=True)
     return ax

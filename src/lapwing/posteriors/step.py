@@ -21,6 +21,8 @@ class Step:
         mode_norms: ``|w*_g|²`` of each group at the mode of the tangent model, every weight times its precision
             relative to the group's, where the evidence was taken there.
         mode_nll: Negative log likelihood of the training data there, by the fitted likelihood, nats.
+        bound: Lower bound on the log evidence, nats, where that was maximised; up to a constant that all steps share
+            where the evidence is not exact.
     """
 
     log_marginal: float | None
@@ -31,3 +33,4 @@ class Step:
     effective_dimension_error: float | None = None
     mode_norms: tuple[float, ...] | None = None
     mode_nll: float | None = None
+    bound: float | None = None

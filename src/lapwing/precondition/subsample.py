@@ -56,7 +56,7 @@ class Subsample(CurvatureRecipe):
         training = training_of(problem, self)
         rows = self.examples * training.survey.output.numel()
         check_rows(training, rows, self.max_bytes, "Subsample with fewer examples, TopRows(500), or a larger max_bytes")
-        inputs, targets = balanced(training, self.examples)
+        inputs, targets, _ = balanced(training, self.examples)
         factor = root_rows(training, inputs, targets).mT
         weight = training.examples / len(targets) if self.scaled else 1.0
         return LowRank(weight**0.5 * factor)
@@ -76,10 +76,14 @@ def root_rows(training: Training, inputs: Inputs, targets: Tensor) -> Float[Tens
     return torch.cat(rows)
 
 
-def balanced(training: Training, examples: int) -> tuple[Inputs, Tensor]:
-    """Examples from one pass over the training data, every label having its share where targets are labels.
+def balanced(training: Training, examples: int) -> tuple[Inputs, Tensor, Float[Tensor, " n"]]:
+    """Examples from one pass over the training data, as many of every label where targets are labels.
 
     Otherwise they are spread evenly. Ignored labels are left out.
+
+    Returns:
+        Inputs, targets, and for how many examples each stands, float64 on the CPU: those of its label, where there are
+        labels; all together, for all that are not ignored.
     """
     even = set(torch.linspace(0, training.examples - 1, min(examples, training.examples)).round().long().tolist())
     inputs: list[Inputs] = []
@@ -98,7 +102,13 @@ def balanced(training: Training, examples: int) -> tuple[Inputs, Tensor]:
             targets.append(batch.targets[kept.to(batch.targets.device)])
             turns.append(turn[kept])
     first = torch.cat(turns).argsort(stable=True)[:examples].to(targets[0].device)
-    return take(concatenated(inputs), first), torch.cat(targets)[first]
+    chosen = torch.cat(targets)[first]
+    weights = torch.ones(len(chosen), dtype=torch.float64)
+    if seen:
+        kept = Counter[int](chosen.tolist())
+        weights = torch.tensor([seen[label] / kept[label] for label in chosen.tolist()], dtype=torch.float64)
+    total = seen.total() if seen else position
+    return take(concatenated(inputs), first), chosen, weights * (total / weights.sum())
 
 
 def _turn(seen: Counter[int], label: int) -> int:

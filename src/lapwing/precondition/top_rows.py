@@ -34,7 +34,7 @@ class TopRows(CurvatureRecipe):
     a backward pass of one example, where a column of ``PivotedCholesky`` costs a product with all data.
 
     Args:
-        rank: Rows.
+        rank: Rows, at most; of equal ones any.
         max_bytes: Largest factor ``[d, rank]`` it will make.
 
     Raises:
@@ -94,10 +94,10 @@ def _eigenvalues(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Float[Te
 
 
 def _largest(values: Float[Tensor, "n m"], count: int) -> Tensor:
-    """Where the ``count`` largest positive entries are, all of equal ones."""
+    """Where the ``count`` largest positive entries are."""
     flat = values.flatten()
-    cut = flat.topk(min(count, len(flat))).values[-1]
-    return (values >= cut) & (values > 0)
+    first = flat.topk(min(count, len(flat))).indices
+    return torch.zeros_like(flat, dtype=torch.bool).index_fill(0, first, True).view_as(values) & (values > 0)
 
 
 def _rows(training: Training, inputs: Inputs, targets: Tensor, index: Tensor, count: int) -> list[Float[Tensor, "r d"]]:

@@ -28,7 +28,8 @@ class GPrior(Prior):
         samples: Draws an example from which diag(M) is estimated, without bias; ``None`` computes it exactly from layer
             factors, with a backward pass for each output. 16 and more: few draws make single scales far too small.
         floor: Entries of diag(M) below this fraction of their parameter's mean (of all weights', where a parameter
-            has no curvature at all) are raised to it: the data say nothing about such a weight.
+            has no curvature at all) are raised to it: the data say nothing about such a weight. Where an input never
+            varied in training, its weights are that free: predictions where it does vary are next to ignorant.
         scale: diag(M), where it is known; see ``scaled_by``.
 
     Raises:

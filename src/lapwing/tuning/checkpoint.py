@@ -22,7 +22,7 @@ from lapwing.problem import Perturbation
 KEY = "lapwing.em"
 """The metadata key of the header."""
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the layout: raised whenever an older file would be misread."""
 
 NUMBERS = ("log_marginal", "noise_precision", "effective_dimension", "effective_dimension_error", "mode_nll")
@@ -114,7 +114,9 @@ class Checkpoint:
         """Refuse the state of another run."""
         other = [name for name in self.settings if saved.get(name) != self.settings[name]]
         if other:
-            then, now = ({name: f"{it.get(name, '')}"[:60] for name in other} for it in (saved, self.settings))
+            then, now = (
+                "; ".join(f"{name}: {it.get(name, 'unknown')}" for name in other) for it in (saved, self.settings)
+            )
             raise MismatchError(
                 f"a checkpoint of this run, with {now}",
                 f"'{self.path}' of one with {then}",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lapwing.posteriors.draws import Estimator
@@ -50,8 +50,9 @@ def by_draws(
         γ_g = n_g - E[ζ_gᵀ A_g ζ_g]      of the weights, variance 2 Σ_i (1 - γ_i)²
 
     Both are unbiased; the first is the better where the data determined a small part of the directions, the second
-    where they determined nearly all (Antorán 2024, section 6.2.1). ``"auto"`` takes for each group the one that varied
-    less from draw to draw; from a single draw, the first if it says that less than half were determined.
+    where they determined nearly all (Antorán 2024, section 6.2.1): for a single group their variances differ by
+    ``2 (n - 2 γ)``. ``"auto"`` takes for each group the one that varied less from draw to draw, by more than chance
+    would have it; else the first if it says that less than half were determined.
 
     Args:
         problem: The problem.
@@ -84,10 +85,25 @@ def by_draws(
         values.append(sizes[:, None] - by_group(problem.prior.values.double()[:, None] * zeta.square()))
     each = values[0]
     if len(values) > 1:
-        few = values[0].mean(1) > 0.5 * sizes if draws.shape[1] == 1 else values[1].var(1) < values[0].var(1)
-        each = torch.where(few[:, None], values[1], values[0])
+        each = torch.where(weights_are_better(values[0], values[1], sizes)[:, None], values[1], values[0])
     gamma = torch.minimum(each.mean(1).clamp_min(LEAST), (sizes - LEAST).clamp_min(LEAST))
     samples = each.shape[1]
     if samples == 1:
         return Dimensions.exact(gamma)
     return Dimensions(gamma, each.std(1) / samples**0.5, float(each.sum(0).std()) / samples**0.5)
+
+
+def weights_are_better(
+    outputs: Float[Tensor, "g k"], weights: Float[Tensor, "g k"], sizes: Float[Tensor, " g"]
+) -> Bool[Tensor, " g"]:
+    """Which groups are better told from the weights than from the outputs, by values of either at each draw.
+
+    The logarithm of a variance measured from k draws is off by ``√(2 / (k - 1))``, that of a ratio of two by √2 times
+    as much: twice that is taken for a difference.
+    """
+    rather = outputs.mean(1) > 0.5 * sizes
+    samples = outputs.shape[1]
+    if samples == 1:
+        return rather
+    ratio = (weights.var(1) / outputs.var(1)).log()
+    return torch.where(ratio.abs() > 4 / (samples - 1) ** 0.5, ratio < 0, rather)

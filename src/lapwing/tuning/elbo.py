@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-import math
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import final, get_args
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ascent import BOUNDS, climb
 from lapwing.curvature.network import Network
 from lapwing.data import Source
-from lapwing.errors import ConfigError, ConvergenceWarning, check_count, check_kind, check_option, warn
+from lapwing.errors import ConfigError, check_count, check_kind, check_option
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
-from lapwing.posteriors import ExactPosterior, Posterior, Step
-from lapwing.posteriors.pushed import pushed
-from lapwing.precondition import balanced
-from lapwing.predictive import Moments
+from lapwing.posteriors import Posterior
 from lapwing.selection import last_layer
 from lapwing.solvers import Solver
 from lapwing.tangent import Tangent, Target
-from lapwing.tuning.checkpoint import State
 from lapwing.tuning.choices import P, chosen
-from lapwing.tuning.dimensions import LEAST
 from lapwing.tuning.em import EM
-from lapwing.tuning.expectation import Expectation, training_of, with_data
-from lapwing.tuning.maximisation import Expected
-from lapwing.types import Inputs, Unpack
-
-logger = logging.getLogger(__name__)
-
-STRIDE = math.log(10) / 2
-"""Steps in the logarithm of the precisions: half a decade."""
-
-HEAD_START = 30.0
-"""Precisions of largest evidence at the trained weights are too small by about so much, or more."""
-
-OUTPUTS = 64
-"""Draws of the outputs of each example."""
+from lapwing.tuning.expectation import Expectation, training_of, warn_unless_found, with_data
+from lapwing.tuning.uphill import Climb
+from lapwing.types import Unpack
 
 RTOL = 0.03
 """Relative gradient at which a mode is found: the bound moves by far less."""
@@ -51,7 +28,7 @@ RTOL = 0.03
 @final
 @dataclass(frozen=True)
 class ELBO:
-    """Maximises a lower bound on the evidence of the tangent model, over one factor for all prior precisions.
+    """Maximises a lower bound on the evidence of the tangent model, over one factor for the prior precisions.
 
         L = E[log p(y | h(w*) + J ζ)] - ½ (|w*|²_A + log det(I + A⁻¹ G) - γ),      ζ ~ N(0, Λ⁻¹)
 
@@ -63,15 +40,17 @@ class ELBO:
     It judges the linear model, trained anew, while predictions have the network's own outputs for their mean: a network
     that is calibrated as it is may become less so.
 
-    From one precision to the next half a decade uphill, then the vertex of the parabola through the best three points.
-    For Gaussian noise this is ``EM``, which has the same maximum.
+    It begins at the prior's precisions or, where the evidence is exact, at thirty times those of the largest evidence
+    at the trained weights, group by group. From there half a decade uphill, and again, then the vertex of the parabola
+    through the best three points. For Gaussian noise this is ``EM``, which has the same maximum: it chooses every
+    group's precision and the noise, and takes no ``examples``.
 
     Args:
         target: Tangent model: ``"simplified"``, or ``"affine"`` with the network's outputs as an offset. ``None`` for
             the first where outputs have no noise of their own and the last layer is linear and uncertain, so that its
             weights alone can make them; else for the second.
         examples: Training examples on which the expectation is taken, evenly over the labels; they stand for all.
-        samples: Draws, where a posterior is known by solves; those of a sampled posterior have the noise of its own.
+        samples: Draws, where a posterior is known by solves; of a sampled posterior its own first, at most so many.
         steps: Most precisions tried.
         solver: Finds modes and draws; ``None`` for the posterior's own, or ``CG`` with its curvature.
         data: The training data, for a posterior from a file.
@@ -107,6 +86,7 @@ class ELBO:
             check_option("target", self.target, get_args(Target))
         for name in ("examples", "samples", "steps"):
             check_count(name, getattr(self, name))
+        check_count("seed", self.seed, 0)
         check_kind("solver=", self.solver, (Solver, type(None)), "CG() or SGD()")
 
     def tune(self, posterior: P, progress: bool) -> P:
@@ -121,7 +101,7 @@ class ELBO:
             UnsupportedError: If the posterior lacks its training data, or knows neither its evidence nor a solver.
 
         Warns:
-            ConvergenceWarning: If the bound still grew after ``steps`` precisions.
+            ConvergenceWarning: If the bound still grew after ``steps`` precisions, or the last mode was not found.
         """
         posterior = with_data(posterior, self.data, self.unpack)
         target = natural_target(posterior) if self.target is None else self.target
@@ -133,6 +113,7 @@ class ELBO:
         with tqdm(desc="ELBO", total=self.steps, disable=not progress, unit="precision", leave=False) as bar:
             tried = Climb(expectation, self.examples, self.seed, self.steps, bar).run()
         best = max(tried, key=lambda point: point.bound)
+        warn_unless_found(best.found.mode, expectation.solver_used)
         steps = [point.step(posterior) for point in tried]
         trace = (*steps, best.step(posterior))
         return chosen(posterior, best.found.precisions, posterior.scale, trace, best.state.draws)
@@ -149,137 +130,3 @@ def natural_target(posterior: Posterior) -> Target:
     except ConfigError:
         return "affine"
     return "simplified" if network.index is None and set(head) <= set(network.names) else "affine"
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Tried:
-    """The bound at some precisions.
-
-    Args:
-        log_factor: Logarithm of the precisions over those of the start.
-        bound: L, nats; without an exact evidence up to a constant.
-        charge: ``log det(I + A⁻¹ G)``, up to the same.
-        found: What expectation says there.
-        state: Where a search goes on from.
-    """
-
-    log_factor: float
-    bound: float
-    charge: float
-    found: Expected
-    state: State
-
-    def step(self, posterior: Posterior) -> Step:
-        """What it leaves in the trace."""
-        return self.found.step(posterior, self.bound if isinstance(posterior, ExactPosterior) else None)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Climb:
-    """The way up.
-
-    Args:
-        expectation: Modes, draws and effective dimensions.
-        examples: Training examples on which the expected likelihood is taken.
-        seed: Of the draws of outputs.
-        steps: Most precisions tried.
-        bar: A progress bar.
-    """
-
-    expectation: Expectation
-    examples: int
-    seed: int
-    steps: int
-    bar: tqdm
-
-    def run(self) -> list[Tried]:
-        """All precisions tried, in order."""
-        self.expectation.prepare()
-        points = [self.at(0.0, None)]
-        if not self._walk(points, STRIDE):
-            self._walk(points, -STRIDE)
-        best = max(points, key=lambda point: point.bound)
-        if len(points) >= self.steps and best is points[-1]:
-            warn(
-                f"the evidence lower bound was still growing after {self.steps} precisions. Try a prior nearer to "
-                f"{best.found.precisions.tolist()[:3]}, or a larger steps=",
-                ConvergenceWarning,
-            )
-        around = {round((point.log_factor - best.log_factor) / STRIDE): point.bound for point in points}
-        if -1 in around and 1 in around:
-            slope, bend = (around[1] - around[-1]) / 2, around[1] - 2 * around[0] + around[-1]
-            if bend < 0:
-                points.append(self.at(best.log_factor - STRIDE * slope / bend, best))
-        return points
-
-    def _walk(self, points: list[Tried], stride: float) -> bool:
-        """Go on from the first point while the bound grows, and the data determine something; whether it grew."""
-        here = points[0]
-        while len(points) < self.steps and (stride < 0 or here.found.gamma > 2 * LEAST):
-            points.append(self.at(here.log_factor + stride, here))
-            if points[-1].bound <= here.bound:
-                break
-            here = points[-1]
-        return here is not points[0]
-
-    def at(self, log_factor: float, near: Tried | None) -> Tried:
-        """The bound, its solves started from those of a point nearby."""
-        start = self._start if near is None else near.state
-        precisions = (self._start.precisions * math.exp(log_factor)).clamp(*BOUNDS)
-        found, state, _ = self.expectation.at(replace(start, precisions=precisions))
-        charge = self._charge(found, log_factor, near)
-        complexity = 0.5 * (float((found.precisions * found.norms).sum()) + charge - found.gamma)
-        loss = found.mode.nll + self._excess(found, state)
-        logger.debug("ELBO %.6g at %s: loss %.4g, complexity %.4g", -loss - complexity, precisions, loss, complexity)
-        self.bar.update()
-        return Tried(log_factor, -loss - complexity, charge, found, state)
-
-    @cached_property
-    def _start(self) -> State:
-        """Where to begin: at the precisions there are, or where the evidence at the trained weights points to."""
-        state, posterior = self.expectation.first(), self.expectation.posterior
-        if not isinstance(posterior, ExactPosterior):
-            return state
-        *_, best = climb(posterior.evidence, state.precisions, state.scale, noisy=False, steps=100)
-        return replace(state, precisions=(HEAD_START * best.precisions).clamp(*BOUNDS))
-
-    def _charge(self, found: Expected, log_factor: float, near: Tried | None) -> float:
-        """``log det(I + A⁻¹ G)``: exact, or along the way from another point the integral of -γ."""
-        if found.evidence is not None:
-            with torch.no_grad():
-                return float(found.evidence.complexity.log_det_ratio(found.precisions, found.scale))
-        if near is None:
-            return 0.0
-        here, there = found.gamma, near.found.gamma
-        ratio = math.log(here / there)
-        mean = (here - there) / ratio if abs(ratio) > 1e-6 else here
-        return near.charge - mean * (log_factor - near.log_factor)
-
-    @cached_property
-    def _chosen(self) -> tuple[Inputs, Tensor]:
-        return balanced(self.expectation.tangent.training, self.examples)
-
-    def _excess(self, found: Expected, state: State) -> float:
-        """What the expected loss of all examples is above that at w*, nats."""
-        tangent, (inputs, targets) = self.expectation.tangent, self._chosen
-        likelihood = tangent.training.likelihood
-        with torch.no_grad():
-            h = tangent.outputs(inputs, found.mode.weights)
-            y = likelihood.canonical_targets(h, targets)
-            generator = torch.Generator(h.device).manual_seed(self.seed)
-            outputs = Moments(h.double(), self._covariance(found, state, inputs)).sample(OUTPUTS, generator=generator)
-            losses = torch.stack([likelihood.nll(draw, y).double().sum() for draw in outputs]).mean()
-            excess = losses - likelihood.nll(h.double(), y).sum()
-        return float(excess) * tangent.training.examples / len(targets)
-
-    def _covariance(self, found: Expected, state: State, inputs: Inputs) -> Float[Tensor, "n *event c c"]:
-        """``J Λ⁻¹ Jᵀ`` of each example, float64."""
-        posterior = self.expectation.posterior
-        if isinstance(posterior, ExactPosterior):
-            choice = chosen(posterior, found.precisions, found.scale, ())
-            return posterior.outputs_each(inputs, [choice])[0].covariance.double()
-        training, draws = self.expectation.tangent.training, self.expectation.drawn(state)
-        moved = pushed(training.network, training.survey, training.likelihood, inputs, draws)[1].double()
-        return moved @ moved.mT / draws.shape[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import final, get_args
@@ -15,14 +15,15 @@ from lapwing.data import Source
 from lapwing.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
 from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import ExactPosterior, Posterior
-from lapwing.posteriors.draws import Estimator
+from lapwing.posteriors.draws import Estimator, SampledPosterior
 from lapwing.posteriors.solved import warn_unless
-from lapwing.solvers import SGD, Solver
+from lapwing.solvers import Solver
 from lapwing.tangent import Tangent, Target
 from lapwing.tuning.checkpoint import Checkpoint, State
 from lapwing.tuning.choices import P, chosen
-from lapwing.tuning.expectation import Expectation, training_of, with_data
-from lapwing.tuning.maximisation import MStep, maximised
+from lapwing.tuning.dimensions import LEAST
+from lapwing.tuning.expectation import Expectation, training_of, warn_unless_found, with_data
+from lapwing.tuning.maximisation import Expected, MStep, maximised
 from lapwing.tuning.stopping import distance, enough, moves_of
 from lapwing.types import Unpack
 
@@ -54,10 +55,11 @@ class EM:
             Λ, slow.
         estimator: How γ comes from draws: of the ``"outputs"``, of the ``"weights"``, or ``"auto"``, by whichever
             varied less.
-        samples: Draws; those of a sampled posterior have the noise of its own.
+        samples: Draws; of a sampled posterior its own first, at most so many. Few leave the noise of few: on 512 draws,
+            ``samples=16`` and ``512`` may end a third apart.
         steps: Most steps.
         tolerance: See above.
-        noise: Whether to choose the noise of a Gaussian likelihood too.
+        noise: Whether to choose the noise of a Gaussian likelihood too; precisions stay between 1e-12 and 1e12.
         target: Tangent model: ``"affine"``, or ``"simplified"`` without the offset.
         solver: Finds the modes and the draws; ``None`` for the posterior's own, or ``CG`` with its curvature.
         data: The training data, for a posterior from a file.
@@ -98,8 +100,10 @@ class EM:
         check_option("step", self.step, get_args(MStep))
         check_option("estimator", self.estimator, get_args(Estimator))
         check_option("target", self.target, get_args(Target))
+        check_kind("noise=", self.noise, (bool,), "True or False")
         check_count("samples", self.samples)
         check_count("steps", self.steps)
+        check_count("seed", self.seed, 0)
         check_positive("tolerance", self.tolerance)
         check_kind("solver=", self.solver, (Solver, type(None)), "CG() or SGD()")
 
@@ -111,11 +115,13 @@ class EM:
             progress: Whether to show progress bars.
 
         Raises:
-            MismatchError: If the checkpoint is that of another run, or the data are not those of the fit.
+            DataError: If the data are not those of the fit.
+            MismatchError: If the checkpoint is that of another run.
             UnsupportedError: If the posterior lacks its training data, or knows neither its evidence nor a solver.
 
         Warns:
-            ConvergenceWarning: If it ended before its fixed point, or the last mode or draws missed their tolerance.
+            ConvergenceWarning: If it ended before its fixed point, the last mode or draws missed their tolerance, or
+                there was nothing to learn from.
         """
         posterior = with_data(posterior, self.data, self.unpack)
         expectation = Expectation(
@@ -167,36 +173,55 @@ class EM:
                 logger.debug("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], float(left.max()))
         if drawn is not None:
             warn_unless(drawn, expectation.solver_used.cure)
-        stochastic = isinstance(expectation.solver_used, SGD)  # Newton's steps end at rounding, if not before
-        if stochastic and found is not None and not found.mode.converged:
-            warn(
-                f"the last mode of the linear model has a relative gradient of {found.mode.gradient:.1e}, above its "
-                f"tolerance: it is at most so far from the mode, relatively. Try {expectation.solver_used.cure}",
-                ConvergenceWarning,
-            )
+        if found is not None:
+            warn_unless_found(found.mode, expectation.solver_used)
+            self._warn_of_little(found, len(state.trace))
         if not state.settled and state.moves is not None:
             move = float(state.moves.abs().max())
             warn(
-                f"expectation maximisation ended after {self.steps} steps, the last of which would move a log "
-                f"precision by {move:.1e}. Try a larger steps=, or a prior with fewer precisions",
+                f"expectation maximisation ended after {len(state.trace) - 1} steps, the last of which would move a "
+                f"log precision by {move:.1e}. Try a larger steps=, or a prior with fewer precisions",
                 ConvergenceWarning,
             )
         return state
 
+    def _warn_of_little(self, found: Expected, steps: int) -> None:
+        """Warn where there was nothing to learn from: too strong a prior to start from, or too few draws."""
+        gamma, noise = found.dimensions.groups, found.dimensions.errors
+        if steps == 1 and not bool((gamma > LEAST).any()):
+            start = found.precisions.tolist()[:3]
+            warn(
+                f"the data determined less than {LEAST} directions at the prior precisions {start} that the search "
+                "began with, and it ended there. Try a weaker prior to start from",
+                ConvergenceWarning,
+            )
+        lost = (gamma <= LEAST) & (noise > LEAST)
+        if bool(lost.any()):
+            warn(
+                f"by {self.samples} draws the effective dimension of {int(lost.sum())} of {len(lost)} groups cannot be "
+                f"told from 0, its standard error up to {float(noise[lost].max()):.2g}: their precisions are no more "
+                "than a guess. Try a larger samples=, or estimator='outputs'",
+                ConvergenceWarning,
+            )
+
     def _settings(self, posterior: Posterior) -> dict[str, str]:
         """What a run depends on."""
         totals, prior = posterior.totals, posterior.prior.diagonal(posterior.network.uncertain, posterior.scale)
-        exact = f"{posterior.log_marginal():.6g}" if isinstance(posterior, ExactPosterior) else ""
+        known = ""
+        if isinstance(posterior, ExactPosterior):
+            known = f" of log evidence {posterior.log_marginal():.6g}"
+        elif isinstance(posterior, SampledPosterior):
+            known = f" of {posterior.samples} draws, noise {posterior.perturbation.head(self.samples).fingerprint()}"
         return {
             "network": posterior.network.fingerprint(),
             "weights": f"{posterior.network.size}",
             "data": f"{totals.examples} examples, {totals.nll:.6g} nats",
-            "posterior": f"{type(posterior).__name__} {exact}",
-            "prior": f"{type(posterior.prior).__name__} {float(prior.log().sum()):.9g} {float(prior.sum()):.9g}",
+            "posterior": f"{type(posterior).__name__}{known}",
+            "prior": f"{type(posterior.prior).__name__}, its precisions {float(prior.sum()):.9g} in sum, their "
+            f"logarithms {float(prior.log().sum()):.9g}",
             "likelihood": f"{posterior.likelihood}, fitted with {posterior.fitted}",
-            "solver": f"{getattr(posterior, 'solver', None)}",
-            "method": f"{replace(self, steps=1, checkpoint=None)}",
-        }
+            "posterior's solver": f"{getattr(posterior, 'solver', None)}",
+        } | {it.name: f"{getattr(self, it.name)}" for it in fields(self) if it.compare and it.name != "steps"}
 
 
 def _mode_rtol(tolerance: float, dtype: torch.dtype) -> float:

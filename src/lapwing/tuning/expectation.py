@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from lapwing.bounds import at_mode
 from lapwing.data import Data, Source
-from lapwing.errors import MismatchError, UnsupportedError
+from lapwing.errors import ConvergenceWarning, MismatchError, UnsupportedError, warn
 from lapwing.evidence import Evidence
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
@@ -22,6 +21,7 @@ from lapwing.posteriors import ExactPosterior, Posterior, SolvedWeights, WeightP
 from lapwing.posteriors.draws import Estimator, SampledPosterior
 from lapwing.precondition import Known
 from lapwing.problem import Perturbation, Training
+from lapwing.repeatability import check_same
 from lapwing.results import Solution
 from lapwing.solvers import CG, SGD, Solver
 from lapwing.tangent import Mode, Tangent
@@ -48,20 +48,30 @@ def with_data(posterior: P, source: Source | None, unpack: Unpack | None = None)
     """The posterior with training data that were given later; itself where none were.
 
     Raises:
-        MismatchError: If they are not those of the fit.
+        DataError: If they are not those of the fit.
     """
     if source is None:
         return posterior
     data = Data(source, like=posterior.network.like, unpack=unpack)
-    posterior = replace(posterior, data=data)
-    nll = Tangent(posterior.training).score(posterior.network.weights)[1]
-    if not math.isclose(nll, posterior.totals.nll, rel_tol=1e-3, abs_tol=1e-6):
-        raise MismatchError(
-            f"the training data, with a negative log likelihood of {posterior.totals.nll:.6g}",
-            f"data with {nll:.6g}",
-            "the data that were passed to fit",
-        )
-    return posterior
+    check_same(posterior.network, posterior.survey, data, posterior.fitted, posterior.totals)
+    return replace(posterior, data=data)
+
+
+def warn_unless_found(mode: Mode, solver: Solver) -> None:
+    """Warn where a search for a mode did not end at it; Newton's steps may end where rounding lets them go no further.
+
+    Args:
+        mode: What was found.
+        solver: What found it.
+    """
+    if mode.converged or (mode.stopped == "stagnated" and not isinstance(solver, SGD)):
+        return
+    cure = solver.cure if isinstance(solver, SGD) else "Validation(data), or a stronger prior to start from"
+    warn(
+        f"the last mode of the linear model has a relative gradient of {mode.gradient:.1e} after {mode.iterations} "
+        f"steps, above its tolerance: it is at most so far from the mode, relatively. Try {cure}",
+        ConvergenceWarning,
+    )
 
 
 @final

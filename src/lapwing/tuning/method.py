@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from lapwing.errors import check_kind
+from lapwing.errors import ConfigError, check_kind
 from lapwing.likelihoods import HeteroscedasticGaussian
-from lapwing.posteriors import Posterior
+from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.tuning.choices import P
 from lapwing.tuning.elbo import ELBO
 from lapwing.tuning.gradient import EvidenceGradient
@@ -30,14 +30,15 @@ def tune(posterior: P, method: Method | None = None, *, progress: bool = False) 
         posterior: The posterior.
         method: ``ELBO()``, ``EM()``, ``EvidenceGradient()``, ``MacKay()`` or ``Validation(data)``. The default is the
             first: evidence at the mode of the tangent model, for Gaussian noise by ``EM``. With noise that depends on
-            the input that model's loss is not convex, and the default is ``EvidenceGradient()``.
+            the input that model's loss is not convex, and the default is ``EvidenceGradient()`` where the evidence is
+            exact.
         progress: Whether to show a progress bar.
 
     Returns:
         The posterior at the chosen values; its ``trace`` has grown by the steps taken.
 
     Raises:
-        ConfigError: If the best values are not positive and finite.
+        ConfigError: If there is no such method, or the best values are not positive and finite.
         UnsupportedError: If the method needs what the posterior has not.
 
     Cost:
@@ -54,10 +55,14 @@ def tune(posterior: P, method: Method | None = None, *, progress: bool = False) 
     """
     check_kind("the posterior", posterior, (Posterior,), "tune(recipe.fit(model, data))")
     method = default(posterior) if method is None else method
-    check_kind("the method", method, (Method,), "ELBO(), EM(), EvidenceGradient(), MacKay() or Validation(data)")
+    hint = "ELBO(), EM(), EvidenceGradient(), MacKay() or Validation(data)"
+    check_kind("the method", method, (Method,), hint)
+    if isinstance(method, type):
+        raise ConfigError("a method of tuning", f"the class {method.__name__}", hint)
     return method.tune(posterior, progress)
 
 
 def default(posterior: Posterior) -> Method:
     """The method for those who have no opinion."""
-    return EvidenceGradient() if isinstance(posterior.fitted, HeteroscedasticGaussian) else ELBO()
+    noisy = isinstance(posterior.fitted, HeteroscedasticGaussian) and isinstance(posterior, ExactPosterior)
+    return EvidenceGradient() if noisy else ELBO()
