@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import numbers
 import warnings
+from typing import Any
 
 
 class LapwingError(Exception):
@@ -106,14 +107,21 @@ def check_kind(name: str, value: object, kinds: tuple[type, ...], hint: str) -> 
     Example:
         >>> check_kind("prior", 1.0, (float,), "1.0")
     """
-    if not isinstance(value, kinds):
+    if isinstance(value, type) or not isinstance(value, kinds):
         known = ", ".join(kind.__name__ for kind in kinds)
-        got = f"the class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {value!r:.40}"
+        shown = f"{type(value).__name__} {' '.join(repr(value).split()):.40}"
+        got = f"the class {value.__name__}" if isinstance(value, type) else shown
         raise ConfigError(f"{name} to be one of {known}", got, hint)
 
 
-def check_count(name: str, value: int | float, least: int = 1) -> None:
+def check_count(name: str, value: object, least: int = 1, *, usual: int | None = None) -> None:
     """Refuses what is no whole number, and a count below the least there may be.
+
+    Args:
+        name: The option.
+        value: What came.
+        least: The least there may be.
+        usual: What to try; ``None`` for the least.
 
     Raises:
         ConfigError: Naming that.
@@ -121,14 +129,20 @@ def check_count(name: str, value: int | float, least: int = 1) -> None:
     Example:
         >>> check_count("samples", 32, least=2)
     """
+    hint = f"{name}={least if usual is None else usual}"
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):
-        raise ConfigError(f"{name} to be a whole number, at least {least}", f"{value!r}", f"{name}={least}")
+        raise ConfigError(f"{name} to be a whole number, at least {least}", f"{value!r:.40}", hint)
     if value < least:
-        raise ConfigError(f"{name} of at least {least}", f"{value}", f"{name}={least}")
+        raise ConfigError(f"{name} of at least {least}", f"{value}", hint)
 
 
-def check_positive(name: str, value: float) -> None:
-    """Refuses a number that is not positive, NaN included.
+def check_positive(name: str, value: Any, usual: str = "1e-6") -> None:
+    """Refuses what is no positive number, NaN included.
+
+    Args:
+        name: The option.
+        value: What came.
+        usual: What to try.
 
     Raises:
         ConfigError: Naming it.
@@ -136,8 +150,28 @@ def check_positive(name: str, value: float) -> None:
     Example:
         >>> check_positive("rtol", 1e-6)
     """
-    if not value > 0:
-        raise ConfigError(f"a positive {name}", f"{value}", f"{name}=1e-6")
+    if not (isinstance(value, numbers.Real) and float(value) > 0):
+        raise ConfigError(f"a positive {name}", f"{value!r:.40}", f"{name}={usual}")
+
+
+def check_fraction(name: str, value: Any, hint: str, *, zero: bool = False) -> None:
+    """Refuses what is no number between 0 and 1, or below 1 and at least 0.
+
+    Args:
+        name: The option.
+        value: What came.
+        hint: What to try.
+        zero: Whether 0 itself is allowed.
+
+    Raises:
+        ConfigError: Naming it.
+
+    Example:
+        >>> check_fraction("rtol", 0.1, "rtol=1e-6")
+    """
+    if not (isinstance(value, numbers.Real) and (0 < float(value) < 1 or (zero and value == 0))):
+        expected = f"{name} from 0 and below 1" if zero else f"{name} between 0 and 1"
+        raise ConfigError(expected, f"{name}={value!r:.40}", hint)
 
 
 def check_level(level: float) -> None:
@@ -149,5 +183,4 @@ def check_level(level: float) -> None:
     Example:
         >>> check_level(0.95)
     """
-    if not 0 < level < 1:
-        raise ConfigError("a level between 0 and 1", f"level={level}", "level=0.95")
+    check_fraction("level", level, "level=0.95")

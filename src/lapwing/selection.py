@@ -17,7 +17,7 @@ from lapwing.curvature.network import Network
 from lapwing.curvature.sums import sweep
 from lapwing.curvature.survey import find_layers, probe
 from lapwing.data import Data
-from lapwing.errors import ConfigError, ShapeError, check_option
+from lapwing.errors import ConfigError, ShapeError, check_count, check_option
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior
 
@@ -135,6 +135,7 @@ class Subnetwork:
 
     def __post_init__(self) -> None:
         check_option("by", self.by, get_args(By))
+        check_count("seed", self.seed, 0)
 
     def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
         """The network with these weights uncertain."""

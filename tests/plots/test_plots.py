@@ -174,7 +174,7 @@ def test_confidence_histograms_are_shares_of_each_side() -> None:
         (plot_reliability, (PROBS, TARGETS), {"bins": 0}, ConfigError, "at least one bin"),
         (plot_reliability, (PROBS.log(), TARGETS), {}, DataError, "sum to 1"),
         (plot_band, (X, X[:3], X), {}, ShapeError, r"mean of the shape of x, \[9\]"),
-        (plot_band, (X, X, X), {"level": 95.0}, ConfigError, "a level between 0 and 1. Got level=95.0"),
+        (plot_band, (X, X, X), {"level": 95.0}, ConfigError, "level between 0 and 1. Got level=95.0"),
         (plot_evidence, ([],), {}, DataError, "at least one step. Got none"),
         (plot_confidence, (PROBS[:, 0], 3 * PROBS[:, 0]), {}, DataError, r"in \[0, 1\].*out of distribution"),
         (plot_confidence, (X[:0], X), {}, DataError, "in_scores of at least one example"),

@@ -8,7 +8,7 @@ import torch
 from lapwing.errors import ConfigError, NumericalError, ShapeError
 from lapwing.priors import GPrior
 from lapwing.tree import Layout
-from tests.posterior_cases import refused
+from tests.posterior_cases import refused, unchecked
 
 LAYOUT = Layout(("a", "b", "c"), ((3,), (2,), (1,)))
 DIAGONAL = torch.tensor([4.0, 2.0, 0.0, 1e-12, 3.0, 0.0], dtype=torch.float64)
@@ -69,6 +69,12 @@ def test_bad_shapes_and_options() -> None:
         GPrior().scaled_by(DIAGONAL, LAYOUT).relative(Layout(("b",), ((2,),)))
     with refused(ShapeError, expected="one precision for all", got="[2]", hint="single number"):
         GPrior().with_precisions(torch.ones(2))
-    for options in ({"floor": 0.0}, {"floor": 1.0}, {"samples": 0}):
-        with pytest.raises(ConfigError, match="a floor between 0 and 1"):
-            GPrior(**options)
+    for bad in (0.0, 1.0, "a"):
+        with (
+            unchecked(),
+            refused(ConfigError, expected="floor between 0 and 1", got=f"floor={bad!r}", hint="1e-6"),
+        ):
+            GPrior(**{"floor": bad})
+    for bad in (0, 2.5):
+        with unchecked(), refused(ConfigError, expected="samples", got=f"{bad}", hint="samples=16"):
+            GPrior(**{"samples": bad})

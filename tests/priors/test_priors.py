@@ -13,6 +13,7 @@ from torch.distributions import Normal
 from lapwing.errors import ConfigError, ShapeError
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior, prior_from_state
 from lapwing.tree import Layout
+from tests.posterior_cases import refused, unchecked
 
 LAYOUT = Layout(("a.weight", "a.bias", "scale"), ((2, 3), (2,), ()))
 D = LAYOUT.size
@@ -174,3 +175,16 @@ def test_weight_decay_must_be_positive(weight_decay: float, n: int) -> None:
 def test_an_unknown_state_is_refused(state: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="Isotropic, Layerwise, DiagonalPrior"):
         prior_from_state(state)
+
+
+@pytest.mark.parametrize("prior", [Isotropic, Layerwise, GPrior])
+@pytest.mark.parametrize("bad", ["a", None, (1.0, (2.0, 3.0))])
+def test_precisions_are_numbers(prior: Any, bad: object) -> None:
+    with unchecked(), refused(ConfigError, expected="positive finite prior precisions", got=f"{bad!r}", hint="(1.0)"):
+        prior(bad)
+
+
+@pytest.mark.parametrize("prior", [Isotropic, GPrior])
+def test_one_precision_is_one(prior: Any) -> None:
+    with unchecked(), refused(ConfigError, expected="one prior precision", got="2 of them", hint="Layerwise()"):
+        prior((1.0, 2.0))

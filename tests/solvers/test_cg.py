@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from lapwing.errors import ConfigError
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.problem import Problem
 from lapwing.solvers.cg import VECTORS
-from tests.posterior_cases import normal, refused
+from tests.posterior_cases import normal, refused, unchecked
 
 
 def linear_model(d: int = 20, rows: int = 30) -> Problem:
@@ -71,6 +73,15 @@ def test_a_preconditioner_saves_iterations() -> None:
 def test_bad_options() -> None:
     with refused(ConfigError, expected="rtol between 0 and 1", got="rtol=0.0", hint="rtol=1e-6"):
         lw.CG(rtol=0.0)
+    words: Any = "a"
+    with unchecked(), refused(ConfigError, expected="rtol between 0 and 1", got="rtol='a'", hint="rtol=1e-6"):
+        lw.CG(rtol=words)
+    kind: Any = lw.LowRank
+    with (
+        unchecked(),
+        refused(ConfigError, expected="preconditioner=", got="the class LowRank", hint="PivotedCholesky(100)"),
+    ):
+        lw.CG(preconditioner=kind)
     for name in ("max_iterations", "max_bytes"):
         with refused(ConfigError, expected=f"{name} of at least 1", got="0", hint=f"{name}=1"):
             lw.CG(**{name: 0})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from lapwing.problem import Problem, RowBlocks, Training
 from lapwing.solvers import CG, SGD
 from tests.curvature import naive
 from tests.curvature.naive import known
-from tests.posterior_cases import normal, refused
+from tests.posterior_cases import normal, refused, unchecked
 
 N, D, C = 60, 12, 2
 
@@ -211,10 +212,20 @@ def test_agrees_with_conjugate_gradients_on_a_network() -> None:
     torch.testing.assert_close(solution.value, CG(rtol=1e-10).solve(problem, b).value, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{"rtol": 0.0}, {"momentum": 1.0}, {"clip": 0.0}, {"step": -1.0}])
-def test_bad_options(options: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=r"rtol between 0 and 1, momentum.*Try SGD"):
-        SGD(**options)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("name", "bad", "expected", "hint"),
+    [
+        ("rtol", 0.0, "rtol between 0 and 1", "SGD(rtol=1e-2)"),
+        ("momentum", 1.0, "momentum from 0 and below 1", "SGD(momentum=0.9)"),
+        ("momentum", "x", "momentum from 0 and below 1", "SGD(momentum=0.9)"),
+        ("clip", 0.0, "a positive clip", "clip=10.0"),
+        ("step", -1.0, "a positive step", "step=None"),
+        ("step", "a", "a positive step", "step=None"),
+    ],
+)
+def test_the_option_that_is_wrong_is_named(name: str, bad: Any, expected: str, hint: str) -> None:
+    with unchecked(), refused(ConfigError, expected=expected, got=f"{bad!r}", hint=hint):
+        SGD(**{name: bad})
 
 
 @pytest.mark.parametrize("name", ["epochs", "batch", "max_bytes"])

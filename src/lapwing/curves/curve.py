@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from lapwing.bounds import DecoupledBound, at_mode
 from lapwing.curves.ratios import log_det_ratios
-from lapwing.errors import ConfigError, ShapeError, check_kind, check_option
+from lapwing.errors import ConfigError, ShapeError, check_count, check_kind, check_option
 from lapwing.evidence import Evidence
 from lapwing.posteriors import Posterior
 from lapwing.posteriors.exact import with_evidence
@@ -143,7 +143,8 @@ def evidence_curve(
     """
     check_kind("the posterior", posterior, (Posterior,), "evidence_curve(recipe.fit(model, data), [0.1, 1.0, 10.0])")
     check_option("at", at, get_args(Place))
-    values = checked(torch.as_tensor(precisions, dtype=torch.float64), "precisions=[0.1, 1.0, 10.0]")
+    check_count("seed", seed, 0)
+    values = checked(precisions, "precisions=[0.1, 1.0, 10.0]")
     if values.ndim != 1:
         raise ShapeError("a vector of precisions [m]", "a single number", "precisions=[0.1, 1.0, 10.0]")
     order = values.argsort(descending=True)

@@ -62,6 +62,7 @@ class TopEigen:
         check_kind("prior=", self.prior, (Prior,), "Isotropic(1.0)")
         if self.rank is not None:
             check_count("rank", self.rank)
+        check_count("seed", self.seed, 0)
 
     def fit(self, model: nn.Module, data: Source, *, unpack: Unpack | None = None) -> EigenPosterior:
         """What it makes of a trained network; arguments as in ``Laplace.fit``.

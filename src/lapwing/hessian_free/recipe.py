@@ -14,7 +14,7 @@ from lapwing.curvature.ggn import GGN
 from lapwing.curvature.network import Network, opened
 from lapwing.curvature.survey import find_layers
 from lapwing.data import Data, Source, check_inputs, chunks, concatenated, count, place, take
-from lapwing.errors import DataError, UnsupportedError, check_kind, check_positive
+from lapwing.errors import DataError, UnsupportedError, check_count, check_kind, check_positive
 from lapwing.hessian_free.choices import Objective, PerPoint, PreTrained, Probed
 from lapwing.hessian_free.inner import Inner, NewtonCG
 from lapwing.hessian_free.linearity import Linearity
@@ -99,6 +99,7 @@ class HessianFree:
         for name, value in (("scale", self.scale), ("step", self.step)):
             if value is not None:
                 check_positive(name, value)
+        check_count("seed", self.seed, 0)
 
     def fit(
         self,

@@ -53,6 +53,7 @@ class PivotedCholesky(CurvatureRecipe):
         check_option("pivots", self.pivots, get_args(Pivots))
         check_count("rank", self.rank)
         check_count("block", self.block)
+        check_count("seed", self.seed, 0)
 
     def curvature(self, problem: Problem) -> LowRank:
         """``L Lᵀ``."""

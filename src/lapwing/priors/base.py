@@ -130,29 +130,45 @@ class Prior(abc.ABC):
         return constant.to(vector) - 0.5 * (diagonal.to(vector) * vector.square()).sum()
 
 
-def checked(precision: float | tuple[float, ...] | Tensor, hint: str) -> Tensor:
+def checked(precision: object, hint: str) -> Tensor:
     """Precisions as float64 on the CPU.
 
     Raises:
         ConfigError: If one is not a positive finite number.
     """
-    values = torch.as_tensor(precision, dtype=torch.float64, device="cpu").detach().clone()
+    expected = "positive finite prior precisions, one number or a vector"
+    try:
+        values = torch.as_tensor(precision, dtype=torch.float64, device="cpu").detach().clone()
+    except (TypeError, ValueError, RuntimeError) as error:  # what torch raises for strings, None, and ragged tuples
+        raise ConfigError(expected, f"{precision!r:.40}", hint) from error
     bad = values[~((values > 0) & torch.isfinite(values))]
     if bad.numel() or not values.numel() or values.ndim > 1:
         what = f"{bad[0].item():g}" if bad.numel() else f"shape {list(values.shape)}"
-        raise ConfigError("positive finite prior precisions, one number or a vector", what, hint)
+        raise ConfigError(expected, what, hint)
     return values
+
+
+def checked_one(precision: object, hint: str) -> float:
+    """The one precision of all weights.
+
+    Raises:
+        ConfigError: If it is not one positive finite number.
+    """
+    values = checked(precision, hint)
+    if values.numel() != 1:
+        raise ConfigError("one prior precision for all weights", f"{values.numel()} of them", f"{hint}, or Layerwise()")
+    return float(values)
 
 
 def expanded(values: Tensor, groups: int, expected: str) -> Tensor:
     """One precision a group, where there may be one for all."""
     if values.ndim == 0:
         return values.repeat(groups)
-    check_count(values, groups, expected)
+    check_length(values, groups, expected)
     return values
 
 
-def check_count(values: Tensor, groups: int, expected: str) -> None:
+def check_length(values: Tensor, groups: int, expected: str) -> None:
     """Refuse another number of precisions than there are groups.
 
     Raises:

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.errors import ConfigError, NumericalError, ShapeError
-from lapwing.priors.base import Prior, check_count, checked
+from lapwing.errors import ConfigError, NumericalError, ShapeError, check_count, check_fraction
+from lapwing.priors.base import Prior, check_length, checked, checked_one
 from lapwing.tree import Layout
 
 
@@ -47,13 +47,10 @@ class GPrior(Prior):
     scale: Float[Tensor, " d"] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "precision", float(checked(self.precision, "GPrior(1.0)")))
-        if not (0 < self.floor < 1 and (self.samples is None or self.samples >= 1)):
-            raise ConfigError(
-                "a floor between 0 and 1, at least one sample",
-                f"floor={self.floor}, samples={self.samples}",
-                "GPrior()",
-            )
+        object.__setattr__(self, "precision", checked_one(self.precision, "GPrior(1.0)"))
+        check_fraction("floor", self.floor, "GPrior(floor=1e-6)")
+        if self.samples is not None:
+            check_count("samples", self.samples, usual=16)
         if self.scale is not None:
             object.__setattr__(self, "scale", checked(self.scale, "GPrior(1.0).scaled_by(diagonal, layout)"))
 
@@ -118,12 +115,12 @@ class GPrior(Prior):
                 f"{self}, which was not fitted",
                 "Laplace(..., prior=GPrior()).fit(model, data).prior, or GPrior().scaled_by(diagonal, layout)",
             )
-        check_count(self.scale, layout.size, f"a g-prior for {layout.size} weights")
+        check_length(self.scale, layout.size, f"a g-prior for {layout.size} weights")
         return self.scale
 
     def with_precisions(self, precisions: Float[Tensor, " g"]) -> GPrior:
         """The prior with another a ``[1]`` and the same scale; see ``Prior.with_precisions``."""
-        check_count(precisions, 1, "one precision for all weights")
+        check_length(precisions, 1, "one precision for all weights")
         return replace(self, precision=float(precisions))
 
     def state(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.errors import ConfigError
-from lapwing.priors.base import Prior, check_count, checked, expanded
+from lapwing.priors.base import Prior, check_length, checked, checked_one, expanded
 from lapwing.tree import Layout
 
 
@@ -34,7 +34,7 @@ class Isotropic(Prior):
     precision: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "precision", float(checked(self.precision, "Isotropic(1.0)")))
+        object.__setattr__(self, "precision", checked_one(self.precision, "Isotropic(1.0)"))
 
     @classmethod
     def from_weight_decay(cls, weight_decay: float, n: int) -> Isotropic:
@@ -68,7 +68,7 @@ class Isotropic(Prior):
 
     def with_precisions(self, precisions: Float[Tensor, " g"]) -> Isotropic:
         """The prior with another precision ``[1]``; see ``Prior.with_precisions``."""
-        check_count(precisions, 1, "one precision for all weights")
+        check_length(precisions, 1, "one precision for all weights")
         return Isotropic(float(precisions))
 
     def state(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ConfigError, check_count, check_kind
+from lapwing.errors import check_count, check_fraction, check_kind
 from lapwing.linalg import Structured
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.precondition import Preconditioner, approximation
@@ -54,8 +54,8 @@ class CG(Solver):
     max_bytes: int = 2**30
 
     def __post_init__(self) -> None:
-        if not (self.rtol is None or 0 < self.rtol < 1):
-            raise ConfigError("rtol between 0 and 1", f"rtol={self.rtol}", "CG(rtol=1e-6)")
+        if self.rtol is not None:
+            check_fraction("rtol", self.rtol, "CG(rtol=1e-6)")
         check_count("max_iterations", self.max_iterations)
         check_count("max_bytes", self.max_bytes)
         if self.preconditioner is not None:

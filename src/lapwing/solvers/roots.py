@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, TypeAlias, final, get_args
 import torch
 
 from lapwing import probes
-from lapwing.errors import ConfigError, check_count, check_kind, check_option
+from lapwing.errors import ConfigError, check_count, check_fraction, check_kind, check_option
 from lapwing.linalg.contour import contour_inverse_root
 from lapwing.linalg.interval import spectral_interval
 from lapwing.linalg.lanczos import apply_function
@@ -97,8 +97,7 @@ class Contour(Root):
         check_option("shifts", self.shifts, get_args(Shifts))
         check_count("points", self.points)
         check_count("max_iterations", self.max_iterations)
-        if not 0 < self.rtol < 1:
-            raise ConfigError("rtol between 0 and 1", f"rtol={self.rtol}", "Contour(points=10)")
+        check_fraction("rtol", self.rtol, "Contour(rtol=1e-6)")
         if self.interval is not None and not 0 < self.interval[0] <= self.interval[1]:
             raise ConfigError("an interval 0 < smallest <= largest", f"{self.interval}", "interval=None to estimate it")
         if self.preconditioner is not None:
@@ -151,8 +150,7 @@ class Lanczos(Root):
 
     def __post_init__(self) -> None:
         check_count("steps", self.steps)
-        if not 0 < self.rtol < 1:
-            raise ConfigError("rtol between 0 and 1", f"rtol={self.rtol}", "Lanczos(200)")
+        check_fraction("rtol", self.rtol, "Lanczos(rtol=1e-6)")
 
     def draw(
         self, problem: Problem, solver: Solver, samples: int, *, generator: torch.Generator | None = None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing import probes
 from lapwing.curvature.products import Part
-from lapwing.errors import ConfigError, NumericalError, ShapeError, check_count
+from lapwing.errors import NumericalError, ShapeError, check_count, check_fraction, check_positive
 from lapwing.linalg.operator import check_operand
 from lapwing.problem import Problem
 from lapwing.results import Solution
@@ -64,7 +64,7 @@ class SGD(Solver):
         max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
 
     Raises:
-        ConfigError: If a number makes no sense.
+        ConfigError: If a number makes no sense; it names the one.
 
     Cost:
         An epoch: one product with G. Before, about five products with one column; at the end, one product with Λ for
@@ -89,13 +89,12 @@ class SGD(Solver):
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "max_bytes"):
             check_count(name, getattr(self, name))
-        ranges = 0 < self.rtol < 1 and 0 <= self.momentum < 1 and self.clip > 0
-        if not (ranges and (self.step is None or self.step > 0)):
-            raise ConfigError(
-                "rtol between 0 and 1, momentum from 0 and below 1, a positive clip and step",
-                f"{self}",
-                "SGD(epochs=200, batch=256)",
-            )
+        check_count("seed", self.seed, 0)
+        check_fraction("rtol", self.rtol, "SGD(rtol=1e-2)")
+        check_fraction("momentum", self.momentum, "SGD(momentum=0.9)", zero=True)
+        check_positive("clip", self.clip, "10.0")
+        if self.step is not None:
+            check_positive("step", self.step, "None")
 
     def solve(
         self, problem: Problem, b: Float[Tensor, "d *k"], *, initial: Float[Tensor, "d *k"] | None = None

@@ -14,7 +14,7 @@ from lapwing import linalg
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.hessian import GGNProduct
 from lapwing.curvature.sums import Held, sweep
-from lapwing.errors import ConfigError, check_count, check_option
+from lapwing.errors import check_count, check_fraction, check_option
 from lapwing.linalg.eigenpairs import nystrom, randomised_eigenpairs, top_eigenpairs
 from lapwing.posteriors import Posterior
 from lapwing.precondition import CurvatureRecipe
@@ -68,10 +68,9 @@ class LowRank(CurvatureRecipe):
     def __post_init__(self) -> None:
         check_option("method", self.method, get_args(Method))
         check_count("rank", self.rank)
-        if not (self.tolerance is None or 0 < self.tolerance < 1):
-            raise ConfigError(
-                "a tolerance between 0 and 1 or None", f"tolerance={self.tolerance}", "LowRank(1000, tolerance=0.05)"
-            )
+        check_count("seed", self.seed, 0)
+        if self.tolerance is not None:
+            check_fraction("tolerance", self.tolerance, "LowRank(1000, tolerance=0.05)")
 
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.features import TangentFeatures
-from lapwing.errors import ConfigError, check_count, check_kind, check_option, check_positive
+from lapwing.errors import ConfigError, check_count, check_fraction, check_kind, check_option
 from lapwing.evidence import metric_root
 from lapwing.nystrom import (
     EarlyStopping,
@@ -86,13 +86,15 @@ class Nystrom:
         check_option("landmarks", self.landmarks, get_args(Landmarks))
         check_count("rank", self.rank)
         check_count("max_bytes", self.max_bytes)
-        check_positive("tolerance", self.tolerance)
+        check_count("seed", self.seed, 0)
+        check_fraction("tolerance", self.tolerance, "Nystrom(tolerance=1e-6)")
+        check_count("samples", self.samples, usual=2000)
         if self.stopping is not None:
             check_kind("stopping=", self.stopping, (EarlyStopping,), "EarlyStopping((x, y))")
-        if self.samples < self.rank or self.tolerance >= 1:
+        if self.samples < self.rank:
             raise ConfigError(
-                "at least as many samples as the rank, and a tolerance below 1",
-                f"rank={self.rank}, samples={self.samples}, tolerance={self.tolerance}",
+                "at least as many samples as the rank",
+                f"rank={self.rank}, samples={self.samples}",
                 "Nystrom(rank=20, samples=2000)",
             )
 
