@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from lapwing import probes
+from lapwing.errors import ConfigError
+from tests.posterior_cases import refused, unchecked
 
 every_kind = pytest.mark.parametrize("draw", [probes.gaussian, probes.rademacher])
 
@@ -45,3 +48,14 @@ def test_without_a_generator_draws_from_the_global_one(draw: Callable[..., Tenso
     torch.manual_seed(3)
     assert torch.equal(draw([8], like=like), first)
     assert not torch.equal(draw([8], like=like), first)
+
+
+def test_a_seed_is_no_generator() -> None:
+    seed: Any = 0
+    for draw in (
+        lambda: probes.gaussian([2], like=torch.zeros(1), generator=seed),
+        lambda: probes.rademacher([2], like=torch.zeros(1), generator=seed),
+        lambda: probes.permutation(3, generator=seed),
+    ):
+        with unchecked(), refused(ConfigError, expected="generator=", got="int 0", hint="Generator().manual_seed(0)"):
+            draw()

@@ -7,6 +7,34 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lapwing.errors import check_count, check_kind
+
+
+def device_of(generator: torch.Generator | None) -> torch.device:
+    """Where a source of randomness draws: on the CPU without one.
+
+    Raises:
+        ConfigError: If it is none, such as a seed.
+
+    Example:
+        >>> device_of(None)
+        device(type='cpu')
+    """
+    if generator is None:
+        return torch.device("cpu")
+    check_kind("generator=", generator, (torch.Generator,), "torch.Generator().manual_seed(0)")
+    return generator.device
+
+
+def check_draws(samples: int, generator: torch.Generator | None) -> None:
+    """Refuses, before anything is computed, fewer draws than one and what is no source of randomness.
+
+    Raises:
+        ConfigError: Naming it.
+    """
+    check_count("samples", samples)
+    device_of(generator)
+
 
 def gaussian(
     shape: Sequence[int],
@@ -32,7 +60,7 @@ def gaussian(
         >>> gaussian([2, 3], like=torch.zeros(1), generator=g).shape
         torch.Size([2, 3])
     """
-    device = generator.device if generator is not None else torch.device("cpu")
+    device = device_of(generator)
     return torch.randn(list(shape), generator=generator, device=device, dtype=like.dtype).to(like.device)
 
 
@@ -48,8 +76,7 @@ def rademacher(
         >>> rademacher([4], like=torch.zeros(1)).abs().tolist()
         [1.0, 1.0, 1.0, 1.0]
     """
-    device = generator.device if generator is not None else torch.device("cpu")
-    signs = torch.randint(0, 2, list(shape), generator=generator, device=device).to(like.device)
+    signs = torch.randint(0, 2, list(shape), generator=generator, device=device_of(generator)).to(like.device)
     return signs.to(like.dtype).mul_(2).sub_(1)
 
 
@@ -64,5 +91,4 @@ def permutation(size: int, *, generator: torch.Generator | None = None) -> list[
         >>> sorted(permutation(3))
         [0, 1, 2]
     """
-    device = generator.device if generator is not None else torch.device("cpu")
-    return torch.randperm(size, generator=generator, device=device).tolist()
+    return torch.randperm(size, generator=generator, device=device_of(generator)).tolist()

@@ -19,8 +19,12 @@ from lapwing.curvature.network import Network
 from lapwing.curvature.products import Part, shuffled
 from lapwing.curvature.root import GGNRoot
 from lapwing.data import Data
+from lapwing.errors import TooLargeError
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal, FunctionOperator, LowRank, Operator, Structured
+
+NOISE = 2**34
+"""Bytes the noise of the draws of a posterior may take, unless more is asked for (16 GiB)."""
 
 
 @final
@@ -237,18 +241,31 @@ class Problem:
 
         return FunctionOperator(product, product, self.prior.shape, self.prior.values)
 
-    def perturbation(self, samples: int, *, generator: torch.Generator | None = None) -> Perturbation:
+    def perturbation(
+        self, samples: int, *, max_bytes: int | None = None, generator: torch.Generator | None = None
+    ) -> Perturbation:
         """Noise drawn once, for right-hand sides of covariance Λ whatever the prior and the noise.
 
         Args:
             samples: Draws, one a column.
+            max_bytes: Most memory it may take; ``None`` for any.
             generator: Source of randomness.
 
+        Raises:
+            TooLargeError: If it would take more; nothing is drawn.
+
         Cost:
-            One product with R; memory ``(d + r)`` numbers a draw, of which ``2 d`` are kept.
+            One product with R; memory ``(2 d + r)`` numbers a draw, of which ``2 d`` are kept.
         """
         self.check_unchanged()
-        like = self.prior.values
-        data = probes.gaussian((self.root.shape[1], samples), like=like, generator=generator)
+        like, rows = self.prior.values, self.root.shape[1]
+        needed = samples * (2 * self.size + rows) * like.itemsize
+        if max_bytes is not None and needed > max_bytes:
+            raise TooLargeError(
+                f"noise of at most {max_bytes:,} bytes",
+                f"{samples:,} draws of {self.size:,} weights and {rows:,} outputs, which need {needed:,} bytes",
+                "fewer samples, or a larger max_bytes",
+            )
+        data = probes.gaussian((rows, samples), like=like, generator=generator)
         prior = probes.gaussian((self.size, samples), like=like, generator=generator)
         return Perturbation(self.root @ data, prior)

@@ -13,7 +13,7 @@ from lapwing.errors import ConfigError, DataError, TooLargeError, UnsupportedErr
 from lapwing.posteriors import SampledWeights, Step, base
 from lapwing.posteriors.base import check_noise, first
 from lapwing.predictive import Classification, Counts, Draws, JointMoments, Moments, MultiLabel, Regression
-from tests.posterior_cases import PROBLEMS, STRUCTURES, Problem, labels, normal, problem, refused, seeded
+from tests.posterior_cases import PROBLEMS, STRUCTURES, Problem, labels, normal, problem, refused, seeded, unchecked
 
 every_structure = pytest.mark.parametrize("structure", STRUCTURES)
 
@@ -238,3 +238,19 @@ def test_float32_networks_stay_in_float32() -> None:
     posterior = lw.Laplace(lw.Categorical()).fit(model, (normal(8, 3), labels(8, classes=3)))
     prediction = posterior.predict(normal(2, 3))
     assert prediction.probs.dtype == torch.float32 and prediction.logits.covariance.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "structure", [lw.Full(), lw.Full(view="functions"), lw.Sampled(2), lw.MatrixFree(), lw.Nystrom(2, 4)]
+)
+def test_functions_are_at_least_one_and_drawn_from_a_generator(structure: Any) -> None:
+    case = problem("images")
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=structure))
+    for bad in (0, -2):
+        with refused(ConfigError, expected="samples of at least 1", got=f"{bad}", hint="samples=1"):
+            posterior.sample_functions(case.new, bad)
+    seed: Any = 0
+    with unchecked():
+        for draw in (posterior.sample_functions, posterior.predict):
+            with refused(ConfigError, expected="generator=", got="int 0", hint="manual_seed(0)"):
+                draw(case.new, generator=seed)

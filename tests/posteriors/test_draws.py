@@ -17,7 +17,7 @@ from lapwing.posteriors import Step, base, draws
 from lapwing.posteriors.integral import log_det_ratios
 from lapwing.predictive import Moments
 from lapwing.results import Solution
-from tests.posterior_cases import problem, refused
+from tests.posterior_cases import problem, refused, unchecked
 
 EXACT = lw.CG(rtol=1e-11)
 
@@ -197,14 +197,29 @@ class TestNumbers:
 
 class TestRefusals:
     def test_of_no_draws(self) -> None:
-        with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
+        with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=64"):
             lw.Sampled(0)
-        with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
+        with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=64"):
             fitted().resampled(0)
         with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
             fitted().sample(0)
         with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
             fitted().predict(problem("images").new, "mc", samples=0)
+
+    def test_of_seeds_for_generators(self) -> None:
+        seed: Any = 3
+        with unchecked(), refused(ConfigError, expected="generator=", got="int 3", hint="manual_seed(0)"):
+            fitted().resampled(2, generator=seed)
+
+    def test_of_noise_that_does_not_fit(self) -> None:
+        with refused(TooLargeError, expected="17,179,869,184 bytes", got="10,000,000,000 draws", hint="fewer samples"):
+            fitted(10**10)
+        posterior = fitted()
+        problem_ = posterior.problem
+        needed = 3 * (2 * problem_.size + problem_.root.shape[1]) * 8
+        with refused(TooLargeError, expected=f"{needed - 1:,}", got=f"need {needed:,} bytes", hint="max_bytes"):
+            posterior.resampled(3, max_bytes=needed - 1)
+        assert posterior.resampled(3, max_bytes=needed).samples == fitted(3, max_bytes=needed).samples == 3
 
     def test_of_estimators_there_are_not(self) -> None:
         with refused(ConfigError, expected="'auto', 'outputs', 'weights'", got="'best'", hint="estimator='auto'"):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.errors import ShapeError
+from lapwing.errors import ConfigError, ShapeError
 from lapwing.predictive import Draws, JointMoments
+from tests.posterior_cases import refused
 
 
 def random_joint(*shape: int, rank: int = 12) -> JointMoments:
@@ -94,3 +95,11 @@ def test_sampling_draws_takes_each_once_before_any_twice(generator: torch.Genera
     for start, stop in ((0, 10), (10, 20)):
         assert sorted(taken[start:stop, 0, 0].tolist()) == list(range(10))
     assert len(set(taken[20:, 0, 0].tolist())) == 5
+
+
+@pytest.mark.parametrize("bad", [0, -1])
+def test_draws_are_at_least_one(bad: int) -> None:
+    moments = JointMoments(torch.zeros(2, 1), torch.ones(2, 1, 2, 1))
+    for outputs in (moments, moments.marginal(), Draws(torch.zeros(3, 2, 1))):
+        with refused(ConfigError, expected="k of at least 1", got=f"{bad}", hint="k=1"):
+            outputs.sample(bad)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,10 +12,11 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.errors import ConfigError, NumericalError, TooLargeError, UnsupportedError
+from lapwing.hessian_free import HessianFree, TopEigen
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
 from lapwing.posteriors import FunctionPosterior, WeightPosterior
 from lapwing.structures import AUTO_FULL, Structure
-from tests.posterior_cases import Linearised, Problem, labels, normal, problem, refused, seeded
+from tests.posterior_cases import Linearised, Problem, labels, normal, problem, refused, seeded, unchecked
 
 
 def wide(width: int) -> Problem:
@@ -157,3 +160,22 @@ def test_diagonal_is_the_diagonal_of_full() -> None:
     assert isinstance(diagonal, WeightPosterior) and isinstance(full, WeightPosterior)
     values = diagonal.held.operator.diagonal()
     torch.testing.assert_close(values, full.held.operator.diagonal(), rtol=1e-12, atol=1e-12)
+
+
+SEEDED: dict[str, Callable[..., object]] = {
+    "Sampled": lw.Sampled,
+    "LowRank": lw.LowRank,
+    "Nystrom": lw.Nystrom,
+    "SGD": lw.SGD,
+    "Subnetwork": functools.partial(lw.Subnetwork, 3),
+    "PivotedCholesky": functools.partial(lw.PivotedCholesky, 3),
+    "HessianFree": functools.partial(HessianFree, lw.Gaussian()),
+    "TopEigen": functools.partial(TopEigen, lw.Gaussian()),
+}
+
+
+@pytest.mark.parametrize("bad", ["a", 1.5, None, -1])
+@pytest.mark.parametrize("name", SEEDED)
+def test_seeds_are_whole_numbers(name: str, bad: object) -> None:
+    with unchecked(), refused(ConfigError, expected="seed", got=f"{bad!r}", hint="seed=0"):
+        SEEDED[name](seed=bad)

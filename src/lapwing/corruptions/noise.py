@@ -23,7 +23,7 @@ def shot_noise(
 
     Drawn on the generator's device, as ``probes`` does.
     """
-    device = generator.device if generator is not None else torch.device("cpu")
+    device = probes.device_of(generator)
     return torch.poisson((photons * x).to(device), generator=generator).to(x) / photons
 
 

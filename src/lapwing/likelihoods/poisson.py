@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing import probes
 from lapwing.data import check_finite
 from lapwing.errors import DataError
 from lapwing.likelihoods.base import Likelihood
@@ -54,7 +55,7 @@ class Poisson(Likelihood):
         self, outputs: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "*batch c"]:
         """Counts with rate exp(f), drawn on the generator's device as ``probes`` does."""
-        device = generator.device if generator is not None else torch.device("cpu")
+        device = probes.device_of(generator)
         return torch.poisson(outputs.exp().to(device), generator=generator).to(outputs)
 
     def mean(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:

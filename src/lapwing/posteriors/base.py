@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing import probes
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Totals
@@ -88,6 +89,7 @@ class Posterior(abc.ABC):
             ``outputs`` (noise left out), ``MultiLabel`` or ``Counts``.
 
         Raises:
+            ConfigError: If the generator is none, or there are no draws where some are needed.
             DataError: If there are no inputs, or they are not finite.
             MismatchError: If the network was written to since the fit.
 
@@ -101,6 +103,7 @@ class Posterior(abc.ABC):
             >>> posterior.predict(x[:4]).probs.shape
             torch.Size([4, 3])
         """
+        probes.device_of(generator)
         inputs = self._inputs(x)
         with torch.no_grad():
             if linearised:
@@ -134,9 +137,13 @@ class Posterior(abc.ABC):
             samples: Draws s.
             generator: Source of randomness.
 
+        Raises:
+            ConfigError: If there is no draw.
+
         Cost:
             The joint covariance of all outputs of ``x``, and its root.
         """
+        probes.check_draws(samples, generator)
         with torch.no_grad():
             return self._joint(self._inputs(x)).sample(samples, generator=generator)
 

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing import probes
 from lapwing.errors import check_count, check_option
 from lapwing.likelihoods import Bernoulli, Categorical, Likelihood
 from lapwing.posteriors.base import Posterior
@@ -20,7 +21,7 @@ from lapwing.posteriors.solved import SolvedWeights, warn_unless
 from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs
 from lapwing.priors import Prior
-from lapwing.problem import Perturbation
+from lapwing.problem import NOISE, Perturbation
 from lapwing.results import Estimate, Solution
 from lapwing.types import Inputs
 
@@ -142,21 +143,27 @@ class SampledPosterior(SolvedWeights):
         rest = start[:, own.shape[1] :]
         return self.redrawn(self.prior, self.likelihood, initial=torch.cat([own, rest], 1))
 
-    def resampled(self, samples: int, *, generator: torch.Generator | None = None) -> SampledPosterior:
+    def resampled(
+        self, samples: int, *, max_bytes: int = NOISE, generator: torch.Generator | None = None
+    ) -> SampledPosterior:
         """The posterior with other draws, from fresh noise.
 
         Few draws are enough to tune a prior by; predictions want more.
 
         Args:
             samples: Draws k.
+            max_bytes: Memory their noise may take.
             generator: Source of randomness.
+
+        Raises:
+            TooLargeError: If it would take more; nothing is drawn.
 
         Cost:
             A product with a root of G now, a block solve when the draws are first asked for.
         """
-        check_count("samples", samples)
+        check_count("samples", samples, usual=64)
         with torch.no_grad():
-            perturbation = self.problem.perturbation(samples, generator=generator)
+            perturbation = self.problem.perturbation(samples, max_bytes=max_bytes, generator=generator)
         changed = replace(self, perturbation=perturbation, initial=None, found=None, squares=None)
         object.__setattr__(changed, "problem", self.problem)
         return changed
@@ -168,7 +175,7 @@ class SampledPosterior(SolvedWeights):
             samples: Draws s; beyond k they come again.
             generator: Source of randomness, for the order.
         """
-        check_count("samples", samples)
+        probes.check_draws(samples, generator)
         return self.network.weights + Draws(self.draws.mT[..., None]).sample(samples, generator=generator)[..., 0]
 
     def sample_functions(
@@ -186,6 +193,7 @@ class SampledPosterior(SolvedWeights):
         Cost:
             A forward pass, and a product of the Jacobian at ``x`` with the draws.
         """
+        probes.check_draws(samples, generator)
         inputs = self._inputs(x)
         with torch.no_grad():
             return self._functions(inputs, self.draws).sample(samples, generator=generator)

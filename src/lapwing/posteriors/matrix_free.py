@@ -16,7 +16,7 @@ from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.layers import Pass
 from lapwing.curvature.sums import raw
 from lapwing.data import chunks, count
-from lapwing.errors import TooLargeError, check_count
+from lapwing.errors import TooLargeError
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg.logdet import log_determinant
 from lapwing.posteriors.base import JOINT, Posterior
@@ -89,7 +89,7 @@ class MatrixFreePosterior(SolvedWeights):
 
     def draw(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Solution:
         """Draws of the weights' deviation from θ*, one a column, with what they cost."""
-        check_count("samples", samples)
+        probes.check_draws(samples, generator)
         with torch.no_grad():
             return self.sqrt.draw(self.problem, self.solver, samples, generator=generator)
 

@@ -15,7 +15,7 @@ from lapwing import probes
 from lapwing.curvature.features import Features, TangentFeatures
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
-from lapwing.errors import UnsupportedError, check_count
+from lapwing.errors import UnsupportedError
 from lapwing.evidence import Complexity, complexity_of_compression, metric_root
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.linalg.eigenbasis import Eigenbasis
@@ -164,7 +164,7 @@ class NystromPosterior(ExactPosterior, SampledWeights):
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """See ``SampledWeights.sample``: the prior's draw outside the span, the posterior's inside."""
-        check_count("samples", samples)
+        probes.check_draws(samples, generator)
         size, k = self.changes.shape
         wide, within = self.changes.double(), self.compression
         noise = probes.gaussian((k, samples), like=within.curvature, generator=generator)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import check_count
+from lapwing import probes
 from lapwing.linalg import Operator
 from lapwing.posteriors.base import Posterior
 from lapwing.types import Inputs, Params
@@ -43,7 +43,7 @@ class SampledWeights(Posterior):
     def _network_draws(
         self, inputs: Inputs, samples: int, generator: torch.Generator | None
     ) -> Float[Tensor, "s n *event c"]:
-        check_count("samples", samples)
+        probes.check_draws(samples, generator)
         draws = self.sample(samples, generator=generator)
         outputs = [self.network(inputs, self.params(draw)) for draw in draws]
         return torch.stack([self.likelihood.canonical(f) for f in outputs])

@@ -14,7 +14,6 @@ from torch import Tensor
 from lapwing import probes
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
-from lapwing.errors import check_count
 from lapwing.evidence import Complexity, Shift, complexity_of
 from lapwing.linalg import Structured
 from lapwing.posteriors.base import Posterior
@@ -37,7 +36,7 @@ class WeightPosterior(ExactPosterior, SampledWeights):
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """See ``SampledWeights.sample``; W is the operator's own inverse root."""
-        check_count("samples", samples)
+        probes.check_draws(samples, generator)
         weights, operator = self.network.weights, self.precision.operator
         noise = probes.gaussian((self.network.size, samples), like=weights, generator=generator)
         return weights + (operator.inverse_root() @ noise.to(operator.dtype)).mT.to(weights)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing import probes
-from lapwing.errors import ShapeError
+from lapwing.errors import ShapeError, check_count
 from lapwing.predictive.moments import Moments, check_factor, nonnegative, semidefinite_root
 
 
@@ -74,6 +74,7 @@ class JointMoments:
             k: Number of draws.
             generator: Source of randomness; ``None`` draws from PyTorch's global one.
         """
+        check_count("k", k)
         root = self.root().reshape(self.mean.numel(), -1)
         noise = probes.gaussian([k, root.shape[1]], like=self.mean, generator=generator)
         return self.mean + (noise @ root.mT).reshape(k, *self.mean.shape)
@@ -162,6 +163,7 @@ class Draws:
             k: Number of draws.
             generator: Source of randomness; ``None`` draws from PyTorch's global one.
         """
+        check_count("k", k)
         s = self.values.shape[0]
         keys = probes.gaussian([-(-k // s), s], like=self.values, generator=generator)
         return self.values[keys.argsort(-1).reshape(-1)[:k]]

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing import probes
-from lapwing.errors import NumericalError, ShapeError
+from lapwing.errors import NumericalError, ShapeError, check_count
 
 
 @final
@@ -99,6 +99,7 @@ class Moments:
             k: Number of draws.
             generator: Source of randomness; ``None`` draws from PyTorch's global one.
         """
+        check_count("k", k)
         root = self.root()
         noise = probes.gaussian([k, *self.mean.shape[:-1], root.shape[-1]], like=self.mean, generator=generator)
         return self.mean + torch.einsum("...cr,k...r->k...c", root, noise)
@@ -155,7 +156,7 @@ def nonnegative(values: Tensor, what: str, dtype: torch.dtype | None = None) -> 
     if not (lowest >= -(torch.finfo(dtype or values.dtype).eps ** 0.5) * largest and largest < float("inf")):
         raise NumericalError(
             "a finite, positive semi-definite covariance of the outputs",
-            f"a {what} of {lowest:g} where the largest magnitude is {largest:g}",
+            f"a smallest {what} of {lowest:g} where the largest magnitude is {largest:g}",
             "float64, or a larger prior precision",
         )
     return values.clamp(min=0.0)

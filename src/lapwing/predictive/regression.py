@@ -133,7 +133,7 @@ class Counts:
         rates = self.log_rates.sample(k, generator=generator).exp()
         if not noise:
             return rates
-        device = generator.device if generator is not None else torch.device("cpu")
+        device = probes.device_of(generator)
         return torch.poisson(rates.to(device), generator=generator).to(rates)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from lapwing.errors import check_count, check_kind
 from lapwing.posteriors import Posterior, SampledPosterior
-from lapwing.problem import Problem
+from lapwing.problem import NOISE, Problem
 from lapwing.solvers import CG, Solver
 from lapwing.structures.lowrank import LowRank
 from lapwing.structures.task import Task, check_products
@@ -28,9 +28,11 @@ class Sampled:
         solver: Solves with Λ, by default conjugate gradients preconditioned with ``LowRank(100)``; ``SGD()`` reads
             mini-batches.
         seed: Of the draws' noise.
+        max_bytes: Memory their noise may take.
 
     Raises:
         ConfigError: If there is no sample, or the solver is of another kind.
+        TooLargeError: If the noise would take more; nothing is drawn.
         UnsupportedError: If the curvature is not the ``GGN``.
 
     Cost:
@@ -48,9 +50,12 @@ class Sampled:
     samples: int = 64
     solver: Solver = field(default_factory=lambda: CG(preconditioner=LowRank(100)))
     seed: int = 0
+    max_bytes: int = NOISE
 
     def __post_init__(self) -> None:
-        check_count("samples", self.samples)
+        check_count("samples", self.samples, usual=64)
+        check_count("seed", self.seed, 0)
+        check_count("max_bytes", self.max_bytes, usual=NOISE)
         check_kind("solver=", self.solver, (Solver,), "CG()")
 
     def fit(self, task: Task) -> Posterior:
@@ -61,5 +66,6 @@ class Sampled:
             task.training(totals.examples), task.prior.operator(task.network.uncertain, task.network.like)
         )
         with torch.no_grad():
-            noise = problem.perturbation(self.samples, generator=torch.Generator().manual_seed(self.seed))
+            generator = torch.Generator().manual_seed(self.seed)
+            noise = problem.perturbation(self.samples, max_bytes=self.max_bytes, generator=generator)
         return SampledPosterior(*task.common(totals), self.solver, noise, data=task.data)
