@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lapwing import data
 from lapwing.data import PAIR_BATCH, Data
-from lapwing.errors import DataError, ShapeError
-from tests.posterior_cases import labels, normal, refused
+from lapwing.errors import ConfigError, DataError, ShapeError
+from tests.posterior_cases import labels, normal, refused, unchecked
 
 X, Y = normal(5, 2), labels(5, classes=3)
 
@@ -152,6 +152,44 @@ class TestRefusals:
     def test_inputs_without_examples(self, inputs: Any, got: str) -> None:
         with refused(DataError, expected="a leading axis of examples", got=got, hint="x[None]"):
             data.count(inputs)
+
+    @pytest.mark.parametrize(
+        "source", [(X.numpy(), Y.numpy()), (X, Y.numpy()), [(X.numpy(), Y.numpy())], [{"x": X.numpy(), "labels": 0}]]
+    )
+    def test_arrays(self, source: Any) -> None:
+        with unchecked(), refused(DataError, expected="(x, y)", got="", hint="torch.from_numpy(x)"):
+            list(Data(source))
+        with (
+            unchecked(),
+            refused(DataError, expected="axis of examples", got="NumPy array of shape [5, 2]", hint="torch.from_numpy"),
+        ):
+            data.checked(X.numpy(), X)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(("source", "got"), [(None, "NoneType"), (3, "int")])
+    def test_what_is_no_data(self, source: Any, got: str) -> None:
+        with (
+            unchecked(),
+            refused(DataError, expected="a loader, a list of batches, or tensors (x, y)", got=got, hint="DataLoader("),
+        ):
+            Data(source)
+
+    def test_an_unpack_that_is_no_function(self) -> None:
+        unpack: Any = "x"
+        with unchecked(), refused(ConfigError, expected="unpack= to be a function", got="'x'", hint="unpack=lambda"):
+            Data([(X, Y)], unpack=unpack)
+
+    @pytest.mark.parametrize(
+        ("unpack", "got", "hint"),
+        [
+            (lambda _: (X, Y, Y), "a tuple of 3", "unpack=lambda element"),
+            (lambda _: X, "a tensor of shape [5, 2]", "unpack=lambda element"),
+            (lambda _: (X, Y.tolist()), "Tensor, list", "unpack=lambda element"),
+            (lambda _: (X, Y.numpy()), "Tensor, ndarray", "torch.from_numpy"),
+        ],
+    )
+    def test_an_unpack_that_returns_something_else(self, unpack: Any, got: str, hint: str) -> None:
+        with unchecked(), refused(DataError, expected="(inputs, targets) of unpack=", got=got, hint=hint):
+            list(Data([(X, Y)], unpack=unpack))
 
     @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
     def test_inputs_that_are_not_finite(self, bad: float) -> None:

@@ -8,17 +8,20 @@ from functools import cached_property
 from operator import length_hint
 from typing import Any, TypeAlias, cast, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.errors import DataError, ShapeError
+from lapwing.errors import ConfigError, DataError, ShapeError
 from lapwing.types import Inputs, Unpack
 
 Source: TypeAlias = Iterable[Any] | tuple[Tensor, Tensor]
 """Training data: a loader, or a pair of tensors ``(x, y)``."""
 
 PAIR_BATCH = 256
+NUMPY = "torch.from_numpy(x) for each array, with unpack= for those of a loader"
+UNPACK = "unpack=lambda element: (inputs, targets)"
 
 
 @final
@@ -55,12 +58,20 @@ class Data:
     unpack: Unpack | None = None
     progress: bool = False
 
+    def __post_init__(self) -> None:
+        hint = cure(self.source, "DataLoader(dataset)")
+        readable = any(hasattr(self.source, name) for name in ("__iter__", "__getitem__"))
+        if not readable or (isinstance(self.source, tuple) and hint == NUMPY):
+            raise DataError("a loader, a list of batches, or tensors (x, y)", describe(self.source), hint)
+        if not (self.unpack is None or callable(self.unpack)):
+            raise ConfigError("unpack= to be a function of one element", f"{self.unpack!r:.40}", UNPACK)
+
     def __iter__(self) -> Iterator[Batch]:
         seen = 0
         once = iter(self._elements)  # tqdm would ask a loader for two iterators
         total = length_hint(self._elements) or None
         for element in tqdm(once, total=total, disable=not self.progress, unit="batch", leave=False):
-            inputs, targets = (self.unpack or split)(element)
+            inputs, targets = split(element, self.unpack)
             batch = Batch(inputs, targets)
             if self.like is not None:
                 batch = Batch(place(inputs, self.like), targets.to(self.like.device))
@@ -103,17 +114,22 @@ def is_pair(source: object) -> bool:
     return isinstance(source, tuple) and len(source) == 2 and all(isinstance(part, Tensor) for part in source)
 
 
-def split(element: Any) -> tuple[Inputs, Tensor]:
+def split(element: Any, unpack: Unpack | None = None) -> tuple[Inputs, Tensor]:
     """Inputs and targets of one element of a loader: a pair, several inputs then a target, or a mapping with labels.
 
     Raises:
-        DataError: If the element is none of these.
+        DataError: If the element is none of these, or ``unpack`` makes no inputs and targets of it.
 
     Example:
         >>> inputs, targets = split({"input_ids": torch.zeros(2, 3), "labels": torch.tensor([0, 1])})
         >>> sorted(inputs), targets.tolist()
         (['input_ids'], [0, 1])
     """
+    if unpack is not None:
+        made: Any = unpack(element)
+        if isinstance(made, list | tuple) and len(made) == 2 and isinstance(made[1], Tensor):
+            return made[0], made[1]
+        raise DataError("a tensor of targets in the (inputs, targets) of unpack=", describe(made), cure(made, UNPACK))
     if isinstance(element, Mapping):
         inputs = {key: value for key, value in element.items() if key not in ("labels", "label")}
         for key in ("labels", "label"):
@@ -122,19 +138,21 @@ def split(element: Any) -> tuple[Inputs, Tensor]:
     elif isinstance(element, list | tuple) and len(element) >= 2 and isinstance(element[-1], Tensor):
         inputs = element[0] if len(element) == 2 else element[:-1]
         return (tuple(inputs) if isinstance(inputs, list) else inputs), element[-1]
-    raise DataError(
-        "batches of (x, y) or mappings with 'labels'",
-        describe(element),
-        "unpack=lambda element: (inputs, targets)",
-    )
+    raise DataError("batches of (x, y) or mappings with 'labels'", describe(element), cure(element, UNPACK))
+
+
+def cure(element: object, otherwise: str) -> str:
+    """What to try where a tensor was expected; ``otherwise`` where no NumPy array came."""
+    within = element.values() if isinstance(element, Mapping) else element if isinstance(element, list | tuple) else ()
+    return NUMPY if any(isinstance(part, np.ndarray) for part in (element, *within)) else otherwise
 
 
 def describe(element: object) -> str:
     """A short name for what a loader yielded, with keys or shapes."""
     if isinstance(element, Mapping):
         return f"a mapping with keys {sorted(map(str, element))}"
-    if isinstance(element, Tensor):
-        return f"a tensor of shape {list(element.shape)}"
+    if isinstance(element, Tensor | np.ndarray):
+        return f"a {'tensor' if isinstance(element, Tensor) else 'NumPy array'} of shape {list(element.shape)}"
     if isinstance(element, list | tuple):
         return f"a {type(element).__name__} of {len(element)}: {', '.join(type(part).__name__ for part in element)}"
     return f"a {type(element).__name__}"
@@ -188,7 +206,8 @@ def count(inputs: Inputs) -> int:
     for tensor in tensors(inputs):
         if tensor.ndim:
             return tensor.shape[0]
-    raise DataError("inputs with a leading axis of examples", describe(inputs), "x[None] for a single example")
+    hint = cure(inputs, "x[None] for a single example")
+    raise DataError("inputs with a leading axis of examples", describe(inputs), hint)
 
 
 def take(inputs: Inputs, index: slice | Tensor) -> Inputs:

@@ -98,7 +98,8 @@ def _compare(first: Fingerprint, second: Fingerprint, strict: bool) -> None:
     elif not close(first.inputs, second.inputs):
         changed, cure = (
             "other inputs",
-            "the dataset without random augmentation: the curvature is that of one random copy",
+            "the dataset without random augmentation, of which the curvature is that of one random copy, and "
+            "drop_last=False where the loader shuffles",
         )
     elif not close(first.targets, second.targets):
         changed, cure = "other targets", "a loader without random labels (mixup, label noise)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,9 @@ from torch import Tensor, nn
 
 from lapwing.curvature.invariance import normalised, scale_invariant
 from lapwing.curvature.network import Network
-from lapwing.errors import DataError
+from lapwing.errors import ConfigError, DataError
 from lapwing.priors import Layerwise
-from tests.posterior_cases import labels, normal, portrait, refused, seeded
+from tests.posterior_cases import labels, normal, portrait, refused, seeded, unchecked
 
 IMAGES = normal(20, 2, 5, 5)
 ROWS = normal(20, 3)
@@ -145,3 +146,16 @@ def test_inputs_of_every_kind() -> None:
             return self.out(self.norm(self.table(ids)).mean(1))
 
     assert normalised(seeded(Named), {"ids": labels(9, 6, classes=5)}).parts == (("table.weight",),)
+
+
+def test_what_are_no_inputs() -> None:
+    model = seeded(lambda: block(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)))
+    nothing: Any = None
+    with refused(DataError, expected="finite inputs", got="60 NaN or infinite", hint="cleaning the data"):
+        normalised(model, ROWS * torch.nan)
+    with refused(DataError, expected="inputs as the network takes them", got="a tuple of 2", hint="x alone"):
+        normalised(model, (ROWS, labels(20, classes=2)))
+    with unchecked(), refused(DataError, expected="inputs", got="NoneType", hint="x[None]"):
+        normalised(model, nothing)
+    with unchecked(), refused(ConfigError, expected="the model", got="NoneType None", hint="normalised(model, x)"):
+        normalised(nothing, ROWS)

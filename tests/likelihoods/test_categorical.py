@@ -115,3 +115,8 @@ def test_targets_of_another_likelihood_are_refused() -> None:
         LIKELIHOOD.canonical_targets(logits(3, 3), torch.zeros(3, 1, dtype=torch.long))
     with pytest.raises(ShapeError, match=r"targets of shape \[2, 5\]\. Got shape \[2\]"):
         Categorical(event_dim=1).check(logits(2, 5, 3), torch.zeros(2, dtype=torch.long))
+
+
+def test_a_single_output_is_for_bernoulli() -> None:
+    with pytest.raises(DataError, match=r"labels from 0 to 0.*Got 1 labels outside, from 1 to 1.*Try Bernoulli\(\)"):
+        LIKELIHOOD.check(logits(3, 1), torch.tensor([1, 0, 0]))

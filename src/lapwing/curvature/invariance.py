@@ -17,8 +17,8 @@ from torch.func import functional_call
 
 from lapwing import probes
 from lapwing.curvature.network import Network, ordinary, serving, unwrapped
-from lapwing.data import count, outputs_of, over_tensors, place, take
-from lapwing.errors import DataError
+from lapwing.data import checked, count, describe, is_pair, outputs_of, over_tensors, place, take
+from lapwing.errors import DataError, check_kind
 from lapwing.priors import Layerwise
 from lapwing.types import Inputs, Params
 
@@ -48,7 +48,7 @@ def normalised(model: nn.Module, inputs: Inputs, precision: float = 1.0) -> Laye
         precision: The precision all start from.
 
     Raises:
-        DataError: If there are no two examples for a normalisation over the batch.
+        DataError: If there are no inputs, or they are not finite, or no two for a normalisation over the batch.
 
     Cost:
         A few forward passes of these examples for each parameter, in float64.
@@ -58,7 +58,14 @@ def normalised(model: nn.Module, inputs: Inputs, precision: float = 1.0) -> Laye
         >>> normalised(net, torch.randn(20, 3)).parts
         (('0.weight', '0.bias'),)
     """
-    return Layerwise(precision, scale_invariant(Network.of(unwrapped(model)), inputs))
+    check_kind("the model", model, (nn.Module,), "normalised(model, x)")
+    network = Network.of(unwrapped(model))
+    try:
+        return Layerwise(precision, scale_invariant(network, checked(inputs, network.like)))
+    except TypeError as error:
+        if is_pair(inputs):
+            raise DataError("inputs as the network takes them", describe(inputs), "x alone, of (x, y)") from error
+        raise
 
 
 def scale_invariant(network: Network, inputs: Inputs) -> tuple[tuple[str, ...], ...]:

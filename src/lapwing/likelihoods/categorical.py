@@ -88,10 +88,12 @@ class Categorical(Likelihood):
         outside = (targets != IGNORED) & ((targets < 0) | (targets >= classes))
         if bool(outside.any()):
             wrong = targets[outside]
+            several = "renumbering the labels from 0, or a network with one output a class"
+            single = "Bernoulli() for one output and labels 0 and 1, or a network with one output a class"
             raise DataError(
                 f"labels from 0 to {classes - 1}, or {IGNORED} to ignore, for {classes} outputs",
                 f"{wrong.numel()} labels outside, from {int(wrong.min())} to {int(wrong.max())}",
-                "renumbering the labels from 0, or a network with one output a class",
+                several if classes > 1 else single,
             )
 
     def _check_labels(self, outputs: Tensor, targets: Tensor) -> None:
