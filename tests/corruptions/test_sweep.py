@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -8,6 +10,10 @@ from lapwing.baselines import Map
 from lapwing.corruptions import CORRUPTIONS, SEVERITIES, Sweep, corrupt, corruption_sweep
 from lapwing.errors import ConfigError, DataError
 from lapwing.evaluation import Scores, evaluate
+from lapwing.likelihoods import Categorical
+from lapwing.predictive import Predictive
+from lapwing.types import Inputs
+from tests.posterior_cases import refused, unchecked
 
 
 class Spread(nn.Module):
@@ -16,6 +22,18 @@ class Spread(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         spread = x.flatten(1).amax(1) - x.flatten(1).amin(1)
         return torch.stack([0.5 - spread, spread - 0.5], 1) * 20
+
+
+class Linked:
+    """A predictor with an option."""
+
+    def __init__(self) -> None:
+        self.network, self.likelihood = Map(Spread()), Categorical()
+        self.links: list[str] = []
+
+    def predict(self, x: Inputs, link: str = "probit") -> Predictive:
+        self.links.append(link)
+        return self.network.predict(x)
 
 
 @pytest.fixture
@@ -81,14 +99,32 @@ def test_the_transform_comes_after_the_corruption(data: tuple[Tensor, Tensor]) -
 
 
 def test_options_reach_predict(data: tuple[Tensor, Tensor]) -> None:
-    with pytest.raises(TypeError, match="link"):
+    predictor = Linked()
+    corruption_sweep(predictor, *data, names=["fog"], severities=[1], options={"link": "mc"})
+    assert predictor.links == ["mc", "mc"]
+    with refused(ConfigError, expected="options= that predict(x, link) takes", got="'links'", hint="these names"):
+        corruption_sweep(predictor, *data, options={"links": "mc"})
+    with refused(ConfigError, expected="options= that predict(x) takes", got="'link'", hint="these names"):
         corruption_sweep(Map(Spread()), *data, options={"link": "mc"})
+    assert predictor.links == ["mc", "mc"]
 
 
 def test_bad_requests_are_refused(data: tuple[Tensor, Tensor]) -> None:
-    for options in ({"names": []}, {"severities": []}):
-        with pytest.raises(ConfigError, match="at least one corruption"):
-            corruption_sweep(Map(Spread()), *data, **options)
+    predictor: Any = Map(Spread())
+    for options, expected, got, hint in (
+        ({"names": []}, "at least one of names=", "names=[]", "names=CORRUPTIONS"),
+        ({"severities": []}, "at least one of severities=", "severities=[]", "severities=SEVERITIES"),
+        ({"names": "fog"}, "names= to be a list", "'fog'", "names=['fog']"),
+        ({"severities": 3}, "severities= to be a list", "3", "severities=[3]"),
+        ({"severities": [2.0]}, "severity to be a whole number", "2.0", "severity=1"),
+        ({"transform": "x"}, "transform= to be a function", "'x'", "lambda x"),
+        ({"options": "mc"}, "options= to be one of Mapping", "str 'mc'", "options={'link': 'mc'}"),
+    ):
+        with unchecked(), refused(ConfigError, expected=expected, got=got, hint=hint):
+            corruption_sweep(predictor, *data, **options)
+    network: Any = Spread()
+    with unchecked(), refused(ConfigError, expected="the predictor", got="Spread", hint="Map(model"):
+        corruption_sweep(network, *data)
     with pytest.raises(ConfigError, match="name= to be one of"):
         corruption_sweep(Map(Spread()), *data, names=["fog", "snow"])
     sweep = Sweep(Scores({"nll": 1.0}), {"fog": (Scores({"nll": 2.0}),)}, (1,))

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from lapwing.errors import DataError, ShapeError
+from lapwing.errors import ConfigError, DataError, ShapeError
 from lapwing.metrics import accuracy, adaptive_ece, brier, ece, nll, rejection_curve
+from tests.posterior_cases import refused, unchecked
 
 
 @pytest.fixture
@@ -95,3 +97,9 @@ LABELS = torch.zeros(4, dtype=torch.long)
 def test_bad_input_costs_a_sentence(score, probs: Tensor, targets: Tensor, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         score(probs, targets)
+
+
+def test_arrays_are_not_tensors() -> None:
+    probs: Any = np.full((3, 2), 0.5)
+    with unchecked(), refused(ConfigError, expected="probs", got="ndarray", hint="torch.as_tensor(probs)"):
+        nll(probs, torch.zeros(3, dtype=torch.long))

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor
 
-from lapwing.errors import DataError, LapwingError, ShapeError
+from lapwing.errors import ConfigError, DataError, LapwingError, ShapeError
 from lapwing.metrics import symmetric_kl
+from tests.posterior_cases import unchecked
 
 
 def test_it_is_the_mean_of_both_divergences(generator: torch.Generator) -> None:
@@ -35,12 +37,15 @@ HALF = torch.full((3, 2), 0.5)
     ("probs", "reference", "error", "message"),
     [
         (HALF, HALF[:2], ShapeError, r"the reference, \[2, 2\]. Got \[3, 2\]"),
+        (torch.tensor(1.0), torch.tensor(1.0), ShapeError, r"class probabilities \[\*n, c\]. Got a single number"),
+        (HALF.numpy(), HALF, ConfigError, r"probs to be .*Got ndarray.*torch.as_tensor\(probs\)"),
+        (HALF, HALF.numpy(), ConfigError, r"reference to be .*Got ndarray.*torch.as_tensor\(reference\)"),
         (HALF[:0], HALF[:0], DataError, "at least one element"),
         (2 * HALF, HALF, DataError, "sum to 1"),
         (HALF, HALF * torch.nan, DataError, "finite probabilities"),
         (HALF, torch.tensor([[1.5, -0.5]]).expand(3, 2), DataError, "probabilities >= 0"),
     ],
 )
-def test_bad_input_costs_a_sentence(probs: Tensor, reference: Tensor, error: type[LapwingError], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_bad_input_costs_a_sentence(probs: Any, reference: Any, error: type[LapwingError], message: str) -> None:
+    with unchecked(), pytest.raises(error, match=message):
         symmetric_kl(probs, reference)

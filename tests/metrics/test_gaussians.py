@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 from lapwing.errors import ConfigError, DataError, LapwingError, NumericalError, ShapeError
 from lapwing.metrics import gaussian_symmetric_kl, gaussian_wasserstein
 from lapwing.predictive import Moments
+from tests.posterior_cases import unchecked
 
 N, T, C = 5, 2, 4
 
@@ -178,15 +180,16 @@ GOOD = Moments(torch.zeros(2, 3), torch.eye(3).expand(2, 3, 3))
         ),
         (Moments(torch.zeros(2, 3) * torch.nan, GOOD.covariance), DataError, "finite means"),
         (Moments(GOOD.mean, GOOD.covariance * torch.nan), DataError, "finite covariances"),
-        (Moments(GOOD.mean, -GOOD.covariance), NumericalError, "positive semi-definite"),
+        (Moments(GOOD.mean, -GOOD.covariance), NumericalError, "Got a smallest eigenvalue of -1"),
+        (GOOD.mean, ConfigError, r"moments to be one of Moments, Draws. Got Tensor.*posterior.predict\(x\)"),
     ],
 )
-def test_bad_input_costs_a_sentence(distance, bad: Moments, error: type[LapwingError], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_bad_input_costs_a_sentence(distance, bad: Any, error: type[LapwingError], message: str) -> None:
+    with unchecked(), pytest.raises(error, match=message):
         distance(bad, GOOD)
 
 
-@pytest.mark.parametrize("floor", [0.0, -1e-6, 0.5, math.nan])
-def test_a_floor_outside_its_range_is_refused(floor: float) -> None:
-    with pytest.raises(ConfigError, match="a floor above 0"):
+@pytest.mark.parametrize("floor", [0.0, -1e-6, 0.5, math.nan, "a"])
+def test_a_floor_outside_its_range_is_refused(floor: Any) -> None:
+    with unchecked(), pytest.raises(ConfigError, match="a floor above 0"):
         gaussian_symmetric_kl(GOOD, GOOD, floor=floor)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 from lapwing.errors import ConfigError, DataError, LapwingError, ShapeError
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian
 from lapwing.metrics import joint_log_likelihood, nll
+from tests.posterior_cases import refused, unchecked
 
 DRAWS, N, C = 5, 12, 3
 
@@ -141,9 +143,12 @@ ZEROS, LABELS = torch.zeros(4, C), torch.zeros(4, dtype=torch.long)
 @pytest.mark.parametrize(
     ("outputs", "targets", "options", "error", "message"),
     [
-        (ZEROS, LABELS, {"anchors": 0}, ConfigError, "anchors >= 1"),
-        (ZEROS, LABELS, {"labels": 0}, ConfigError, "labels >= 1"),
-        (ZEROS, LABELS, {"shuffles": 0}, ConfigError, "shuffles >= 1"),
+        (ZEROS, LABELS, {"anchors": 0}, ConfigError, "anchors of at least 1. Got 0"),
+        (ZEROS, LABELS, {"labels": 0}, ConfigError, "labels of at least 1. Got 0"),
+        (ZEROS, LABELS, {"shuffles": 0}, ConfigError, "shuffles of at least 1. Got 0"),
+        (ZEROS, LABELS, {"anchors": 2.5}, ConfigError, "anchors to be a whole number.*Got 2.5. Try anchors=2"),
+        (ZEROS.numpy(), LABELS, {}, ConfigError, "outputs to be one of Tensor. Got ndarray"),
+        (ZEROS, LABELS.numpy(), {}, ConfigError, "targets to be one of Tensor. Got ndarray"),
         (ZEROS, LABELS, {"anchors": 5}, DataError, "at least 5 examples with a label. Got 4"),
         (ZEROS, LABELS - 100, {}, DataError, "at least 2 examples with a label. Got 0"),
         (ZEROS, LABELS + C, {}, DataError, "labels from 0 to 2"),
@@ -154,7 +159,13 @@ ZEROS, LABELS = torch.zeros(4, C), torch.zeros(4, dtype=torch.long)
     ],
 )
 def test_bad_input_costs_a_sentence(
-    outputs: Tensor, targets: Tensor, options: dict[str, int], error: type[LapwingError], message: str
+    outputs: Any, targets: Any, options: dict[str, Any], error: type[LapwingError], message: str
 ) -> None:
-    with pytest.raises(error, match=message):
+    with unchecked(), pytest.raises(error, match=message):
         joint_log_likelihood(Categorical(), outputs, targets, **options)
+
+
+@pytest.mark.parametrize(("likelihood", "got"), [("categorical", "str 'categorical'"), (Categorical, "the class")])
+def test_a_likelihood_is_one(likelihood: Any, got: str) -> None:
+    with unchecked(), refused(ConfigError, expected="likelihood to be", got=got, hint="Categorical()"):
+        joint_log_likelihood(likelihood, ZEROS, LABELS)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from lapwing.errors import ConfigError, DataError, ShapeError
 from lapwing.metrics import crps, gaussian_nll, picp, rmse
+from tests.posterior_cases import refused, unchecked
 
 
 @pytest.fixture
@@ -75,3 +77,9 @@ def test_without_scoringrules_the_error_says_what_to_install(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "scoringrules", None)
     with pytest.raises(ConfigError, match=r"pip install lapwing\[metrics\]"):
         crps(ONES, ONES, ONES)
+
+
+def test_arrays_are_not_tensors() -> None:
+    values: Any = np.zeros(3)
+    with unchecked(), refused(ConfigError, expected="to be one of Tensor", got="ndarray", hint="torch.as_tensor("):
+        rmse(values, torch.zeros(3))

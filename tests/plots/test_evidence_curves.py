@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 from lapwing.curves import EvidenceCurve
 from lapwing.errors import ConfigError, DataError
 from lapwing.plots import plot_evidence_curves
-from tests.posterior_cases import refused
+from tests.posterior_cases import refused, unchecked
 
 figure = pytest.importorskip("matplotlib.figure")
 
@@ -65,3 +67,12 @@ def test_nothing_to_draw_is_refused() -> None:
         plot_evidence_curves({})
     with pytest.raises(ConfigError, match="positive nats"):
         plot_evidence_curves({"a": curve(3.0, -20.0)}, nats=-1.0)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_curves_have_names(several: bool) -> None:
+    one = curve(3.0, -20.0)
+    bad: Any = [one] if several else one
+    got = "list" if several else "EvidenceCurve"
+    with unchecked(), refused(ConfigError, expected="curves to be one of Mapping", got=got, hint="{'KFAC': "):
+        plot_evidence_curves(bad)

@@ -16,7 +16,7 @@ from lapwing.corruptions.geometry import elastic, rotation
 from lapwing.corruptions.light import brightness, contrast, fog, occlusion
 from lapwing.corruptions.noise import gaussian_noise, impulse_noise, shot_noise
 from lapwing.data import check_finite
-from lapwing.errors import DataError, ShapeError, check_option
+from lapwing.errors import DataError, ShapeError, check_count, check_kind, check_option
 
 Change: TypeAlias = Callable[[Tensor, float, torch.Generator | None], Tensor]
 
@@ -90,6 +90,7 @@ def corrupt(
     """
     check_option("name", name, CORRUPTIONS)
     check_option("severity", severity, SEVERITIES)
+    check_count("severity", severity)
     _check_images(x)
     kind = KINDS[name]
     level = kind.levels[severity - 1] * (min(x.shape[2:]) / 32 if kind.length else 1)
@@ -98,8 +99,11 @@ def corrupt(
 
 
 def _check_images(x: Tensor) -> None:
-    if x.ndim != 4 or not x.numel():
+    check_kind("x", x, (Tensor,), "a tensor of images, such as torch.from_numpy(x)")
+    if x.ndim != 4:
         raise ShapeError("images [n, ch, h, w]", f"shape {list(x.shape)}", "x[:, None] for grey images [n, h, w]")
+    if not x.numel():
+        raise ShapeError("at least one image [n, ch, h, w]", f"nothing, of shape {list(x.shape)}", "a batch of images")
     if not x.is_floating_point():
         raise DataError("real intensities in [0, 1]", f"type {x.dtype}", "x / 255 for bytes")
     check_finite(x, "images", "cleaning the data")

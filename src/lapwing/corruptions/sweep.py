@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, final
 
 import torch
@@ -11,8 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from lapwing import probes
 from lapwing.corruptions.corrupt import CORRUPTIONS, SEVERITIES, corrupt
-from lapwing.errors import ConfigError, check_option
+from lapwing.errors import ConfigError, check_count, check_kind, check_option
 from lapwing.evaluation import Predictor, Scores, evaluate
 
 
@@ -97,7 +99,7 @@ def corruption_sweep(
         The scores of ``evaluate``, and those on the clean images.
 
     Raises:
-        ConfigError: No corruption or severity, or one that there is not.
+        ConfigError: No corruption or severity, or one that there is not, or an option that ``predict`` does not take.
         DataError: Images that are not in [0, 1].
 
     Cost: an ``evaluate`` for each corruption and severity, and one more.
@@ -110,13 +112,17 @@ def corruption_sweep(
         >>> list(sweep.by_severity("accuracy"))
         [0, 1, 2, 3, 4, 5]
     """
-    if not names or not severities:
-        got = f"names={list(names)}, severities={list(severities)}"
-        raise ConfigError("at least one corruption and one severity", got, "names=CORRUPTIONS, severities=SEVERITIES")
+    names, severities = _listed("names", names, "CORRUPTIONS"), _listed("severities", severities, "SEVERITIES")
     for name in names:
         check_option("name", name, CORRUPTIONS)
+    for severity in severities:
+        check_option("severity", severity, SEVERITIES)
+        check_count("severity", severity)
+    _check_options(predictor, options or {})
+    if not (transform is None or callable(transform)):
+        raise ConfigError("transform= to be a function of images", f"{transform!r:.40}", "lambda x: (x - mean) / std")
     prepared = transform or (lambda images: images)
-    device = generator.device if generator is not None else torch.device("cpu")
+    device = probes.device_of(generator)
     seed = int(torch.randint(2**31, [1], generator=generator, device=device))
 
     def scores(images: Tensor) -> Scores:
@@ -128,3 +134,26 @@ def corruption_sweep(
         source = torch.Generator(device).manual_seed(seed)
         corrupted[name].append(scores(corrupt(x, name, severity, generator=source)))
     return Sweep(scores(x), {name: tuple(row) for name, row in corrupted.items()}, tuple(severities))
+
+
+def _listed(name: str, values: Any, every: str) -> tuple[Any, ...]:
+    """What was asked for, one after the other; a single one by itself, a name or a number, is refused."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ConfigError(f"{name}= to be a list", f"{values!r:.40}", f"{name}=[{values!r:.40}]")
+    listed = tuple(values)
+    if not listed:
+        raise ConfigError(f"at least one of {name}=", f"{name}={values!r:.40}", f"{name}={every}")
+    return listed
+
+
+def _check_options(predictor: Predictor, options: Mapping[str, Any]) -> None:
+    """Refuses a key that neither ``predict`` nor ``evaluate`` takes."""
+    check_kind("the predictor", predictor, (Predictor,), "a posterior, or lapwing.baselines.Map(model, likelihood)")
+    check_kind("options=", options, (Mapping,), "options={'link': 'mc'}")
+    own = signature(predictor.predict).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values()):
+        return
+    scored = {name for name, it in signature(evaluate).parameters.items() if it.kind is it.KEYWORD_ONLY}
+    for key in options:
+        if key not in own and key not in scored:
+            raise ConfigError(f"options= that predict({', '.join(own)}) takes", f"{key!r}", "one of these names")

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.errors import DataError, ShapeError
-from lapwing.metrics.elements import check_probabilities
+from lapwing.metrics.elements import check_probabilities, check_tensors
 
 
 def symmetric_kl(probs: Float[Tensor, "*n c"], reference: Tensor) -> Float[Tensor, "*n"]:
@@ -31,7 +31,10 @@ def symmetric_kl(probs: Float[Tensor, "*n c"], reference: Tensor) -> Float[Tenso
         >>> symmetric_kl(torch.tensor([[0.75, 0.25]]), torch.tensor([[0.25, 0.75]]))
         tensor([0.5493], dtype=torch.float64)
     """
-    if probs.shape != reference.shape or not probs.ndim:
+    check_tensors(probs=probs, reference=reference)
+    if not probs.ndim:
+        raise ShapeError("class probabilities [*n, c]", "a single number", "outputs.softmax(-1)")
+    if probs.shape != reference.shape:
         expected = f"probabilities of the shape of the reference, {list(reference.shape)}"
         raise ShapeError(expected, f"{list(probs.shape)}", "both at the same inputs, classes last")
     if not probs.numel():

@@ -7,8 +7,21 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.data import check_finite
-from lapwing.errors import DataError, ShapeError
+from lapwing.errors import DataError, ShapeError, check_kind
 from lapwing.likelihoods.targets import IGNORED, check_shape, is_integral
+
+
+def check_tensors(**named: object) -> None:
+    """Refuses what is no tensor.
+
+    Args:
+        **named: What came, by the names that the messages use.
+
+    Raises:
+        ConfigError: Naming the first.
+    """
+    for name, value in named.items():
+        check_kind(name, value, (Tensor,), f"torch.as_tensor({name})")
 
 
 def elements(probs: Float[Tensor, "*n c"], targets: Tensor) -> tuple[Float[Tensor, "m c"], Int[Tensor, " m"]]:
@@ -25,6 +38,7 @@ def elements(probs: Float[Tensor, "*n c"], targets: Tensor) -> tuple[Float[Tenso
         ShapeError: If the shapes do not match.
         DataError: If there is nothing to score, or not probabilities, or labels outside the classes.
     """
+    check_tensors(probs=probs, targets=targets)
     hint = "[n, c] with labels [n], or [n, t, c] with [n, t]; movedim(1, -1) for images [n, c, h, w]"
     if probs.ndim < 2 or probs.shape[-1] < 2:
         raise ShapeError("probabilities [n, c] with c >= 2 classes", f"shape {list(probs.shape)}", hint)
@@ -80,6 +94,7 @@ def scalars(**named: Tensor) -> tuple[Float[Tensor, " m"], ...]:
         ShapeError: If a shape differs.
         DataError: If they are empty or a number is not finite.
     """
+    check_tensors(**named)
     (first, shape), *_ = ((name, tensor.shape) for name, tensor in named.items())
     for name, tensor in named.items():
         if tensor.shape != shape:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numbers
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.data import check_finite
-from lapwing.errors import ConfigError, ShapeError
-from lapwing.predictive import Moments
+from lapwing.errors import ConfigError, ShapeError, check_kind
+from lapwing.predictive import Draws, Moments
 from lapwing.predictive.moments import nonnegative
 
 
@@ -44,7 +46,7 @@ def gaussian_symmetric_kl(moments: Moments, reference: Moments, *, floor: float 
         >>> gaussian_symmetric_kl(wide, narrow)
         tensor([0.5625], dtype=torch.float64)
     """
-    if not 0 < floor < 0.5:
+    if not (isinstance(floor, numbers.Real) and 0 < floor < 0.5):
         raise ConfigError("a floor above 0 and below 0.5", f"floor={floor}", "floor=1e-6")
     difference, (first, second) = _pair(moments, reference)
     for covariance, given in ((first, moments), (second, reference)):
@@ -97,6 +99,8 @@ def gaussian_wasserstein(moments: Moments, reference: Moments) -> Float[Tensor, 
 
 def _pair(moments: Moments, reference: Moments) -> tuple[Float[Tensor, "*b 1 c"], tuple[Tensor, Tensor]]:
     """Difference of the means as a row, and both covariances, symmetric, in float64."""
+    for name, value in (("moments", moments), ("reference", reference)):
+        check_kind(name, value, (Moments, Draws), "posterior.predict(x).logits or .outputs, and .marginal() if joint")
     shape, other = list(moments.mean.shape), list(reference.mean.shape)
     if shape != other:
         raise ShapeError(f"moments of the shape of the reference, {other}", f"{shape}", "both at the same inputs")

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from lapwing import probes
 from lapwing.data import check_finite
-from lapwing.errors import ConfigError, DataError, ShapeError
+from lapwing.errors import DataError, ShapeError, check_count, check_kind
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.targets import IGNORED, is_integral
+from lapwing.metrics.elements import check_tensors
 from lapwing.results import Estimate
 
 CHUNK = 1 << 22
@@ -73,10 +74,12 @@ def joint_log_likelihood(
         >>> f"{joint.value:.3f}", f"{marginal.value:.3f}"
         ('-0.087', '-0.693')
     """
+    check_kind("likelihood", likelihood, (Likelihood,), "posterior.likelihood, or Categorical()")
+    check_tensors(outputs=outputs, targets=targets)
+    check_count("anchors", anchors, usual=2)
+    check_count("shuffles", shuffles, usual=10)
     labels = max(1, 10 * (anchors - 1)) if labels is None else labels
-    for name, value in (("anchors", anchors), ("labels", labels), ("shuffles", shuffles)):
-        if value < 1:
-            raise ConfigError(f"{name} >= 1", f"{name}={value}", "anchors=2, labels=10, shuffles=10")
+    check_count("labels", labels, usual=10)
     logs = _log_likelihoods(likelihood, outputs, targets)
     n = logs.shape[1]
     if n < anchors:

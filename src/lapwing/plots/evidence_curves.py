@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from lapwing.errors import DataError, check_positive
+from lapwing.errors import DataError, check_kind, check_positive
 from lapwing.plots.canvas import LINES, axes
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def plot_evidence_curves(
         The axes.
 
     Raises:
-        ConfigError: ``nats`` is not positive, or ``matplotlib`` is not installed.
+        ConfigError: The curves have no names, ``nats`` is not positive, or ``matplotlib`` is not installed.
         DataError: There are no curves.
 
     Example:
@@ -74,10 +74,11 @@ def plot_evidence_curves(
         >>> plot_evidence_curves({"KFAC": curve}).get_xscale()
         'log'
     """
+    check_kind("curves", curves, (Mapping,), "{'KFAC': evidence_curve(posterior, precisions)}")
     if not curves:
         raise DataError("at least one evidence curve", "none", "{'KFAC': evidence_curve(posterior, precisions)}")
     if nats is not None:
-        check_positive("nats", nats)
+        check_positive("nats", nats, "10.0")
     ax = axes(ax, 5.6, 3.8)
     for number, (name, curve) in enumerate(curves.items()):
         order = curve.precisions.argsort()
