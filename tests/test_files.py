@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from lapwing.errors import ConfigError
-from lapwing.files import write_whole
+from lapwing.files import file_at, write_whole
 from tests.posterior_cases import refused
 
 
@@ -39,3 +39,16 @@ def test_an_interrupted_write_leaves_the_last_one(tmp_path: Path, monkeypatch: p
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     with refused(ConfigError, expected="a directory", got="nowhere", hint="mkdir"):
         write_whole(tmp_path / "nowhere" / "a", {}, {})
+
+
+def test_a_directory_is_no_file(tmp_path: Path) -> None:
+    with refused(ConfigError, expected="the path of a file", got=f"the directory '{tmp_path}'", hint="path / "):
+        write_whole(tmp_path, {}, {})
+    assert not list(tmp_path.parent.glob(f".{tmp_path.name}*"))
+
+
+@pytest.mark.parametrize("bad", [3, None, b"a"])
+def test_a_path_is_a_path(bad: object) -> None:
+    with refused(ConfigError, expected="the path to be one of str, PathLike", got=f"{bad!r}", hint=".safetensors"):
+        file_at(bad)
+    assert file_at("a") == file_at(Path("a")) == Path("a")

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.curvature.sums import Held
-from lapwing.errors import DataError, UnsupportedError
+from lapwing.errors import ConfigError, DataError, UnsupportedError
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.posteriors import FunctionPosterior, Posterior, Step, WeightPosterior
 from lapwing.priors import Prior
 from lapwing.store import archive, load, posteriors, read_header, save
 from lapwing.structures import Structure
 from lapwing.tree import Layout
-from tests.posterior_cases import PROBLEMS, STRUCTURES, WEIGHTS, normal, problem
+from tests.posterior_cases import PROBLEMS, STRUCTURES, WEIGHTS, normal, problem, refused, unchecked
 
 STEPS = (Step(-3.5, (0.1, 0.2), 4.0, 1.5), Step(-2.5, (1 / 3,), None, 1.25, 0.5))
 
@@ -264,3 +264,16 @@ def test_unknown_kinds_of_posteriors_are_refused(tmp_path: Path) -> None:
     archive.write(tmp_path / "b", header | {"posterior": "SamplePosterior"}, tensors)
     with pytest.raises(DataError, match="'SamplePosterior'"):
         load(tmp_path / "b", case.model)
+
+
+def test_a_path_that_is_no_file_is_refused_before_anything_is_solved(tmp_path: Path) -> None:
+    case = problem("images")
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(2)))
+    with refused(ConfigError, expected="the path of a file", got=f"'{tmp_path}'", hint="posterior.safetensors"):
+        save(posterior, tmp_path)
+    number: Any = 3
+    with unchecked(), refused(ConfigError, expected="the path", got="int 3", hint="'posterior.safetensors'"):
+        save(posterior, number)
+    with unchecked(), refused(ConfigError, expected="the path", got="int 3", hint="'posterior.safetensors'"):
+        load(number, case.model)
+    assert "solution" not in vars(posterior)

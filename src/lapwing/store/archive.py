@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from lapwing.errors import DataError
-from lapwing.files import write_whole
+from lapwing.files import file_at, write_whole
 
 Json: TypeAlias = dict[str, Any]
 """What JSON calls an object."""
@@ -105,7 +105,7 @@ def read_header(path: str | PathLike[str]) -> Json:
         >>> header["posterior"], header["prior"], header["totals"]["examples"]
         ('WeightPosterior', {'kind': 'Isotropic', 'precision': 1.0}, 20)
     """
-    with opened(Path(path)) as file:
+    with opened(file_at(path)) as file:
         metadata = file.metadata()
     if KEY not in (metadata or {}):
         raise DataError(

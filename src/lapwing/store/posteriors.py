@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from lapwing.curvature.network import unwrapped
 from lapwing.curvature.sums import Held
 from lapwing.data import Data, Source
 from lapwing.errors import DataError, UnsupportedError
+from lapwing.files import check_directory, file_at
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
 from lapwing.repeatability import check_same
 from lapwing.store.archive import Json, Tensors, read_header, read_tensors, write
@@ -49,7 +49,7 @@ def save(posterior: Posterior, path: str | PathLike[str]) -> None:
         path: The file; one already there is replaced. ``.safetensors`` is the usual ending.
 
     Raises:
-        ConfigError: If the directory does not exist.
+        ConfigError: If the directory does not exist, or the path is one.
         MismatchError: If the network was written to since the fit.
         UnsupportedError: If the posterior holds what no file can: an operator or likelihood that is not lapwing's, or
             training inputs that are no tensors or plain values.
@@ -69,6 +69,8 @@ def save(posterior: Posterior, path: str | PathLike[str]) -> None:
         >>> again.log_marginal() == posterior.log_marginal()
         True
     """
+    target = file_at(path)
+    check_directory(target)
     posterior.network.check_unchanged()
     tensors = Tensors()
     header = {
@@ -83,7 +85,7 @@ def save(posterior: Posterior, path: str | PathLike[str]) -> None:
         "trace": trace_state(posterior.trace, tensors),
         **held_state(posterior, tensors),
     }
-    write(Path(path), header, tensors)
+    write(target, header, tensors)
 
 
 def load(
@@ -119,7 +121,7 @@ def load(
     header = read_header(path)
     module = unwrapped(model)
     check_parameters(header["network"], module)
-    tensors = read_tensors(Path(path), header)
+    tensors = read_tensors(file_at(path), header)
     network = bound(header["network"], tensors, module)
     device = network.like.device
     common: dict[str, Any] = {
