@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 
@@ -22,3 +24,14 @@ def test_running_out_of_memory_is_said_and_not_gone_around(monkeypatch: pytest.M
     with pytest.raises(torch.OutOfMemoryError):
         products.push(block)
     assert whole.flatten().tolist() == [3.0, 3.0, 3.0]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_what_it_costs_without_forward_mode_is_said_once_a_network(caplog: pytest.LogCaptureFixture) -> None:
+    model = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 1))
+    network = Network.of(model)
+    with caplog.at_level(logging.DEBUG, "lapwing"):
+        for products in (Columnwise(network, lw.Gaussian(), torch.ones(3, 2)) for _ in range(2)):
+            products.push(torch.ones(network.size, 1))
+    assert [record.levelname for record in caplog.records] == ["INFO", "DEBUG"]
+    assert "two backward passes" in caplog.records[0].message

@@ -20,6 +20,12 @@ from lapwing.types import Inputs
 
 logger = logging.getLogger(__name__)
 
+PUSHED = (
+    "cannot push columns forward (%s): going through the adjoint of the adjoint, one column after the other, each "
+    "about two backward passes instead of one forward pass"
+)
+"""What is said once a network."""
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -49,7 +55,9 @@ class Columnwise:
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as reason:
-                logger.info("cannot push columns forward (%s): going through the adjoint of the adjoint", reason)
+                level = logging.DEBUG if PUSHED in self.network.noted else logging.INFO
+                logger.log(level, PUSHED, reason)
+                self.network.noted.add(PUSHED)
         return torch.stack([self._bidual(column)[0].flatten() for column in block.unbind(1)], dim=1)
 
     def pull(self, block: Float[Tensor, "m k"]) -> Float[Tensor, "d k"]:

@@ -30,6 +30,7 @@ class Network:
         module: The trained network; referenced, not copied.
         names: Parameters that are uncertain, in the order of ``named_parameters``.
         index: Positions of the uncertain weights within those parameters' flat vector; ``None`` means all of them.
+        noted: What was said of it in the log, once.
 
     Raises:
         ConfigError: If nothing is left to be uncertain.
@@ -48,6 +49,7 @@ class Network:
     fixed: Params = field(init=False, repr=False)
     buffers: Params = field(init=False, repr=False)
     state: tuple[int | float, ...] = field(init=False, repr=False)
+    noted: set[str] = field(default_factory=set[str], init=False, repr=False)
 
     def __post_init__(self) -> None:
         known = dict(self.module.named_parameters())
