@@ -183,3 +183,12 @@ def test_confidence_histograms_are_shares_of_each_side() -> None:
 def test_bad_input_costs_a_sentence(plot, arguments, options, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         plot(*arguments, **options)
+
+
+def test_a_bound_is_drawn_as_one_and_nothing_measured_is_said() -> None:
+    steps = [SimpleNamespace(log_marginal=None, bound=-3.0 - k, prior_precision=2.0) for k in range(3)]
+    ax = plot_evidence(steps)
+    assert ax.get_ylabel() == "lower bound on log evidence / nats"
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), [-3.0, -4.0, -5.0])
+    unknown = [SimpleNamespace(log_marginal=None, prior_precision=2.0)]
+    assert plot_evidence(unknown).get_ylabel() == "log evidence (not measured)"

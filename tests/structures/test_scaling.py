@@ -190,3 +190,14 @@ def test_training_on_the_marginal_likelihood_is_refused() -> None:
     posterior = case.fit(lw.Laplace(case.likelihood, prior=GPrior(), structure=lw.Diagonal()))
     with refused(UnsupportedError, expected="does not follow the curvature", got="GPrior", hint="Layerwise"):
         Hyperparameters(posterior.prior, case.likelihood, posterior.network.uncertain, torch.zeros(1))
+
+
+def test_noise_has_the_second_moment_of_the_curvature_however_few_its_draws() -> None:
+    likelihood, outputs = lw.Categorical(), torch.tensor([[0.3, -0.5, 1.0]]).double()
+    targets, generator = torch.tensor([1]), torch.Generator().manual_seed(0)
+    drawn = [
+        torch.cat(list(Noise(2).cotangents(likelihood, outputs, targets, generator=generator)))[:, 0]
+        for _ in range(4000)
+    ]
+    found = torch.stack([u.mT @ u for u in drawn]).mean(0)
+    torch.testing.assert_close(found, likelihood.hessian(outputs, targets)[0], rtol=0.08, atol=0.01)

@@ -258,3 +258,18 @@ def test_a_network_that_was_trained_on_is_refused() -> None:
         next(case.model.parameters()).add_(1.0)
     with pytest.raises(MismatchError):
         tangent.score(torch.zeros(tangent.training.network.layout.size).double())
+
+
+def test_a_descent_ends_at_its_solvers_own_tolerance() -> None:
+    dense = Dense("categorical", "affine")
+    loose, tight = (
+        Tangent(dense.training).mode(uneven(dense.size), solver=SGD(epochs=2000, batch=40, rtol=rtol))
+        for rtol in (0.3, 1e-2)
+    )
+    assert loose.converged and 1e-2 < loose.gradient <= 0.3 and loose.iterations < tight.iterations
+
+
+def test_a_descent_that_no_longer_descends_has_stagnated() -> None:
+    dense = Dense("gaussian", "affine")
+    found = Tangent(dense.training).mode(uneven(dense.size), solver=SGD(epochs=5000, batch=40, step=1e-9))
+    assert found.stopped == "stagnated" and found.matvecs < 2500

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 import lapwing as lw
-from lapwing.errors import ConfigError, DataError, MismatchError
+from lapwing.errors import ConfigError, ConvergenceWarning, DataError, MismatchError
 from lapwing.posteriors import Step
 from lapwing.problem import Perturbation
 from lapwing.tuning import checkpoint, em
@@ -157,6 +157,14 @@ class TestResume:
         posterior = TOY.fit(change.get("structure"), change.get("prior"), data)
         with refused(MismatchError, expected=name, got=name, hint="checkpoint="):
             lw.tune(posterior, lw.EM(checkpoint=tmp_path / "em", **options))
+
+    @pytest.mark.parametrize("other", [lw.Sampled(16), lw.Sampled(8, seed=5)])
+    def test_other_draws_do_not_go_on_from_it(self, other: lw.Sampled, tmp_path: Path) -> None:
+        method = lw.EM(checkpoint=tmp_path / "em", steps=1)
+        with pytest.warns(ConvergenceWarning, match="ended after 1 steps"):
+            lw.tune(TOY.fit(lw.Sampled(8)), method)
+        with refused(MismatchError, expected="draws, noise", got="8 draws", hint="checkpoint="):
+            lw.tune(TOY.fit(other), method)
 
     def test_a_killed_process_is_gone_on_with(self, tmp_path: Path) -> None:
         """Killed in its third step."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lapwing.linalg import Diagonal
 from lapwing.problem import Problem
-from lapwing.tuning.dimensions import LEAST, Dimensions, by_draws
+from lapwing.tuning.dimensions import LEAST, Dimensions, by_draws, weights_are_better
 from tests.posterior_cases import normal
 
 GROUP = torch.tensor([0, 1, 0, 1, 1, 0])
@@ -82,3 +82,16 @@ def test_estimates_stay_inside_the_group() -> None:
 def test_exact_ones_have_no_error() -> None:
     exact = Dimensions.exact(SIZES)
     assert exact.error == 0.0 and exact.errors.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("samples", [8, 64])
+def test_chance_does_not_choose(samples: int) -> None:
+    """Draws of equal spread but for a factor: one within chance is no reason, one beyond it is."""
+    values = normal(1, samples)
+    values = (values - values.mean()) / values.std()
+    chance = math.exp(2 / (samples - 1) ** 0.5)
+    for factor, expected in ((0.8 * chance, True), (1.25 * chance, False), (0.8 / chance, True)):
+        found = weights_are_better(values + 7.0, factor * values + 7.0, torch.tensor([10.0]).double())
+        assert found.tolist() == [expected]
+        found = weights_are_better(values + 3.0, values / factor + 3.0, torch.tensor([10.0]).double())
+        assert found.tolist() == [not expected]

@@ -19,8 +19,10 @@ from lapwing.posteriors import WeightPosterior
 from lapwing.posteriors.exact import with_evidence
 from lapwing.selection import Selection
 from lapwing.tangent import Tangent
+from lapwing.tuning import uphill
 from lapwing.tuning.elbo import natural_target
 from lapwing.tuning.expectation import Expectation, training_of
+from lapwing.tuning.method import default
 from lapwing.tuning.uphill import Climb, Tried
 from tests.posterior_cases import Linearised, normal, portrait, problem
 from tests.tuning.cases import fit, point_of
@@ -211,3 +213,81 @@ def test_too_few_steps_are_said() -> None:
 def test_options_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ConfigError, match="examples"):
         lw.ELBO(examples=0)
+
+
+def uphill_of(posterior: lw.Posterior) -> list[Tried]:
+    """All precisions a search tries."""
+    expectation = Expectation(posterior, Tangent(training_of(posterior), "simplified"), None, 16, "auto", 1e-3, 0)
+    return Climb(expectation, 1000, 0, 20, tqdm(disable=True)).run()
+
+
+def test_the_vertex_of_the_parabola_is_higher_than_what_it_goes_through() -> None:
+    model, train, _ = digits()
+    points = uphill_of(lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, train))
+    assert points[-1].bound > max(point.bound for point in points[:-1]) + uphill.LITTLE
+
+
+def certain() -> tuple[nn.Module, Tensor, Tensor]:
+    """Two classes far apart, and a network that is sure of them: at its weights the loss is flat."""
+    x = torch.cat([normal(20, 2, seed=1) - 4.0, normal(20, 2, seed=2) + 4.0])
+    model = nn.Linear(2, 2).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[-5.0, -5.0], [5.0, 5.0]]))
+        model.bias.zero_()
+    return model, x, torch.arange(40) // 20
+
+
+@pytest.mark.parametrize("structure", [lw.Full(view="weights"), lw.MatrixFree(lw.CG())])
+def test_it_climbs_where_the_curvature_at_the_weights_is_next_to_nothing(structure: lw.Full | lw.MatrixFree) -> None:
+    model, x, y = certain()
+    posterior = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1e-6), structure=structure).fit(model, (x, y))
+    points = uphill_of(posterior)
+    best = max(points, key=lambda point: point.bound)
+    assert len(points) > 4 and best.found.gamma < 0.02
+    assert 0.0 < best.log_factor < max(point.log_factor for point in points)
+
+
+@pytest.mark.filterwarnings("ignore::lapwing.errors.ConvergenceWarning")
+@pytest.mark.parametrize("start", [1e6, 1e8])
+def test_far_too_strong_a_prior_is_no_place_to_stay(start: float) -> None:
+    x, y = blobs()
+    model = nn.Linear(1, 2).double()
+    ends = [
+        lw.tune(
+            lw.Laplace(lw.Categorical(), prior=lw.Isotropic(a), structure=lw.Sampled(8)).fit(model, (x, y)), lw.ELBO()
+        )
+        for a in (1.0, start)
+    ]
+    assert float(ends[1].prior_precisions / ends[0].prior_precisions) == pytest.approx(1.0, rel=0.3)
+
+
+def test_ignored_labels_count_for_nothing() -> None:
+    case = problem("categorical")
+    kept = torch.arange(len(case.y)) % 3 > 0
+    ignored = torch.where(kept, case.y, -100)
+    recipe = lw.Laplace(case.likelihood, structure=lw.Full(view="weights"))
+    whole, part = (recipe.fit(case.model, data) for data in ((case.x, ignored), (case.x[kept], case.y[kept])))
+    assert tried(whole)[0].bound == pytest.approx(tried(part)[0].bound, rel=1e-9)
+
+
+def test_a_few_examples_stand_for_all_of_their_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All examples of a label are the same one: two of them tell all of unequal classes."""
+    monkeypatch.setattr(uphill, "OUTPUTS", 4000)
+    y = (torch.arange(30) < 5).long()
+    x = torch.tensor([[-0.5, 1.0], [1.0, 0.3]]).double()[y]
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights")).fit(nn.Linear(2, 2).double(), (x, y))
+    tangent = Tangent(training_of(posterior), "simplified")
+    bounds = [
+        Climb(Expectation(posterior, tangent, None, 16, "auto", 1e-6, 0), k, 0, 20, tqdm(disable=True)).at(0.0, None)
+        for k in (2, 30)
+    ]
+    excess = bounds[1].found.mode.nll - bounds[1].bound
+    assert bounds[0].bound == pytest.approx(bounds[1].bound, abs=0.02 * excess)
+
+
+def test_noise_that_varies_is_no_obstacle_to_draws() -> None:
+    case = problem("heteroscedastic")
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(4)))
+    tuned = lw.tune(posterior, lw.ELBO(steps=3))
+    assert tuned.trace[-1].bound is not None
+    assert isinstance(default(posterior), lw.ELBO)

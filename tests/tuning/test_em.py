@@ -13,8 +13,9 @@ import lapwing as lw
 from lapwing import probes
 from lapwing.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError
 from lapwing.likelihoods import Gaussian
-from lapwing.tangent import Tangent
-from tests.posterior_cases import STRUCTURES, Linearised, portrait, problem, refused
+from lapwing.tangent import Mode, Tangent
+from lapwing.tuning.expectation import warn_unless_found
+from tests.posterior_cases import STRUCTURES, Linearised, normal, portrait, problem, refused
 from tests.tuning.em_cases import Regression, learnt
 
 TOY = Regression()
@@ -268,3 +269,29 @@ class TestAnyPosterior:
     def test_refuses_options_that_make_no_sense(self, options: dict[str, Any], expected: str) -> None:
         with pytest.raises((ConfigError, TypeError), match=expected):
             lw.EM(**options)
+
+
+class TestWarns:
+    @pytest.mark.parametrize("structure", [lw.KFAC(), lw.Sampled(8)])
+    def test_where_the_data_determine_nothing_at_the_start(self, structure: Any) -> None:
+        posterior = TOY.fit(structure, lw.Isotropic(1e9))
+        with pytest.warns(ConvergenceWarning, match="less than 0.01 directions.*Try a weaker prior"):
+            tuned = lw.tune(posterior, lw.EM(noise=False))
+        assert len(tuned.trace) == 1
+
+    def test_where_few_draws_cannot_tell_a_dimension_from_nothing(self) -> None:
+        posterior = TOY.fit(lw.MatrixFree(), lw.Isotropic(1e3))
+        with pytest.warns(ConvergenceWarning, match="by 2 draws.*cannot be told from 0.*larger samples="):
+            lw.tune(posterior, lw.EM(noise=False, estimator="weights", samples=2, seed=1, steps=1))
+
+    def test_where_newtons_steps_ran_out(self) -> None:
+        mode = Mode(normal(3), 1.0, 0.0, 0.02, 50, 60, "iterations")
+        with pytest.warns(ConvergenceWarning, match="relative gradient of 2.0e-02 after 50 steps.*Try Validation"):
+            warn_unless_found(mode, lw.CG())
+
+    def test_not_where_rounding_let_them_go_no_further(self, recwarn: pytest.WarningsRecorder) -> None:
+        mode = Mode(normal(3), 1.0, 0.0, 0.02, 50, 60, "stagnated")
+        warn_unless_found(mode, lw.CG())
+        assert not recwarn.list
+        with pytest.warns(ConvergenceWarning, match="Try SGD with more epochs"):
+            warn_unless_found(mode, lw.SGD())

@@ -97,3 +97,14 @@ def test_the_bound_needs_an_exact_evidence() -> None:
     assert found(exact=False).log_marginal is None
     with refused(UnsupportedError, expected="step='bound'", got="draws", hint="step='mackay'"):
         maximised(found(exact=False), "bound", True)
+
+
+def test_the_error_of_the_noise_is_that_of_what_is_left_of_the_observations() -> None:
+    """``N - γ``, or γ where that is more: the step of expectation maximisation is taken there."""
+    expected = found()
+    gamma = expected.gamma
+    for observations, free in ((N, max(N - gamma, gamma)), (round(1.2 * gamma), gamma)):
+        dimensions = Dimensions(expected.dimensions.groups, torch.tensor([0.1, 0.2]).double(), 0.3)
+        errors = replace(expected, dimensions=dimensions, observations=observations).errors
+        assert float(errors[-1]) == pytest.approx(0.3 / free)
+        torch.testing.assert_close(errors[:2], torch.tensor([0.1, 0.2]).double() / dimensions.groups)

@@ -41,9 +41,9 @@ class ELBO:
     that is calibrated as it is may become less so.
 
     It begins at the prior's precisions or, where the evidence is exact, at thirty times those of the largest evidence
-    at the trained weights, group by group. From there half a decade uphill, and again, then the vertex of the parabola
-    through the best three points. For Gaussian noise this is ``EM``, which has the same maximum: it chooses every
-    group's precision and the noise, and takes no ``examples``.
+    at the trained weights, group by group, whatever the prior's. From there half a decade uphill, and again, then the
+    vertex of the parabola through the best three points. For Gaussian noise this is ``EM``, which has the same maximum:
+    it chooses every group's precision and the noise, and takes no ``examples``.
 
     Args:
         target: Tangent model: ``"simplified"``, or ``"affine"`` with the network's outputs as an offset. ``None`` for

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike
-from pathlib import Path
 from typing import final, get_args
 
 import torch
@@ -13,6 +12,7 @@ from tqdm.auto import tqdm
 
 from lapwing.data import Source
 from lapwing.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
+from lapwing.files import file_at
 from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.posteriors.draws import Estimator, SampledPosterior
@@ -133,7 +133,7 @@ class EM:
             _mode_rtol(self.tolerance, posterior.network.like.dtype),
             self.seed,
         )
-        file = None if self.checkpoint is None else Checkpoint(Path(self.checkpoint), self._settings(posterior))
+        file = None if self.checkpoint is None else Checkpoint(file_at(self.checkpoint), self._settings(posterior))
         state = file.read(posterior.network.like) if file else None
         state = expectation.first() if state is None else state
         state = self._run(expectation, state, file, progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from lapwing.errors import ConfigError, check_kind
+from lapwing.errors import check_kind
 from lapwing.likelihoods import HeteroscedasticGaussian
 from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.tuning.choices import P
@@ -57,8 +57,6 @@ def tune(posterior: P, method: Method | None = None, *, progress: bool = False) 
     method = default(posterior) if method is None else method
     hint = "ELBO(), EM(), EvidenceGradient(), MacKay() or Validation(data)"
     check_kind("the method", method, (Method,), hint)
-    if isinstance(method, type):
-        raise ConfigError("a method of tuning", f"the class {method.__name__}", hint)
     return method.tune(posterior, progress)
 
 

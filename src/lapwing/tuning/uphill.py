@@ -128,12 +128,16 @@ class Climb:
 
     @cached_property
     def _start(self) -> State:
-        """Where to begin: at the precisions there are, or where the evidence at the trained weights points to."""
+        """Where to begin: at the precisions there are, or where the evidence at the trained weights points to.
+
+        Where these are certain it has no maximum: not below MacKay's ``γ / |θ̃_g|²`` of a single direction.
+        """
         state, posterior = self.expectation.first(), self.expectation.posterior
         if not isinstance(posterior, ExactPosterior):
             return state
         *_, best = climb(posterior.evidence, state.precisions, state.scale, noisy=False, steps=100)
-        return replace(state, precisions=(HEAD_START * best.precisions).clamp(*BOUNDS))
+        of_one_direction = 1 / posterior.evidence.square_norms.clamp_min(1 / BOUNDS[1])
+        return replace(state, precisions=(HEAD_START * best.precisions.maximum(of_one_direction)).clamp(*BOUNDS))
 
     def _charge(self, found: Expected, log_factor: float, near: Tried | None) -> float:
         """``log det(I + A⁻¹ G)``: exact, or along the way from another point the integral of -γ."""
