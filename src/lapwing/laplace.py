@@ -94,6 +94,7 @@ class Laplace:
         """
         module, read = opened(model, data, "fit(model, data)", unpack=unpack, progress=progress)
         with torch.inference_mode(False):
+            self.prior.check_names([name for name, _ in module.named_parameters()])
             network = self.weights.choose(module, read, self.likelihood, self.prior)
             survey = find_layers(network, read.first())
             task = Task(network, survey, read, self.likelihood, self.prior, self.curvature, generator)

@@ -18,6 +18,7 @@ from lapwing.errors import DataError, ShapeError, UnsupportedError
 from lapwing.types import Inputs
 from tests.curvature import naive
 from tests.curvature.naive import known
+from tests.posterior_cases import refused
 
 KINDS = {
     "mlp": "linear linear",
@@ -283,3 +284,26 @@ def test_one_layer_of_a_transformer_can_be_uncertain() -> None:
         forward = Pass(network, find_layers(network, case.case.inputs), case.case.inputs)
         rows = jacobian_rows(network, forward.factors(torch.ones(1, 4, 3, dtype=torch.float64)))
         torch.testing.assert_close(rows[:, 0], case.jacobian.sum(1)[:, places])
+
+
+class Upcast(nn.Module):
+    """Weights in half precision and outputs that are not."""
+
+    def __init__(self, head: torch.dtype) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 4, dtype=torch.bfloat16), nn.Linear(4, 2, dtype=head)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.body(x.bfloat16())).to(self.head.weight)).float()
+
+
+@pytest.mark.parametrize("head", [torch.bfloat16, torch.float32])
+def test_weights_and_outputs_of_several_types_are_refused(head: torch.dtype) -> None:
+    with refused(UnsupportedError, expected="of one type", got="bfloat16 and float32", hint="model.float()"):
+        find_layers(Network.of(Upcast(head)), torch.zeros(4, 3))
+
+
+def test_a_frozen_body_may_have_another_type() -> None:
+    model = Upcast(torch.float32)
+    model.body.requires_grad_(False)
+    assert find_layers(Network.of(model), torch.zeros(4, 3)).names == {"head.weight", "head.bias"}

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.distributions import Normal
 
+import lapwing as lw
 from lapwing.errors import ConfigError, ShapeError
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior, prior_from_state
 from lapwing.tree import Layout
@@ -188,3 +189,26 @@ def test_precisions_are_numbers(prior: Any, bad: object) -> None:
 def test_one_precision_is_one(prior: Any) -> None:
     with unchecked(), refused(ConfigError, expected="one prior precision", got="2 of them", hint="Layerwise()"):
         prior((1.0, 2.0))
+
+
+@pytest.mark.parametrize("parts", ["0.weight", ("0.weight",), ((),), ()])
+def test_parts_that_are_no_lists_of_names_are_refused(parts: Any) -> None:
+    with unchecked(), refused(ConfigError, expected="parts that are", got="", hint=""):
+        Layerwise(1.0, parts=parts)
+
+
+def test_lists_do_for_parts() -> None:
+    with unchecked():
+        assert Layerwise(1.0, parts=[["a", "b"], ["c"]]) == Layerwise(1.0, parts=(("a", "b"), ("c",)))  # type: ignore[arg-type]
+
+
+def test_a_misspelt_name_is_found_before_anything_is_computed() -> None:
+    model, data = torch.nn.Linear(2, 2), (torch.zeros(3, 2), torch.tensor([0, 1, 1]))
+    prior = Layerwise(1.0, parts=(("weight", "bais"),))
+    for fit in (
+        lambda: lw.Laplace(lw.Categorical(), prior=prior).fit(model, data),
+        lambda: lw.HessianFree(lw.Categorical(), prior=prior).fit(model, data),
+        lambda: lw.train_marginal(model, data, lw.Categorical(), prior=prior, epochs=1),
+    ):
+        with refused(ConfigError, expected="the network's 2 parameters", got="'bais'", hint="'bias'"):
+            fit()

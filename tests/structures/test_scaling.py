@@ -141,7 +141,10 @@ def test_tuning_at_the_mode() -> None:
 
 def test_kronecker_factors_are_refused() -> None:
     case = problem("categorical")
-    posterior = case.fit(lw.Laplace(case.likelihood, prior=GPrior(), structure=lw.KFAC()))
+    with refused(UnsupportedError, expected="Isotropic or Layerwise", got="GPrior", hint="Sampled"):
+        case.fit(lw.Laplace(case.likelihood, prior=GPrior(), structure=lw.KFAC()))
+    single = lw.DiagonalPrior(1.0 + torch.arange(sum(it.numel() for it in case.model.parameters())).double())
+    posterior = case.fit(lw.Laplace(case.likelihood, prior=single, structure=lw.KFAC()))
     for ask in (lambda: posterior.log_marginal(), lambda: posterior.predict(case.new), lambda: lw.tune(posterior)):
         with refused(UnsupportedError, expected="one value for all entries", got="values from", hint="Layerwise"):
             ask()

@@ -40,12 +40,14 @@ def find_layers(network: Network, inputs: Inputs) -> Survey:
     Raises:
         DataError: If the outputs are not finite.
         ShapeError: If the outputs have no axis of examples, or no axis of outputs.
-        UnsupportedError: If the outputs are random, or depend on the other examples of the batch.
+        UnsupportedError: If the outputs are random, depend on the other examples of the batch, or have another type
+            than the weights.
     """
     params = leaves(network)
     three = probe(inputs, 3)
     outputs, calls = captured(network, three, params)
     two, fewer = captured(network, probe(inputs, 2), params)
+    _check_types(network, outputs)
     _check_outputs(outputs.detach(), captured(network, three, params)[0].detach(), two.detach())
     layers = _layers(calls, fewer)
     survey = _survey(network, layers, calls, outputs)
@@ -55,6 +57,18 @@ def find_layers(network: Network, inputs: Inputs) -> Survey:
     if survey.loose:
         logger.info("no layer factors for %s: using automatic differentiation there", ", ".join(survey.loose))
     return survey
+
+
+def _check_types(network: Network, outputs: Tensor) -> None:
+    """Products go from the weights to the outputs and back: both have one type."""
+    params = dict(network.module.named_parameters())
+    types = {str(value.dtype).removeprefix("torch.") for value in (*(params[name] for name in network.names), outputs)}
+    if len(types) > 1:
+        raise UnsupportedError(
+            "uncertain weights and outputs of one type",
+            " and ".join(sorted(types)),
+            "model.float() before the fit, or weights=LastLayer() where the head has the type of the outputs",
+        )
 
 
 def _check_outputs(outputs: Tensor, again: Tensor, fewer: Tensor) -> None:

@@ -13,9 +13,9 @@ from tqdm.auto import tqdm
 
 from lapwing.bounds import DecoupledBound, at_mode
 from lapwing.curves.ratios import log_det_ratios
-from lapwing.errors import ConfigError, ShapeError, check_count, check_kind, check_option
+from lapwing.errors import ConfigError, ShapeError, UnsupportedError, check_count, check_kind, check_option
 from lapwing.evidence import Evidence
-from lapwing.posteriors import Posterior
+from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.posteriors.exact import with_evidence
 from lapwing.priors.base import checked
 from lapwing.solvers import Solver
@@ -147,6 +147,9 @@ def evidence_curve(
     values = checked(precisions, "precisions=[0.1, 1.0, 10.0]")
     if values.ndim != 1:
         raise ShapeError("a vector of precisions [m]", "a single number", "precisions=[0.1, 1.0, 10.0]")
+    if at == "elbo" and not isinstance(posterior, ExactPosterior):
+        got = f"a {type(posterior).__name__}, whose evidence is an estimate"
+        raise UnsupportedError("a posterior whose evidence is exact for at='elbo'", got, "at='bound', or KFAC()")
     order = values.argsort(descending=True)
     path = _path(posterior, values[order], group)
     with torch.no_grad():

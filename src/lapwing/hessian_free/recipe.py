@@ -141,6 +141,7 @@ class HessianFree:
     def refit(self, model: nn.Module, data: Source, *, unpack: Unpack | None = None) -> Refit:
         """The objective to be fitted again, its data looked at; arguments as in ``fit``."""
         module, read = opened(model, data, "fit(model, data, points)", unpack=unpack)
+        self.prior.check_names([name for name, _ in module.named_parameters()])
         network = self.weights.choose(module, read, self.likelihood, self.prior)
         return self._refit(network, read)
 

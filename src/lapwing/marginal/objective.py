@@ -124,6 +124,7 @@ class MarginalLikelihood:
         self.counted = False  # whether the data are known to be data_size examples
         self._survey: Survey | None = None
         network = Network.of(self._module)
+        prior.check_names([name for name, _ in self._module.named_parameters()])
         self._hyper = Hyperparameters(prior, likelihood, network.uncertain, network.like, noise=noise)
         for value in self._hyper.parameters():
             value.requires_grad_(value.requires_grad and updates.by_gradient)

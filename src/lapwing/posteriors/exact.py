@@ -57,7 +57,7 @@ def with_evidence(posterior: Posterior) -> ExactPosterior:
     """
     if not isinstance(posterior, ExactPosterior):
         raise UnsupportedError(
-            "a posterior whose evidence is exact, to tune it",
+            "a posterior whose evidence is exact",
             f"a {type(posterior).__name__}, whose evidence is an estimate",
             "EM(), or tuning a LowRank(...) or KFAC() posterior, and its tuned prior and likelihood for this structure",
         )

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
+import torch
+
 from lapwing.errors import ConvergenceWarning, warn
 from lapwing.linalg import Operator
 from lapwing.posteriors.sampled import SampledWeights
@@ -49,7 +51,7 @@ def warn_unless(solution: Solution, cure: str) -> None:
     """Warn where solves missed their tolerance: how far they got, and what helps."""
     if solution.converged:
         return
-    if solution.stopped == "stagnated":
+    if solution.stopped == "stagnated" and solution.value.dtype != torch.float64:
         cure = "float64: rounding in the products lets it go no further"
     warn(
         f"a solve with the posterior precision stopped at a relative residual of {float(solution.residual.max()):.1e}, "

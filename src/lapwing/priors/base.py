@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,17 @@ class Prior(abc.ABC):
         Raises:
             ConfigError: If one is not a positive finite number.
         """
+
+    def check_names(self, names: Collection[str]) -> None:
+        """Refuse names of parameters that the network has not.
+
+        Args:
+            names: Names of all its parameters.
+
+        Raises:
+            ConfigError: Naming one.
+        """
+        return
 
     @abc.abstractmethod
     def state(self) -> dict[str, Any]:

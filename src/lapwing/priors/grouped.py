@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, final
 
 import torch
@@ -103,9 +105,22 @@ class Layerwise(Prior):
     def __post_init__(self) -> None:
         values = checked(self.precision, "Layerwise(1.0)").tolist()
         object.__setattr__(self, "precision", tuple(values) if isinstance(values, list) else values)
-        names = [name for part in self.parts or () for name in part]
-        if len(set(names)) < len(names) or not all(self.parts or (True,)):
-            raise ConfigError("parts that are not empty and share no parameter", f"{self.parts}", "each name once")
+        if self.parts is None:
+            return
+        given: Any = self.parts
+        if isinstance(given, str) or any(isinstance(part, str) for part in given):
+            raise ConfigError("parts that are lists of names", f"{given!r:.60}", "parts=(('0.weight', '0.bias'),)")
+        object.__setattr__(self, "parts", tuple(tuple(part) for part in given))
+        names = [name for part in given for name in part]
+        if len(set(names)) < len(names) or not (given and all(given)):
+            raise ConfigError("parts that are not empty and share no parameter", f"{given}", "each name once")
+
+    def check_names(self, names: Collection[str]) -> None:
+        """See ``Prior.check_names``."""
+        for name in (name for part in self.parts or () for name in part):
+            if name not in names:
+                near = get_close_matches(name, names, 3) or sorted(names)[:5]
+                raise ConfigError(f"parts of the network's {len(names)} parameters", f"{name!r}", f"one of {near}")
 
     def groups(self, layout: Layout) -> tuple[Int[Tensor, " d"], int]:
         """Weights grouped by part; see ``Prior.groups``. Parts that have no uncertain weight are left out."""

@@ -8,9 +8,10 @@ from typing import final, get_args
 from lapwing import linalg
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.kfac import Bias, KroneckerSum, Sharing
-from lapwing.errors import check_option
+from lapwing.errors import UnsupportedError, check_option
 from lapwing.posteriors import Posterior
 from lapwing.precondition import CurvatureRecipe, summed, training_of
+from lapwing.priors import GPrior
 from lapwing.problem import Problem
 from lapwing.structures.task import Task
 
@@ -54,6 +55,7 @@ class KFAC(CurvatureRecipe):
 
     Raises:
         ConfigError: If an option is none of these.
+        UnsupportedError: If a prior has more than one precision for the weights of a layer.
 
     Cost:
         Memory o² + i² a layer. A pass over the data with c cotangents, and an eigendecomposition of each factor.
@@ -74,6 +76,12 @@ class KFAC(CurvatureRecipe):
 
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
+        if isinstance(task.prior, GPrior):
+            raise UnsupportedError(
+                "an Isotropic or Layerwise prior for Kronecker factors",
+                "a GPrior, with a precision for each weight",
+                "structure=Sampled(64), MatrixFree(), LowRank(200) or Diagonal() with it",
+            )
         return task.summed(KroneckerSum(task.network, self.sharing, self.bias))
 
     def curvature(self, problem: Problem) -> linalg.Structured:

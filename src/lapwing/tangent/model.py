@@ -15,6 +15,7 @@ from lapwing.data import checked
 from lapwing.errors import ShapeError, check_count, check_kind, check_option, check_positive
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
+from lapwing.priors import Prior
 from lapwing.problem import Problem, Training
 from lapwing.results import Ended, Stopped
 from lapwing.solvers import CG, SGD, Solver
@@ -64,14 +65,13 @@ class Tangent:
         target: ``"affine"`` or ``"simplified"``.
 
     Raises:
-        ConfigError: If the target is neither.
+        ConfigError: If the target is neither, or the training none.
 
     Example:
         >>> import lapwing as lw
-        >>> from lapwing.linalg import Diagonal
         >>> model, x, y = torch.nn.Linear(2, 1), torch.randn(30, 2), torch.randn(30, 1)
         >>> tangent = Tangent(lw.Laplace(lw.Gaussian()).fit(model, (x, y)).training)
-        >>> tangent.mode(Diagonal(torch.ones(3))).converged
+        >>> tangent.mode(lw.Isotropic(1.0)).converged
         True
     """
 
@@ -79,6 +79,7 @@ class Tangent:
     target: Target = "affine"
 
     def __post_init__(self) -> None:
+        check_kind("the training", self.training, (Training,), "Tangent(posterior.training)")
         check_option("target", self.target, get_args(Target))
 
     @cached_property
@@ -137,7 +138,7 @@ class Tangent:
 
     def mode(
         self,
-        prior: Diagonal,
+        prior: Diagonal | Prior,
         scale: float = 1.0,
         *,
         solver: Solver | None = None,
@@ -149,7 +150,7 @@ class Tangent:
         """The minimiser of ``s Σ_i ℓ(y_i, h(w, x_i)) + ½ |w|²_A`` (Antorán 2024, section 5.2).
 
         Args:
-            prior: A; the prior is centred at 0.
+            prior: The prior, or A as an operator; it is centred at 0.
             scale: s, the noise precision relative to the fitted one.
             solver: What solves with the Newton matrix; ``None`` for ``CG()``. An ``SGD`` descends by mini-batches.
             initial: Where to start; ``None`` for the best point between the trained weights and 0.
@@ -170,8 +171,11 @@ class Tangent:
         check_kind("solver=", solver, (Solver,), "CG() or SGD()")
         check_positive("scale", scale)
         start = None if initial is None else self._points.checked(initial)
+        check_kind("the prior", prior, (Diagonal, Prior), "posterior.prior, or Isotropic(1.0)")
+        diagonal = prior.diagonal(network.uncertain, network.like) if isinstance(prior, Prior) else prior.values
+        prior = Diagonal(diagonal.to(network.like))
         if prior.shape != (network.size, network.size):
-            hint = "prior.operator(network.uncertain, network.like)"
+            hint = "posterior.prior, or Isotropic(1.0)"
             raise ShapeError(f"a prior of {network.size} weights", f"{prior!r}", hint)
         if rtol is None:
             rtol = solver.rtol if isinstance(solver, SGD) else 1e-6 if network.like.dtype == torch.float64 else 1e-4
