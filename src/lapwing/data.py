@@ -59,9 +59,10 @@ class Data:
     progress: bool = False
 
     def __post_init__(self) -> None:
-        hint = cure(self.source, "DataLoader(dataset)")
         readable = any(hasattr(self.source, name) for name in ("__iter__", "__getitem__"))
-        if not readable or (isinstance(self.source, tuple) and hint == NUMPY):
+        arrays = isinstance(self.source, tuple) and any(isinstance(part, np.ndarray) for part in self.source)
+        if arrays or not readable:
+            hint = NUMPY if arrays else "DataLoader(dataset)"
             raise DataError("a loader, a list of batches, or tensors (x, y)", describe(self.source), hint)
         if not (self.unpack is None or callable(self.unpack)):
             raise ConfigError("unpack= to be a function of one element", f"{self.unpack!r:.40}", UNPACK)

@@ -27,8 +27,8 @@ def rmse(mean: Float[Tensor, "*n"], targets: Tensor) -> float:
 
     Example:
         >>> import torch
-        >>> rmse(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 3.0])) ** 2
-        2.0000000000000004
+        >>> round(rmse(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 3.0])), 4)
+        1.4142
     """
     m, y = scalars(mean=mean, targets=targets)
     return float((m - y).square().mean().sqrt())

@@ -69,7 +69,7 @@ def by_draws(
         >>> problem = Problem.of_rows(torch.tensor([[1.0, 0.0]]), Diagonal(torch.ones(2)))
         >>> draws = torch.tensor([[1.0, -0.5], [1.0, 1.0]])
         >>> by_draws(problem, draws, torch.tensor([0, 1]), torch.ones(2)).groups.tolist()
-        [0.625, 0.01]
+        [0.375, 0.01]
     """
     zeta = draws.double()
     sizes = sizes.to(zeta)

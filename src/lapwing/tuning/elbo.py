@@ -65,6 +65,7 @@ class ELBO:
         the Jacobian there.
 
     Example:
+        >>> import torch
         >>> import lapwing as lw
         >>> x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
         >>> posterior = lw.Laplace(lw.Categorical()).fit(torch.nn.Linear(2, 2), (x, (x[:, 0] > 0).long()))
