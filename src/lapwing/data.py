@@ -71,7 +71,7 @@ class Data:
         seen = 0
         once = iter(self._elements)  # tqdm would ask a loader for two iterators
         total = length_hint(self._elements) or None
-        for element in tqdm(once, total=total, disable=not self.progress, unit="batch", leave=False):
+        for element in tqdm(once, "data", total, disable=not self.progress, unit="batch", leave=False):
             inputs, targets = split(element, self.unpack)
             batch = Batch(inputs, targets)
             if self.like is not None:

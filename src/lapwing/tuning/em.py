@@ -145,12 +145,8 @@ class EM:
         posterior = expectation.posterior
         noisy = self.noise and isinstance(posterior.likelihood, Gaussian)
         expectation.prepare()
-        found, drawn, bar = (
-            None,
-            None,
-            tqdm(desc="EM", total=self.steps + 1, disable=not progress, unit="step", leave=False),
-        )
-        with bar:
+        found, drawn = None, None
+        with tqdm(desc="EM", total=self.steps + 1, disable=not progress, unit="step", leave=False) as bar:
             bar.update(len(state.trace))
             while not state.settled and len(state.trace) <= self.steps:
                 found, state, drawn = expectation.at(state, progress)
@@ -169,7 +165,7 @@ class EM:
                 if file:
                     file.write(state)
                 bar.update()
-                bar.set_postfix(precision=f"{float(found.precisions[0]):.3g}", left=f"{float(left.max()):.1e}")
+                bar.set_postfix_str(f"precision {found.precisions[0]:.3g}, its logarithm {left.max():.1g} from the end")
                 logger.debug("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], float(left.max()))
         if drawn is not None:
             warn_unless(drawn, expectation.solver_used.cure)
