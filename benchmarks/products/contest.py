@@ -16,7 +16,7 @@ from benchmarks.meter import Meter
 from benchmarks.networks import weight_count
 from benchmarks.products.problems import PROBLEMS
 from lapwing.curvature.costs import Form
-from lapwing.curvature.hessian import GGNProduct
+from lapwing.curvature.gauss_newton import GGNProduct
 from lapwing.curvature.network import Network
 from lapwing.curvature.products import MEMORY
 from lapwing.curvature.survey import find_layers

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing import probes
-from lapwing.curvature.hessian import GGNProduct
+from lapwing.curvature.gauss_newton import GGNProduct
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
 from lapwing.curvature.products import Part, shuffled

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from benchmarks.meter import Meter
 from lapwing import probes
-from lapwing.curvature.hessian import GGNProduct, HessianProduct
+from lapwing.curvature.gauss_newton import GGNProduct
+from lapwing.curvature.hessian import HessianProduct
 from lapwing.curvature.network import Network
 from lapwing.curvature.survey import find_layers
 from lapwing.data import Data

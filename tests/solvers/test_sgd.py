@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.curvature.hessian import GGNProduct
+from lapwing.curvature.gauss_newton import GGNProduct
 from lapwing.curvature.products import Part
 from lapwing.errors import ConfigError, NumericalError, ShapeError, UnsupportedError
 from lapwing.linalg import Diagonal, LowRank

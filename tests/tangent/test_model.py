@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.curvature.hessian import GGNProduct
+from lapwing.curvature.gauss_newton import GGNProduct
 from lapwing.errors import ConfigError, MismatchError, ShapeError
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal, Structured

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.curved import thin_root
-from lapwing.curvature.hessian import GGNProduct
+from lapwing.curvature.gauss_newton import GGNProduct
 from lapwing.curvature.linear import Linear
 from lapwing.errors import DataError
 from lapwing.linalg import FunctionOperator, Operator

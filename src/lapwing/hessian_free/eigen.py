@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lapwing.curvature.gauss_newton import GGNProduct
 from lapwing.curvature.ggn import GGN
-from lapwing.curvature.hessian import GGNProduct
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network, opened
 from lapwing.curvature.survey import find_layers

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing import linalg
 from lapwing.curvature.diagonal import DiagonalSum
-from lapwing.curvature.hessian import GGNProduct
+from lapwing.curvature.gauss_newton import GGNProduct
 from lapwing.curvature.sums import Held, sweep
 from lapwing.errors import check_count, check_fraction, check_option
 from lapwing.linalg.eigenpairs import nystrom, randomised_eigenpairs, top_eigenpairs

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.hessian import GGNProduct
+from lapwing.curvature.gauss_newton import GGNProduct
 from lapwing.curvature.linear import Shift
 from lapwing.errors import ShapeError
 from lapwing.likelihoods import Gaussian
