@@ -196,7 +196,7 @@ class TestAnyPosterior:
         assert len(tuned.trace) == 3
 
     @pytest.mark.parametrize("seed", range(8))
-    def test_says_nothing_of_targets_without_noise(self, seed: int) -> None:
+    def test_says_nothing_of_targets_without_noise(self, seed: int, recwarn: pytest.WarningsRecorder) -> None:
         generator = torch.Generator().manual_seed(seed)
         x = probes.gaussian((50, 2), like=torch.zeros(()), generator=generator)
         with torch.random.fork_rng(devices=[]):
@@ -204,6 +204,7 @@ class TestAnyPosterior:
             model = torch.nn.Linear(2, 1)
         tuned = lw.tune(lw.Laplace(lw.Gaussian()).fit(model, (x, x.sum(1, keepdim=True))), lw.EM())
         assert tuned.trace[-1].noise_precision is not None and tuned.trace[-1].noise_precision > 1e6
+        assert not recwarn.list
 
     def test_goes_on_from_where_it_ended_without_another_step(self) -> None:
         once = lw.tune(TOY.fit(), lw.EM(tolerance=1e-3, noise=False))

@@ -48,7 +48,8 @@ def tune(posterior: P, method: Method | None = None, *, progress: bool = False) 
         >>> import torch
         >>> import lapwing as lw
         >>> x = torch.randn(50, 2)
-        >>> posterior = lw.Laplace(lw.Gaussian()).fit(torch.nn.Linear(2, 1), (x, x.sum(1, keepdim=True)))
+        >>> y = x.sum(1, keepdim=True) + 0.5 * torch.randn(50, 1)
+        >>> posterior = lw.Laplace(lw.Gaussian()).fit(torch.nn.Linear(2, 1), (x, y))
         >>> tuned = lw.tune(posterior)
         >>> tuned.trace[-1].log_marginal >= tuned.trace[0].log_marginal
         True
