@@ -1,11 +1,13 @@
-"""The type checker of the tests: beartype, which a function defined inside another one goes through only once."""
+"""The type checker of the tests: beartype, which a function inside another one goes through once; and without it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 from beartype import beartype
+from jaxtyping import config
 
 _checked: dict[tuple[str, str, tuple[tuple[str, str], ...]], Callable[..., Any]] = {}
 
@@ -20,3 +22,13 @@ def checked(stub: Callable[..., Any]) -> Callable[..., Any]:
     if key not in _checked:
         _checked[key] = beartype(stub)
     return _checked[key]
+
+
+@contextmanager
+def unchecked() -> Generator[None]:
+    """The code inside runs without the tests' own type checker, as a user's does."""
+    config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        config.update("jaxtyping_disable", False)

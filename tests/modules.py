@@ -176,3 +176,14 @@ class Reparametrised(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = torch.tanh(self.inner(x))
         return self.layer(h) + h @ self.layer.weight.mT.square()
+
+
+class Upcast(nn.Module):
+    """Weights in half precision and outputs that are not."""
+
+    def __init__(self, head: torch.dtype) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 4, dtype=torch.bfloat16), nn.Linear(4, 2, dtype=head)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.body(x.bfloat16())).to(self.head.weight)).float()

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from jaxtyping import config
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
@@ -36,16 +35,6 @@ def refused(kind: type[LapwingError], *, expected: str, got: str, hint: str) -> 
     assert got in error.got
     assert hint in error.hint
     assert str(error) == f"Expected {error.expected}. Got {error.got}. Try {error.hint}."
-
-
-@contextmanager
-def unchecked() -> Generator[None]:
-    """The code inside runs without the tests' own type checker, as a user's does."""
-    config.update("jaxtyping_disable", True)
-    try:
-        yield
-    finally:
-        config.update("jaxtyping_disable", False)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

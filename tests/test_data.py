@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from lapwing import data
 from lapwing.data import PAIR_BATCH, Data
 from lapwing.errors import ConfigError, DataError, ShapeError
-from tests.posterior_cases import labels, normal, refused, unchecked
+from tests.checker import unchecked
+from tests.posterior_cases import labels, normal, refused
 
 X, Y = normal(5, 2), labels(5, classes=3)
 

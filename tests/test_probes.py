@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lapwing import probes
 from lapwing.errors import ConfigError
-from tests.posterior_cases import refused, unchecked
+from tests.checker import unchecked
+from tests.posterior_cases import refused
 
 every_kind = pytest.mark.parametrize("draw", [probes.gaussian, probes.rademacher])
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from lapwing.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from lapwing.corruptions.corrupt import KINDS
 from lapwing.errors import ConfigError, DataError, LapwingError, ShapeError
-from tests.posterior_cases import unchecked
+from tests.checker import unchecked
 
 every = pytest.mark.parametrize("name", CORRUPTIONS)
 

@@ -13,7 +13,8 @@ from lapwing.evaluation import Scores, evaluate
 from lapwing.likelihoods import Categorical
 from lapwing.predictive import Predictive
 from lapwing.types import Inputs
-from tests.posterior_cases import refused, unchecked
+from tests.checker import unchecked
+from tests.posterior_cases import refused
 
 
 class Spread(nn.Module):

@@ -13,7 +13,8 @@ from lapwing.curvature.invariance import normalised, scale_invariant
 from lapwing.curvature.network import Network
 from lapwing.errors import ConfigError, DataError
 from lapwing.priors import Layerwise
-from tests.posterior_cases import labels, normal, portrait, refused, seeded, unchecked
+from tests.checker import unchecked
+from tests.posterior_cases import labels, normal, portrait, refused, seeded
 
 IMAGES = normal(20, 2, 5, 5)
 ROWS = normal(20, 3)

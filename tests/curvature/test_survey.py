@@ -18,6 +18,7 @@ from lapwing.errors import DataError, ShapeError, UnsupportedError
 from lapwing.types import Inputs
 from tests.curvature import naive
 from tests.curvature.naive import known
+from tests.modules import Upcast
 from tests.posterior_cases import refused
 
 KINDS = {
@@ -284,17 +285,6 @@ def test_one_layer_of_a_transformer_can_be_uncertain() -> None:
         forward = Pass(network, find_layers(network, case.case.inputs), case.case.inputs)
         rows = jacobian_rows(network, forward.factors(torch.ones(1, 4, 3, dtype=torch.float64)))
         torch.testing.assert_close(rows[:, 0], case.jacobian.sum(1)[:, places])
-
-
-class Upcast(nn.Module):
-    """Weights in half precision and outputs that are not."""
-
-    def __init__(self, head: torch.dtype) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(3, 4, dtype=torch.bfloat16), nn.Linear(4, 2, dtype=head)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.tanh(self.body(x.bfloat16())).to(self.head.weight)).float()
 
 
 @pytest.mark.parametrize("head", [torch.bfloat16, torch.float32])

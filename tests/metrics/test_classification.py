@@ -10,7 +10,8 @@ from torch import Tensor
 
 from lapwing.errors import ConfigError, DataError, ShapeError
 from lapwing.metrics import accuracy, adaptive_ece, brier, ece, nll, rejection_curve
-from tests.posterior_cases import refused, unchecked
+from tests.checker import unchecked
+from tests.posterior_cases import refused
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from scipy import stats
 
 from lapwing.errors import ConfigError, DataError, LapwingError, ShapeError
 from lapwing.metrics import symmetric_kl
-from tests.posterior_cases import unchecked
+from tests.checker import unchecked
 
 
 def test_it_is_the_mean_of_both_divergences(generator: torch.Generator) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lapwing.errors import ConfigError, DataError, LapwingError, NumericalError, ShapeError
 from lapwing.metrics import gaussian_symmetric_kl, gaussian_wasserstein
 from lapwing.predictive import Moments
-from tests.posterior_cases import unchecked
+from tests.checker import unchecked
 
 N, T, C = 5, 2, 4
 

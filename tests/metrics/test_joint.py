@@ -13,7 +13,8 @@ from torch import Tensor
 from lapwing.errors import ConfigError, DataError, LapwingError, ShapeError
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian
 from lapwing.metrics import joint_log_likelihood, nll
-from tests.posterior_cases import refused, unchecked
+from tests.checker import unchecked
+from tests.posterior_cases import refused
 
 DRAWS, N, C = 5, 12, 3
 

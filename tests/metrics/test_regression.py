@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lapwing.errors import ConfigError, DataError, ShapeError
 from lapwing.metrics import crps, gaussian_nll, picp, rmse
-from tests.posterior_cases import refused, unchecked
+from tests.checker import unchecked
+from tests.posterior_cases import refused
 
 
 @pytest.fixture

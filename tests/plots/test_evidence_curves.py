@@ -9,7 +9,8 @@ import torch
 from lapwing.curves import EvidenceCurve
 from lapwing.errors import ConfigError, DataError
 from lapwing.plots import plot_evidence_curves
-from tests.posterior_cases import refused, unchecked
+from tests.checker import unchecked
+from tests.posterior_cases import refused
 
 figure = pytest.importorskip("matplotlib.figure")
 

@@ -13,7 +13,8 @@ from lapwing.errors import ConfigError, DataError, TooLargeError, UnsupportedErr
 from lapwing.posteriors import SampledWeights, Step, base
 from lapwing.posteriors.base import check_noise, first
 from lapwing.predictive import Classification, Counts, Draws, JointMoments, Moments, MultiLabel, Regression
-from tests.posterior_cases import PROBLEMS, STRUCTURES, Problem, labels, normal, problem, refused, seeded, unchecked
+from tests.checker import unchecked
+from tests.posterior_cases import PROBLEMS, STRUCTURES, Problem, labels, normal, problem, refused, seeded
 
 every_structure = pytest.mark.parametrize("structure", STRUCTURES)
 

@@ -17,7 +17,8 @@ from lapwing.posteriors import Step, base, draws
 from lapwing.posteriors.integral import log_det_ratios
 from lapwing.predictive import Moments
 from lapwing.results import Solution
-from tests.posterior_cases import problem, refused, unchecked
+from tests.checker import unchecked
+from tests.posterior_cases import problem, refused
 
 EXACT = lw.CG(rtol=1e-11)
 

@@ -8,7 +8,8 @@ import torch
 from lapwing.errors import ConfigError, NumericalError, ShapeError
 from lapwing.priors import GPrior
 from lapwing.tree import Layout
-from tests.posterior_cases import refused, unchecked
+from tests.checker import unchecked
+from tests.posterior_cases import refused
 
 LAYOUT = Layout(("a", "b", "c"), ((3,), (2,), (1,)))
 DIAGONAL = torch.tensor([4.0, 2.0, 0.0, 1e-12, 3.0, 0.0], dtype=torch.float64)

@@ -14,7 +14,8 @@ import lapwing as lw
 from lapwing.errors import ConfigError, ShapeError
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior, prior_from_state
 from lapwing.tree import Layout
-from tests.posterior_cases import refused, unchecked
+from tests.checker import unchecked
+from tests.posterior_cases import refused
 
 LAYOUT = Layout(("a.weight", "a.bias", "scale"), ((2, 3), (2,), ()))
 D = LAYOUT.size

@@ -12,7 +12,8 @@ from lapwing.errors import ConfigError
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.problem import Problem
 from lapwing.solvers.cg import VECTORS
-from tests.posterior_cases import normal, refused, unchecked
+from tests.checker import unchecked
+from tests.posterior_cases import normal, refused
 
 
 def linear_model(d: int = 20, rows: int = 30) -> Problem:

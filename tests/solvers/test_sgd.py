@@ -15,9 +15,10 @@ from lapwing.errors import ConfigError, NumericalError, ShapeError, UnsupportedE
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.problem import Problem, RowBlocks, Training
 from lapwing.solvers import CG, SGD
+from tests.checker import unchecked
 from tests.curvature import naive
 from tests.curvature.naive import known
-from tests.posterior_cases import normal, refused, unchecked
+from tests.posterior_cases import normal, refused
 
 N, D, C = 60, 12, 2
 

@@ -22,7 +22,8 @@ from lapwing.priors import Prior
 from lapwing.store import archive, load, posteriors, read_header, save
 from lapwing.structures import Structure
 from lapwing.tree import Layout
-from tests.posterior_cases import PROBLEMS, STRUCTURES, WEIGHTS, normal, problem, refused, unchecked
+from tests.checker import unchecked
+from tests.posterior_cases import PROBLEMS, STRUCTURES, WEIGHTS, normal, problem, refused
 
 STEPS = (Step(-3.5, (0.1, 0.2), 4.0, 1.5), Step(-2.5, (1 / 3,), None, 1.25, 0.5))
 

@@ -16,7 +16,8 @@ from lapwing.hessian_free import HessianFree, TopEigen
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
 from lapwing.posteriors import FunctionPosterior, WeightPosterior
 from lapwing.structures import AUTO_FULL, Structure
-from tests.posterior_cases import Linearised, Problem, labels, normal, problem, refused, seeded, unchecked
+from tests.checker import unchecked
+from tests.posterior_cases import Linearised, Problem, labels, normal, problem, refused, seeded
 
 
 def wide(width: int) -> Problem:

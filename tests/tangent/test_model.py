@@ -17,7 +17,8 @@ from lapwing.problem import Problem as Products
 from lapwing.problem import Training
 from lapwing.solvers import CG, SGD
 from lapwing.tangent import Tangent, Target
-from tests.posterior_cases import PROBLEMS, labels, normal, portrait, problem, refused, seeded, unchecked
+from tests.checker import unchecked
+from tests.posterior_cases import PROBLEMS, labels, normal, portrait, problem, refused, seeded
 from tests.tangent.dense import SCALE, Dense, fitted, somewhere, uneven
 
 TARGETS: list[Target] = ["affine", "simplified"]
