@@ -103,12 +103,10 @@ def balanced(training: Training, examples: int) -> tuple[Inputs, Tensor, Float[T
             turns.append(turn[kept])
     first = torch.cat(turns).argsort(stable=True)[:examples].to(targets[0].device)
     chosen = torch.cat(targets)[first]
-    weights = torch.ones(len(chosen), dtype=torch.float64)
-    if seen:
-        kept = Counter[int](chosen.tolist())
-        weights = torch.tensor([seen[label] / kept[label] for label in chosen.tolist()], dtype=torch.float64)
-    total = seen.total() if seen else position
-    return take(concatenated(inputs), first), chosen, weights * (total / weights.sum())
+    labels = chosen.tolist() if seen else [0] * len(chosen)
+    total, taken = seen or Counter({0: position}), Counter(labels)
+    weights = torch.tensor([total[label] / taken[label] for label in labels], dtype=torch.float64)
+    return take(concatenated(inputs), first), chosen, weights * (total.total() / weights.sum())
 
 
 def _turn(seen: Counter[int], label: int) -> int:

@@ -185,14 +185,14 @@ class EM:
     def _warn_of_little(self, found: Expected, steps: int) -> None:
         """Warn where there was nothing to learn from: too strong a prior to start from, or too few draws."""
         gamma, noise = found.dimensions.groups, found.dimensions.errors
-        if steps == 1 and not bool((gamma > LEAST).any()):
+        lost = (gamma <= LEAST) & (noise > LEAST)
+        if steps == 1 and not bool(((gamma > LEAST) | lost).any()):
             start = found.precisions.tolist()[:3]
             warn(
                 f"the data determined less than {LEAST} directions at the prior precisions {start} that the search "
                 "began with, and it ended there. Try a weaker prior to start from",
                 ConvergenceWarning,
             )
-        lost = (gamma <= LEAST) & (noise > LEAST)
         if bool(lost.any()):
             warn(
                 f"by {self.samples} draws the effective dimension of {int(lost.sum())} of {len(lost)} groups cannot be "
