@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import queue
+import shlex
 import signal
 import statistics
 import subprocess
@@ -18,6 +19,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -107,12 +109,37 @@ def rows_of(work: str, ours: Step, peer: Step, peer_name: str) -> tuple[Row, ...
 
 
 def write_json(path: Path, rows: Sequence[Line]) -> None:
-    """Write ``{"commit", "machine", "rows"}`` to ``path``, replacing it whole or not at all."""
-    report = {"commit": commit(), "machine": machine(), "rows": [row.as_json() for row in rows]}
+    """Write ``{"commit", "command", "machine", "rows"}`` to ``path``, replacing it whole or not at all."""
+    report = {
+        "commit": commit(),
+        "command": command(sys.argv),
+        "machine": machine(),
+        "rows": [row.as_json() for row in rows],
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".part")
     draft.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     draft.replace(path)
+
+
+def command(words: Sequence[str]) -> str:
+    """What was typed, folders of data and output left out, so that no path of one machine is written down.
+
+    Args:
+        words: The program and its options, as ``sys.argv`` holds them.
+
+    Example:
+        >>> command(["benchmarks/cost.py", "--data", "/somewhere/data", "--json", "/else/cost.json", "--seeds", "5"])
+        'python -m benchmarks.cost --data DIR --json cost.json --seeds 5'
+    """
+    program = Path(words[0]).resolve().with_suffix("")
+    module = program.relative_to(ROOT) if program.is_relative_to(ROOT) else Path(program.name)
+    said = ["DIR" if before == "--data" else _without_folder(word) for before, word in pairwise(words)]
+    return shlex.join(["python", "-m", ".".join(part for part in module.parts if part != "__main__"), *said])
+
+
+def _without_folder(word: str) -> str:
+    return Path(word).name if Path(word).is_absolute() else word
 
 
 def commit() -> str:

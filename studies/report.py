@@ -32,7 +32,7 @@ def collect(rows: Iterable[Row], path: Path, *, pause: float = 0.0) -> list[Row]
 
     Args:
         rows: The rows as the study makes them.
-        path: JSON file: ``{"commit", "machine", "rows"}``.
+        path: JSON file: ``{"commit", "command", "machine", "rows"}``.
         pause: Seconds between two writings, for studies of many rows; one that is killed loses those of so long.
 
     Returns:

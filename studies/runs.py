@@ -31,10 +31,10 @@ def with_means(study: ModuleType, setting: object, reports: Sequence[Path] = ())
 
 
 def joined(reports: Sequence[Path]) -> Iterator[Row]:
-    """The rows of several reports without their means, each with the commit and the machine that measured it."""
+    """The rows of several reports without their means, each with the commit, command and machine that measured it."""
     for path in reports:
         report = json.loads(path.read_text(encoding="utf-8"))
-        source = {"commit": report["commit"], "machine": report["machine"]}
+        source = {key: report[key] for key in ("commit", "command", "machine")}
         yield from ({"source": source} | row for row in report["rows"] if not any(row.get(k) for k in TAKEN_AGAIN))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measure import Row, Step, rows_of, run_isolated, write_json
+from benchmarks.measure import ROOT, Row, Step, command, rows_of, run_isolated, write_json
 from benchmarks.meter import Meter
 
 MIB = 2**20
@@ -135,12 +135,27 @@ def test_a_side_without_a_number_has_no_ratio(ours: float | None, peer: float | 
     assert Row("w", "seconds", ours, peer, "p", "why").as_json()["ratio"] is None
 
 
+def test_the_command_of_a_report_names_a_module_and_no_folder() -> None:
+    words = [
+        str(ROOT / "studies/ella/__main__.py"),
+        "rank",
+        "--data",
+        "/a/data",
+        "--json",
+        "/b/rank.json",
+        "--seeds",
+        "5",
+    ]
+    assert command(words) == "python -m studies.ella rank --data DIR --json rank.json --seeds 5"
+    assert command(["/elsewhere/bin/pytest", "-x"]) == "python -m pytest -x"
+
+
 def test_the_report_is_one_object_with_commit_machine_and_rows(tmp_path: Path) -> None:
     path = tmp_path / "below" / "report.json"
     refused = Row("w", "peak_mib", None, 2.0, "p", "ours: refused")
     write_json(path, [Row("w", "seconds", 1.0, 2.0, "p"), refused])
     report = json.loads(path.read_text())
-    assert set(report) == {"commit", "machine", "rows"}
+    assert set(report) == {"commit", "command", "machine", "rows"}
     assert report["machine"]["cores"] >= 1 and report["machine"]["memory_gib"] > 0
     assert report["rows"][0] == {
         "work": "w",

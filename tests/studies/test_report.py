@@ -18,7 +18,7 @@ def test_rows_survive_an_interruption(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         collect(rows(), path)
     report = json.loads(path.read_text())
-    assert set(report) == {"commit", "machine", "rows"}
+    assert set(report) == {"commit", "command", "machine", "rows"}
     assert report["rows"] == [{"name": "one", "seconds": 1.0}]
 
 

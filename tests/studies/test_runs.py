@@ -16,7 +16,9 @@ from studies.sampled.__main__ import main as sampled
 
 def part_of(tmp_path: Path, name: str, *rows: dict[str, Any]) -> Path:
     path = tmp_path / f"{name}.json"
-    path.write_text(json.dumps({"commit": name, "machine": {"cores": len(name)}, "rows": rows}))
+    path.write_text(
+        json.dumps({"commit": name, "command": f"run {name}", "machine": {"cores": len(name)}, "rows": rows})
+    )
     return path
 
 
@@ -30,8 +32,9 @@ def test_parts_are_joined_and_their_means_taken_again(
     ]
     main([study, "--json", str(tmp_path / "all.json"), "--join", *map(str, parts)])
     first, second, mean = json.loads((tmp_path / "all.json").read_text())["rows"]
-    assert first == {"source": {"commit": "one", "machine": {"cores": 3}}, "study": study, "seed": 0, "nll": 1.0}
-    assert second["source"] == {"commit": "other", "machine": {"cores": 5}}
+    source = {"commit": "one", "command": "run one", "machine": {"cores": 3}}
+    assert first == {"source": source, "study": study, "seed": 0, "nll": 1.0}
+    assert second["source"] == {"commit": "other", "command": "run other", "machine": {"cores": 5}}
     assert mean["summary"] and mean["nll"] == 2.0 and mean["nll_stderr"] == 1.0 and mean["seeds"] == 2
 
 

@@ -24,7 +24,7 @@ def test_each_study_runs_and_draws(name: str, tmp_path: Path, capsys) -> None:
     main([name, "--quick", "--seeds", "1", "--json", str(report), "--figure", str(picture), *only])
     found = json.loads(report.read_text())
     rows = [row for row in found["rows"] if not row.get("summary")]
-    assert set(found) == {"commit", "machine", "rows"} and rows
+    assert set(found) == {"commit", "command", "machine", "rows"} and rows
     assert all(row["study"] == name for row in found["rows"])
     assert [row["failure"] for row in rows if row.get("failure") and "better than chance" not in row["failure"]] == []
     assert picture.exists() == (name not in ("cifar", "seconds"))

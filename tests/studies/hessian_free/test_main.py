@@ -26,7 +26,7 @@ def test_each_study_runs_and_says_what_its_seeds_mean(name: str, tmp_path: Path,
     found = json.loads(report.read_text())
     rows = [row for row in found["rows"] if "seed" in row]
     means = [row for row in found["rows"] if row.get("summary")]
-    assert set(found) == {"commit", "machine", "rows"} and rows and means
+    assert set(found) == {"commit", "command", "machine", "rows"} and rows and means
     assert all(row["study"] == name for row in found["rows"])
     assert [row["failure"] for row in rows if row.get("failure")] == []
     assert {row["seed"] for row in rows} == {0, 1} and any(key.endswith("_stderr") for row in means for key in row)

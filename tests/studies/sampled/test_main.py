@@ -31,7 +31,7 @@ def test_each_study_runs_and_says_what_its_seeds_mean(name: str, only: list[str]
     found = json.loads(report.read_text())
     rows = [row for row in found["rows"] if not row.get("summary")]
     means = [row for row in found["rows"] if row.get("summary")]
-    assert set(found) == {"commit", "machine", "rows"} and rows and means
+    assert set(found) == {"commit", "command", "machine", "rows"} and rows and means
     assert all(row["study"] == name for row in found["rows"])
     allowed = "DataError" if name == "cifar" else "no failure"
     assert [row["failure"] for row in rows if row.get("failure") and allowed not in row["failure"]] == []
