@@ -157,7 +157,7 @@ def test_demo_prints_both_tables_and_says_where_the_report_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import lapwing.demo
-    from lapwing.compare import Comparison, Row
+    from lapwing.comparison import Comparison, Row
     from lapwing.demo import Demo
     from lapwing.demo.findings import Finding
 

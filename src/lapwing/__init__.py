@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from lapwing.compare import Comparison, compare
+from lapwing.comparison import Comparison, compare
 from lapwing.corruptions import corrupt, corruption_sweep
 from lapwing.curvature.ggn import GGN, EmpiricalFisher, Hessian, MCFisher
 from lapwing.curvature.invariance import normalised

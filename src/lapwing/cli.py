@@ -57,7 +57,7 @@ def fit(
         tune: What chooses the prior precision, and the noise of real targets.
     """
     import lapwing as lw
-    from lapwing.compare import likelihood_of
+    from lapwing.comparison import likelihood_of
 
     task = read(setup, "train", *(["validation"] if tune == "validation" else []))
     out.parent.mkdir(parents=True, exist_ok=True)

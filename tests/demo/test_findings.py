@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lapwing.compare import Comparison, Row
+from lapwing.comparison import Comparison, Row
 from lapwing.demo.findings import findings, paired
 
 

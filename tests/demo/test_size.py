@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lapwing.compare import compare
-from lapwing.compare.methods import recipes
+from lapwing.comparison import compare
+from lapwing.comparison.methods import recipes
 from lapwing.demo.digits import CLASSES, UNSEEN, network
 from lapwing.likelihoods import Categorical
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lapwing.compare import Comparison, Row
+from lapwing.comparison import Comparison, Row
 from lapwing.demo import Demo, run, tour
 from lapwing.errors import ConfigError
 

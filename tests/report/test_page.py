@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lapwing.compare import Comparison, Row
+from lapwing.comparison import Comparison, Row
 from lapwing.errors import ConfigError, DataError
 from lapwing.report import render, write_json, write_report
 

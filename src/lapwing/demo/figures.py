@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lapwing.compare import Comparison, Row
+from lapwing.comparison import Comparison, Row
 from lapwing.demo.digits import Digits
 from lapwing.demo.findings import AT_WEIGHTS
 from lapwing.demo.gap import Gap, curve

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
-from lapwing.compare import Comparison, Row
+from lapwing.comparison import Comparison, Row
 from lapwing.results import Estimate
 
 PLAIN = ("plain network", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lapwing.compare import Comparison
+from lapwing.comparison import Comparison
 from lapwing.demo.digits import Digits
 from lapwing.demo.findings import Finding
 

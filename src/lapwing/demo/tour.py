@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from tqdm.auto import tqdm
 
-from lapwing.compare import Comparison, compare, pooled
+from lapwing.comparison import Comparison, compare, pooled
 from lapwing.demo import figures, text
 from lapwing.demo.digits import Digits, digits, trained
 from lapwing.demo.findings import AT_WEIGHTS, PLAIN, TEMPERATURE, Finding, findings

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from lapwing.compare import Column
+from lapwing.comparison import Column
 from lapwing.errors import ConfigError, DataError
 
 KINDS = {".svg": "image/svg+xml", ".png": "image/png"}

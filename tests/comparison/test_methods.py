@@ -6,8 +6,8 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.baselines import Map
-from lapwing.compare import likelihood_of, recipes
-from lapwing.compare.methods import calibrated, plain
+from lapwing.comparison import likelihood_of, recipes
+from lapwing.comparison.methods import calibrated, plain
 from lapwing.errors import DataError, UnsupportedError
 
 

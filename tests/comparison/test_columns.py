@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lapwing.compare import COLUMNS, Column
+from lapwing.comparison import COLUMNS, Column
 
 
 @pytest.mark.parametrize(

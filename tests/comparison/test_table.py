@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from lapwing.compare import Comparison, Row, pooled
+from lapwing.comparison import Comparison, Row, pooled
 from lapwing.errors import ConfigError
 
 

@@ -12,9 +12,9 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from lapwing.baselines import Map
-from lapwing.compare.meter import Measured, measured
-from lapwing.compare.methods import calibrated
-from lapwing.compare.table import Row
+from lapwing.comparison.meter import Measured, measured
+from lapwing.comparison.methods import calibrated
+from lapwing.comparison.table import Row
 from lapwing.data import Source
 from lapwing.errors import LapwingError
 from lapwing.evaluation import Predictor, Scores, evaluate

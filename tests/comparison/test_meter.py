@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from lapwing.compare import meter
+from lapwing.comparison import meter
 
 CPU = torch.device("cpu")
 

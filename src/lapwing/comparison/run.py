@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from lapwing.compare.bench import Bench
-from lapwing.compare.methods import check_rereadable, likelihood_of, plain, recipes
-from lapwing.compare.table import Comparison
+from lapwing.comparison.bench import Bench
+from lapwing.comparison.methods import check_rereadable, likelihood_of, plain, recipes
+from lapwing.comparison.table import Comparison
 from lapwing.data import Source
 from lapwing.laplace import Laplace
 from lapwing.likelihoods import Likelihood

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 
 import pytest
 import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.compare import compare
+from lapwing.comparison import compare
 from lapwing.data import Source
 from lapwing.errors import DataError, LapwingError, TooLargeError
 
@@ -142,3 +143,8 @@ def test_the_network_is_left_as_it_was(model: nn.Sequential) -> None:
     compare(model, classes(45, 0), classes(40, 2), validation=classes(30, 1))
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_no_function_hides_a_module() -> None:
+    """``import lapwing.x`` then ``lapwing.x.y`` would find the function."""
+    assert [name for name in lw.__all__ if importlib.util.find_spec(f"lapwing.{name}")] == []

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from lapwing.compare.columns import COLUMNS, Column
+from lapwing.comparison.columns import COLUMNS, Column
 from lapwing.errors import ConfigError
 from lapwing.evaluation import Predictor
 from lapwing.results import Estimate
