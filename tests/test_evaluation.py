@@ -15,6 +15,7 @@ from lapwing import metrics
 from lapwing.baselines import Map
 from lapwing.errors import DataError
 from lapwing.evaluation import Predictor
+from tests.meter import Meter
 from tests.posterior_cases import Problem, labels, normal, problem
 
 
@@ -122,6 +123,19 @@ class TestClasses:
         assert scores["nll"] == pytest.approx(float(loss), rel=1e-9)
         with pytest.raises(TypeError, match="link"):
             lw.evaluate(plain, case.batches(), link="mc")
+
+    def test_the_covariances_of_a_batch_go_with_it(self) -> None:
+        """Of 24 further batches what stays is less than the covariances of two."""
+        classes, batch = 40, 3
+        x, y = normal(30 * batch, 2), labels(30 * batch, classes=classes)
+        posterior = lw.Laplace(lw.Categorical(), structure=lw.Diagonal()).fit(nn.Linear(2, classes).double(), (x, y))
+        most: list[int] = []
+        for batches in (6, 30):
+            loader = list(zip(x.split(batch)[:batches], y.split(batch), strict=False))
+            with Meter() as meter:
+                lw.evaluate(posterior, loader, ood=loader)
+            most.append(meter.most)
+        assert most[1] - most[0] < 2 * batch * classes**2 * 8
 
     def test_data_without_labels_are_refused(self) -> None:
         case, posterior = fit("categorical")

@@ -91,6 +91,10 @@ def evaluate(
         ``nll``, ``crps`` (units of y), ``picp`` (coverage of the 95 % interval), and with ``ood`` the ``ood_auroc`` of
         the summed standard deviation. Many labels and counts: ``nll``.
 
+    Cost:
+        A ``predict`` a batch. What is kept of an example is a few numbers for each of its c outputs; the covariance of
+        its outputs, c² of them, is dropped with its batch.
+
     Example:
         >>> import lapwing as lw
         >>> x, y = torch.randn(40, 2), torch.randint(0, 3, (40,))
@@ -99,46 +103,54 @@ def evaluate(
         ['accuracy', 'adaptive_ece', 'brier', 'ece', 'nll', 'rejection_area']
     """
     check_kind("the predictor", predictor, (Predictor,), "a posterior, or lapwing.baselines.Map(model, likelihood)")
-    pairs = list(_predictions(predictor, data, unpack, progress, options))
-    targets = torch.cat([y.cpu() for _, y in pairs])
-    scores: dict[str, float] = {}
-    first = pairs[0][0]
-    if isinstance(first, Classification):
-        probs = torch.cat([p.probs.cpu() for p, _ in pairs if isinstance(p, Classification)])
-        scores = _classification(probs, targets)
+    kept = _gathered(predictor, data, unpack, progress, options)
+    targets, scores = kept["targets"], dict[str, float]()
+    if "probs" in kept:
+        scores = _classification(kept["probs"], targets)
     else:
-        generator = options.get("generator")
-        logs = [log_predictive(p, y, generator=generator).cpu() for p, y in pairs]
-        scores["nll"] = float(-torch.cat(logs).double().mean())
-    if isinstance(first, Regression):
-        parts = [(p.mean, p.std, *p.interval()) for p, _ in pairs if isinstance(p, Regression)]
-        mean, std, low, high = (torch.cat([part.cpu() for part in column]) for column in zip(*parts, strict=True))
+        scores["nll"] = float(-kept["log"].double().mean())
+    if "mean" in kept:
         scores |= {
-            "rmse": metrics.rmse(mean, targets),
-            "crps": metrics.crps(mean, std, targets),
-            "picp": metrics.picp(low, high, targets),
+            "rmse": metrics.rmse(kept["mean"], targets),
+            "crps": metrics.crps(kept["mean"], kept["std"], targets),
+            "picp": metrics.picp(kept["low"], kept["high"], targets),
         }
     if ood is not None:
-        inside = torch.cat([_uncertainty(p) for p, _ in pairs])
-        outside = torch.cat(
-            [_uncertainty(p) for p, _ in _predictions(predictor, ood, unpack, progress, options, False)]
-        )
-        scores["ood_auroc"] = metrics.auroc(inside, outside)
+        outside = _gathered(predictor, ood, unpack, progress, options, False)
+        scores["ood_auroc"] = metrics.auroc(kept["uncertainty"], outside["uncertainty"])
     return Scores(scores)
 
 
-def _predictions(
+def _gathered(
     predictor: Predictor,
     data: Source,
     unpack: Unpack | None,
     progress: bool,
     options: Mapping[str, Any],
     with_targets: bool = True,
-) -> Iterator[tuple[Predictive, Tensor]]:
+) -> dict[str, Tensor]:
+    """What the scores need of all predictions, on the CPU; a batch's outputs and their covariance go with the batch."""
+    columns: dict[str, list[Tensor]] = {}
     for batch in Data(data, unpack=unpack, progress=progress):
         prediction = predictor.predict(batch.inputs, **options)
-        targets = canonical_targets(predictor.likelihood, prediction, batch.targets) if with_targets else batch.targets
-        yield prediction, targets
+        found = {"uncertainty": _uncertainty(prediction)}
+        if with_targets:
+            targets = canonical_targets(predictor.likelihood, prediction, batch.targets)
+            found |= _scored(prediction, targets, options.get("generator"))
+        for name, values in found.items():
+            columns.setdefault(name, []).append(values.cpu())
+    return {name: torch.cat(parts) for name, parts in columns.items()}
+
+
+def _scored(prediction: Predictive, targets: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+    """What the scores need of a batch."""
+    if isinstance(prediction, Classification):
+        return {"targets": targets, "probs": prediction.probs}
+    found = {"targets": targets, "log": log_predictive(prediction, targets, generator=generator)}
+    if isinstance(prediction, Regression):
+        low, high = prediction.interval()
+        found |= {"mean": prediction.mean, "std": prediction.std, "low": low, "high": high}
+    return found
 
 
 def _classification(probs: Tensor, targets: Tensor) -> dict[str, float]:
@@ -156,8 +168,8 @@ def _uncertainty(prediction: Predictive) -> Tensor:
     """How unsure a prediction is: the out-of-distribution score of each example."""
     match prediction:
         case Classification():
-            return (1 - prediction.confidence).flatten().cpu()
+            return (1 - prediction.confidence).flatten()
         case MultiLabel():
-            return prediction.entropy.mean(-1).flatten().cpu()
+            return prediction.entropy.mean(-1).flatten()
         case Regression() | Counts():
-            return prediction.std.sum(-1).flatten().cpu()
+            return prediction.std.sum(-1).flatten()
