@@ -11,7 +11,7 @@ from lapwing.ascent import climb, newton, quasi_newton
 from lapwing.evidence import Evidence, Spectrum
 
 
-def made(groups: int, observations: int, generator: torch.Generator) -> Evidence:
+def made(groups: int, observations: float, generator: torch.Generator) -> Evidence:
     """An evidence with a wide spectrum over ``groups`` groups; Gaussian noise where there are observations."""
     eigenvalues = 10 ** (6 * torch.rand(40, generator=generator, dtype=torch.float64) - 3)
     spectrum = Spectrum(eigenvalues, torch.arange(40) % groups)
@@ -21,9 +21,9 @@ def made(groups: int, observations: int, generator: torch.Generator) -> Evidence
 
 
 @pytest.mark.parametrize("start", [1e-6, 1.0, 1e6])
-@pytest.mark.parametrize("observations", [0, 200])
+@pytest.mark.parametrize("observations", [0.0, 200.0])
 @pytest.mark.parametrize("groups", [1, 3])
-def test_newton_and_quasi_newton_meet(groups: int, observations: int, start: float, generator: torch.Generator) -> None:
+def test_newton_and_quasi_newton_meet(groups: int, observations: float, start: float, generator: torch.Generator) -> None:
     evidence = made(groups, observations, generator)
     precisions = torch.full((groups,), start, dtype=torch.float64)
     scale, noisy = torch.ones((), dtype=torch.float64), observations > 0
@@ -42,7 +42,7 @@ def test_newton_and_quasi_newton_meet(groups: int, observations: int, start: flo
 
 
 def test_points_of_quasi_newton_only_climb(generator: torch.Generator) -> None:
-    evidence = made(2, 200, generator)
+    evidence = made(2, 200.0, generator)
     points = list(quasi_newton(evidence, torch.ones(2, dtype=torch.float64), torch.tensor(1.0).double(), True, 500))
     values = [point.log_marginal for point in points]
     assert values == sorted(values) and len(values) > 3
@@ -53,7 +53,7 @@ def test_points_of_quasi_newton_only_climb(generator: torch.Generator) -> None:
 
 
 def test_the_closed_form_is_for_spectra_at_the_trained_weights(generator: torch.Generator) -> None:
-    evidence = made(1, 0, generator)
+    evidence = made(1, 0.0, generator)
     one, scale = torch.ones(1, dtype=torch.float64), torch.ones((), dtype=torch.float64)
     assert len(list(climb(evidence, one, scale, noisy=False, steps=2))) == 3
     twice = replace(evidence, complexity=Spectrum(2 * evidence.complexity.eigenvalues, evidence.complexity.group))  # type: ignore[union-attr]

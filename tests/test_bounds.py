@@ -51,7 +51,7 @@ def bound_of(alpha: Tensor, s: Tensor) -> Evidence:
         torch.bincount(GROUP).double(),
         nll=70.0,
         misfit=40.0,
-        observations=N,
+        observations=float(N),
         shift=Shift(curvature, normal(D), normal(D, seed=1), GROUP),
     )
     return at_mode(elsewhere, torch.bincount(GROUP, mode.square()), nll=nll, misfit=misfit)
@@ -119,7 +119,7 @@ def test_the_closed_form_is_the_maximum_of_the_decoupled_bound() -> None:
 def test_without_noise_its_precision_stays() -> None:
     bound = at_mode(bound_of(*START), torch.ones(2).double(), nll=3.0)
     assert bound.misfit == 0.0
-    silent = DecoupledBound(Evidence(bound.complexity, bound.square_norms, bound.sizes, 3.0, 0.0, 0), *START)
+    silent = DecoupledBound(Evidence(bound.complexity, bound.square_norms, bound.sizes, 3.0, 0.0, 0.0), *START)
     assert silent.best_scale() is START[1]
 
 

@@ -95,7 +95,7 @@ def test_log_det_of_one_plus_is_differentiable() -> None:
 
 def evidence_of(complexity: Complexity, shift: Shift | None = None) -> Evidence:
     sizes = torch.bincount(GROUP).double()
-    return Evidence(complexity, torch.tensor([1.5, 4.0], dtype=torch.float64), sizes, 12.5, 9.0, 8, shift)
+    return Evidence(complexity, torch.tensor([1.5, 4.0], dtype=torch.float64), sizes, 12.5, 9.0, 8.0, shift)
 
 
 @every_curvature

@@ -154,7 +154,7 @@ def decoupled_precisions(
 
 
 def decoupled_scale(
-    scale: Float[Tensor, ""], gamma: Float[Tensor, " g"], misfit: float, observations: int
+    scale: Float[Tensor, ""], gamma: Float[Tensor, " g"], misfit: float, observations: float
 ) -> Float[Tensor, ""]:
     """The relative noise precision of largest decoupled bound: that of expectation maximisation.
 
@@ -168,7 +168,7 @@ def decoupled_scale(
 
     Example:
         >>> import torch
-        >>> decoupled_scale(torch.tensor(2.0), torch.tensor([4.0]), misfit=3.0, observations=10)
+        >>> decoupled_scale(torch.tensor(2.0), torch.tensor([4.0]), misfit=3.0, observations=10.0)
         tensor(2.)
     """
     return observations / (misfit + gamma.sum() / scale)

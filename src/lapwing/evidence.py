@@ -224,7 +224,7 @@ class Evidence:
     sizes: Float[Tensor, " g"]
     nll: float
     misfit: float
-    observations: int
+    observations: float
     shift: Shift | None = None
 
     def log_marginal(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:

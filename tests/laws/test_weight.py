@@ -38,6 +38,17 @@ def test_the_posterior_is_that_of_repeated_examples(name: str, structure: Struct
     torch.testing.assert_close(ours.covariance, theirs.covariance)
 
 
+@pytest.mark.parametrize("weight", [1.3, 0.4])
+def test_what_examples_stand_for_is_not_rounded_however_they_are_batched(weight: float) -> None:
+    case = problem("gaussian")
+    recipe = lw.Laplace(lw.Gaussian(weight=weight), structure=lw.Diagonal())
+    whole, single = (recipe.fit(case.model, case.batches(size)) for size in (len(case.y), 1))
+    assert whole.totals.observations == single.totals.observations == weight * case.y.numel()
+    ours, theirs = (lw.tune(it, lw.EvidenceGradient()).likelihood for it in (whole, single))
+    assert isinstance(ours, lw.Gaussian) and isinstance(theirs, lw.Gaussian)
+    assert ours.noise_std == pytest.approx(theirs.noise_std, rel=1e-9)
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_tangent_model_is_that_of_repeated_examples(name: str) -> None:
     case = problem(name)

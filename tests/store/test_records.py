@@ -103,10 +103,10 @@ def test_surveys() -> None:
 @pytest.mark.parametrize("score", [None, torch.arange(3.0)])
 def test_totals(score: Tensor | None) -> None:
     parts = (Fingerprint(2**40, 0.1, 1e-300, 1 / 3), Fingerprint(3, 1e300, 2.0, 0.7))
-    totals, tensors = Totals(parts, 17, 1 / 7, score), Tensors()
+    totals, tensors = Totals(parts, 17.25, 1 / 7, score), Tensors()
     state = text(records.totals_state(totals, tensors))
     again = records.totals_from(state, tensors, CPU)
-    assert (again.parts, again.observations, again.misfit) == (parts, 17, 1 / 7)
+    assert (again.parts, again.observations, again.misfit) == (parts, 17.25, 1 / 7)
     assert (state["examples"], state["nll"]) == (totals.examples, totals.nll)
     assert type(again.parts[0].examples) is int
     assert (again.score is None) if score is None else torch.equal(again.score, score)

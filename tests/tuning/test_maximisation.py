@@ -17,7 +17,7 @@ from lapwing.tuning.dimensions import Dimensions
 from lapwing.tuning.maximisation import Expected, MStep, mackay_scale, maximised
 from tests.posterior_cases import normal, refused
 
-N = 50
+N = 50.0
 
 
 def found(exact: bool = True, misfit: float = 40.0) -> Expected:
@@ -103,7 +103,7 @@ def test_the_error_of_the_noise_is_that_of_what_is_left_of_the_observations() ->
     """``N - γ``, or γ where that is more: the step of expectation maximisation is taken there."""
     expected = found()
     gamma = expected.gamma
-    for observations, free in ((N, max(N - gamma, gamma)), (round(1.2 * gamma), gamma)):
+    for observations, free in ((N, max(N - gamma, gamma)), (1.2 * gamma, gamma)):
         dimensions = Dimensions(expected.dimensions.groups, torch.tensor([0.1, 0.2]).double(), 0.3)
         errors = replace(expected, dimensions=dimensions, observations=observations).errors
         assert float(errors[-1]) == pytest.approx(0.3 / free)

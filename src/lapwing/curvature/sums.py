@@ -80,13 +80,13 @@ class Totals:
 
     Args:
         parts: Fingerprint of each chunk, in order.
-        observations: Scalar observations, ignored targets left out.
+        observations: Scalar observations that the targets stand for, the ignored left out: with a weight, any number.
         misfit: For Gaussian noise the squared error, weighted by the noise precision; 0 for others.
         score: Gradient of the log likelihood in the uncertain weights; only for Gaussian noise.
     """
 
     parts: tuple[Fingerprint, ...]
-    observations: int
+    observations: float
     misfit: float
     score: Float[Tensor, " d"] | None
 
@@ -108,7 +108,7 @@ class Tally:
         self._likelihood = likelihood
         self._with_score = with_score and isinstance(likelihood, Gaussian)
         self.parts: list[Fingerprint] = []
-        self._observations = 0
+        self._counted = 0.0
         self._misfit = 0.0
         self._score: Tensor | None = None
 
@@ -118,7 +118,7 @@ class Tally:
         squares = sum(float(x.double().square().sum()) for x in tensors(forward.inputs))
         nll = float(likelihood.nll(f, y).double().sum())
         self.parts.append(Fingerprint(len(f), squares, float(y.double().square().sum()), nll))
-        self._observations += likelihood.count(y)
+        self._counted += likelihood.unweighted.count(y)
         if isinstance(likelihood, Gaussian):
             self._misfit += float(likelihood.misfit(f, y))
         if self._with_score:
@@ -131,9 +131,10 @@ class Tally:
         Raises:
             DataError: If every target is ignored.
         """
-        if not self._observations:
+        if not self._counted:
             raise DataError("at least one target that is not ignored", "none", "labels other than -100")
-        return Totals(tuple(self.parts), self._observations, self._misfit, self._score)
+        observations = self._likelihood.weight * self._counted
+        return Totals(tuple(self.parts), observations, self._misfit, self._score)
 
 
 def raw(likelihood: Likelihood, cotangents: Tensor) -> Tensor:

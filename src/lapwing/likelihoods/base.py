@@ -128,9 +128,9 @@ class Likelihood(abc.ABC):
         return self.weight**0.5 * self._root(outputs, targets)
 
     @final
-    def count(self, targets: Shaped[Tensor, "*target"]) -> int:
-        """Number of scalar observations that canonical targets stand for, the ignored left out."""
-        return round(self.weight * self._count(targets))
+    def count(self, targets: Shaped[Tensor, "*target"]) -> float:
+        """Number of scalar observations that canonical targets stand for, the ignored left out: with a weight, any number."""
+        return self.weight * self._count(targets)
 
     @property
     def unweighted(self) -> Likelihood:

@@ -232,7 +232,7 @@ class Posterior(abc.ABC):
             sizes=torch.bincount(group, minlength=groups).to(weights),
             nll=self.totals.nll,
             misfit=self.totals.misfit if noisy else 0.0,
-            observations=self.totals.observations if noisy else 0,
+            observations=self.totals.observations if noisy else 0.0,
         )
 
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:

@@ -107,7 +107,7 @@ def totals_from(state: Json, tensors: Tensors, device: torch.device) -> Totals:
     """The sums that gave a state."""
     parts = tuple(Fingerprint(int(row[0]), *row[1:]) for row in tensors.get(state["parts"]).tolist())
     score = None if state["score"] is None else tensors.get(state["score"], device)
-    return Totals(parts, state["observations"], state["misfit"], score)
+    return Totals(parts, float(state["observations"]), state["misfit"], score)
 
 
 def trace_state(trace: tuple[Step, ...], tensors: Tensors) -> list[Json]:

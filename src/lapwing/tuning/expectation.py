@@ -180,7 +180,7 @@ class Expectation:
     ) -> Expected:
         group, groups = self._groups
         sizes = torch.bincount(group, minlength=groups).to(norms)
-        observations = self.posterior.totals.observations if isinstance(self.posterior.fitted, Gaussian) else 0
+        observations = self.posterior.totals.observations if isinstance(self.posterior.fitted, Gaussian) else 0.0
         return Expected(state.precisions, state.scale, mode, norms, dimensions, sizes, observations, evidence)
 
     def _drawn(self, state: State, prior: Diagonal, scale: float) -> tuple[Solution, Dimensions]:

@@ -47,7 +47,7 @@ class Expected:
     norms: Float[Tensor, " g"]
     dimensions: Dimensions
     sizes: Float[Tensor, " g"]
-    observations: int
+    observations: float
     evidence: Evidence | None = None
 
     @property
@@ -122,7 +122,7 @@ def maximised(found: Expected, step: MStep, noisy: bool) -> tuple[Float[Tensor, 
 
 
 def mackay_scale(
-    scale: Float[Tensor, ""], gamma: Float[Tensor, " g"], misfit: Float[Tensor, ""], observations: int
+    scale: Float[Tensor, ""], gamma: Float[Tensor, " g"], misfit: Float[Tensor, ""], observations: float
 ) -> Float[Tensor, ""]:
     """MacKay's step for the relative noise precision, ``s = (N - γ) / misfit`` (MacKay 1992, equation 4.10).
 
