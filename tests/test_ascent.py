@@ -23,7 +23,9 @@ def made(groups: int, observations: float, generator: torch.Generator) -> Eviden
 @pytest.mark.parametrize("start", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("observations", [0.0, 200.0])
 @pytest.mark.parametrize("groups", [1, 3])
-def test_newton_and_quasi_newton_meet(groups: int, observations: float, start: float, generator: torch.Generator) -> None:
+def test_newton_and_quasi_newton_meet(
+    groups: int, observations: float, start: float, generator: torch.Generator
+) -> None:
     evidence = made(groups, observations, generator)
     precisions = torch.full((groups,), start, dtype=torch.float64)
     scale, noisy = torch.ones((), dtype=torch.float64), observations > 0

@@ -18,7 +18,7 @@ from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.posteriors.base import first
 from lapwing.predictive import Link, held_out_losses
 from lapwing.results import Estimate
-from lapwing.tuning import chosen, step, step_of
+from lapwing.tuning import chosen, step, step_of, tunes_noise
 from lapwing.types import Unpack
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Validation:
 
     def tune(self, posterior: P, progress: bool) -> P:
         """The posterior of smallest validation NLL."""
-        noisy = self.noise and isinstance(posterior.likelihood, Gaussian)
+        noisy = tunes_noise(posterior, self.noise)
         batches = list(Data(self.data, like=posterior.network.like, unpack=self.unpack))
         rounds = (True, False, True) if noisy else (True,)
         total = 2 * len(rounds) * len(batches)

@@ -11,7 +11,8 @@ import torch
 import lapwing as lw
 from lapwing.errors import ConfigError, DataError, TooLargeError, UnsupportedError
 from lapwing.posteriors import SampledWeights, Step, base
-from lapwing.posteriors.base import check_noise, first
+from lapwing.posteriors.base import first
+from lapwing.posteriors.noise import check_noise
 from lapwing.predictive import Classification, Counts, Draws, JointMoments, Moments, MultiLabel, Regression
 from tests.checker import unchecked
 from tests.posterior_cases import PROBLEMS, STRUCTURES, Problem, labels, normal, problem, refused, seeded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
+from lapwing.errors import UnsupportedError
 from lapwing.tuning import Method
-from tests.posterior_cases import Problem, mlp, problem
+from tests.posterior_cases import Problem, mlp, problem, refused
 from tests.tuning.cases import (
     at_step,
     fit,
@@ -145,6 +147,23 @@ class TestEveryMethod:
         with torch.no_grad():
             off = lw.tune(posterior, methods(case)[method])
         assert off.trace == lw.tune(posterior, methods(case)[method]).trace
+
+
+@pytest.mark.parametrize("structure", ["full-weights", "full-functions", "kfac"])
+def test_the_noise_of_an_empirical_fisher_matrix_is_fitted_again(structure: str, tmp_path: Path) -> None:
+    """It grows with the square of the noise precision; tuning the prior alone gives what a fit with that prior does."""
+    case, posterior = fit("gaussian", structure, curvature=lw.EmpiricalFisher())
+    lw.save(posterior, tmp_path / "saved")
+    for one in (posterior, lw.load(tmp_path / "saved", case.model, case.batches())):
+        for method in (None, lw.EM(), *methods(case).values()):
+            with refused(UnsupportedError, expected="noise precision", got="square", hint="noise=False"):
+                lw.tune(one, method)
+        with refused(UnsupportedError, expected="noise precision", got="square", hint="fitting again"):
+            one.with_choices(one.prior, lw.Gaussian(3.0))
+    for method in (lw.EvidenceGradient(noise=False), lw.EM(noise=False)):
+        tuned = lw.tune(posterior, method)
+        again = fit("gaussian", structure, curvature=lw.EmpiricalFisher(), prior=tuned.prior)[1]
+        torch.testing.assert_close(tuned.predict(case.new).variance, again.predict(case.new).variance)
 
 
 class Counted:

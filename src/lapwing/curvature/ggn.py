@@ -122,7 +122,8 @@ class EmpiricalFisher(Curvature):
     """The empirical Fisher ``sum_n ∇_n ∇_nᵀ`` of the gradients at the data's own labels.
 
     One backward pass. It is not the Fisher information and vanishes where the network fits its data (Kunstner et al.
-    2019): a baseline. It does not scale with the noise precision as B does: fit again rather than tune the noise.
+    2019): a baseline. It grows with the square of the noise precision, where B grows with the precision: its noise is
+    refused to be tuned.
     """
 
     def cotangents(

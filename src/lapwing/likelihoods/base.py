@@ -129,7 +129,7 @@ class Likelihood(abc.ABC):
 
     @final
     def count(self, targets: Shaped[Tensor, "*target"]) -> float:
-        """Number of scalar observations that canonical targets stand for, the ignored left out: with a weight, any number."""
+        """How many scalar observations canonical targets stand for, the ignored left out: any number, with a weight."""
         return self.weight * self._count(targets)
 
     @property

@@ -19,6 +19,7 @@ from lapwing.data import Data, checked, count
 from lapwing.errors import TooLargeError, UnsupportedError
 from lapwing.evidence import Complexity, Evidence, Spectrum
 from lapwing.likelihoods import Gaussian, Likelihood
+from lapwing.posteriors.noise import check_noise, check_noise_free
 from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, Predictive, predictive
 from lapwing.predictive.links import SAMPLES
@@ -46,6 +47,7 @@ class Posterior(abc.ABC):
         fitted: The likelihood with which the curvature was computed.
         trace: Steps of tuning, oldest first.
         data: The training data, for what must read them again; ``None`` for a posterior loaded without them.
+        noise_fixed: Whether the noise must stay as fitted, since the curvature is not in proportion to its precision.
     """
 
     network: Network
@@ -56,6 +58,7 @@ class Posterior(abc.ABC):
     fitted: Likelihood
     trace: tuple[Step, ...]
     data: Data | None = field(default=None, kw_only=True)
+    noise_fixed: bool = field(default=False, kw_only=True)
 
     def __repr__(self) -> str:
         size, name = self.network.size, type(self).__name__
@@ -171,6 +174,8 @@ class Posterior(abc.ABC):
             UnsupportedError: If the likelihood differs from the fitted one by more than a factor of its noise.
         """
         check_noise(likelihood, self.fitted)
+        if likelihood != self.fitted:
+            check_noise_free(self.noise_fixed)
         return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
 
     @property
@@ -264,27 +269,6 @@ class Posterior(abc.ABC):
             "a posterior over the weights for linearised=False",
             f"a {type(self).__name__}, which has no weight samples",
             "Full(view='weights'), KFAC() or Diagonal()",
-        )
-
-
-def check_noise(likelihood: Likelihood, fitted: Likelihood) -> None:
-    """Refuses a likelihood that the curvature was not computed with, up to one factor of its noise precision.
-
-    Raises:
-        UnsupportedError: If it is another.
-    """
-    same = likelihood == fitted
-    if isinstance(likelihood, Gaussian) and isinstance(fitted, Gaussian):
-        now, then = (torch.tensor(it.precision, dtype=torch.float64) for it in (likelihood, fitted))
-        ratios = torch.outer(now.view(-1), 1 / then.view(-1))
-        factors = ratios.diagonal() if ratios.shape[0] == ratios.shape[1] else ratios
-        same = replace(likelihood, precision=fitted.precision) == fitted
-        same = same and bool(factors.max() <= (1 + 1e-9) * factors.min())
-    if not same:
-        raise UnsupportedError(
-            "the fitted likelihood, its noise precision changed by one factor for all outputs",
-            f"{likelihood} for a posterior fitted with {fitted}",
-            "fitting again with this likelihood",
         )
 
 

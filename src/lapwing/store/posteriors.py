@@ -83,6 +83,7 @@ def save(posterior: Posterior, path: str | PathLike[str]) -> None:
         "survey": survey_state(posterior.survey),
         "totals": totals_state(posterior.totals, tensors),
         "trace": trace_state(posterior.trace, tensors),
+        "noise_fixed": posterior.noise_fixed,
         **held_state(posterior, tensors),
     }
     write(target, header, tensors)
@@ -132,6 +133,7 @@ def load(
         "totals": totals_from(header["totals"], tensors, device),
         "fitted": likelihood_from(header["fitted"]),
         "trace": trace_from(header["trace"], tensors),
+        "noise_fixed": header.get("noise_fixed", False),
     }
     if data is not None:
         common["data"] = Data(data, like=network.like, unpack=unpack, progress=progress)

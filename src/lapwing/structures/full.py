@@ -101,7 +101,8 @@ class Full:
         units = torch.ones((), dtype=torch.float64) if relative is None else 1 / relative
         variances = [(group == g) * units.to(device) for g in range(groups)]
         grams = kernel.training_grams(inputs, cotangents, variances)
-        return FunctionPosterior(*task.common(totals), inputs, cotangents, grams, data=task.data)
+        own = (inputs, cotangents, grams)
+        return FunctionPosterior(*task.common(totals), *own, data=task.data, noise_fixed=task.noise_fixed)
 
     def _record(self, task: Task) -> tuple[Inputs, Tensor, Totals]:
         """Training inputs, the cotangents that make them rows, and sums over the data."""

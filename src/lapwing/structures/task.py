@@ -7,7 +7,7 @@ from typing import final
 
 import torch
 
-from lapwing.curvature.ggn import GGN, Curvature
+from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Accumulator, Held, Tally, Totals, chunk_size, sweep, visit
@@ -48,11 +48,16 @@ class Task:
 
     def posterior(self, totals: Totals, held: Held) -> WeightPosterior:
         """The posterior over the weights with this curvature."""
-        return WeightPosterior(*self.common(totals), held, data=self.data)
+        return WeightPosterior(*self.common(totals), held, data=self.data, noise_fixed=self.noise_fixed)
 
     def common(self, totals: Totals) -> tuple[Network, Survey, Likelihood, Prior, Totals, Likelihood, tuple[Step, ...]]:
         """What every posterior starts with, in order; the likelihood comes twice, as it is and as it was fitted."""
         return self.network, self.survey, self.likelihood, self.prior, totals, self.likelihood, ()
+
+    @property
+    def noise_fixed(self) -> bool:
+        """See ``Posterior``."""
+        return isinstance(self.curvature, EmpiricalFisher)
 
     def training(self, examples: int) -> Training:
         """What a posterior remembers of its training."""

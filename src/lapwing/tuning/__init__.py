@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lapwing.tuning.choices import At, chosen, evidence_at, step, step_of
+from lapwing.tuning.choices import At, chosen, evidence_at, step, step_of, tunes_noise
 from lapwing.tuning.elbo import ELBO
 from lapwing.tuning.em import EM
 from lapwing.tuning.gradient import EvidenceGradient
@@ -21,4 +21,5 @@ __all__ = [
     "step",
     "step_of",
     "tune",
+    "tunes_noise",
 ]

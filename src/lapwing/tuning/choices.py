@@ -16,6 +16,7 @@ from lapwing.posteriors import Posterior, Step, WeightPosterior
 from lapwing.posteriors.base import first
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.exact import with_evidence
+from lapwing.posteriors.noise import check_noise_free
 
 P = TypeVar("P", bound=Posterior)
 
@@ -41,6 +42,18 @@ def evidence_at(posterior: Posterior, at: At) -> Evidence:
             "at='weights'",
         )
     return replace(exact.evidence, shift=shift)
+
+
+def tunes_noise(posterior: Posterior, wanted: bool) -> bool:
+    """Whether there is a noise precision to choose, and it is wanted.
+
+    Raises:
+        UnsupportedError: If it is, but the curvature does not follow the noise.
+    """
+    if not (wanted and isinstance(posterior.fitted, Gaussian)):
+        return False
+    check_noise_free(posterior.noise_fixed)
+    return True
 
 
 def step(posterior: Posterior, evidence: Evidence, precisions: Tensor, scale: Tensor) -> Step:

@@ -20,7 +20,7 @@ from lapwing.posteriors.solved import warn_unless
 from lapwing.solvers import SGD, Solver
 from lapwing.tangent import Tangent, Target
 from lapwing.tuning.checkpoint import Checkpoint, State
-from lapwing.tuning.choices import P, chosen
+from lapwing.tuning.choices import P, chosen, tunes_noise
 from lapwing.tuning.dimensions import LEAST
 from lapwing.tuning.expectation import Expectation, training_of, warn_unless_found, with_data
 from lapwing.tuning.maximisation import Expected, MStep, maximised
@@ -143,7 +143,7 @@ class EM:
     def _run(self, expectation: Expectation, state: State, file: Checkpoint | None, progress: bool) -> State:
         """Go on from a state to the end."""
         posterior = expectation.posterior
-        noisy = self.noise and isinstance(posterior.likelihood, Gaussian)
+        noisy = tunes_noise(posterior, self.noise)
         expectation.prepare()
         found, drawn = None, None
         with tqdm(desc="EM", total=self.steps + 1, disable=not progress, unit="step", leave=False) as bar:

@@ -8,8 +8,7 @@ from typing import final
 from tqdm.auto import tqdm
 
 from lapwing.ascent import climb
-from lapwing.likelihoods import Gaussian
-from lapwing.tuning.choices import At, P, chosen, evidence_at, step_of
+from lapwing.tuning.choices import At, P, chosen, evidence_at, step_of, tunes_noise
 
 
 @final
@@ -43,7 +42,7 @@ class EvidenceGradient:
     def tune(self, posterior: P, progress: bool) -> P:
         """The posterior of largest evidence."""
         evidence = evidence_at(posterior, self.at)
-        noisy = self.noise and isinstance(posterior.likelihood, Gaussian)
+        noisy = tunes_noise(posterior, self.noise)
         climbing = climb(evidence, posterior.prior_precisions, posterior.scale, noisy=noisy, steps=self.steps)
         points = list(tqdm(climbing, desc="evidence", disable=not progress, unit="step", leave=False))
         taken = [step_of(posterior, p.log_marginal, p.precisions, p.scale, p.effective_dimension) for p in points]

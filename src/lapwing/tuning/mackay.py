@@ -9,8 +9,7 @@ import torch
 from tqdm.auto import tqdm
 
 from lapwing.ascent import BOUNDS
-from lapwing.likelihoods import Gaussian
-from lapwing.tuning.choices import At, P, chosen, evidence_at, step
+from lapwing.tuning.choices import At, P, chosen, evidence_at, step, tunes_noise
 from lapwing.tuning.maximisation import mackay_scale
 
 
@@ -47,7 +46,7 @@ class MacKay:
     def tune(self, posterior: P, progress: bool) -> P:
         """The posterior at the fixed point."""
         evidence = evidence_at(posterior, self.at)
-        noisy = self.noise and isinstance(posterior.likelihood, Gaussian)
+        noisy = tunes_noise(posterior, self.noise)
         precisions, scale = posterior.prior_precisions, posterior.scale
         taken = [step(posterior, evidence, precisions, scale)]
         for _ in tqdm(range(self.steps), desc="MacKay", disable=not progress, unit="step", leave=False):
