@@ -52,7 +52,7 @@ def test_in_the_structure_asked_for() -> None:
 
 
 def test_what_is_too_large_to_be_exact_is_left_to_auto(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lapwing.marginal.updates.SMALL", 10)
+    monkeypatch.setattr("lapwing.marginal.updates.AFFORDABLE", 1e-12)
     monkeypatch.setattr(Auto, "pick", lambda *_: lw.KFAC())
     marginal, posterior = after(1, ByEvidence(), structure=lw.KFAC())
     assert marginal.prior.precision == pytest.approx(

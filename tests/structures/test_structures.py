@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import nn
 
 import lapwing as lw
+from lapwing.curvature.network import Network
+from lapwing.curvature.survey import find_layers
+from lapwing.data import Data
 from lapwing.errors import ConfigError, NumericalError, TooLargeError, UnsupportedError
 from lapwing.hessian_free import HessianFree, TopEigen
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
 from lapwing.posteriors import FunctionPosterior, WeightPosterior
-from lapwing.structures import AUTO_FULL, Structure
+from lapwing.structures import AFFORDABLE, Structure, Task
+from lapwing.structures.full import seconds
 from tests.checker import unchecked
 from tests.posterior_cases import Linearised, Problem, labels, normal, problem, refused, seeded
 
@@ -31,25 +35,63 @@ def fit(case: Problem, structure: Structure, **options: object) -> lw.Posterior:
 
 
 class TestAuto:
-    @pytest.mark.parametrize(("width", "operator"), [(AUTO_FULL // 2, Dense), (AUTO_FULL // 2 + 1, BlockDiagonal)])
-    def test_picks_full_up_to_a_size_and_says_so(
-        self, width: int, operator: type, caplog: pytest.LogCaptureFixture
+    def test_takes_the_weights_if_that_is_affordable_then_the_outputs_then_kfac(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with caplog.at_level(logging.INFO, logger="lapwing"):
-            posterior = fit(wide(width), lw.Auto())
-        assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, operator)
-        assert f"Auto picked {'Full' if operator is Dense else 'KFAC'}" in caplog.text
-        assert f"for {2 * width} uncertain weights" in caplog.text
+        assert seconds(2500, 7) > AFFORDABLE > seconds(2000, 7)
+        case = wide(6)  # 12 weights, 8 training outputs
+        picked = {seconds(12, 8): Dense, seconds(8, 12): None, 0.99 * seconds(8, 12): BlockDiagonal}
+        for affordable, operator in picked.items():
+            monkeypatch.setattr("lapwing.structures.auto.AFFORDABLE", affordable)
+            with caplog.at_level(logging.INFO, logger="lapwing"):
+                posterior = fit(case, lw.Auto())
+            assert isinstance(posterior, FunctionPosterior if operator is None else WeightPosterior)
+            assert operator is None or isinstance(posterior.held.operator, operator)
+        words = ("Full(view='weights'", "Full(view='functions'", "KFAC(", "12 weights", "8 training outputs")
+        assert all(word in caplog.text for word in words)
 
-    @pytest.mark.parametrize("prior", [lw.GPrior(), lw.DiagonalPrior(torch.ones(3000))])
-    def test_picks_diagonal_for_a_prior_that_differs_from_weight_to_weight(self, prior: lw.GPrior) -> None:
-        posterior = fit(wide(1500), lw.Auto(), prior=prior)
+    def test_few_data_and_many_weights_are_held_by_their_outputs(self) -> None:
+        assert isinstance(fit(wide(1600), lw.Auto()), FunctionPosterior)
+
+    def test_the_data_are_counted_no_further_than_it_takes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("lapwing.structures.auto.AFFORDABLE", seconds(8, 12))
+        case, read = wide(6), list[int]()
+
+        class Loader:
+            def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+                for i in range(9):
+                    read.append(i)
+                    yield case.x, case.y
+
+        network, data = Network.of(case.model), Data(Loader())
+        survey = find_layers(network, case.x)
+        read.clear()
+        picked = lw.Auto().pick(Task(network, survey, data, case.likelihood, lw.Isotropic(), lw.GGN(), None))
+        assert isinstance(picked, lw.KFAC) and read == [0, 1]
+
+    @pytest.mark.parametrize("prior", [lw.GPrior(), lw.DiagonalPrior(torch.ones(12))])
+    def test_picks_diagonal_for_a_prior_that_differs_from_weight_to_weight(
+        self, prior: lw.GPrior, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("lapwing.structures.auto.AFFORDABLE", 1e-12)
+        posterior = fit(wide(6), lw.Auto(), prior=prior)
         assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Diagonal)
         assert posterior.log_marginal() < 0
 
-    def test_picks_diagonal_for_many_single_weights(self) -> None:
-        posterior = fit(wide(1500), lw.Auto(), weights=lw.Subnetwork(AUTO_FULL + 1, by="magnitude"))
+    def test_picks_diagonal_for_many_single_weights(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("lapwing.structures.auto.AFFORDABLE", 1e-12)
+        posterior = fit(wide(6), lw.Auto(), weights=lw.Subnetwork(11, by="magnitude"))
         assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Diagonal)
+
+    @pytest.mark.parametrize(
+        "options", [{"curvature": lw.Hessian(damping=9.0)}, {"prior": lw.DiagonalPrior(torch.ones(12))}]
+    )
+    def test_what_the_outputs_do_not_know_is_not_held_by_them(
+        self, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("lapwing.structures.auto.AFFORDABLE", seconds(12, 8))
+        posterior = fit(wide(6), lw.Auto(), **options)
+        assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Dense)
 
 
 class TestFull:
@@ -81,6 +123,13 @@ class TestFull:
         ):
             fit(case, lw.Full(view=view, max_bytes=needed - 1), prior=prior)  # type: ignore[arg-type]
         fit(case, lw.Full(view=view, max_bytes=needed), prior=prior)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(("view", "sides"), [("weights", (26, 20)), ("functions", (20, 26)), ("auto", (20, 26))])
+    def test_refuses_what_takes_too_long(self, view: str, sides: tuple[int, int]) -> None:
+        case, needed = problem("gaussian"), seconds(*sides)
+        with refused(TooLargeError, expected="seconds", got=f"{sides[0]} rows", hint="KFAC() or Diagonal()"):
+            fit(case, lw.Full(view=view, max_seconds=0.99 * needed))  # type: ignore[arg-type]
+        fit(case, lw.Full(view=view, max_seconds=needed))  # type: ignore[arg-type]
 
     def test_refuses_a_precision_a_weight_in_function_space(self) -> None:
         with refused(UnsupportedError, expected="Isotropic or Layerwise", got="one precision a weight", hint="weights"):

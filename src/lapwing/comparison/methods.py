@@ -14,15 +14,12 @@ from lapwing.errors import DataError, UnsupportedError
 from lapwing.laplace import Laplace
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.selection import LastLayer
-from lapwing.structures import KFAC, Diagonal, Full
+from lapwing.structures import AFFORDABLE, KFAC, Diagonal, Full
 from lapwing.types import Unpack
-
-FULL_BYTES = 2**28
-"""Largest full covariance a comparison tries by itself: about 3300 weights and their factors, a minute of work."""
 
 
 def recipes(likelihood: Likelihood) -> dict[str, Laplace]:
-    """The posteriors a comparison fits by default: last layer, diagonal, KFAC, and full where it fits.
+    """The posteriors a comparison fits by default: last layer, diagonal, KFAC, and full where ``Auto`` would afford it.
 
     Args:
         likelihood: p(y | f).
@@ -31,7 +28,7 @@ def recipes(likelihood: Likelihood) -> dict[str, Laplace]:
         "last layer": Laplace(likelihood, weights=LastLayer()),
         "diagonal": Laplace(likelihood, structure=Diagonal()),
         "KFAC": Laplace(likelihood, structure=KFAC()),
-        "full": Laplace(likelihood, structure=Full(max_bytes=FULL_BYTES)),
+        "full": Laplace(likelihood, structure=Full(max_seconds=AFFORDABLE)),
     }
 
 

@@ -13,13 +13,9 @@ from lapwing.errors import ConfigError, TooLargeError, check_count, check_kind, 
 from lapwing.laplace import Laplace
 from lapwing.marginal.hyper import Hyperparameters
 from lapwing.posteriors import Posterior
-from lapwing.structures import AUTO_FULL, Auto, Full, Structure
-from lapwing.structures.full import FACTORS
+from lapwing.structures import AFFORDABLE, KFAC, Auto, Full, Structure
 from lapwing.tuning import At, EvidenceGradient, tune
 from lapwing.types import Unpack
-
-SMALL = (8 + FACTORS) * AUTO_FULL**2
-"""Bytes of the exact covariance of as many weights as ``Auto`` holds in full: a second to decompose."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +52,8 @@ class ByEvidence(Updates):
     of a mini-batch's log-determinant, whatever the loss uses for the weights.
 
     Args:
-        structure: How the curvature is held. ``None`` is exact where there are at most 2000 weights or observations, in
-            the view of the fewer, and ``Auto()`` beyond.
+        structure: How the curvature is held. ``None`` is exact, in the view of the fewer weights or observations, where
+            ``Auto`` would afford that, and ``Auto()`` beyond; for the mode over the weights, and ``KFAC()`` beyond.
         every: Epochs between two updates.
         share: How much of the way, in logarithms; 1 is all of it.
         at: ``"weights"``, or ``"mode"``: the evidence one Newton step away, with its term ½ gᵀΛ⁻¹g, for a network that
@@ -111,11 +107,12 @@ class ByEvidence(Updates):
     def _posterior(self, recipe: Laplace, model: nn.Module, data: Source, unpack: Unpack | None) -> Posterior:
         if self.structure is not None:
             return replace(recipe, structure=self.structure).fit(model, data, unpack=unpack)
-        small = Full(view="weights" if self.at == "mode" else "auto", max_bytes=SMALL)
+        view, beyond = ("weights", KFAC()) if self.at == "mode" else ("auto", Auto())
         try:
+            small = Full(view=view, max_seconds=AFFORDABLE)
             return replace(recipe, structure=small).fit(model, data, unpack=unpack)
         except TooLargeError:
-            return replace(recipe, structure=Auto()).fit(model, data, unpack=unpack)
+            return replace(recipe, structure=beyond).fit(model, data, unpack=unpack)
 
 
 @final

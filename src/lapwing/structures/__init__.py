@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from lapwing.structures.auto import AUTO_FULL, Auto
-from lapwing.structures.full import Full
+from lapwing.structures.auto import Auto
+from lapwing.structures.full import AFFORDABLE, Full
 from lapwing.structures.layered import KFAC, Diagonal
 from lapwing.structures.lowrank import LowRank
 from lapwing.structures.matrix_free import MatrixFree
@@ -17,7 +17,7 @@ Structure: TypeAlias = Auto | Full | Diagonal | KFAC | LowRank | MatrixFree | Ny
 """How the posterior is held."""
 
 __all__ = [
-    "AUTO_FULL",
+    "AFFORDABLE",
     "KFAC",
     "Auto",
     "Diagonal",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final, get_args
 
@@ -14,7 +15,7 @@ from lapwing.curvature.gram import TangentKernel
 from lapwing.curvature.hessian import HessianProduct
 from lapwing.curvature.sums import Held, Tally, Totals, chunk_size, visit
 from lapwing.data import concatenated
-from lapwing.errors import NumericalError, TooLargeError, UnsupportedError, check_count, check_option
+from lapwing.errors import NumericalError, TooLargeError, UnsupportedError, check_count, check_option, check_positive
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior
 from lapwing.priors import DiagonalPrior
@@ -25,6 +26,30 @@ View: TypeAlias = Literal["auto", "weights", "functions"]
 
 FACTORS = 16
 """Bytes an entry of a matrix takes while it is factorised: a copy and its factor, both in float64."""
+
+RATE = 2e10
+"""Multiplications a second of one core in float64, in products and, as 9 m³, in eigendecompositions."""
+
+AFFORDABLE = 5.0
+"""Seconds the full covariance may take where nobody asked for it by name: about 2200 weights, or training outputs."""
+
+
+def seconds(side: int, other: int, groups: int = 1) -> float:
+    """What a view of the full covariance takes by the cost rule, on one core: ``(2 g m² r + 9 m³) / RATE``.
+
+    The first term sums the matrix and then predicts as many outputs as there are in training, the second is its
+    eigendecomposition.
+
+    Args:
+        side: Rows m of its matrix: weights d, or training outputs nc.
+        other: The other of the two, r.
+        groups: Matrices g that are summed: in the function view one for each precision of the prior.
+
+    Example:
+        >>> round(seconds(3051, 927), 1), round(seconds(927, 3051), 1)  # over the weights, over the training outputs
+        (13.6, 0.6)
+    """
+    return (2 * groups * side**2 * other + 9 * side**3) / RATE
 
 
 @final
@@ -38,9 +63,10 @@ class Full:
     Args:
         view: ``"weights"``, ``"functions"``, or ``"auto"`` for the smaller matrix.
         max_bytes: Largest matrix it will make.
+        max_seconds: Longest it may take, by the cost rule of ``seconds``.
 
     Raises:
-        TooLargeError: If the matrix would be larger; nothing is computed.
+        TooLargeError: If the matrix would be larger, or take longer; nothing is computed.
 
     Cost:
         Weights: ``n c d²`` to sum, ``d³`` once. Functions: ``(n c)² d`` or less, ``(n c)³`` once, and a pass over the
@@ -55,23 +81,25 @@ class Full:
 
     view: View = "auto"
     max_bytes: int = 2**32
+    max_seconds: float = math.inf
 
     def __post_init__(self) -> None:
         check_option("view", self.view, get_args(View))
         check_count("max_bytes", self.max_bytes)
+        check_positive("max_seconds", self.max_seconds, "60")
 
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
         d = task.network.size
-        if self.view == "weights":
-            return self._weights(task, d)
+        if self.view == "weights" and self.max_seconds == math.inf:
+            return self._weights(task, 0)
         rows = sum(len(batch) for batch in task.data) * task.survey.output.numel()
-        if self.view == "functions" or rows < d:
+        if self.view == "functions" or (self.view == "auto" and rows < d):
             return self._functions(task, rows)
-        return self._weights(task, d)
+        return self._weights(task, rows)
 
-    def _weights(self, task: Task, d: int) -> Posterior:
-        self._check(d, "d × d over the weights")
+    def _weights(self, task: Task, rows: int) -> Posterior:
+        self._check(task.network.size, rows, "d × d over the weights")
         return self._exact(task) if isinstance(task.curvature, Hessian) else task.summed(DenseSum(task.network))
 
     def _exact(self, task: Task) -> Posterior:
@@ -93,7 +121,7 @@ class Full:
                 "an Isotropic or Layerwise prior in function space", "one precision a weight", "Full(view='weights')"
             )
         groups = task.prior.groups(task.network.uncertain)[1]
-        self._check(rows, "nc × nc over the training outputs", groups)
+        self._check(rows, task.network.size, "nc × nc over the training outputs", groups)
         inputs, cotangents, totals = self._record(task)
         kernel = TangentKernel(task.network, task.survey, task.likelihood)
         layout, device = task.network.uncertain, task.network.like.device
@@ -116,11 +144,13 @@ class Full:
             tally.add(forward, f, y)
         return concatenated(inputs), torch.cat(cotangents, dim=1), tally.totals()
 
-    def _check(self, size: int, what: str, copies: int = 1) -> None:
-        needed = size * size * (copies * 8 + FACTORS)
+    def _check(self, side: int, other: int, what: str, groups: int = 1) -> None:
+        hint = "structure KFAC() or Diagonal(), weights LastLayer() or Subnetwork(1000), or a larger Full("
+        needed, longest = side * side * (groups * 8 + FACTORS), seconds(side, other, groups)
         if needed > self.max_bytes:
-            raise TooLargeError(
-                f"a covariance {what} of at most {self.max_bytes:,} bytes",
-                f"{size:,} rows, which need {needed:,} bytes",
-                "structure KFAC() or Diagonal(), weights LastLayer() or Subnetwork(1000), or a larger Full(max_bytes=)",
-            )
+            got = f"{side:,} rows, which need {needed:,} bytes"
+            raise TooLargeError(f"a covariance {what} of at most {self.max_bytes:,} bytes", got, f"{hint}max_bytes=)")
+        if longest > self.max_seconds:
+            got = f"{side:,} rows, which take about {longest:.0f}"
+            expected = f"a covariance {what} that takes at most {self.max_seconds:g} seconds"
+            raise TooLargeError(expected, got, f"{hint}max_seconds=)")
