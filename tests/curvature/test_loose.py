@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import lapwing as lw
 from lapwing.curvature.loose import loose_rows
 from lapwing.curvature.network import Network
+from lapwing.curvature.survey import find_layers
 from lapwing.types import Inputs
 from tests.cases import CASES
 from tests.curvature import naive
@@ -79,6 +81,56 @@ def test_inputs_that_all_examples_share_stay_as_they_are(form: str, examples: in
     rows = loose_rows(Network.of(module), ("scale",), inputs, torch.ones(1, examples, 3, dtype=torch.float64))
     expected = torch.diag_embed(2 * x.square() * module.scale.detach() * factor + matrix.sum(0)).sum(1)
     torch.testing.assert_close(rows["scale"][:, 0], expected)
+
+
+class Activated(nn.Module):
+    """A layer without a rule, before an activation."""
+
+    def __init__(self, activation: nn.Module, outputs: int) -> None:
+        super().__init__()
+        self.activation, self.weight = activation, nn.Parameter(normal(3, 6))
+        self.head = nn.Parameter(normal(3 if isinstance(activation, nn.GLU) else 6, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(x @ self.weight) @ self.head
+
+
+def activations() -> dict[str, nn.Module]:
+    """Those of torch.nn, PReLU with one slope and with several."""
+    options = {"Threshold": (0.1, 0.2), "GLU": (-1,), "Softmax": (-1,), "Softmin": (-1,), "LogSoftmax": (-1,)}
+    names = [name for name in nn.modules.activation.__all__ if name not in ("MultiheadAttention", "Softmax2d")]
+    found = {name: getattr(nn, name)(*options.get(name, ())) for name in names}
+    return {**found, "PReLU of each": nn.PReLU(6)}
+
+
+def test_rows_are_right_behind_every_activation_where_examples_are_as_many_as_outputs() -> None:
+    x, directions = normal(4, 3), torch.eye(4, dtype=torch.float64)[:, None].expand(4, 4, 4)
+    for name, activation in activations().items():
+        model = Activated(activation.double(), 4)
+        network = Network.of(model)
+        survey = find_layers(network, x)
+        rows = loose_rows(network, network.names, x, directions, survey.way)
+        expected = naive.jacobian(model, x)[1]
+        torch.testing.assert_close(
+            torch.cat(list(rows.values()), -1), expected, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+@pytest.mark.parametrize("outputs", [4, 1])
+def test_posteriors_of_a_network_with_prelu_are_those_of_its_jacobian(
+    outputs: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.PReLU(), nn.Linear(5, outputs)).double()
+    x, y = normal(7, 3), normal(7, outputs)
+    jacobian = naive.jacobian(model, x)[1]
+    flat = jacobian.flatten(0, 1)
+    covariance = torch.linalg.inv(flat.mT @ flat + torch.eye(flat.shape[1], dtype=torch.float64))
+    with caplog.at_level(logging.INFO, "lapwing"):
+        posterior = lw.Laplace(lw.Gaussian(), structure=lw.Full(view="weights")).fit(model, (x, y))
+    assert "at once: a rule of vectorised differentiation is wrong for '1.weight'" in caplog.text
+    for n in (4, 7):
+        variance = posterior.predict(x[:n]).outputs.variance
+        torch.testing.assert_close(variance, (jacobian[:n] @ covariance @ jacobian[:n].mT).diagonal(dim1=1, dim2=2))
 
 
 def test_errors_of_the_network_itself_are_not_hidden() -> None:

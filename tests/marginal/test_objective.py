@@ -98,6 +98,24 @@ def test_without_a_log_determinant_the_weights_see_the_joint_density() -> None:
     assert math.isnan(marginal._terms[-1].total)
 
 
+@pytest.mark.parametrize("outputs", [1, SIZE])
+def test_a_wrong_rule_of_vectorised_differentiation_is_gone_around(outputs: int) -> None:
+    """PReLU's takes examples for outputs where there are as many, and fails where there is one."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.PReLU(), nn.Linear(4, outputs)).double()
+    x, y = normal(SIZE, 3), normal(SIZE, outputs, seed=1)
+    marginal = MarginalLikelihood(model, lw.Gaussian(2.0), data_size=SIZE, warm_up=0, settle=0)
+    params, rows = list(model.parameters()), list[Tensor]()
+    for output in model(x).flatten():
+        rows.append(torch.cat([g.flatten() for g in torch.autograd.grad(output, params, create_graph=True)]))
+    jacobian, weights = torch.stack(rows), torch.cat([p.flatten() for p in params])
+    precision = 2 * jacobian.mT @ jacobian + torch.eye(len(weights), dtype=torch.float64)
+    expected = (y - model(x)).square().sum() + 0.5 * weights.square().sum() + 0.5 * torch.logdet(precision)
+    loss = marginal.loss(x, y)
+    assert loss.item() == pytest.approx(expected.item() + 0.5 * y.numel() * math.log(math.pi))
+    for ours, theirs in zip(*(torch.autograd.grad(each, params) for each in (loss, expected)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 @pytest.mark.parametrize(
     ("options", "got"),
     [

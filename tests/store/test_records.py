@@ -94,9 +94,12 @@ def test_priors_of_others_are_refused() -> None:
 
 def test_surveys() -> None:
     layers = (Layer("conv", "0.weight", None, 0), Layer("layer_norm", None, "1.bias", 1))
-    survey = Survey(layers, ("gate",), torch.Size([4, 3]), (12, 7))
-    again = records.survey_from(text(records.survey_state(survey)))
+    survey = Survey(layers, ("gate",), torch.Size([4, 3]), (12, 7), "one by one")
+    state = text(records.survey_state(survey))
+    again = records.survey_from(state)
     assert again == survey
+    del state["way"]
+    assert records.survey_from(state).way == "by cotangent"
     assert type(again.output) is torch.Size
 
 

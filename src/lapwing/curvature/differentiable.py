@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.curvature.ggn import GGN
-from lapwing.curvature.loose import vectorised_rows
+from lapwing.curvature.loose import Way, vectorised_rows
 from lapwing.curvature.network import Network, twice_differentiable
 from lapwing.curvature.sums import raw
 from lapwing.errors import UnsupportedError
@@ -51,6 +51,7 @@ class LiveBatch:
         likelihood: The likelihood.
         inputs: The n examples of the batch.
         labels: Their targets, as the loader gives them.
+        way: How the Jacobian's rows are made.
 
     Example:
         >>> from lapwing.likelihoods import Gaussian
@@ -64,6 +65,7 @@ class LiveBatch:
     likelihood: Likelihood
     inputs: Inputs
     labels: Tensor
+    way: Way = "at once"
 
     @cached_property
     def outputs(self) -> Float[Tensor, "n *event c"]:
@@ -108,7 +110,7 @@ class LiveBatch:
         directions = raw(self.likelihood, cotangents)
         with torch.inference_mode(False), torch.enable_grad(), twice_differentiable():
             try:
-                blocks = vectorised_rows(self.network, self.network.params, self.inputs, directions)
+                blocks = vectorised_rows(self.network, self.network.params, self.inputs, directions, self.way)
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, ValueError) as reason:

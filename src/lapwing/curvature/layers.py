@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing.curvature.capture import Call, Capture, Kind
 from lapwing.curvature.columns import Columns, ConvColumns, DenseColumns, joined
 from lapwing.curvature.factors import Factor, Lookup, Outer, Rows
-from lapwing.curvature.loose import loose_rows
+from lapwing.curvature.loose import Way, loose_rows
 from lapwing.curvature.network import Network
 from lapwing.data import count
 from lapwing.errors import UnsupportedError
@@ -65,12 +65,14 @@ class Survey:
         loose: Parameters without; their Jacobian comes from automatic differentiation.
         output: Shape of the outputs of one example.
         floats: Numbers one example occupies: for each cotangent, and beside them.
+        way: How the Jacobian of loose parameters is made.
     """
 
     layers: tuple[Layer, ...]
     loose: tuple[str, ...]
     output: torch.Size
     floats: tuple[int, int]
+    way: Way = "at once"
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -126,7 +128,8 @@ class Pass:
             k backward passes through the activations.
         """
         yield from self.layer_factors(cotangents)
-        for name, rows in loose_rows(self.network, self.survey.loose, self.inputs, cotangents).items():
+        loose = loose_rows(self.network, self.survey.loose, self.inputs, cotangents, self.survey.way)
+        for name, rows in loose.items():
             yield Rows((name,), rows)
 
     def gradient(self, cotangent: Float[Tensor, "n ..."]) -> Float[Tensor, " d"]:

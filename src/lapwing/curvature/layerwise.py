@@ -45,7 +45,8 @@ class Layerwise:
         parts: list[Part] = []
         while factors:
             parts.append(part_of(factors.pop(0)))
-        loose = loose_rows(forward.network, forward.survey.loose, forward.inputs, cotangents)
+        survey = forward.survey
+        loose = loose_rows(forward.network, survey.loose, forward.inputs, cotangents, survey.way)
         parts += [part_of(Rows((name,), rows)) for name, rows in loose.items()]
         return cls(forward.network, len(forward.outputs), tuple(parts))
 

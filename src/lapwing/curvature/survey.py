@@ -7,6 +7,7 @@ differentiation, and to catch networks whose outputs are random or depend on the
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from lapwing.curvature.capture import Call
 from lapwing.curvature.layers import NORMS, Layer, Pass, Survey, captured, leaves
+from lapwing.curvature.loose import right_way
 from lapwing.curvature.network import Network
 from lapwing.data import count, take
 from lapwing.errors import DataError, ShapeError, UnsupportedError
@@ -56,7 +58,7 @@ def find_layers(network: Network, inputs: Inputs) -> Survey:
         survey = _survey(network, tuple(x for x in layers if not wrong & set(x.names)), calls, outputs)
     if survey.loose:
         logger.info("no layer factors for %s: using automatic differentiation there", ", ".join(survey.loose))
-    return survey
+    return replace(survey, way=right_way(network, survey.loose, probe(inputs, 2)))
 
 
 def _check_types(network: Network, outputs: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import final
 
 import torch
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 
 from lapwing.curvature.differentiable import LiveBatch, live
 from lapwing.curvature.layers import Survey
+from lapwing.curvature.loose import right_way
 from lapwing.curvature.network import Network, unwrapped
-from lapwing.curvature.survey import find_layers
+from lapwing.curvature.survey import find_layers, probe
 from lapwing.data import Data, Source, count, outputs_of, place
 from lapwing.errors import ConfigError, DataError, check_kind
 from lapwing.likelihoods import Gaussian, Likelihood
@@ -242,8 +244,8 @@ class MarginalLikelihood:
         survey = self._surveyed(batch.inputs)
         if self.log_det is None or (self.settling and not self.updates.by_gradient):
             return None
-        if self.settling:
-            batch = LiveBatch(live(self._module, pull=0.0), batch.likelihood, batch.inputs, batch.labels)
+        network = live(self._module, pull=0.0) if self.settling else batch.network
+        batch = replace(batch, network=network, way=survey.way)
         return self.log_det.ratio(MiniBatch(batch, self._hyper, survey, self.data_size), self.generator)
 
     def _likelihood_alone(self, inputs: Inputs, labels: Tensor) -> Float[Tensor, ""]:
@@ -258,7 +260,9 @@ class MarginalLikelihood:
         """What is known of the layers, from the first batch after the warm-up."""
         if self._survey is None:
             check_statistics(self._module)
-            self._survey = find_layers(Network.of(self._module), inputs)
+            network = Network.of(self._module)
+            survey = find_layers(network, inputs)
+            self._survey = replace(survey, way=right_way(network, network.names, probe(inputs, 2)))
         return self._survey
 
 

@@ -80,14 +80,16 @@ def prior_from(state: Json, tensors: Tensors) -> Prior:
 def survey_state(survey: Survey) -> Json:
     """A survey of layers."""
     layers = [{field.name: getattr(layer, field.name) for field in fields(layer)} for layer in survey.layers]
-    return {"layers": layers, "loose": survey.loose, "output": survey.output, "floats": survey.floats}
+    plain = {name: getattr(survey, name) for name in ("loose", "output", "floats", "way")}
+    return {"layers": layers, **plain}
 
 
 def survey_from(state: Json) -> Survey:
     """The survey that gave a state."""
     outputs, widest = state["floats"]
     layers = tuple(Layer(**tupled(layer)) for layer in state["layers"])
-    return Survey(layers, tuple(state["loose"]), torch.Size(state["output"]), (outputs, widest))
+    way = state.get("way", "by cotangent")  # files of before do not say: what is right wherever "at once" was wrong
+    return Survey(layers, tuple(state["loose"]), torch.Size(state["output"]), (outputs, widest), way)
 
 
 def totals_state(totals: Totals, tensors: Tensors) -> Json:
