@@ -206,7 +206,7 @@ class Problem:
             MismatchError: If a weight or buffer has changed.
         """
         if self.training is not None:
-            self.training.network.check_unchanged()
+            self.training.network.check_unchanged(values=False)
 
     def in_prior_units(self) -> Operator:
         """``A^-½ G A^-½``: the curvature in coordinates in which the prior is standard normal."""

@@ -38,7 +38,7 @@ def test_products_with_the_gauss_newton_matrix(name: str, form: Form) -> None:
     torch.testing.assert_close(product, expected, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(again, expected[:, :1], rtol=1e-9, atol=1e-10)
     assert operator.T is operator and operator.dtype == torch.float64
-    kept = operator.linearisation.store.chunks is not None
+    kept = operator.linearisation.store.kept is not None
     assert kept == (form == "layers" or (form == "split" and name not in UNRECORDED))
 
 
@@ -102,9 +102,9 @@ def test_what_fits_the_memory_is_kept(form: Form, memory: int, kept: bool, monke
     for reading in (1, 2, 3):
         torch.testing.assert_close(operator @ block, naive.ggn(case) @ block)
         assert source.readings == (1 if kept else reading)
-    assert (operator.linearisation.store.chunks is not None) == kept
+    assert (operator.linearisation.store.kept is not None) == kept
     if kept:
-        held = sum(chunk.bytes or 0 for chunk in operator.linearisation.store.chunks or ())
+        held = operator.linearisation.store.bytes
         assert 0 < held <= memory
     else:
         assert size < 4  # chunks fit what little there is

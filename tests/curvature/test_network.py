@@ -122,8 +122,23 @@ def test_buffers_are_frozen_even_where_the_module_writes_to_its_own() -> None:
         lambda model: setattr(model[0], "weight", nn.Parameter(torch.ones(2, 3).double())),
         lambda model: model.__setitem__(2, nn.Linear(2, 1).double()),
         lambda model: model.float(),
+        lambda model: model[0].weight.data.neg_(),
+        lambda model: model[0].weight.data.copy_(model[0].weight.data.flip(0)),
+        lambda model: model[1].running_mean.data.add_(1.0),
     ],
-    ids=["data", "in-place", "load", "buffer", "data-replaced", "parameter-replaced", "layer-replaced", "dtype"],
+    ids=[
+        "data",
+        "in-place",
+        "load",
+        "buffer",
+        "data-replaced",
+        "parameter-replaced",
+        "layer-replaced",
+        "dtype",
+        "sign",
+        "rows",
+        "buffer-data",
+    ],
 )
 def test_a_module_that_was_written_to_is_refused(change: Callable[[nn.Sequential], object]) -> None:
     model = small()

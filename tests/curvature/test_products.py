@@ -61,7 +61,7 @@ def test_what_does_not_fit_is_not_kept_in_part() -> None:
     store, source, executor = Store[Prepared](), Source(), Sum("split", 100)
     for reading in (1, 2):
         torch.testing.assert_close(run(store, executor, source, 600), torch.full((1, 2), 444.0))
-        assert (executor.made, source.readings, store.chunks) == (6 * reading, reading, None)
+        assert (executor.made, source.readings, store.kept) == (6 * reading, reading, None)
 
 
 def test_what_did_not_fit_is_not_gathered_a_second_time() -> None:
@@ -82,14 +82,14 @@ def test_what_did_not_fit_is_not_gathered_a_second_time() -> None:
 def test_what_saves_nothing_is_not_kept() -> None:
     store, source = Store[Prepared](), Source()
     run(store, Sum("plain", None), source)
-    assert store.chunks is None
+    assert store.kept is None
 
 
 def test_one_form_is_kept_at_a_time() -> None:
     store, source, split, layers = Store[Prepared](), Source(), Sum("split", 100), Sum("layers", 50)
     run(store, split, source)
     run(store, layers, source)
-    assert store.form == "layers" and store.chunks is not None
+    assert store.chunks("layers") is not None and store.chunks("split") is None
     run(store, split, source)
     assert (split.made, layers.made, source.readings) == (12, 6, 3)
 

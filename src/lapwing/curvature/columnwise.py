@@ -15,6 +15,7 @@ from torch.func import jvp, vjp, vmap
 
 from lapwing.curvature.ggn import COLUMNS
 from lapwing.curvature.network import Network, twice_differentiable
+from lapwing.curvature.unchanged import ALONE
 from lapwing.likelihoods import Likelihood
 from lapwing.types import Inputs
 
@@ -51,7 +52,8 @@ class Columnwise:
         """``J V``, each column beside a forward pass; where that has no derivative, as the adjoint of the adjoint."""
         if not self.network.padded:
             try:
-                return vmap(self._tangent, in_dims=1, out_dims=1, chunk_size=COLUMNS)(block)
+                with ALONE:
+                    return vmap(self._tangent, in_dims=1, out_dims=1, chunk_size=COLUMNS)(block)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as reason:

@@ -99,7 +99,7 @@ class BatchJacobian:
             if self.keep:
                 made.append(rows)
             yield rows
-        self._held.extend(made)
+        self._held[:] = made  # another thread may have made them too
 
 
 @final

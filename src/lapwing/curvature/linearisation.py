@@ -67,10 +67,10 @@ class Linearisation:
             batch: Examples to a mini-batch.
             generator: Shuffles them, where all chunks are kept; else, or without one, they come as the data do.
         """
-        store = self.store
-        if generator is None or store.form != self.choose(columns) or store.chunks is None:
+        kept = self.store.chunks(self.choose(columns))
+        if generator is None or kept is None:
             return gathered(self.visit(columns), batch)
-        return shuffled(store.chunks, batch, generator=generator)
+        return shuffled(kept, batch, generator=generator)
 
     @property
     def _room(self) -> int:

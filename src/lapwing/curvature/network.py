@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from lapwing.curvature.unchanged import ALONE, digest_of, state_of
 from lapwing.data import Data, Source, Unpack, outputs_of, over_tensors
 from lapwing.errors import ConfigError, DataError, MismatchError, check_kind
 from lapwing.tree import Layout
@@ -48,10 +49,16 @@ class Network:
     params: Params = field(init=False, repr=False)
     fixed: Params = field(init=False, repr=False)
     buffers: Params = field(init=False, repr=False)
-    state: tuple[int | float, ...] = field(init=False, repr=False)
+    state: tuple[int, ...] = field(init=False, repr=False)
+    digest: int = field(init=False, repr=False)
     noted: set[str] = field(default_factory=set[str], init=False, repr=False)
 
     def __post_init__(self) -> None:
+        with ALONE:
+            self._capture()
+
+    def _capture(self) -> None:
+        """Takes the module's tensors as they are now."""
         known = dict(self.module.named_parameters())
         chosen = set(self.names)
         if not self.names or self.size_of_index == 0:
@@ -64,7 +71,8 @@ class Network:
         object.__setattr__(self, "fixed", fixed)
         buffers = {name: value.detach().clone() for name, value in self.module.named_buffers()}
         object.__setattr__(self, "buffers", buffers)
-        object.__setattr__(self, "state", self._state())
+        object.__setattr__(self, "state", state_of(self.module))
+        object.__setattr__(self, "digest", digest_of(self.module))
 
     @classmethod
     def of(cls, module: nn.Module) -> Network:
@@ -73,7 +81,8 @@ class Network:
         Raises:
             ConfigError: If no parameter requires a gradient.
         """
-        names = tuple(name for name, value in module.named_parameters() if value.requires_grad)
+        with ALONE:
+            names = tuple(name for name, value in module.named_parameters() if value.requires_grad)
         if not names:
             raise ConfigError(
                 "a network with at least one parameter that requires a gradient",
@@ -149,13 +158,17 @@ class Network:
         with serving(self.module):
             return outputs_of(functional_call(self.module, values, args, kwargs))
 
-    def check_unchanged(self) -> None:
+    def check_unchanged(self, *, values: bool = True) -> None:
         """Refuses to go on when the module's tensors were written to after they were captured here.
+
+        Args:
+            values: Whether their bits are looked at too, once a call; else, at every product, only where they lie and
+                how often autograd saw them written to.
 
         Raises:
             MismatchError: If a parameter or buffer has changed since.
         """
-        if self._state() != self.state:
+        if state_of(self.module) != self.state or (values and digest_of(self.module) != self.digest):
             raise MismatchError(
                 "the network as it was when the posterior was fitted",
                 "weights or buffers that were written to since",
@@ -165,7 +178,8 @@ class Network:
     def fingerprint(self) -> str:
         """SHA-256 of all parameters and buffers, names, shapes, dtypes and values included."""
         digest = hashlib.sha256()
-        tensors = {name: value for name, value in self.module.state_dict().items() if isinstance(value, Tensor)}
+        with ALONE:
+            tensors = {name: value for name, value in self.module.state_dict().items() if isinstance(value, Tensor)}
         for name, value in sorted(tensors.items()):
             digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
             digest.update(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
@@ -175,40 +189,30 @@ class Network:
         self.check_unchanged()
         return (Network, (self.module, self.names, self.index))
 
-    def _state(self) -> tuple[int | float, ...]:
-        """Where the module's tensors lie, how often they were written to, and the norms of the parameters."""
-        held = [*self.module.parameters(), *self.module.buffers()]
-        versions = [0 if value.is_inference() else value._version for value in held]
-        norms = [
-            torch.linalg.vector_norm(value.detach(), dtype=torch.float64).to(self.like.device)
-            for value in self.module.parameters()
-            if value.is_floating_point()
-        ]
-        return (*(value.data_ptr() for value in held), *versions, *torch.stack(norms).tolist())
-
 
 @contextmanager
 def serving(module: nn.Module) -> Generator[None]:
     """The module in eval mode; modes and all that a forward pass assigns to it are restored, whatever happens."""
-    before = [(part, part.training, dict(vars(part))) for part in module.modules()]
-    try:
-        for part, training, _ in before:
-            if training:
-                part.training = False
-        yield
-    finally:
-        for part, training, attributes in before:
-            for name in vars(part).keys() - attributes.keys():
-                del vars(part)[name]
-            vars(part).update(attributes)
-            if part.training != training:
-                part.training = training
+    with ALONE:
+        before = [(part, part.training, dict(vars(part))) for part in module.modules()]
+        try:
+            for part, training, _ in before:
+                if training:
+                    part.training = False
+            yield
+        finally:
+            for part, training, attributes in before:
+                for name in vars(part).keys() - attributes.keys():
+                    del vars(part)[name]
+                vars(part).update(attributes)
+                if part.training != training:
+                    part.training = training
 
 
 @contextmanager
 def twice_differentiable() -> Generator[None]:
     """Attention by its formula: the fused kernels have no forward mode and no second derivative."""
-    with sdpa_kernel(SDPBackend.MATH):
+    with ALONE, sdpa_kernel(SDPBackend.MATH):
         yield
 
 

@@ -133,14 +133,19 @@ class Store(Generic[C]):
     Everything, because a loader may shuffle: what is kept of one pass cannot be completed from another.
     """
 
-    form: Form | None = None
-    chunks: list[C] | None = None
+    kept: tuple[Form, list[C]] | None = None
     too_large: set[Form] = field(default_factory=set)
+
+    def chunks(self, form: Form) -> list[C] | None:
+        """All chunks in one form; ``None`` where they are not kept."""
+        kept = self.kept  # read once: another thread may put other chunks in their place
+        return None if kept is None or kept[0] != form else kept[1]
 
     @property
     def bytes(self) -> int:
         """Bytes that are kept."""
-        return sum(chunk.bytes or 0 for chunk in self.chunks or ())
+        kept = self.kept
+        return 0 if kept is None else sum(chunk.bytes or 0 for chunk in kept[1])
 
     def visit(self, executor: Executor[C], data: Data, memory: int) -> Iterator[C]:
         """Every chunk of the data; kept from then on, if all of them fit.
@@ -150,10 +155,11 @@ class Store(Generic[C]):
             data: The data; not read if everything is kept.
             memory: Bytes there are.
         """
-        if self.form == executor.form and self.chunks is not None:
-            yield from self.chunks
+        known = self.chunks(executor.form)
+        if known is not None:
+            yield from known
             return
-        self.form, self.chunks = executor.form, None
+        self.kept = None
         kept: list[C] | None = None if executor.form in self.too_large else []
         room = memory - memory // WORKING
         for batch in data:
@@ -170,7 +176,7 @@ class Store(Generic[C]):
                         logger.info("%s: not kept, all data take more than %d bytes", executor.form, memory)
                 yield prepared
                 del prepared
-        self.chunks = kept
+        self.kept = None if kept is None else (executor.form, kept)
 
 
 def parts(batch: Batch, size: int) -> Iterator[Batch]:

@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from lapwing.curvature.graphs import check_pure, simplify
 from lapwing.curvature.peepholes import after, fuse
+from lapwing.curvature.unchanged import ALONE
 from lapwing.errors import UnsupportedError
 
 Tensors = tuple[Tensor, ...]
@@ -104,7 +105,7 @@ def split(function: Callable[..., Tensors], fixed: Sequence[Tensor], column: Seq
     record: Any = make_fx(functionalize(function), tracing_mode="fake", _allow_non_fake_inputs=True)
     apart = [value.detach() for value in (*fixed, *column)]  # a tensor given twice would be recorded as one input
     try:
-        with torch.inference_mode(False), torch.enable_grad():
+        with ALONE, torch.inference_mode(False), torch.enable_grad():
             module: GraphModule = record(*apart)
     except Exception as reason:  # whatever a network does that cannot be recorded, there is a slower way
         words = str(reason).strip().splitlines()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
@@ -80,6 +80,10 @@ class Refit:
     prior: Float[Tensor, " d"]
     centred: bool
     passes: Passes = field(default_factory=Passes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
     def copies(self) -> Copies:

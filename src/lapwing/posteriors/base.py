@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -63,6 +63,10 @@ class Posterior(abc.ABC):
     def __repr__(self) -> str:
         size, name = self.network.size, type(self).__name__
         return f"{name}({self.prior}, {self.likelihood}, {size} weights, {self.totals.examples} examples)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def predict(
         self,

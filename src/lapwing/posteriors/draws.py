@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, TypeAlias, final, get_args
+from typing import Any, Literal, TypeAlias, final, get_args
 
 import torch
 from jaxtyping import Float
@@ -59,6 +59,11 @@ class SampledPosterior(SolvedWeights):
     initial: Float[Tensor, "d k"] | None = None
     found: Solution | None = None
     squares: Float[Tensor, " k"] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """See ``Posterior.__getstate__``; draws that were solved for are kept."""
+        known = {"found": self.__dict__.get("solution", self.found)}
+        return super().__getstate__() | known | {"squares": self.__dict__.get("output_squares", self.squares)}
 
     @property
     def draws(self) -> Float[Tensor, "d k"]:

@@ -56,9 +56,12 @@ class Points:
 
     def curvature(self, weights: Float[Tensor, " d"]) -> GGNProduct:
         """G with B at ``h(w, ·)``."""
-        if not (self._last and torch.equal(self._last[0][0], weights)):
-            self._last[:] = [(weights, self.training.curvature.at(weights, affine=self.affine))]
-        return self._last[0][1]
+        for known, curvature in list(self._last):
+            if torch.equal(known, weights):
+                return curvature
+        found = self.training.curvature.at(weights, affine=self.affine)
+        self._last[:] = [(weights, found)]
+        return found
 
     def know(self, weights: Float[Tensor, " d"], shift: Shift) -> None:
         """Have the outputs at w at hand from now on."""

@@ -39,6 +39,7 @@ def tune(posterior: P, method: Method | None = None, *, progress: bool = False) 
 
     Raises:
         ConfigError: If there is no such method, or the best values are not positive and finite.
+        MismatchError: If the network was written to since the fit.
         UnsupportedError: If the method needs what the posterior has not.
 
     Cost:
@@ -58,6 +59,7 @@ def tune(posterior: P, method: Method | None = None, *, progress: bool = False) 
     method = default(posterior) if method is None else method
     hint = "ELBO(), EM(), EvidenceGradient(), MacKay() or Validation(data)"
     check_kind("the method", method, (Method,), hint)
+    posterior.network.check_unchanged()
     return method.tune(posterior, progress)
 
 
