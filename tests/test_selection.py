@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -113,6 +114,93 @@ class TestNames:
     def test_must_match_something(self) -> None:
         with refused(ConfigError, expected="one of 4 parameters", got="layer9", hint="names such as ['0.weight'"):
             chosen(lw.Names(("layer9.*",)), mlp(3))
+
+
+class Kept(nn.Module):
+    """What adapters do to a head: a copy is trained, and the frozen original stays beside it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.original_module = module.requires_grad_(False)
+        self.modules_to_save = nn.ModuleDict({"default": copy.deepcopy(module).requires_grad_()})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.modules_to_save["default"](x)
+
+
+class Adapted(nn.Module):
+    """A frozen layer with an update of low rank, and a head that was trained; no example can be vectorised over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(3, 4).requires_grad_(False)
+        self.lora_A, self.lora_B = nn.Linear(3, 2, bias=False), nn.Linear(2, 4, bias=False)
+        self.classifier = Kept(nn.Linear(4, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = 1.0 if float(x.sum()) > -1e9 else 2.0
+        return self.classifier(torch.tanh(scale * (self.base(x) + self.lora_B(self.lora_A(x)))))
+
+
+class TestAdapters:
+    ADAPTERS = ("*lora_*", "*classifier*")
+
+    def test_the_frozen_twin_of_a_head_is_left_out(self, caplog: pytest.LogCaptureFixture) -> None:
+        model = seeded(Adapted)
+        with caplog.at_level("INFO", "lapwing.selection"):
+            posterior = lw.Laplace(lw.Categorical(), weights=lw.Names(self.ADAPTERS)).fit(model, (X, Y))
+        head = "classifier.modules_to_save.default"
+        assert posterior.network.names == ("lora_A.weight", "lora_B.weight", f"{head}.weight", f"{head}.bias")
+        assert "classifier.original_module.weight" in caplog.text and "base" not in caplog.text
+        every = lw.Laplace(lw.Categorical()).fit(model, (X, Y))
+        assert posterior.log_marginal() == pytest.approx(float(every.log_marginal()), rel=1e-12)
+
+    def test_what_is_frozen_and_used_can_be_named(self) -> None:
+        model = seeded(Adapted)
+        assert chosen(lw.Names("base.*"), model).names == ("base.weight", "base.bias")
+        assert len(chosen(lw.Names("*"), model.requires_grad_(False)).names) == 6
+
+    def test_something_named_must_have_a_part_in_the_outputs(self) -> None:
+        model = seeded(Adapted)
+        with refused(ConfigError, expected="outputs depend on", got="original_module.weight", hint="other patterns"):
+            chosen(lw.Names("*original*"), model)
+        model.requires_grad_(False).classifier.original_module.requires_grad_()
+        with refused(ConfigError, expected="outputs depend on", got="original_module.weight", hint="LastLayer()"):
+            lw.Laplace(lw.Categorical()).fit(model, (X, Y))
+
+    def test_trained_weights_without_a_part_are_as_the_prior_has_them(self) -> None:
+        model = seeded(Adapted)
+        model.classifier.original_module.requires_grad_()
+        posterior = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights")).fit(model, (X, Y))
+        place = posterior.network.layout.slices["classifier.original_module.bias"]
+        expected = torch.eye(posterior.network.size, dtype=torch.float64)[place]
+        torch.testing.assert_close(posterior.precision.operator.dense()[place], expected)
+
+
+class Tied(nn.Module):
+    """A language model whose head is its embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.body = nn.Embedding(5, 3), nn.Linear(3, 3)
+        self.head = nn.Linear(3, 5, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.body(self.embed(ids))))
+
+
+class TestTiedWeights:
+    @pytest.mark.parametrize("selection", [lw.LastLayer("head"), lw.Names("head.*"), lw.LastLayer("embed")], ids=repr)
+    def test_go_by_any_of_their_names(self, selection: Selection) -> None:
+        ids, likelihood = labels(6, 4, classes=5, seed=0), lw.Categorical(event_dim=1)
+        case = Problem(seeded(Tied), likelihood, ids, labels(6, 4, classes=5), labels(2, 4, classes=5, seed=2))
+        posterior = case.fit(lw.Laplace(likelihood, structure=lw.Full(view="weights"), weights=selection))
+        assert posterior.network.names == ("embed.weight",)
+        reference = Linearised(case, posterior.network)
+        covariance = reference.joint_covariance(reference.ggn + torch.eye(15, dtype=torch.float64))
+        found = posterior.predict(case.new, joint=True).logits.covariance
+        torch.testing.assert_close(found, covariance, rtol=1e-8, atol=1e-10)
 
 
 class TestSubnetwork:

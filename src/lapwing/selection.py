@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final, get_args
 
@@ -20,6 +22,8 @@ from lapwing.data import Data
 from lapwing.errors import ConfigError, ShapeError, check_count, check_option
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior
+
+logger = logging.getLogger(__name__)
 
 By: TypeAlias = Literal["variance", "magnitude", "random"]
 """What makes a weight important."""
@@ -46,6 +50,8 @@ class All:
 class LastLayer:
     """The weight and bias of the layer that makes the outputs: one forward pass through the rest is all it costs.
 
+    A weight that is tied to another, such as a language model's head to its embedding, is uncertain in both places.
+
     Args:
         name: Name of the module, such as ``"classifier"``; ``None`` finds it by following the outputs back.
 
@@ -64,12 +70,12 @@ class LastLayer:
 
     def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
         """The network with these weights uncertain."""
-        everything = dict(module.named_parameters())
+        known = own_names(module)
         if self.name is None:
-            return Network(module, last_layer(Network(module, tuple(everything)), data))
-        names = tuple(name for name in everything if name.rpartition(".")[0] == self.name)
+            return Network(module, last_layer(Network(module, tuple(dict.fromkeys(known.values()))), data))
+        names = matching(known, lambda name: name.rpartition(".")[0] == self.name)
         if not names:
-            owners = sorted({name.rpartition(".")[0] for name in everything})
+            owners = sorted({name.rpartition(".")[0] for name in known})
             raise ConfigError("the name of a module with parameters", repr(self.name), f"one of {owners}")
         return Network(module, names)
 
@@ -77,13 +83,16 @@ class LastLayer:
 @final
 @dataclass(frozen=True)
 class Names:
-    """Parameters whose names match a pattern, such as ``"layer4.*"`` or ``"*.bias"``.
+    """Parameters whose names match a pattern, such as ``"layer4.*"`` or ``"*.bias"``, whether or not they are frozen.
+
+    Frozen ones that the outputs do not depend on, such as the original beside the copy that an adapter trains, are left
+    out, which is logged.
 
     Args:
         patterns: One shell-style pattern, or several; a parameter is uncertain if it matches any.
 
     Raises:
-        ConfigError: If none matches.
+        ConfigError: If none matches, or the outputs depend on none that does.
 
     Example:
         >>> Names("layer4.*") == Names(("layer4.*",))
@@ -98,13 +107,26 @@ class Names:
 
     def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
         """The network with these weights uncertain."""
-        known = [name for name, _ in module.named_parameters()]
-        names = tuple(name for name in known if any(fnmatch.fnmatchcase(name, p) for p in self.patterns))
+        known = own_names(module)
+        names = matching(known, lambda name: any(fnmatch.fnmatchcase(name, p) for p in self.patterns))
         if not names:
             raise ConfigError(
-                f"patterns that match one of {len(known)} parameters", f"{self.patterns}", f"names such as {known[:5]}"
+                f"patterns that match one of {len(known)} parameters",
+                f"{self.patterns}",
+                f"names such as {list(known)[:5]}",
             )
-        return Network(module, names)
+        params = dict(module.named_parameters())
+        if all(params[name].requires_grad for name in names):
+            return Network(module, names)
+        used = reached(Network(module, names), data)
+        idle = [name for name in names if name not in used and not params[name].requires_grad]
+        if idle:
+            logger.info("left out, frozen and without a part in the outputs: %s", ", ".join(idle))
+        if len(idle) == len(names):
+            raise ConfigError(
+                "parameters that the outputs depend on", f"{idle[:5]}, which have no part in them", "other patterns"
+            )
+        return Network(module, tuple(name for name in names if name not in idle))
 
 
 @final
@@ -206,6 +228,41 @@ def masked(module: nn.Module, network: Network, index: Int[Tensor, " k"]) -> Net
     names = tuple(name for name, place in network.layout.slices.items() if bool(kept[place].any()))
     within = torch.cat([kept[network.layout.slices[name]] for name in names])
     return Network(module, names, within.nonzero().squeeze(1))
+
+
+def own_names(module: nn.Module) -> dict[str, str]:
+    """Every name of every parameter, with the first of its names, by which it goes: tied weights have several.
+
+    Example:
+        >>> pair = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+        >>> pair[1].weight = pair[0].weight
+        >>> own_names(pair)
+        {'0.weight': '0.weight', '1.weight': '0.weight'}
+    """
+    first = {id(value): name for name, value in module.named_parameters()}
+    return {name: first[id(value)] for name, value in module.named_parameters(remove_duplicate=False)}
+
+
+def matching(known: dict[str, str], wanted: Callable[[str], bool]) -> tuple[str, ...]:
+    """The parameters that have a wanted name, each by its first one, in their own order."""
+    chosen = {own for name, own in known.items() if wanted(name)}
+    return tuple(name for name, own in known.items() if name == own and own in chosen)
+
+
+def reached(network: Network, data: Data) -> set[str]:
+    """Uncertain parameters that the outputs of the first batch depend on."""
+    watched = leaves(network)
+    outputs, _ = captured(network, data.first(), watched)
+    names = {id(value): name for name, value in watched.items()}
+    found, left, seen = set[str](), [outputs.grad_fn], set[object]()
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        found.update(names[key] for key in {id(getattr(node, "variable", None))} & names.keys())
+        left.extend(parent for parent, _ in node.next_functions)
+    return found
 
 
 def last_layer(network: Network, data: Data) -> tuple[str, ...]:

@@ -148,6 +148,10 @@ def _one_by_one(network: Network, params: Params, inputs: Inputs, cotangents: Te
     for example in range(count(inputs)):
         values = {name: value.detach().requires_grad_() for name, value in params.items()}
         outputs = network(take(inputs, slice(example, example + 1)), {**network.params, **values})[0]
+        if not outputs.requires_grad:  # none of them has a part in the outputs
+            for name, value in values.items():
+                rows[name].append(value.new_zeros(len(cotangents), value.numel()))
+            continue
         grads = [
             torch.autograd.grad(
                 outputs,

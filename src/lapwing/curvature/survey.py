@@ -18,7 +18,7 @@ from lapwing.curvature.layers import NORMS, Layer, Pass, Survey, captured, leave
 from lapwing.curvature.loose import right_way
 from lapwing.curvature.network import Network
 from lapwing.data import count, take
-from lapwing.errors import DataError, ShapeError, UnsupportedError
+from lapwing.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from lapwing.types import Inputs
 
 logger = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ def find_layers(network: Network, inputs: Inputs) -> Survey:
         Layers with factors, and the parameters without, which are logged.
 
     Raises:
+        ConfigError: If the outputs do not depend on the uncertain weights.
         DataError: If the outputs are not finite.
         ShapeError: If the outputs have no axis of examples, or no axis of outputs.
         UnsupportedError: If the outputs are random, depend on the other examples of the batch, or have another type
@@ -49,6 +50,12 @@ def find_layers(network: Network, inputs: Inputs) -> Survey:
     three = probe(inputs, 3)
     outputs, calls = captured(network, three, params)
     two, fewer = captured(network, probe(inputs, 2), params)
+    if not outputs.requires_grad:
+        raise ConfigError(
+            "uncertain weights that the outputs depend on",
+            f"{', '.join(network.names[:5])}, which have no part in them",
+            "weights=Names(...) or LastLayer() with others, or requires_grad_(True) on these",
+        )
     _check_types(network, outputs)
     _check_outputs(outputs.detach(), captured(network, three, params)[0].detach(), two.detach())
     layers = _layers(calls, fewer)
