@@ -14,7 +14,7 @@ import lapwing as lw
 from lapwing.hessian_free import HessianFreePosterior, PreTrained
 from lapwing.posteriors import Posterior, SampledWeights
 from lapwing.structures import Structure
-from tests.posterior_cases import STRUCTURES, normal, portrait, problem
+from tests.posterior_cases import STRUCTURES, portrait, problem
 
 KINDS: dict[str, Structure] = {
     **{name: STRUCTURES[name] for name in ("full-weights", "full-functions", "kfac", "nystrom")},

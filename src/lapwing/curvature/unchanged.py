@@ -38,7 +38,7 @@ def state_of(module: nn.Module) -> tuple[int, ...]:
 
 
 def digest_of(module: nn.Module) -> int:
-    """One number of all bits of a module's tensors: a weighted sum of whole numbers, the same in any order of summation.
+    """One number of all bits of a module's tensors: a sum of whole numbers, the same in any order of summation.
 
     It sees what was written past autograd, such as ``weight.data.neg_()``, which leaves norms as they are.
 
