@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -35,6 +38,14 @@ def test_functions_of_one_name_are_told_apart_by_their_annotations() -> None:
         for columns, x in ((True, torch.ones(2)), (False, torch.ones(2, 3))):
             with pytest.raises(TypeCheckError):
                 made(columns)(x)
+
+
+def test_without_beartype_the_checker_loads_and_checks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``scripts/gpu.sh`` runs tests on bare machines."""
+    monkeypatch.setitem(sys.modules, "beartype", None)
+    loaded = runpy.run_path(str(Path(__file__).with_name("checker.py")))
+    with pytest.raises(ImportError):
+        loaded["checked"](lambda x: x)
 
 
 def test_what_is_returned_is_checked_against_the_arguments() -> None:

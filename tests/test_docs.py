@@ -108,6 +108,16 @@ def test_enough_is_named_to_look_at() -> None:
     assert sum(1 for page in PAGES for call in calls_of(page) if called(call)) > 40
 
 
+def test_the_marginal_likelihood_of_laplace_torch_is_the_evidence_at_the_weights() -> None:
+    """``tests/oracles`` shows that the two are equal; the default of ``tune`` is another criterion."""
+    text = text_of(ROOT / "docs" / "migration.md")
+    theirs, here = re.findall(r"```python\n# laplace-torch\n(.*?)# lapwing\n(.*?)```", text, re.DOTALL)[0]
+    rows = [row for row in text.splitlines() if row.startswith("|") and ('marglik"' in row or "log_prior" in row)]
+    assert 'method="marglik"' in theirs and len(rows) == 2
+    for ours_ in (here, *(row.split("|")[2] for row in rows)):
+        assert "lw.EvidenceGradient())" in ours_
+
+
 @every_page
 def test_what_is_called_takes_these_arguments(page: Path) -> None:
     for call in calls_of(page):

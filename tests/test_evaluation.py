@@ -13,10 +13,10 @@ from torch.distributions import Normal, Poisson
 import lapwing as lw
 from lapwing import metrics
 from lapwing.baselines import Map
-from lapwing.errors import DataError
+from lapwing.errors import ConfigError, DataError
 from lapwing.evaluation import Predictor
 from tests.meter import Meter
-from tests.posterior_cases import Problem, labels, normal, problem
+from tests.posterior_cases import Problem, labels, normal, problem, refused
 
 
 def fit(name: str, **options: Any) -> tuple[Problem, lw.Posterior]:
@@ -145,6 +145,14 @@ class TestClasses:
             lw.evaluate(posterior, [])
         with pytest.raises(DataError, match="at least one example"):
             lw.evaluate(posterior, case.batches(), ood=[])
+
+    def test_a_baseline_takes_no_link(self) -> None:
+        case = problem("categorical")
+        network = Map(case.model, case.likelihood)
+        with refused(ConfigError, expected="Map.predict takes (none)", got="link='mc', samples=5", hint="without"):
+            lw.evaluate(network, case.batches(), link="mc", samples=5)
+        with refused(ConfigError, expected="takes (link, joint,", got="lynk='mc'", hint="without"):
+            lw.evaluate(fit("categorical")[1], case.batches(), lynk="mc")
 
 
 class TestRealTargets:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
 from lapwing.curvature.network import unwrapped
-from lapwing.errors import MismatchError
+from lapwing.errors import ConfigError, MismatchError
 from tests.posterior_cases import STRUCTURES, labels, mlp, normal, portrait, problem, refused, seeded
 
 X, Y, NEW = normal(12, 3), labels(12, classes=3), normal(4, 3, seed=2)
@@ -43,6 +43,19 @@ class TestRecipe:
         assert unwrapped(model) is model
         assert unwrapped(nn.DataParallel(model)) is model
         assert unwrapped(nn.DataParallel(torch.compile(model))) is model  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("arguments", "choices", "got"),
+        [
+            ((mlp(3), "classification"), {"hessian_structure": "kron"}, "a Sequential, a str, hessian_structure="),
+            ((mlp(3),), {"likelihood": "regression"}, "a Sequential"),
+            ((lw.Categorical(),), {"prior_precision": 2.0}, "a Categorical, prior_precision="),
+        ],
+    )
+    def test_the_call_of_laplace_torch_is_pointed_to_ours(self, arguments: Any, choices: Any, got: str) -> None:
+        expected = "a likelihood, then choices by name (prior, structure, weights, curvature); fit takes the network"
+        with refused(ConfigError, expected=expected, got=got, hint="docs/migration.md"):
+            lw.Laplace(*arguments, **choices)
 
     def test_every_default_is_the_one_documented(self) -> None:
         recipe = lw.Laplace(lw.Categorical())

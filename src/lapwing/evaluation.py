@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from typing import Any, Protocol, final, runtime_checkable
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from lapwing import metrics
 from lapwing.data import Data, Source
-from lapwing.errors import check_kind
+from lapwing.errors import ConfigError, check_kind
 from lapwing.likelihoods import Likelihood
 from lapwing.predictive import (
     Classification,
@@ -83,13 +84,16 @@ def evaluate(
         ood: Data from elsewhere; their targets are ignored.
         unpack: Splits one element of a loader.
         progress: Whether to show a progress bar.
-        **options: Passed on to ``predict``, such as ``link="mc"``.
+        **options: Passed on to ``predict``, such as ``link="mc"`` for a posterior; a baseline takes none.
 
     Returns:
         Classes: ``accuracy``, ``nll`` (nats a position), ``ece`` (15 bins), ``adaptive_ece``, ``brier``,
         ``rejection_area``, and with ``ood`` the ``ood_auroc`` of one minus the confidence. Real targets: ``rmse``,
         ``nll``, ``crps`` (units of y), ``picp`` (coverage of the 95 % interval), and with ``ood`` the ``ood_auroc`` of
         the summed standard deviation. Many labels and counts: ``nll``.
+
+    Raises:
+        ConfigError: If ``predict`` has no such option.
 
     Cost:
         A ``predict`` a batch. What is kept of an example is a few numbers for each of its c outputs; the covariance of
@@ -103,6 +107,7 @@ def evaluate(
         ['accuracy', 'adaptive_ece', 'brier', 'ece', 'nll', 'rejection_area']
     """
     check_kind("the predictor", predictor, (Predictor,), "a posterior, or lapwing.baselines.Map(model, likelihood)")
+    _check_options(predictor, options)
     kept = _gathered(predictor, data, unpack, progress, options)
     targets, scores = kept["targets"], dict[str, float]()
     if "probs" in kept:
@@ -151,6 +156,17 @@ def _scored(prediction: Predictive, targets: Tensor, generator: torch.Generator 
         low, high = prediction.interval()
         found |= {"mean": prediction.mean, "std": prediction.std, "low": low, "high": high}
     return found
+
+
+def _check_options(predictor: Predictor, options: Mapping[str, Any]) -> None:
+    """Refuses options that ``predict`` does not take."""
+    known = signature(predictor.predict).parameters
+    unknown = [name for name in options if name not in known]
+    if unknown and not any(each.kind is Parameter.VAR_KEYWORD for each in known.values()):
+        takes = ", ".join([*known][1:]) or "none"
+        name = type(predictor).__name__
+        got = ", ".join(f"{each}={options[each]!r:.40}" for each in unknown)
+        raise ConfigError(f"options that {name}.predict takes ({takes})", got, "evaluate(predictor, data) without")
 
 
 def _classification(probs: Tensor, targets: Tensor) -> dict[str, float]:

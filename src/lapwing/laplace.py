@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from dataclasses import dataclass, field
-from typing import final, get_args
+from typing import Any, TypeVar, final, get_args
 
 import torch
 from torch import nn
@@ -12,7 +14,7 @@ from lapwing.curvature.ggn import GGN, Curvature
 from lapwing.curvature.network import opened
 from lapwing.curvature.survey import find_layers
 from lapwing.data import Source
-from lapwing.errors import check_kind
+from lapwing.errors import ConfigError, check_kind
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.priors import Isotropic, Prior
@@ -22,8 +24,32 @@ from lapwing.structures import Auto, Structure, Task
 from lapwing.structures.scaling import scaled
 from lapwing.types import Unpack
 
+R = TypeVar("R")
+
+
+def by_name(cls: type[R]) -> type[R]:
+    """A recipe that answers laplace-torch's call, the network first and strings for choices, in a sentence."""
+    init, names = cls.__init__, inspect.signature(cls).parameters
+
+    @functools.wraps(init)
+    def checked(self: R, *args: Any, **choices: Any) -> None:
+        unknown = sorted(choices.keys() - names.keys())
+        if unknown or len(args) > 1 or isinstance(next(iter(args), None), nn.Module):
+            came = [f"a {type(each).__name__}" for each in args] + [f"{name}=" for name in unknown]
+            raise ConfigError(
+                f"a likelihood, then choices by name ({', '.join([*names][1:])}); fit takes the network",
+                ", ".join(came),
+                "Laplace(Categorical(), structure=KFAC()).fit(model, data); docs/migration.md turns calls of "
+                "laplace-torch into these",
+            )
+        init(self, *args, **choices)
+
+    cls.__init__ = checked
+    return cls
+
 
 @final
+@by_name
 @dataclass(frozen=True)
 class Laplace:
     """The Laplace approximation: p(θ | y) ≈ N(θ*, Λ⁻¹) with Λ = G + A (MacKay 1992; Daxberger et al. 2021).

@@ -10,8 +10,12 @@ from torch import Tensor, nn
 
 from lapwing.baselines import Map, Temperature
 from lapwing.errors import DataError, ShapeError, UnsupportedError
+from lapwing.evaluation import evaluate
+from lapwing.laplace import Laplace
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Poisson
 from lapwing.predictive import Classification, Counts, MultiLabel, Regression
+from tests.curvature.unchanged import unchanged
+from tests.modules import Counting
 
 X = torch.randn(6, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
@@ -59,11 +63,30 @@ def test_the_module_is_left_as_it_was_found(model: nn.Module) -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     modes = [part.training for part in model.modules()]
     Map(model).predict(X)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError) as info:
         Map(model).predict(X[:, :2])
+    assert "a tensor of shape [6, 2]: the first axis counts examples" in info.value.__notes__[0]
     assert [part.training for part in model.modules()] == modes
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(value.grad is None for value in model.parameters())
+
+
+def test_buffers_that_a_forward_pass_writes_are_left_as_they_were() -> None:
+    """A posterior of the same network would refuse to predict otherwise."""
+    model = Counting(3, 2)
+    y = torch.arange(6) % 2
+    posterior = Laplace(Categorical()).fit(model, (X, y))
+    with unchanged(model):
+        Map(model).predict(X)
+        Map(model).calibrated((X, y)).predict(X)
+        evaluate(Map(model), (X, y))
+    posterior.predict(X)
+
+
+def test_a_network_without_tensors_of_its_own_is_refused() -> None:
+    scripted = torch.jit.trace(nn.Linear(3, 2), X.float())
+    with pytest.raises(UnsupportedError, match="TorchScript"):
+        Map(scripted).predict(X)
 
 
 def test_inputs_take_the_dtype_of_the_network(model: nn.Module) -> None:
@@ -125,6 +148,8 @@ def test_bad_networks_and_data_cost_a_sentence(model: nn.Module) -> None:
         Map(model).calibrated([])
     with pytest.raises(ShapeError, match=r"outputs of shape \[n, e1, c\].*Got shape \[6, 2\]"):
         Map(model, Categorical(event_dim=1)).predict(X)
+    with pytest.raises(ShapeError, match=r"Got shape \[2\]. Try x\[None\] for a single example"):
+        Map(nn.Linear(3, 2).double()).predict(X[0])
     with torch.no_grad():
         next(model.parameters()).fill_(math.nan)
     with pytest.raises(DataError, match=r"finite outputs. Got 12 NaN"):

@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from lapwing.baselines import Temperature
-from lapwing.errors import ConfigError, DataError, ShapeError
+from lapwing.errors import ConfigError, ConvergenceWarning, DataError, ShapeError
 from lapwing.metrics import accuracy, ece, nll
 
 
@@ -88,6 +88,21 @@ def test_one_mistake_among_many_still_has_a_temperature() -> None:
     assert float(fitted.probs(logits.double())[0, 1]) == pytest.approx(1e-3, rel=1e-9)
 
 
+@pytest.mark.parametrize(("scale", "sharpens"), [(0.5, True), (1e-3, True), (50.0, False)])
+def test_labels_that_are_all_right_sharpen_no_further_than_they_attest(scale: float, sharpens: bool) -> None:
+    """Three of three right: by the rule of succession one is right with a probability of 4/5."""
+    logits = scale * torch.eye(3, dtype=torch.float64)
+    with pytest.warns(ConvergenceWarning, match=r"all 3 .* classified rightly.*Try more held-out examples"):
+        fitted = Temperature.fit(logits, torch.arange(3))
+    sure = float(fitted.probs(logits).diagonal().mean())
+    assert sure == pytest.approx(0.8, rel=1e-9) if sharpens else fitted.temperature == 1.0
+
+
+def test_a_tie_for_the_first_place_is_not_sharpened() -> None:
+    with pytest.warns(ConvergenceWarning, match="classified rightly"):
+        assert Temperature.fit(torch.tensor([[2.0, 2.0, 0.0]]), torch.tensor([1])).temperature == 1.0
+
+
 def test_probabilities_keep_the_dtype_and_shape() -> None:
     probs = Temperature(2.0).probs(torch.ones(2, 3, 4, dtype=torch.float32))
     assert probs.dtype == torch.float32
@@ -100,7 +115,6 @@ EYE, RIGHT = torch.eye(3), torch.arange(3)
 @pytest.mark.parametrize(
     ("logits", "targets", "error", "message"),
     [
-        (EYE, RIGHT, DataError, "classified wrongly. Got all 3 classified rightly: the best T is 0"),
         (EYE, RIGHT.flip(0).roll(1), DataError, "better than chance.*the best T is infinite"),
         (0 * EYE, RIGHT, DataError, "better than chance"),
         (EYE * torch.nan, RIGHT, DataError, "finite outputs. Got 9 NaN"),

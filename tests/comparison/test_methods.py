@@ -8,7 +8,7 @@ import lapwing as lw
 from lapwing.baselines import Map
 from lapwing.comparison import likelihood_of, recipes
 from lapwing.comparison.methods import calibrated, plain
-from lapwing.errors import DataError, UnsupportedError
+from lapwing.errors import DataError, DataWarning, UnsupportedError
 
 
 def test_default_recipes_all_have_the_likelihood() -> None:
@@ -28,6 +28,13 @@ def test_default_recipes_all_have_the_likelihood() -> None:
 )
 def test_likelihood_follows_the_targets(targets: torch.Tensor, likelihood: object) -> None:
     assert likelihood_of((torch.zeros(4, 2), targets)) == likelihood
+
+
+@pytest.mark.parametrize("columns", [(), (3,)])
+def test_labels_written_as_real_numbers_are_not_taken_without_a_word(columns: tuple[int, ...]) -> None:
+    targets = (torch.arange(12) % 2).double().reshape(-1, *columns)
+    with pytest.warns(DataWarning, match=r"Gaussian\(\).*likelihood=Bernoulli\(\)"):
+        assert likelihood_of((torch.zeros(len(targets), 2), targets)) == lw.Gaussian()
 
 
 def test_likelihood_does_not_eat_the_first_batch_of_an_iterator() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import importlib.util
 
 import pytest
@@ -8,9 +7,14 @@ import torch
 from torch import nn
 
 import lapwing as lw
+from lapwing.baselines import Map
 from lapwing.comparison import compare
 from lapwing.data import Source
-from lapwing.errors import DataError, LapwingError, TooLargeError
+from lapwing.errors import ConfigError, DataError, LapwingError, TooLargeError
+from lapwing.tuning.choices import P
+from tests.checker import unchecked
+from tests.curvature.unchanged import unchanged
+from tests.modules import Counting
 
 
 def classes(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -49,12 +53,16 @@ def test_rows_hold_what_the_parts_give_on_their_own(model: nn.Sequential) -> Non
     assert names[2:] == [(name, how) for name in structures for how in ("evidence", "classical", "validation")]
 
     fitted = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, train)
+    criteria = {"evidence": "bound", "classical": "evidence", "validation": "validation_nll"}
     for how, method in (("evidence", None), ("classical", classical), ("validation", lw.Validation(validation))):
         tuned = lw.tune(fitted, method)
         (run,) = result.row("KFAC", how).runs
         for name, value in lw.evaluate(tuned, test, ood=foreign).items():
             assert run[name] == pytest.approx(value, rel=1e-9), name
-        assert run["evidence"] == pytest.approx(tuned.log_marginal(), rel=1e-9)
+        step = tuned.trace[-1]
+        value = {"bound": step.bound, "evidence": step.log_marginal, "validation_nll": step.validation_nll}
+        assert [name for name in value if name in run] == [criteria[how]]
+        assert run[criteria[how]] == pytest.approx(value[criteria[how]], rel=1e-9)
         assert run["prior_precision"] == pytest.approx(float(tuned.prior.precisions(tuned.network.uncertain)))
         assert min(run[f"{step}_seconds"] for step in ("fit", "tune", "predict")) > 0
     plain = result.row("plain network").runs[0]
@@ -109,6 +117,62 @@ def test_a_method_that_cannot_run_says_why(model: nn.Sequential) -> None:
     assert row.note in result.table()
 
 
+class Broken:
+    """A user's way of tuning that fails as Python fails, or is interrupted."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def tune(self, posterior: P, progress: bool) -> P:
+        raise self.error("of\nits own")
+
+
+def test_any_error_of_a_method_is_a_row_and_an_interrupt_is_none(model: nn.Sequential) -> None:
+    methods = {"mine": lw.Laplace(lw.Categorical(), structure=lw.Diagonal()), "odd": Map(nn.Linear(3, 3).double())}
+    data = (model, classes(45, 0), classes(40, 2))
+    result = compare(*data, methods=methods, tunings={"broken": Broken(ZeroDivisionError)})
+    assert result.row("mine", "evidence").runs
+    assert result.row("mine", "broken").note == "ZeroDivisionError: of its own"
+    assert result.row("odd").note.startswith("RuntimeError: mat1 and mat2 shapes")
+    with pytest.raises(KeyboardInterrupt):
+        compare(*data, methods=methods, tunings={"broken": Broken(KeyboardInterrupt)})
+
+
+def test_what_is_no_method_is_refused_before_anything_runs(model: nn.Sequential) -> None:
+    with unchecked(), pytest.raises(ConfigError, match=r"methods\['mine'\] to be one of Laplace.*Got KFAC"):
+        compare(model, classes(45, 0), classes(40, 2), methods={"mine": lw.KFAC()})  # type: ignore[dict-item]
+
+
+def test_hessian_free_posteriors_and_predictors_have_one_row_each() -> None:
+    x, _ = classes(15, 0)
+    train, test, foreign = (x, x.sum(1, keepdim=True)), (x[:6] + 0.1, x[:6, :1]), (x[:4] + 5.0, x[:4, :1])
+    model, other = trained(train, 1), trained(test, 1)
+    recipe = lw.HessianFree(lw.Gaussian(4.0), prior=lw.Isotropic(20.0), fits=lw.Probed(probes=4, residual=2))
+    methods = {"refits": recipe, "other": Map(other, lw.Gaussian(2.0))}
+    result = compare(model, train, test, ood=foreign, validation=test, methods=methods)
+    assert [(row.method, row.tuned_by) for row in result.rows[2:]] == [("refits", ""), ("other", "")]
+    fitted = recipe.fit(model, train, points=torch.cat([test[0], foreign[0]]))
+    for name, predictor in (("refits", fitted), ("other", methods["other"])):
+        (run,) = result.row(name).runs
+        for score, value in lw.evaluate(predictor, test, ood=foreign).items():
+            assert run[score] == pytest.approx(value, rel=1e-9), (name, score)
+    (run,) = result.row("refits").runs
+    assert run["prior_precision"] == 20.0 and run["fit_seconds"] > 0
+
+
+def test_the_plain_network_is_scored_by_the_likelihood_of_the_methods() -> None:
+    (x, y), (new, labels) = classes(45, 0), classes(40, 2)
+    model, eye = trained((x, y), 3), torch.eye(3, dtype=torch.float64)
+    methods = {"mine": lw.Laplace(lw.Bernoulli(), structure=lw.Diagonal())}
+    result = compare(model, (x, eye[y]), (new, eye[labels]), methods=methods)
+    loss = nn.functional.binary_cross_entropy_with_logits(model(new), eye[labels], reduction="none").sum(1).mean()
+    assert result.row("plain network").values("nll")[0] == pytest.approx(loss.item(), rel=1e-9)
+    assert "rmse" not in [column.name for column in result.columns]
+    methods["else"] = lw.Laplace(lw.Gaussian())
+    with pytest.raises(ConfigError, match=r"Got Bernoulli, Gaussian. Try likelihood=Bernoulli\(\)"):
+        compare(model, (x, eye[y]), (new, eye[labels]), methods=methods)
+
+
 def test_if_none_can_run_the_reason_is_raised(model: nn.Sequential) -> None:
     methods = {"does not": lw.Laplace(lw.Categorical(), structure=lw.Full(max_bytes=10))}
     with pytest.raises(TooLargeError, match="at most 10 bytes"):
@@ -117,10 +181,10 @@ def test_if_none_can_run_the_reason_is_raised(model: nn.Sequential) -> None:
 
 def test_a_temperature_that_does_not_exist_is_a_note(model: nn.Sequential) -> None:
     x, y = classes(45, 0)
-    right = model(x).argmax(1) == y
+    wrong = model(x).argmin(1)
     methods = {"mine": lw.Laplace(lw.Categorical(), structure=lw.Diagonal())}
-    result = compare(model, (x, y), classes(40, 2), validation=(x[right], y[right]), methods=methods)
-    assert "classified rightly" in result.row("temperature scaling", "validation").note
+    result = compare(model, (x, y), classes(40, 2), validation=(x, wrong), methods=methods)
+    assert "better than chance" in result.row("temperature scaling", "validation").note
 
 
 @pytest.mark.parametrize("which", ["train", "test", "validation", "ood"])
@@ -137,12 +201,15 @@ def test_bad_test_data_are_an_error_not_a_note(model: nn.Sequential) -> None:
         compare(model, classes(45, 0), (x, y + 7))
 
 
-def test_the_network_is_left_as_it_was(model: nn.Sequential) -> None:
-    model.train()
-    before = copy.deepcopy(model.state_dict())
-    compare(model, classes(45, 0), classes(40, 2), validation=classes(30, 1))
-    assert model.training
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+def test_the_network_is_left_as_it_was() -> None:
+    """Its buffers too, which a forward pass writes to: the posteriors in the rows would refuse to predict."""
+    model = Counting(2, 3)
+    methods = {"KFAC": lw.Laplace(lw.Categorical(), structure=lw.KFAC())}
+    with unchanged(model):
+        result = compare(model, classes(45, 0), classes(40, 2), validation=classes(30, 1), methods=methods)
+    row = result.row("KFAC", "validation")
+    assert row.predictor is not None, row.note
+    row.predictor.predict(classes(40, 2)[0])
 
 
 def test_no_function_hides_a_module() -> None:

@@ -15,9 +15,9 @@ def comparison(scaled: tuple[float, ...]) -> Comparison:
         (
             Row("plain network", "", runs((0.5, 0.7))),
             Row("temperature scaling", "validation", runs(scaled)),
-            Row("KFAC", "evidence", runs((0.9, 0.8), ood_auroc=0.9, evidence=-9.0)),
-            Row("KFAC", "evidence at the weights", runs((1.9, 0.2), evidence=-1.0)),
-            Row("KFAC", "validation", runs((0.4, 0.5), ece=0.05, ood_auroc=0.7, evidence=-90.0)),
+            Row("KFAC", "evidence", runs((0.9, 0.8), ood_auroc=0.9, fit_seconds=1.0)),
+            Row("KFAC", "evidence at the weights", runs((1.9, 0.2), fit_seconds=1.0)),
+            Row("KFAC", "validation", runs((0.4, 0.5), ece=0.05, ood_auroc=0.7, fit_seconds=1.0)),
         )
     )
 

@@ -74,10 +74,12 @@ def test_bad_input_costs_a_sentence(score, arguments: tuple[Tensor, ...], error:
         score(*arguments)
 
 
-def test_without_scoringrules_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_core_alone_has_the_crps_at_all_distances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Near a mean, s (√2 - 1)/√π; far from it, the distance less s/√π; also where (y - m)/s overflows."""
     monkeypatch.setitem(sys.modules, "scoringrules", None)
-    with pytest.raises(ConfigError, match=r"pip install lapwing\[metrics\]"):
-        crps(ONES, ONES, ONES)
+    m, s, y = torch.tensor([[3.0, -2.0, 0.0], [0.5, 0.25, 1e-300], [3.0, 1e6, 1e10]], dtype=torch.float64)
+    for i, exact in enumerate((0.5 * (2**0.5 - 1) / np.pi**0.5, 1e6 + 2 - 0.25 / np.pi**0.5, 1e10)):
+        assert crps(m[i], s[i], y[i]) == pytest.approx(exact, rel=1e-14)
 
 
 def test_arrays_are_not_tensors() -> None:

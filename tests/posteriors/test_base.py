@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.errors import ConfigError, DataError, TooLargeError, UnsupportedError
+from lapwing.errors import ConfigError, DataError, ShapeError, TooLargeError, UnsupportedError
 from lapwing.posteriors import SampledWeights, Step, base
 from lapwing.posteriors.base import first
 from lapwing.posteriors.noise import check_noise
@@ -92,6 +92,8 @@ class TestPredict:
             getattr(posterior, ask)(spoilt)
         with refused(DataError, expected="at least one example", got="none", hint="x[None]"):
             getattr(posterior, ask)(case.new[:0])
+        with refused(ShapeError, expected="outputs of shape [n, c]", got="shape [3]", hint="x[None] for a single"):
+            getattr(posterior, ask)(case.new[0])
 
     def test_refuses_a_link_it_does_not_know(self) -> None:
         case, posterior = fit("bernoulli")

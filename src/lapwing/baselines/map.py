@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.baselines.temperature import Temperature
-from lapwing.curvature.network import serving
-from lapwing.data import Data, Source, check_finite, outputs_of, place
+from lapwing.curvature.network import call, serving, unwrapped
+from lapwing.data import Data, Source, check_finite, place
 from lapwing.errors import UnsupportedError
 from lapwing.likelihoods import Categorical, Likelihood
 from lapwing.predictive import Moments, Predictive, predictive
@@ -23,7 +23,7 @@ from lapwing.types import Inputs, Unpack
 class Map:
     """A trained network taken at its word, with the predictive types of a posterior and no variance.
 
-    The module is evaluated in eval mode and left as it was found.
+    The module is evaluated in eval mode and left as it was found, its buffers too.
 
     Args:
         model: The network; it returns a tensor, a tuple that starts with one, or an object with ``.logits``.
@@ -74,8 +74,10 @@ class Map:
         """
         like = next(self.model.parameters(), None)
         inputs = x if like is None else place(x, like)
-        with torch.no_grad(), serving(self.model):
-            raw = outputs_of(_call(self.model, inputs))
+        module = unwrapped(self.model)
+        with torch.no_grad(), serving(module):
+            buffers = {name: value.clone() for name, value in module.named_buffers()}
+            raw = call(module, buffers, inputs)
         check_finite(raw, "outputs", "checking the inputs and the weights of the network")
         outputs = self.likelihood.canonical(raw)
         return outputs if self.temperature is None else outputs / self.temperature.temperature
@@ -91,6 +93,9 @@ class Map:
         Raises:
             UnsupportedError: If the likelihood is not Categorical.
             DataError: If there is no data, or no temperature is best; see ``Temperature.fit``.
+
+        Warns:
+            ConvergenceWarning: If all held-out examples are classified rightly.
 
         Cost:
             One pass over the data; their logits are kept.
@@ -115,9 +120,3 @@ class Map:
                 f"{type(self.likelihood).__name__}",
                 "Map without a temperature",
             )
-
-
-def _call(model: nn.Module, inputs: Inputs) -> object:
-    if isinstance(inputs, dict):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)

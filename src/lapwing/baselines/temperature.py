@@ -11,7 +11,7 @@ from jaxtyping import Float
 from scipy.optimize import root_scalar
 from torch import Tensor
 
-from lapwing.errors import ConfigError, DataError
+from lapwing.errors import ConfigError, ConvergenceWarning, DataError, warn
 from lapwing.likelihoods import Categorical
 from lapwing.likelihoods.targets import IGNORED
 
@@ -46,14 +46,20 @@ class Temperature:
 
         The NLL is convex in 1/T: its derivative has one zero, found by Brent's method in log T, in float64.
 
+        Where all m examples are classified rightly, the NLL falls for ever as T → 0. The search then ends at the T at
+        which labels have a probability of (m + 1)/(m + 2) on average, Laplace's rule of succession: as sure as m
+        examples without a mistake make one. A network that is as sure of them already keeps T = 1.
+
         Args:
             logits: Outputs of the network on examples it was not trained on, class axis last.
             targets: Labels ``[*n]``; -100 is ignored.
 
         Raises:
             ShapeError: If the shapes do not match.
-            DataError: If labels are impossible or logits not finite, or if no T is best: every example is
-                classified rightly (T → 0), or the logits are no better than chance (T → ∞).
+            DataError: If labels are impossible or logits not finite, or if they are no better than chance (T → ∞).
+
+        Warns:
+            ConvergenceWarning: If every example is classified rightly.
 
         Cost:
             About 20 softmaxes of the logits and three copies of them in float64.
@@ -77,8 +83,13 @@ class Temperature:
         if slope(high) >= 0:
             raise DataError("logits better than chance", "logits that are not: the best T is infinite", hint)
         if slope(low) <= 0:
-            got = f"all {len(margins)} classified rightly: the best T is 0"
-            raise DataError("an example classified wrongly", got, hint)
+            found = _by_succession(margins, low, high)
+            warn(
+                f"all {len(margins)} held-out examples are classified rightly, which asks for T → 0: the search ended "
+                f"at T = {found:.3g}, as sure as so many examples can make one. Try {hint}",
+                ConvergenceWarning,
+            )
+            return cls(found)
         return cls(math.exp(root_scalar(slope, bracket=(low, high), method="brentq", xtol=1e-12).root))
 
     def probs(self, logits: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
@@ -88,6 +99,19 @@ class Temperature:
             logits: Outputs of the network, class axis last.
         """
         return torch.softmax(logits / self.temperature, -1)
+
+
+def _by_succession(margins: Float[Tensor, "m c"], low: float, high: float) -> float:
+    """The T at which labels have a probability of (m + 1)/(m + 2) on average; 1 where they have more at T = 1."""
+    m = len(margins)
+
+    def excess(log_temperature: float) -> float:
+        scaled = margins * math.exp(-log_temperature)
+        return float((1 / scaled.exp().sum(1)).mean()) - (m + 1) / (m + 2)
+
+    if excess(0.0) >= 0 or excess(low) <= 0:
+        return 1.0
+    return math.exp(root_scalar(excess, bracket=(low, min(0.0, high)), method="brentq", xtol=1e-12).root)
 
 
 def _margins(logits: Tensor, targets: Tensor) -> Float[Tensor, "m c"]:

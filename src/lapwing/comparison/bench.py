@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
@@ -13,17 +14,18 @@ from tqdm.auto import tqdm
 
 from lapwing.baselines import Map
 from lapwing.comparison.meter import Measured, measured
-from lapwing.comparison.methods import calibrated
+from lapwing.comparison.methods import Contender, calibrated
 from lapwing.comparison.table import Row
-from lapwing.data import Source
+from lapwing.data import Data, Source, concatenated
 from lapwing.errors import LapwingError
 from lapwing.evaluation import Predictor, Scores, evaluate
+from lapwing.hessian_free import HessianFree, HessianFreePosterior, PreTrained
 from lapwing.laplace import Laplace
 from lapwing.likelihoods import Categorical
-from lapwing.posteriors import Posterior
+from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link
 from lapwing.tuning import Method, tune
-from lapwing.types import Unpack
+from lapwing.types import Inputs, Unpack
 
 T = TypeVar("T")
 
@@ -42,7 +44,7 @@ class Bench:
         device: Where the network is.
         generator: Source of randomness.
         bar: Progress, one step a call.
-        failures: Errors of the methods that could not run.
+        failures: What stopped the methods that could not run.
     """
 
     train: Source
@@ -53,7 +55,7 @@ class Bench:
     device: torch.device
     generator: torch.Generator | None
     bar: tqdm[Any]
-    failures: list[LapwingError] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
 
     def plain(self, network: Map) -> Row:
         """The row of the network as it is."""
@@ -65,39 +67,79 @@ class Bench:
         try:
             tuned = self._timed(name, lambda: calibrated(network, validation, self.unpack))
             scores = self._score(name, tuned.value)
-        except LapwingError as error:
+        except Exception as error:
             return self._failed(name, "validation", error)
         return _row(name, "validation", tuned.value, (tuned, scores), tune_seconds=tuned.seconds)
 
-    def posterior(
+    def rows(
+        self, name: str, method: Contender, model: nn.Module, tunings: Mapping[str, Method | None]
+    ) -> Iterator[Row]:
+        """The rows of a method: one for each way of tuning it, or one alone where there is nothing to tune."""
+        gc.collect()  # what the method before left in cycles is not this one's memory
+        match method:
+            case Laplace():
+                yield from self._posterior(name, method, model, tunings)
+            case HessianFree():
+                yield self._hessian_free(name, method, model)
+            case _:
+                yield self._given(name, method)
+
+    def _given(self, name: str, predictor: Predictor) -> Row:
+        """The row of a predictor as it is."""
+        try:
+            return _row(name, "", predictor, (self._predicted(name, predictor),))
+        except Exception as error:
+            return self._failed(name, "", error)
+
+    def _hessian_free(self, name: str, recipe: HessianFree, model: nn.Module) -> Row:
+        """The row of a Hessian-free posterior, which answers where it will be scored."""
+        try:
+            points = None if isinstance(recipe.fits, PreTrained) else self._points()
+            fitted = self._timed(
+                f"{name}: fit", lambda: recipe.fit(model, self.train, points=points, unpack=self.unpack)
+            )
+            scores = self._predicted(name, fitted.value)
+        except Exception as error:
+            return self._failed(name, "", error)
+        numbers = _precision(fitted.value) | {"fit_seconds": fitted.seconds}
+        return _row(name, "", fitted.value, (fitted, scores), **numbers)
+
+    def _points(self) -> Inputs:
+        """All inputs that scores are taken at."""
+        sources = [source for source in (self.test, self.ood) if source is not None]
+        return concatenated([batch.inputs for source in sources for batch in Data(source, unpack=self.unpack)])
+
+    def _posterior(
         self, name: str, recipe: Laplace, model: nn.Module, tunings: Mapping[str, Method | None]
     ) -> Iterator[Row]:
         """A row for each way of tuning a recipe, which is fitted once; ``None`` is the default of ``tune``."""
-        gc.collect()  # what the method before left in cycles is not this one's memory
         try:
             fitted = self._timed(
                 f"{name}: fit",
                 lambda: recipe.fit(model, self.train, unpack=self.unpack, generator=self.generator),
             )
-        except LapwingError as error:
+        except Exception as error:
             yield from (self._failed(name, tuned_by, error) for tuned_by in tunings)
             return
         for tuned_by, method in tunings.items():
             try:
                 yield self._tuned(name, tuned_by, fitted, method)
-            except LapwingError as error:
+            except Exception as error:
                 yield self._failed(name, tuned_by, error)
 
     def _tuned(self, name: str, tuned_by: str, fitted: Measured[Posterior], method: Method | None) -> Row:
         tuned = self._timed(f"{name}: {tuned_by}", lambda: tune(fitted.value, method))
         posterior = tuned.value
-        scores = self._score(f"{name}: predict", posterior, link=self.link, generator=self.generator)
-        precisions = posterior.prior.precisions(posterior.network.uncertain).tolist()
-        evidence = float(posterior.log_marginal())
-        numbers = {"evidence": evidence, "fit_seconds": fitted.seconds, "tune_seconds": tuned.seconds}
-        if len(precisions) == 1:
-            numbers["prior_precision"] = precisions[0]
+        scores = self._predicted(name, posterior)
+        seconds = {"fit_seconds": fitted.seconds, "tune_seconds": tuned.seconds}
+        numbers = _criterion(posterior.trace, method) | _precision(posterior) | seconds
         return _row(name, tuned_by, posterior, (fitted, tuned, scores), **numbers)
+
+    def _predicted(self, name: str, predictor: Predictor) -> Measured[Scores]:
+        """The scores of a method, which takes a link if it has a spread."""
+        spread = isinstance(predictor, Posterior | HessianFreePosterior)
+        options = {"link": self.link, "generator": self.generator} if spread else {}
+        return self._score(f"{name}: predict", predictor, **options)
 
     def _score(self, what: str, predictor: Predictor, **options: Any) -> Measured[Scores]:
         return self._timed(what, lambda: evaluate(predictor, self.test, ood=self.ood, unpack=self.unpack, **options))
@@ -108,9 +150,32 @@ class Bench:
         self.bar.update()
         return result
 
-    def _failed(self, name: str, tuned_by: str, error: LapwingError) -> Row:
+    def _failed(self, name: str, tuned_by: str, error: Exception) -> Row:
+        traceback.clear_frames(error.__traceback__)  # whose variables hold the memory of what failed
         self.failures.append(error)
-        return Row(name, tuned_by, (), str(error))
+        said = " ".join(str(error).split())
+        note = said if isinstance(error, LapwingError) else f"{type(error).__name__}: {said or 'without a word'}"
+        return Row(name, tuned_by, (), note)
+
+
+def _criterion(trace: tuple[Step, ...], method: Method | None) -> dict[str, float]:
+    """What tuning made as good as it could, by the name of its column; empty where it was never measured."""
+    if not trace:
+        return {}
+    step = trace[-1]
+    at_mode = step.mode_nll is not None or getattr(method, "at", "weights") == "mode"
+    found = {
+        "validation_nll": step.validation_nll,
+        "bound": step.bound,
+        "evidence_at_mode" if at_mode else "evidence": step.log_marginal,
+    }
+    return next(({name: value} for name, value in found.items() if value is not None), {})
+
+
+def _precision(posterior: Posterior | HessianFreePosterior) -> dict[str, float]:
+    """The prior precision, where there is one."""
+    precisions = posterior.prior.precisions(posterior.network.uncertain).tolist()
+    return {"prior_precision": precisions[0]} if len(precisions) == 1 else {}
 
 
 def _row(name: str, tuned_by: str, predictor: Predictor, costs: tuple[Measured[Any], ...], **numbers: float) -> Row:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from lapwing.baselines import Map
 from lapwing.data import Data, Source
-from lapwing.errors import DataError, UnsupportedError
+from lapwing.errors import ConfigError, DataError, DataWarning, UnsupportedError, warn
+from lapwing.evaluation import Predictor
+from lapwing.hessian_free import HessianFree
 from lapwing.laplace import Laplace
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.selection import LastLayer
 from lapwing.structures import AFFORDABLE, KFAC, Diagonal, Full
 from lapwing.types import Unpack
+
+Contender: TypeAlias = Laplace | HessianFree | Predictor
+"""What can be compared: a recipe, which is fitted, or a predictor as it is."""
 
 
 def recipes(likelihood: Likelihood) -> dict[str, Laplace]:
@@ -41,10 +47,34 @@ def likelihood_of(train: Source, unpack: Unpack | None = None) -> Likelihood:
 
     Raises:
         DataError: If the data can be read only once, or are empty.
+
+    Warns:
+        DataWarning: If real targets are all 0 or 1: they are taken as real, and may be meant as labels.
     """
     check_rereadable(train)
     targets = next(iter(Data(train, unpack=unpack))).targets
-    return Gaussian() if targets.is_floating_point() else Categorical(event_dim=max(targets.ndim - 1, 0))
+    if not targets.is_floating_point():
+        return Categorical(event_dim=max(targets.ndim - 1, 0))
+    if targets.unique().tolist() == [0.0, 1.0]:
+        warn(
+            f"targets of shape {list(targets.shape)} that are all 0 or 1 are taken as real numbers, by Gaussian(). Try "
+            "likelihood=Bernoulli() if each column is a label of its own, or integer labels for Categorical()",
+            DataWarning,
+        )
+    return Gaussian()
+
+
+def common_likelihood(methods: Iterable[Contender]) -> Likelihood | None:
+    """The likelihood of the methods, by which the plain network is scored too; ``None`` without methods.
+
+    Raises:
+        ConfigError: If they have likelihoods of several kinds.
+    """
+    found = [method.likelihood for method in methods]
+    kinds = sorted({type(likelihood).__name__ for likelihood in found})
+    if len(kinds) > 1:
+        raise ConfigError("methods with one kind of likelihood", ", ".join(kinds), f"likelihood={kinds[0]}()")
+    return next(iter(found), None)
 
 
 def check_rereadable(data: Source | None) -> None:

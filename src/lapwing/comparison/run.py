@@ -9,9 +9,12 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from lapwing.comparison.bench import Bench
-from lapwing.comparison.methods import check_rereadable, likelihood_of, plain, recipes
+from lapwing.comparison.methods import Contender, check_rereadable, common_likelihood, likelihood_of, plain, recipes
 from lapwing.comparison.table import Comparison
 from lapwing.data import Source
+from lapwing.errors import check_kind
+from lapwing.evaluation import Predictor
+from lapwing.hessian_free import HessianFree
 from lapwing.laplace import Laplace
 from lapwing.likelihoods import Likelihood
 from lapwing.predictive import Link
@@ -25,7 +28,7 @@ def compare(
     train: Source,
     test: Source,
     *,
-    methods: Mapping[str, Laplace] | None = None,
+    methods: Mapping[str, Contender] | None = None,
     tunings: Mapping[str, Method] | None = None,
     ood: Source | None = None,
     validation: Source | None = None,
@@ -37,30 +40,38 @@ def compare(
 ) -> Comparison:
     """Every method side by side: the plain network, its calibrated self, and posteriors, each tuned and scored.
 
-    Each recipe is fitted once, then tuned by its evidence as ``tune`` does when nobody says how and, given validation
-    data, by their NLL: a row each. With validation data the plain network has a second row too: temperature scaling, or
-    for real targets the noise of the validation residuals. The scores are those of ``evaluate``.
+    Each ``Laplace`` recipe is fitted once, then tuned as ``tune`` does when nobody says how and, given validation
+    data, by their NLL: a row each, with the criterion that was tuned. A ``HessianFree`` recipe, fitted at the inputs
+    where it is scored, has one row, and so has a predictor such as ``Map(other_model)``, scored as it is. With
+    validation data the plain network has a second row too: temperature scaling, or for real targets the noise of the
+    validation residuals. The scores are those of ``evaluate``.
 
     Args:
         model: The trained network; left exactly as it is.
         train: The data it was trained on: a loader that can be read again and again, or a pair of tensors.
         test: Held-out data to score on.
-        methods: Recipes by name; ``None`` takes last layer, diagonal, KFAC, and full where it fits.
+        methods: Recipes and predictors by name; ``None`` takes last layer, diagonal, KFAC, and full where it fits.
         tunings: Further ways to tune, by name.
         ood: Data from elsewhere, to be told apart; their targets are ignored.
         validation: Held-out data to tune on; not the test data.
-        likelihood: p(y | f); ``None`` takes Categorical for integer targets and Gaussian for real ones.
+        likelihood: p(y | f); ``None`` takes that of the methods or, without methods, Categorical for integer targets
+            and Gaussian for real ones.
         unpack: Splits one element of a loader into inputs and targets.
         link: How posteriors average over the uncertainty of the logits.
         progress: Whether to show a progress bar.
         generator: Source of randomness, for recipes and links that need it.
 
     Returns:
-        A ``Comparison``: print it, or see its ``rows``. A method that cannot run has a ``note`` in place of numbers.
+        A ``Comparison``: print it, or see its ``rows``. A method that cannot run, for whatever reason, has a ``note``
+        in place of numbers.
 
     Raises:
+        ConfigError: If a method is no recipe and no predictor, or their likelihoods are of several kinds.
         DataError: If some data can be read only once.
-        LapwingError: If the plain network cannot be scored, or no posterior can be had.
+        LapwingError: If the plain network cannot be scored. If no method can run, the error of the last.
+
+    Warns:
+        DataWarning: If nobody says what the likelihood is and real targets are all 0 or 1.
 
     Cost:
         A fit a recipe; about 20 predictions of the validation data, some modes of its linear model on the training
@@ -77,19 +88,24 @@ def compare(
     for source in (train, test, ood, validation):
         check_rereadable(source)
     device = next(model.parameters(), torch.zeros(())).device
-    likelihood = likelihood or likelihood_of(train, unpack)
-    chosen = recipes(likelihood) if methods is None else methods
+    for name, method in (methods or {}).items():
+        check_kind(
+            f"methods[{name!r}]", method, (Laplace, HessianFree, Predictor), "Laplace(likelihood), or Map(model)"
+        )
+    likelihood = likelihood or common_likelihood((methods or {}).values()) or likelihood_of(train, unpack)
+    chosen: Mapping[str, Contender] = recipes(likelihood) if methods is None else methods
     ways: dict[str, Method | None] = {"evidence": None, **(tunings or {})}
     if validation is not None:
         ways["validation"] = Validation(validation, unpack=unpack, link=link)
-    steps = 1 + 2 * (validation is not None) + len(chosen) * (1 + 2 * len(ways))
+    steps = 1 + 2 * (validation is not None)
+    steps += sum(1 + 2 * len(ways) if isinstance(each, Laplace) else 2 for each in chosen.values())
     with tqdm(total=steps, desc="comparing", disable=not progress, unit="step", leave=False) as bar:
         bench = Bench(train, test, ood, unpack, link, device, generator, bar)
         network = plain(model, likelihood, train, unpack)
         rows = [bench.plain(network)]
         if validation is not None:
             rows.append(bench.calibrated(network, validation))
-        posteriors = [row for name, recipe in chosen.items() for row in bench.posterior(name, recipe, model, ways)]
-    if posteriors and not any(row.runs for row in posteriors):
+        contenders = [row for name, method in chosen.items() for row in bench.rows(name, method, model, ways)]
+    if contenders and not any(row.runs for row in contenders):
         raise bench.failures[-1]
-    return Comparison(tuple(rows + posteriors))
+    return Comparison(tuple(rows + contenders))

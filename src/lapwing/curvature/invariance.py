@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,11 +13,10 @@ import torch
 from jaxtyping import Float
 from scipy.optimize import linprog
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from lapwing import probes
-from lapwing.curvature.network import Network, ordinary, serving, unwrapped
-from lapwing.data import checked, count, describe, is_pair, outputs_of, over_tensors, place, take
+from lapwing.curvature.network import Network, call, ordinary, serving, unwrapped
+from lapwing.data import checked, count, describe, is_pair, over_tensors, place, take
 from lapwing.errors import DataError, check_kind
 from lapwing.priors import Layerwise
 from lapwing.types import Inputs, Params
@@ -125,10 +124,7 @@ class Trial:
 
         def outputs(values: Params) -> Tensor:
             held = {name: value.clone() for name, value in fixed.items()}
-            args, kwargs = (
-                ((), dict(few)) if isinstance(few, Mapping) else (few if isinstance(few, tuple) else (few,), {})
-            )
-            return outputs_of(functional_call(network.module, {**held, **values}, args, kwargs)).flatten()
+            return call(network.module, {**held, **values}, few).flatten()
 
         return cls(outputs, params)
 

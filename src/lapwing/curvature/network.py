@@ -16,8 +16,8 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lapwing.curvature.unchanged import ALONE, digest_of, state_of
-from lapwing.data import Data, Source, Unpack, outputs_of, over_tensors
-from lapwing.errors import ConfigError, DataError, MismatchError, check_kind
+from lapwing.data import Data, Source, Unpack, describe, outputs_of, over_tensors
+from lapwing.errors import ConfigError, DataError, MismatchError, UnsupportedError, check_kind
 from lapwing.tree import Layout
 from lapwing.types import Inputs, Params
 
@@ -149,14 +149,8 @@ class Network:
         """Raw outputs of the network for a batch of inputs."""
         buffers = {name: value.clone() for name, value in self.buffers.items()}
         values = {**self.fixed, **buffers, **(self.params if params is None else params)}
-        args, kwargs = (), {}
-        inputs = over_tensors(ordinary, inputs)
-        if isinstance(inputs, Mapping):
-            kwargs = dict(inputs)
-        else:
-            args = inputs if isinstance(inputs, tuple) else (inputs,)
         with serving(self.module):
-            return outputs_of(functional_call(self.module, values, args, kwargs))
+            return call(self.module, values, over_tensors(ordinary, inputs))
 
     def check_unchanged(self, *, values: bool = True) -> None:
         """Refuses to go on when the module's tensors were written to after they were captured here.
@@ -188,6 +182,25 @@ class Network:
     def __reduce__(self) -> tuple[type[Network], tuple[nn.Module, tuple[str, ...], Tensor | None]]:
         self.check_unchanged()
         return (Network, (self.module, self.names, self.index))
+
+
+def call(module: nn.Module, tensors: Params, inputs: Inputs) -> Tensor:
+    """Raw outputs of a module that computes with these parameters and buffers in place of its own.
+
+    An error of the module stays its own, with a note on what it was given.
+
+    Raises:
+        UnsupportedError: If it is a TorchScript module, whose tensors cannot be replaced.
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UnsupportedError("an nn.Module", "a TorchScript module", "the nn.Module that it was made from")
+    args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (inputs, {})
+    try:
+        result = functional_call(module, tensors, args if isinstance(args, tuple) else (args,), kwargs)
+    except (RuntimeError, ValueError) as error:
+        error.add_note(f"lapwing gave it {describe(inputs)}: the first axis counts examples, and one alone is x[None]")
+        raise
+    return outputs_of(result)
 
 
 @contextmanager

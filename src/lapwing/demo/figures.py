@@ -42,7 +42,7 @@ def panels(columns: int, rows: int = 1, *, width: float, height: float) -> tuple
 
 def name(row: Row) -> str:
     """A row, as a figure calls it."""
-    return f"{row.method}, {row.tuned_by}" if row.values("evidence") else row.method
+    return f"{row.method}, {row.tuned_by}" if row.values("fit_seconds") else row.method
 
 
 def scores(comparison: Comparison) -> Figure:

@@ -49,7 +49,7 @@ def findings(comparison: Comparison) -> tuple[Finding, ...]:
         comparison: The digits, over all seeds.
     """
     plain, scaled = comparison.row(*PLAIN), comparison.row(*TEMPERATURE)
-    posteriors = [row for row in comparison.rows if row.values("evidence")]
+    posteriors = [row for row in comparison.rows if row.values("fit_seconds")]
     winner = best(posteriors, "nll")
     beaten = [_beats(winner, plain, column) for column in ("nll", "ece", "ood_auroc")]
     return (*beaten, *_keeps_up(winner, scaled), *_evidence_does(posteriors, plain))

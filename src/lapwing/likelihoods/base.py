@@ -177,5 +177,6 @@ class Likelihood(abc.ABC):
             raise ShapeError(
                 f"outputs of shape [{', '.join(axes)}] for event_dim={self.event_dim}",
                 f"shape {list(outputs.shape)}",
-                "outputs.unsqueeze(-1) for a single output, or event_dim=1 for tokens and 2 for pixels",
+                "x[None] for a single example, outputs.unsqueeze(-1) for a single output, "
+                "or event_dim=1 for tokens and 2 for pixels",
             )

@@ -139,6 +139,9 @@ class Posterior(abc.ABC):
     ) -> Float[Tensor, "s n *event c"]:
         """Draws of the outputs at ``x``, jointly over its examples.
 
+        One call draws one set of functions: the same seed at other inputs, or at more of them, draws other functions.
+        Put all inputs where a function is to be seen into one call; draws of ``Sampled()`` are the same everywhere.
+
         Args:
             x: Inputs of n examples.
             samples: Draws s.

@@ -58,7 +58,8 @@ class Classification:
 
         Args:
             k: Number of draws; coherent over the batch where ``logits`` are joint.
-            generator: Source of randomness; ``None`` draws from PyTorch's global one.
+            generator: Source of randomness; ``None`` draws from PyTorch's global one. The same seed on another batch
+                draws other functions.
         """
         return torch.softmax(self.logits.sample(k, generator=generator), -1)
 

@@ -81,7 +81,8 @@ class Regression:
         Args:
             k: Number of draws; coherent over the batch where ``outputs`` are joint.
             noise: Whether to add observation noise.
-            generator: Source of randomness; ``None`` draws from PyTorch's global one.
+            generator: Source of randomness; ``None`` draws from PyTorch's global one. The same seed on another batch
+                draws other functions.
         """
         values = self.outputs.sample(k, generator=generator)
         if not noise:

@@ -108,7 +108,7 @@ def _row(
         spread = f"± {_written(stderr, column)}" if column["spread"] and stderr is not None else ""
         cells.append({"text": text, "spread": spread, "best": mean is not None and text == best[column["name"]]})
     ran = any(cell["text"] != "–" for cell in cells)
-    baseline = not row.get("evidence")
+    baseline = not row.get("fit_seconds")
     note = "" if ran else row["note"]
     return {"method": row["method"], "tuned_by": row["tuned_by"], "note": note, "cells": cells, "baseline": baseline}
 
