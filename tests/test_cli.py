@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from lapwing import cli
-from lapwing.errors import ConfigError
 
 SETUP = """
 import torch
@@ -108,8 +107,17 @@ def test_compare_writes_numbers_and_page_and_report_makes_the_page_again(
     ("arguments", "message"),
     [
         (["fit", "theirs"], "Expected a function as module:function"),
-        (["fit", "nothere:setup"], "No module named 'nothere'"),
-        (["fit", "theirs:nothere"], "has no attribute 'nothere'"),
+        (["fit", "./theirs.py:setup"], "the module's name without .py"),
+        (["fit", "nothere:setup"], "No module named 'nothere'. Try calling lapwing from the folder"),
+        (["fit", "theirs:nothere"], "theirs.py. Try one of its functions: data, model, setup, pair,"),
+        (
+            ["evaluate", "theirs:setup", "nothere.safetensors"],
+            "no file nothere.safetensors. Try its path",
+        ),
+        (
+            ["fit", "theirs:pair", "--out", "theirs.py/mine"],
+            "theirs.py to be read or written. Got 'File exists'",
+        ),
         (["fit", "theirs:alone"], "no train"),
         (["fit", "theirs:nothing"], "a tuple or a mapping. Got a Sequential"),
         (["fit", "theirs:pair", "--tune", "validation"], "no validation"),
@@ -133,10 +141,27 @@ def test_an_interrupt_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> Non
     assert (code, err) == (130, "lapwing: interrupted\n")
 
 
-def test_an_error_of_the_user_is_not_hidden(folder: Path) -> None:
-    (folder / "broken.py").write_text("def setup():\n    return 1 / 0\n")
-    with pytest.raises(ZeroDivisionError):
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("def setup():\n    return 1 / 0\n", ZeroDivisionError),
+        ("import math\nmath.none\n", AttributeError),
+        ("import not_installed\n", ModuleNotFoundError),
+    ],
+)
+def test_an_error_of_the_user_is_not_hidden(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, error: type[Exception]
+) -> None:
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    (folder / "broken.py").write_text(code)
+    with pytest.raises(error):
         cli.main(["fit", "broken:setup"])
+
+
+def test_the_users_function_may_import_from_the_folder(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "lazy.py").write_text("def setup():\n    import theirs\n    return theirs.pair()\n")
+    cli.main(["fit", "lazy:setup", "--structure", "diagonal", "--tune", "none"])
+    assert "saved" in capsys.readouterr().out
 
 
 def test_without_tyro_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,9 +172,9 @@ def test_without_tyro_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_search_path_is_left_as_it_was() -> None:
     before = list(sys.path)
-    cli.read("theirs:pair", "train")
-    with pytest.raises(ConfigError):
-        cli.read("nothere:pair")
+    for setup in ("theirs:alone", "nothere:pair"):
+        with pytest.raises(SystemExit):
+            cli.main(["fit", setup])
     assert sys.path == before
 
 

@@ -121,8 +121,14 @@ class TestClasses:
         case.model.eval()
         loss = nn.functional.cross_entropy(case.model(case.x), case.y)
         assert scores["nll"] == pytest.approx(float(loss), rel=1e-9)
-        with pytest.raises(TypeError, match="link"):
-            lw.evaluate(plain, case.batches(), link="mc")
+
+    def test_options_that_predict_does_not_take_are_refused(self) -> None:
+        case, posterior = fit("categorical")
+        plain = Map(case.model)
+        with refused(ConfigError, expected="Map.predict takes (none)", got="link='mc', samples=5", hint="without"):
+            lw.evaluate(plain, case.batches(), link="mc", samples=5)
+        with refused(ConfigError, expected="takes (link, joint,", got="lynk='mc'", hint="without"):
+            lw.evaluate(posterior, case.batches(), lynk="mc")
 
     def test_the_covariances_of_a_batch_go_with_it(self) -> None:
         """Of 24 further batches what stays is less than the covariances of two."""
@@ -145,14 +151,6 @@ class TestClasses:
             lw.evaluate(posterior, [])
         with pytest.raises(DataError, match="at least one example"):
             lw.evaluate(posterior, case.batches(), ood=[])
-
-    def test_a_baseline_takes_no_link(self) -> None:
-        case = problem("categorical")
-        network = Map(case.model, case.likelihood)
-        with refused(ConfigError, expected="Map.predict takes (none)", got="link='mc', samples=5", hint="without"):
-            lw.evaluate(network, case.batches(), link="mc", samples=5)
-        with refused(ConfigError, expected="takes (link, joint,", got="lynk='mc'", hint="without"):
-            lw.evaluate(fit("categorical")[1], case.batches(), lynk="mc")
 
 
 class TestRealTargets:

@@ -9,10 +9,11 @@ folder too.
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -86,8 +87,11 @@ def evaluate(setup: str, posterior: Path, /) -> None:
         posterior: What lapwing fit saved.
     """
     import lapwing as lw
+    from lapwing.errors import DataError
 
     task = read(setup, "test")
+    if not posterior.exists():
+        raise DataError("a posterior that lapwing fit saved", f"no file {posterior}", "its path, or lapwing fit first")
     loaded = lw.load(posterior, task["model"])
     scores = lw.evaluate(loaded, task["test"], ood=task.get("ood"), unpack=task.get("unpack"), progress=True)
     say(str(scores))
@@ -138,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     logging.basicConfig(format="%(name)s: %(message)s")
     logging.getLogger("lapwing").setLevel(logging.INFO)
+    sys.path.insert(0, str(Path.cwd()))  # as python -m has it, as long as the user's code may import
     commands = {"demo": demo, "fit": fit, "evaluate": evaluate, "compare": compare, "report": report}
     try:
         tyro.extras.subcommand_cli_from_dict(
@@ -147,11 +152,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         say(f"lapwing: {error}", sys.stderr)
         sys.exit(2)
     except OSError as error:
-        say(f"lapwing: {error}", sys.stderr)
+        file, said = error.filename or "a file", error.strerror or str(error)
+        say(f"lapwing: Expected {file} to be read or written. Got {said!r}. Try another path.", sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         say("lapwing: interrupted", sys.stderr)
         sys.exit(130)
+    finally:
+        sys.path.pop(0)
 
 
 def read(setup: str, *needed: str) -> dict[str, Any]:
@@ -166,18 +174,7 @@ def read(setup: str, *needed: str) -> dict[str, Any]:
     """
     from lapwing.errors import ConfigError
 
-    expected = "a function as module:function, such as mymodule:setup"
-    module, _, name = setup.partition(":")
-    if not module or not name:
-        raise ConfigError(expected, repr(setup), "a name with one colon")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(expected, str(error), "calling lapwing from the folder of the module") from error
-    finally:
-        sys.path.pop(0)
-    result = function()
+    result = function_of(setup)()
     if not isinstance(result, Mapping | tuple):
         raise ConfigError(
             f"{setup} to return a tuple or a mapping", f"a {type(result).__name__}", "return model, train"
@@ -189,6 +186,32 @@ def read(setup: str, *needed: str) -> dict[str, Any]:
             f"{setup} to return {', '.join(('model', *needed))}", ", ".join(wrong), f"a mapping with names of {NAMES}"
         )
     return task
+
+
+def function_of(setup: str) -> Callable[[], Any]:
+    """The function that a user names; what goes wrong inside the user's own module passes through.
+
+    Raises:
+        ConfigError: If there is no such module, or no such function in it.
+    """
+    from lapwing.errors import ConfigError
+
+    expected = "a function as module:function, such as mymodule:setup"
+    module, _, name = setup.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), name)):
+        raise ConfigError(expected, repr(setup), "the module's name without .py, one colon, the function's name")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # an import of theirs
+        raise ConfigError(expected, str(error), "calling lapwing from the folder of the module") from error
+    function = getattr(found, name, None)
+    if not callable(function):
+        own = [key for key, value in vars(found).items() if inspect.isfunction(value) and value.__module__ == module]
+        known = f"one of its functions: {', '.join(own)}" if own else f"def {name}(): return model, train"
+        raise ConfigError(f"{module} to have a function {name}", f"none in {found.__file__}", known)
+    return function
 
 
 def say(text: str, stream: Any = None) -> None:

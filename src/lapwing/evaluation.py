@@ -166,7 +166,7 @@ def _check_options(predictor: Predictor, options: Mapping[str, Any]) -> None:
         takes = ", ".join([*known][1:]) or "none"
         name = type(predictor).__name__
         got = ", ".join(f"{each}={options[each]!r:.40}" for each in unknown)
-        raise ConfigError(f"options that {name}.predict takes ({takes})", got, "evaluate(predictor, data) without")
+        raise ConfigError(f"options that {name}.predict takes ({takes})", got, "evaluate(predictor, data) without them")
 
 
 def _classification(probs: Tensor, targets: Tensor) -> dict[str, float]:

@@ -108,13 +108,14 @@ def test_the_page_goes_where_it_is_told(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["results.json"]  # no draft is left
 
 
-@pytest.mark.parametrize("content", [None, "no JSON", "[]", "{}", '{"rows": 3}'])
+@pytest.mark.parametrize("content", [None, "no JSON", "[]", "{}", '{"rows": 3}', '{"rows": []}'])
 def test_what_is_no_result_is_refused(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "results.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(DataError, match=r"Try .*lapwing compare"):
+    with pytest.raises(DataError, match=r"Try .*lapwing compare") as info:
         write_report(path)
+    assert "Errno" not in str(info.value)
 
 
 @pytest.mark.parametrize("name", ["none.svg", "results.json"])

@@ -48,9 +48,8 @@ def write_report(results: Path, out: Path | None = None) -> Path:
     try:
         content = json.loads(results.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(
-            "a JSON file of results", str(error), "lapwing demo, or lapwing compare, which write one"
-        ) from error
+        said = f"{results}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise DataError("a JSON file of results", said, "lapwing demo, or lapwing compare, which write one") from error
     page = render(content, results.parent)
     out = out or results.with_name("report.html")
     out.write_text(page, encoding="utf-8")
@@ -72,7 +71,7 @@ def render(results: Any, folder: Path) -> str:
         from jinja2 import Environment, StrictUndefined
     except ImportError as error:
         raise ConfigError("jinja2, to make the page", str(error), "pip install lapwing[report]") from error
-    if not isinstance(results, Mapping) or not isinstance(results.get("rows"), list):
+    if not isinstance(results, Mapping) or not isinstance(results.get("rows"), list) or not results["rows"]:
         raise DataError("results with rows", _outline(results), "a results.json of lapwing demo or lapwing compare")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("lapwing.report").joinpath("page.html").read_text(encoding="utf-8"))
