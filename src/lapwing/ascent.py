@@ -17,6 +17,7 @@ from jaxtyping import Float
 from scipy.optimize import minimize
 from torch import Tensor
 
+from lapwing.errors import ConvergenceWarning, warn
 from lapwing.evidence import Evidence, Spectrum
 
 BOUNDS = (1e-10, 1e12)
@@ -26,7 +27,7 @@ LEAP = 7.0
 """Largest Newton step in a log precision: a factor of a thousand."""
 
 TOLERANCE = 1e-10
-"""Newton stops when no stationarity condition is off by more, relatively."""
+"""Newton stops when no precision moves by more, relatively."""
 
 
 @final
@@ -58,6 +59,9 @@ def climb(
         scale: Relative noise precision to start from.
         noisy: Whether the noise may change.
         steps: Most steps.
+
+    Warns:
+        ConvergenceWarning: If they were too few.
     """
     if isinstance(evidence.complexity, Spectrum) and evidence.shift is None:
         return newton(evidence, evidence.complexity, precisions, scale, noisy, steps)
@@ -70,41 +74,76 @@ def newton(
     """Newton's method on MacKay's conditions ``log γ_g = log(α_g |θ_g|²)`` and ``log(N - γ) = log(s misfit)``.
 
     With t = sλ / (α + sλ), γ_g = Σ t and w_g = Σ t (1 - t) over the eigenvalues of a group, the slope of the first in
-    log α is -(1 + w_g / γ_g), between -1 and -2: the steps never overshoot far and few are needed. Where γ exceeds N,
-    as that of a diagonal can on the way, the second condition is ``log N = log(s misfit + γ)``.
+    log α is -(1 + w_g / γ_g), between -1 and -2: the steps never overshoot far and few are needed. Where γ is more
+    than half of N, and that of a diagonal can exceed it, the second condition is ``log N = log(s misfit + γ)``. A step
+    that lowers the evidence is taken back and halved.
+
+    Warns:
+        ConvergenceWarning: If it ended before its maximum.
 
     Cost:
         About ten passes over the eigenvalues a step.
     """
-    alpha, s = precisions.clone(), scale.clone()
-    norms = evidence.square_norms.clamp_min(1e-300)
+    alpha, s, best, step = precisions.clone(), scale.clone(), None, None
     for _ in range(steps):
-        scaled = s * spectrum.eigenvalues
-        t = scaled / (scaled + spectrum.spread(alpha))
-        gamma, w = spectrum.by_group(t, alpha), spectrum.by_group(t * (1 - t), alpha)
-        value = evidence.log_marginal(alpha, s)
-        yield Point(alpha, s, float(value), float(gamma.sum()))
-        total = gamma.clamp_min(1e-300)
-        off = (total / (alpha * norms)).log()
-        slope = 1 + w / total
-        move, shift = off / slope, alpha.new_zeros(())
-        if noisy:
-            misfit = s * max(evidence.misfit, 1e-300)
-            free = evidence.observations - gamma.sum()
-            if free > 0:
-                off_noise, pull, own = (free / misfit).log(), w / free, 1 + w.sum() / free
-            else:
-                whole = misfit + gamma.sum()
-                off_noise, pull, own = (evidence.observations / whole).log(), w / whole, (misfit + w.sum()) / whole
-            reduced = own - (pull * (w / total) / slope).sum()
-            shift = (off_noise + (pull * move).sum()) / reduced
-            move = move + (w / total) / slope * shift
-        alpha = (alpha * move.clamp(-LEAP, LEAP).exp()).clamp(*BOUNDS)
-        s = (s * shift.clamp(-LEAP, LEAP).exp()).clamp(*BOUNDS)
-        if float(torch.maximum(move.abs().max(), shift.abs())) < TOLERANCE:
+        there = _point(evidence, spectrum, alpha, s)
+        if best is None or step is None or there.log_marginal > best.log_marginal - _rounding(best):
+            yield there
+            best, step = there, newton_step(evidence, spectrum, alpha, s, noisy)
+        else:
+            step = step / 2
+        leap = step.clamp(-LEAP, LEAP).exp()
+        alpha, s = (best.precisions * leap[:-1]).clamp(*BOUNDS), (best.scale * leap[-1]).clamp(*BOUNDS)
+        moved = torch.cat([alpha / best.precisions, (s / best.scale).view(1)]).log().abs()
+        if float(moved.max()) < TOLERANCE:
             break
-    gamma = evidence.effective_dimensions(alpha, s).sum()
-    yield Point(alpha, s, float(evidence.log_marginal(alpha, s)), float(gamma))
+    else:
+        warn_of_steps(steps)
+    last = _point(evidence, spectrum, alpha, s)
+    yield last if best is None or last.log_marginal >= best.log_marginal - _rounding(best) else best
+
+
+def newton_step(
+    evidence: Evidence, spectrum: Spectrum, alpha: Float[Tensor, " g"], s: Float[Tensor, ""], noisy: bool
+) -> Float[Tensor, " m"]:
+    """The step in the log precisions, the noise's last; see ``newton``."""
+    scaled = s * spectrum.eigenvalues
+    t = scaled / (scaled + spectrum.spread(alpha))
+    gamma, w = spectrum.by_group(t, alpha), spectrum.by_group(t * (1 - t), alpha)
+    total = gamma.clamp_min(1e-300)
+    slope = 1 + w / total
+    move = (total / (alpha * evidence.square_norms.clamp_min(1e-300))).log() / slope
+    if not noisy:
+        return torch.cat([move, move.new_zeros(1)])
+    misfit = s * max(evidence.misfit, 1e-300)
+    free = evidence.observations - gamma.sum()
+    if free > gamma.sum():
+        off, pull, own = (free / misfit).log(), w / free, 1 + w.sum() / free
+    else:
+        whole = misfit + gamma.sum()
+        off, pull, own = (evidence.observations / whole).log(), w / whole, (misfit + w.sum()) / whole
+    shift = (off + (pull * move).sum()) / (own - (pull * (w / total) / slope).sum())
+    return torch.cat([move + (w / total) / slope * shift, shift.view(1)])
+
+
+def _point(evidence: Evidence, spectrum: Spectrum, alpha: Tensor, s: Tensor) -> Point:
+    scaled = s * spectrum.eigenvalues
+    gamma = (scaled / (scaled + spectrum.spread(alpha))).sum()
+    return Point(alpha, s, float(evidence.log_marginal(alpha, s)), float(gamma))
+
+
+def _rounding(point: Point) -> float:
+    """What an evidence may be off by."""
+    return TOLERANCE * (1 + abs(point.log_marginal))
+
+
+def warn_of_steps(steps: int) -> None:
+    """Warn that so many steps did not reach the maximum."""
+    warn(
+        f"the search for the largest evidence had not converged after {steps} steps. Try a larger steps=, or a prior "
+        "with fewer precisions",
+        ConvergenceWarning,
+    )
 
 
 def quasi_newton(evidence: Evidence, precisions: Tensor, scale: Tensor, noisy: bool, steps: int) -> Iterator[Point]:
@@ -129,9 +168,11 @@ def quasi_newton(evidence: Evidence, precisions: Tensor, scale: Tensor, noisy: b
 
     limits = [(math.log(BOUNDS[0]), math.log(BOUNDS[1]))] * len(start)
     options = {"maxiter": steps, "ftol": 1e-15, "gtol": 1e-9}
-    minimize(objective, start.cpu().numpy(), jac=True, method="L-BFGS-B", bounds=limits, options=options)
+    found = minimize(objective, start.cpu().numpy(), jac=True, method="L-BFGS-B", bounds=limits, options=options)
     best = -math.inf
     for point in points:
         if point.log_marginal > best:
             best = point.log_marginal
             yield point
+    if found.status == 1:  # the limit of steps
+        warn_of_steps(steps)

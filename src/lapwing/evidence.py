@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lapwing.errors import NumericalError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, LowRank, Structured
-from lapwing.linalg.eigenbasis import Eigenbasis
+from lapwing.linalg.eigenbasis import Eigenbasis, positive
 
 
 @final
@@ -33,8 +33,10 @@ class Spectrum:
     group: Int[Tensor, " m"]
 
     def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """``sum log(1 + s λ / α)``."""
-        return torch.log1p(scale * self.eigenvalues / self.spread(precisions)).sum()
+        """``sum log(1 + s λ / α)``; refused where the sum of an indefinite G and A is not positive definite."""
+        ratios = scale * self.eigenvalues / self.spread(precisions)
+        positive(1 + ratios.detach())
+        return torch.log1p(ratios).sum()
 
     def spread(self, precisions: Float[Tensor, " g"]) -> Float[Tensor, " m"]:
         """The precision that belongs to each eigenvalue."""

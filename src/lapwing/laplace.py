@@ -111,7 +111,7 @@ class Laplace:
         Raises:
             ConfigError: If no weight is left to be uncertain.
             DataError: If the data are empty, not finite, change between two passes, or do not fit the likelihood.
-            ShapeError: If outputs or targets have the wrong shape.
+            ShapeError: If outputs or targets have the wrong shape, or the prior has too few or many precisions.
             TooLargeError: If the structure would not fit in memory.
             UnsupportedError: If the network is random in eval mode, or its outputs depend on other examples.
 
@@ -122,6 +122,7 @@ class Laplace:
         with torch.inference_mode(False):
             self.prior.check_names([name for name, _ in module.named_parameters()])
             network = self.weights.choose(module, read, self.likelihood, self.prior)
+            self.prior.precisions(network.uncertain)
             survey = find_layers(network, read.first())
             task = Task(network, survey, read, self.likelihood, self.prior, self.curvature, generator)
             posterior = self.structure.fit(scaled(task))

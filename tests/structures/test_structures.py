@@ -14,7 +14,7 @@ import lapwing as lw
 from lapwing.curvature.network import Network
 from lapwing.curvature.survey import find_layers
 from lapwing.data import Data
-from lapwing.errors import ConfigError, NumericalError, TooLargeError, UnsupportedError
+from lapwing.errors import ConfigError, NumericalError, ShapeError, TooLargeError, UnsupportedError
 from lapwing.hessian_free import HessianFree, TopEigen
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
 from lapwing.posteriors import FunctionPosterior, WeightPosterior
@@ -195,13 +195,29 @@ class TestKFAC:
         with refused(ConfigError, expected="whole parameters", got="single weights", hint="Full or Diagonal"):
             fit(problem("categorical"), lw.KFAC(), weights=lw.Subnetwork(5))
 
-    def test_refuses_a_precision_a_weight(self) -> None:
+    @pytest.mark.parametrize(
+        ("structure", "prior"),
+        [
+            (lw.KFAC(), lw.DiagonalPrior(torch.linspace(1, 2, 31, dtype=torch.float64))),
+            (lw.KFAC(bias="separate"), lw.DiagonalPrior(1.0)),
+            (lw.KFAC(), lw.Layerwise((1.0, 2.0), parts=(("0.weight", "3.weight"),))),
+        ],
+    )
+    def test_refuses_several_precisions_in_a_layer_at_the_fit(self, structure: Structure, prior: object) -> None:
         case = problem("categorical")
-        prior = lw.DiagonalPrior(torch.linspace(1, 2, 31, dtype=torch.float64))
-        posterior = fit(case, lw.KFAC(), prior=prior)
-        for ask in (lambda: posterior.predict(case.new), posterior.log_marginal):
-            with refused(UnsupportedError, expected="Kronecker product", got="values from", hint="Isotropic"):
-                ask()
+        with refused(UnsupportedError, expected="one prior precision for all of 0.weight", got="several", hint="Diag"):
+            fit(case, structure, prior=prior)
+        apart = lw.KFAC(bias="separate")
+        parts = lw.Layerwise((1.0, 2.0), parts=(("0.weight", "3.weight"),))
+        assert fit(case, apart, prior=parts).effective_dimension() > 0
+
+
+@pytest.mark.parametrize(
+    "structure", [lw.Full(view="weights"), lw.KFAC(), lw.Diagonal(), lw.MatrixFree(), lw.Sampled()]
+)
+def test_another_number_of_precisions_is_refused_at_the_fit(structure: Structure) -> None:
+    with refused(ShapeError, expected="one precision for each of 2 layers", got="[3]", hint="a single number"):
+        fit(problem("categorical"), structure, prior=lw.Layerwise((1.0, 2.0, 3.0)))
 
 
 def test_diagonal_is_the_diagonal_of_full() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.errors import ConfigError, UnsupportedError
+from lapwing.errors import ConfigError, ConvergenceWarning, NumericalError, UnsupportedError
 from lapwing.tuning import evidence_at
 from tests.posterior_cases import STRUCTURES, problem, refused
 from tests.tuning.cases import (
@@ -137,8 +138,22 @@ class TestEvidence:
     @every_method
     def test_steps_are_at_most_as_many_as_allowed(self, method: str) -> None:
         _, posterior = fit("gaussian")
-        assert len(lw.tune(posterior, EVIDENCE[method](steps=2)).trace) <= 2 + 1
+        with pytest.warns(ConvergenceWarning, match="after 2 steps"):
+            assert len(lw.tune(posterior, EVIDENCE[method](steps=2)).trace) <= 2 + 1
         assert len(lw.tune(posterior, EVIDENCE[method]()).trace) > 2 + 1
+
+    @every_method
+    @pytest.mark.parametrize("prior", [lw.Isotropic(30.0), lw.Layerwise(30.0)])
+    def test_an_indefinite_curvature_is_refused(self, method: str, prior: lw.Prior) -> None:
+        """With a strong prior it has an evidence, with a weaker one a pole and none."""
+        _, posterior = fit("gaussian", curvature=lw.Hessian(), prior=prior)
+        assert math.isfinite(posterior.log_marginal())
+        for one in (EVIDENCE[method](), lw.EM()):
+            with refused(NumericalError, expected="without negative eigenvalues", got="from -16", hint="damping"):
+                lw.tune(posterior, one)
+        weaker = posterior.with_choices(lw.Isotropic(1.0), posterior.likelihood)
+        with refused(NumericalError, expected="positive definite", got="", hint=""):
+            weaker.log_marginal()
 
     @every_method
     def test_weights_that_are_all_zero_are_held_there(self, method: str) -> None:

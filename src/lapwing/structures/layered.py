@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final, get_args
 
+import torch
+
 from lapwing import linalg
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.kfac import Bias, KroneckerSum, Sharing
+from lapwing.curvature.layers import NORMS
 from lapwing.errors import UnsupportedError, check_option
 from lapwing.posteriors import Posterior
 from lapwing.precondition import CurvatureRecipe, summed, training_of
-from lapwing.priors import GPrior
 from lapwing.problem import Problem
 from lapwing.structures.task import Task
 
@@ -76,15 +78,27 @@ class KFAC(CurvatureRecipe):
 
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
-        if isinstance(task.prior, GPrior):
-            raise UnsupportedError(
-                "an Isotropic or Layerwise prior for Kronecker factors",
-                "a GPrior, with a precision for each weight",
-                "structure=Sampled(64), MatrixFree(), LowRank(200) or Diagonal() with it",
-            )
-        return task.summed(KroneckerSum(task.network, self.sharing, self.bias))
+        total = KroneckerSum(task.network, self.sharing, self.bias)
+        for layer in task.survey.layers:
+            if layer.kind not in NORMS:
+                for names in [layer.names] if self.bias == "joint" else [(name,) for name in layer.names]:
+                    _check_one_precision(task, names)
+        return task.summed(total)
 
     def curvature(self, problem: Problem) -> linalg.Structured:
         """The curvature in this structure, for a preconditioner."""
         training = training_of(problem, self)
         return summed(training, KroneckerSum(training.network, self.sharing, self.bias)).operator
+
+
+def _check_one_precision(task: Task, names: tuple[str, ...]) -> None:
+    """Refuse a prior under which the weights of a Kronecker block differ."""
+    layout = task.network.uncertain
+    group = task.prior.groups(layout)[0]
+    groups = torch.cat([group[layout.slices[name]] for name in names]).unique()
+    if len(groups) > 1 or task.prior.relative(layout) is not None:
+        raise UnsupportedError(
+            f"one prior precision for all of {', '.join(names)}, for Kronecker factors",
+            f"a {type(task.prior).__name__} with several",
+            "an Isotropic or Layerwise prior, or structure=Sampled(64), MatrixFree(), LowRank(200) or Diagonal()",
+        )

@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ConfigError, UnsupportedError, check_option
-from lapwing.evidence import Evidence
+from lapwing.errors import ConfigError, NumericalError, UnsupportedError, check_option
+from lapwing.evidence import Evidence, Matrix, Spectrum
 from lapwing.likelihoods import Gaussian
+from lapwing.linalg.eigenbasis import Eigenbasis
 from lapwing.posteriors import Posterior, Step, WeightPosterior
 from lapwing.posteriors.base import first
 from lapwing.posteriors.draws import SampledPosterior
@@ -28,10 +29,12 @@ def evidence_at(posterior: Posterior, at: At) -> Evidence:
     """The evidence at the trained weights, or at the mode of the linear model around them.
 
     Raises:
+        NumericalError: If the curvature is indefinite.
         UnsupportedError: If the mode is not known in closed form.
     """
     check_option("at", at, get_args(At))
     exact = with_evidence(posterior)
+    check_definite(exact.evidence)
     if at == "weights":
         return exact.evidence
     shift = posterior.shift if isinstance(posterior, WeightPosterior) else None
@@ -42,6 +45,24 @@ def evidence_at(posterior: Posterior, at: At) -> Evidence:
             "at='weights'",
         )
     return replace(exact.evidence, shift=shift)
+
+
+def check_definite(evidence: Evidence) -> None:
+    """Refuse an indefinite curvature: its evidence has poles where it and a weak prior cancel, and no maximum.
+
+    Raises:
+        NumericalError: If it is.
+    """
+    held = evidence.complexity
+    if not isinstance(held, Spectrum | Matrix):
+        return
+    values = held.eigenvalues if isinstance(held, Spectrum) else Eigenbasis(held.curvature).values
+    if bool((values < 0).any()):
+        raise NumericalError(
+            "a curvature without negative eigenvalues, to tune by its evidence",
+            f"eigenvalues from {float(values.min()):.3g} to {float(values.max()):.3g}",
+            "curvature=GGN(), or Hessian(damping=...)",
+        )
 
 
 def tunes_noise(posterior: Posterior, wanted: bool) -> bool:

@@ -26,7 +26,7 @@ from lapwing.results import Solution
 from lapwing.solvers import CG, SGD, Solver
 from lapwing.tangent import Mode, Tangent
 from lapwing.tuning.checkpoint import State
-from lapwing.tuning.choices import P
+from lapwing.tuning.choices import P, check_definite
 from lapwing.tuning.dimensions import Dimensions, by_draws
 from lapwing.tuning.maximisation import Expected
 from lapwing.types import Unpack
@@ -90,6 +90,7 @@ class Expectation:
         seed: Of the noise of draws that are not the posterior's.
 
     Raises:
+        NumericalError: If the curvature is indefinite.
         UnsupportedError: If the posterior has neither an exact evidence nor a solver.
     """
 
@@ -108,6 +109,8 @@ class Expectation:
                 f"a {type(self.posterior).__name__}",
                 "LowRank(...), KFAC(), MatrixFree() or Sampled()",
             )
+        if isinstance(self.posterior, ExactPosterior):
+            check_definite(self.posterior.evidence)
 
     def first(self) -> State:
         """The state before the first expectation; draws of a sampled posterior have the noise of its own, first.

@@ -40,7 +40,14 @@ class EvidenceGradient:
     steps: int = 200
 
     def tune(self, posterior: P, progress: bool) -> P:
-        """The posterior of largest evidence."""
+        """The posterior of largest evidence.
+
+        Raises:
+            NumericalError: If the curvature is indefinite.
+
+        Warns:
+            ConvergenceWarning: If it ended before.
+        """
         evidence = evidence_at(posterior, self.at)
         noisy = tunes_noise(posterior, self.noise)
         climbing = climb(evidence, posterior.prior_precisions, posterior.scale, noisy=noisy, steps=self.steps)

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from tqdm.auto import tqdm
 
-from lapwing.ascent import BOUNDS
+from lapwing.ascent import BOUNDS, warn_of_steps
 from lapwing.tuning.choices import At, P, chosen, evidence_at, step, tunes_noise
 from lapwing.tuning.maximisation import mackay_scale
 
@@ -34,7 +34,7 @@ class MacKay:
         >>> import lapwing as lw
         >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
         >>> posterior = lw.Laplace(lw.Categorical()).fit(model, (x, y))
-        >>> len(lw.tune(posterior, MacKay(steps=3)).trace) <= 4
+        >>> lw.tune(posterior, MacKay()).log_marginal() >= posterior.log_marginal()
         True
     """
 
@@ -44,7 +44,14 @@ class MacKay:
     tolerance: float = 1e-9
 
     def tune(self, posterior: P, progress: bool) -> P:
-        """The posterior at the fixed point."""
+        """The posterior at the fixed point.
+
+        Raises:
+            NumericalError: If the curvature is indefinite.
+
+        Warns:
+            ConvergenceWarning: If it ended before.
+        """
         evidence = evidence_at(posterior, self.at)
         noisy = tunes_noise(posterior, self.noise)
         precisions, scale = posterior.prior_precisions, posterior.scale
@@ -59,4 +66,6 @@ class MacKay:
             taken.append(step(posterior, evidence, precisions, scale))
             if bool(((torch.cat([precisions, scale.view(1)]) / before).log().abs() < self.tolerance).all()):
                 break
+        else:
+            warn_of_steps(self.steps)
         return chosen(posterior, precisions, scale, tuple(taken))
