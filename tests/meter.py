@@ -28,8 +28,10 @@ class Meter(TorchDispatchMode):
         given = {id(value.untyped_storage()) for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)}
         result = func(*args, **(kwargs or {}))
         for value in tree_leaves(result):
-            if isinstance(value, Tensor) and id(value.untyped_storage()) not in {*given, *self._known}:
-                self._count(value.untyped_storage())
+            if isinstance(value, Tensor):
+                storage = value.untyped_storage()
+                if id(storage) not in given and id(storage) not in self._known:
+                    self._count(storage)
         return result
 
     def _count(self, storage: Any) -> None:

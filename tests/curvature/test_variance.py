@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.curvature import kfac, variance
+from lapwing.curvature import gram, kfac, variance
 from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.ggn import GGN
@@ -74,7 +74,8 @@ def test_moments_of_each_position_and_of_all_together(name: str, structure: str)
 def test_chunks_do_not_matter(name: str, structure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = known(name)
     given = propagation(case, structure)
-    monkeypatch.setattr(variance, "BUDGET", 1)
+    for module, name_ in ((variance, "BUDGET"), (variance, "WHOLE"), (gram, "BUDGET")):
+        monkeypatch.setattr(module, name_, 1)
     joint = expected(case, given)
     torch.testing.assert_close(given.moments(case.case.inputs)[1][0], blocks(case, joint), rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(given.joint(case.case.inputs)[1], joint, rtol=1e-8, atol=1e-10)
@@ -100,20 +101,6 @@ def test_single_weights_can_be_uncertain(structure: str) -> None:
     joint = expected(part, given)
     torch.testing.assert_close(given.moments(case.case.inputs)[1][0], blocks(part, joint))
     torch.testing.assert_close(given.joint(case.case.inputs)[1], joint)
-
-
-def test_whichever_side_is_smaller_is_rotated() -> None:
-    """A convolution with few and one with many positions for its size, both through the same block."""
-    for name in ("lenet", "conv1d_same", "depthwise", "conv3d"):
-        case = known(name)
-        given = propagation(case, "kfac")
-        root = given.whitened(list(next(iter(given._passes(case.case.inputs))).factors(eye(case))))
-        torch.testing.assert_close(root @ root.mT, blocks(case, expected(case, given)), rtol=1e-8, atol=1e-10)
-
-
-def eye(case: Known) -> Tensor:
-    c = case.outputs.shape[-1]
-    return torch.eye(c, dtype=torch.float64).unsqueeze(1).expand(c, *case.outputs.shape)
 
 
 def test_blocks_with_only_a_diagonal_are_independent_weights(monkeypatch: pytest.MonkeyPatch) -> None:

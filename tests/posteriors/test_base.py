@@ -9,12 +9,14 @@ import pytest
 import torch
 
 import lapwing as lw
+from lapwing.curvature import gram, variance
 from lapwing.errors import ConfigError, DataError, ShapeError, TooLargeError, UnsupportedError
 from lapwing.posteriors import SampledWeights, Step, base
 from lapwing.posteriors.base import first
 from lapwing.posteriors.noise import check_noise
 from lapwing.predictive import Classification, Counts, Draws, JointMoments, Moments, MultiLabel, Regression
 from tests.checker import unchecked
+from tests.meter import Meter
 from tests.posterior_cases import PROBLEMS, STRUCTURES, Problem, labels, normal, problem, refused, seeded
 
 every_structure = pytest.mark.parametrize("structure", STRUCTURES)
@@ -116,6 +118,25 @@ class TestPredict:
         monkeypatch.setattr(base, "JOINT", 100)
         with refused(TooLargeError, expected="100 bytes", got="12 outputs, which need 1,152 bytes", hint="Sampled()"):
             _ = posterior.predict(case.new, joint=True) if ask == "predict" else posterior.sample_functions(case.new)
+
+    @pytest.mark.parametrize(
+        "structure",
+        [lw.KFAC(), lw.Diagonal(), lw.LowRank(5), lw.Full(view="functions"), lw.Nystrom(5)],
+        ids=lambda it: type(it).__name__,
+    )
+    def test_a_joint_covariance_takes_less_than_the_rows_of_all_its_inputs(
+        self, structure: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        x, y = normal(8, 6), normal(8, 9, seed=1)
+        net = torch.nn.Sequential(torch.nn.Linear(6, 300), torch.nn.Tanh(), torch.nn.Linear(300, 9)).double()
+        posterior = lw.Laplace(lw.Gaussian(), structure=structure).fit(net, (x, y))
+        whole = posterior.predict(x, joint=True).outputs.covariance
+        for module, name in ((variance, "WHOLE"), (gram, "BUDGET")):
+            monkeypatch.setattr(module, name, 2**19, raising=False)
+        with Meter() as meter:
+            pieces = posterior.predict(x, joint=True).outputs.covariance
+        torch.testing.assert_close(pieces, whole, rtol=1e-10, atol=1e-10 * float(whole.abs().max()))
+        assert meter.most < y.numel() * posterior.network.size * 8
 
     def test_refuses_no_draws(self) -> None:
         case, posterior = fit("categorical")

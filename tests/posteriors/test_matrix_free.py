@@ -10,9 +10,10 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.errors import ConfigError, DataError, MismatchError, TooLargeError, UnsupportedError
+from lapwing.errors import ConfigError, DataError, MismatchError, UnsupportedError
 from lapwing.posteriors import MatrixFreePosterior, matrix_free
 from lapwing.solvers import roots
+from tests.meter import Meter
 from tests.posterior_cases import normal, problem, refused
 
 
@@ -33,6 +34,18 @@ def test_inputs_in_several_chunks_have_the_same_variances(monkeypatch: pytest.Mo
     torch.testing.assert_close(pieces.moments.mean, whole.moments.mean)
     assert pieces.residual.shape == whole.moments.mean.shape
     assert pieces.solution.converged and pieces.solution.matvecs >= whole.solution.matvecs
+
+
+def test_a_joint_covariance_holds_the_rows_of_a_few_inputs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    posterior, x = fitted(lw.CG(rtol=1e-13)), problem("images").new
+    most, found = [], []
+    for budget in (2**27, 1):
+        monkeypatch.setattr(matrix_free, "BUDGET", budget)
+        with Meter() as meter:
+            found.append(posterior._joint_moments(x).covariance)
+        most.append(meter.most)
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10 * float(found[0].abs().max()))
+    assert most[1] < 0.6 * most[0]
 
 
 @pytest.mark.parametrize("ask", ["predict", "joint", "sample", "effective dimension"])
@@ -108,12 +121,6 @@ def test_other_choices_share_what_products_keep() -> None:
     changed = posterior.with_choices(lw.Isotropic(3.0), posterior.likelihood)
     assert changed.problem.curvature is posterior.problem.curvature
     assert changed.problem.kept is posterior.problem.kept and changed.problem.prior.values.max() == 3.0
-
-
-def test_a_joint_prediction_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matrix_free, "JOINT", 100)
-    with refused(TooLargeError, expected="100 bytes", got="4 inputs", hint="joint=True"):
-        fitted().predict(problem("images").new, joint=True)
 
 
 def test_no_draws() -> None:

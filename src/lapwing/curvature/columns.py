@@ -36,6 +36,10 @@ class DenseColumns:
         """The same in float64."""
         return DenseColumns(self.values.double())
 
+    def taken(self, place: slice) -> DenseColumns:
+        """Those of some of the examples."""
+        return DenseColumns(self.values[place])
+
     def columns(self, ones: int = 0) -> Float[Tensor, "n p i t"]:
         """The columns of each example, followed by ``ones`` inputs that are one."""
         if not ones:
@@ -86,6 +90,10 @@ class ConvColumns:
     def double(self) -> ConvColumns:
         """The same in float64."""
         return ConvColumns(self.image.double(), self.options)
+
+    def taken(self, place: slice) -> ConvColumns:
+        """Those of some of the examples."""
+        return ConvColumns(self.image[place], self.options)
 
     def columns(self, ones: int = 0) -> Float[Tensor, "n p i t"]:
         """The patches of each example, by group, followed by ``ones`` inputs that are one.

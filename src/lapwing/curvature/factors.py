@@ -196,6 +196,15 @@ def in_double(factor: Factor) -> Factor:
     return Rows(factor.names, factor.values.double())
 
 
+def taken(factor: Factor, place: slice) -> Factor:
+    """The factor of some of its examples."""
+    if isinstance(factor, Outer):
+        return replace(factor, a=factor.a.taken(place), g=factor.g[place])
+    if isinstance(factor, Lookup):
+        return replace(factor, index=factor.index[place], g=factor.g[place])
+    return Rows(factor.names, factor.values[place])
+
+
 def outer(g: Float[Tensor, "n k p o t"], a: Float[Tensor, "n p i t"]) -> Float[Tensor, "n k p o i"]:
     """``sum_t g_t a_tᵀ`` for every example and cotangent, as one batched matrix product."""
     n, k, p, o, t = g.shape

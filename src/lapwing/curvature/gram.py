@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.dense import jacobian_rows
-from lapwing.curvature.factors import Factor, Outer, in_double
+from lapwing.curvature.factors import Factor, Lookup, Outer, Rows, in_double, taken
 from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.layers import Pass, Survey
 from lapwing.curvature.network import Network
@@ -19,6 +18,9 @@ from lapwing.curvature.sums import BUDGET, raw
 from lapwing.data import chunks, count, take
 from lapwing.likelihoods import Likelihood
 from lapwing.types import Inputs
+
+SHARE = 8
+"""One in so many bytes of the budget is for the explicit rows of a layer: both sides, with copies, beside factors."""
 
 
 @final
@@ -71,11 +73,12 @@ class TangentKernel:
             variance: Prior variance of each uncertain weight.
 
         Cost:
-            For a layer whose weight is used at one position ``m m2 (o + i)``; otherwise explicit rows of both chunks.
+            For a layer whose weight is used at one position and has one variance ``m m2 (o + i)``; otherwise explicit
+            rows of both chunks, of so many examples at a time that they fit ``BUDGET``.
         """
         if self.network.index is not None:
-            rows = [jacobian_rows(self.network, chunk.factors).flatten(0, 1) for chunk in (left, right)]
-            return (rows[0] * variance) @ rows[1].mT
+            certain = variance.new_zeros(self.network.layout.size)
+            variance = certain.index_copy(0, self.network.index, variance)
         by_name = {name: variance[place] for name, place in self.network.layout.slices.items()}
         total = variance.new_zeros(left.count, right.count)
         for a, b in zip(left.factors, right.factors, strict=True):
@@ -136,4 +139,50 @@ def factor_gram(left: Factor, right: Factor, variance: Float[Tensor, " d"]) -> F
         gradients = torch.einsum("nkpo,mlpo->pnkml", left.g.squeeze(-1), right.g.squeeze(-1))
         gram = (gradients * inputs[:, :, None, :, None]).sum(0)
         return variance[0] * gram.flatten(0, 1).flatten(1)
-    return (left.rows().flatten(0, 1) * variance) @ right.rows().flatten(0, 1).mT
+    return blockwise(*narrowed(left, right, variance))
+
+
+def blockwise(
+    left: Factor,
+    right: Factor,
+    variance: Float[Tensor, " d"],
+    turned: Callable[[Factor], Factor] | None = None,
+) -> Float[Tensor, "m m2"]:
+    """``J_left diag(variance) J_rightᵀ`` of one layer, from the explicit rows of a few examples at a time.
+
+    Args:
+        left: The layer's factor on m / k examples.
+        right: That on others, or the same one.
+        variance: Of each weight, in the basis that ``turned`` leads to.
+        turned: To a basis in which the covariance of the weights is diagonal; ``None`` where it is.
+    """
+    values = left.values if isinstance(left, Rows) else left.g
+    (n, k), m = values.shape[:2], len(right.values if isinstance(right, Rows) else right.g)
+    size = max(1, BUDGET // (SHARE * k * len(variance) * values.element_size()))
+    root = variance.sqrt()
+
+    def rows(factor: Factor, start: int) -> Float[Tensor, "m d"]:
+        some = taken(factor, slice(start, start + size))
+        return ((some if turned is None else turned(some)).rows() * root).flatten(0, 1)
+
+    blocks = []
+    for i in range(0, n, size):
+        own = rows(left, i)
+        row = [own @ (own if left is right and i == j else rows(right, j)).mT for j in range(0, m, size)]
+        blocks.append(torch.cat(row, dim=1))
+    return torch.cat(blocks)
+
+
+def narrowed(
+    left: Factor, right: Factor, variance: Float[Tensor, " d"]
+) -> tuple[Factor, Factor, Float[Tensor, " used"]]:
+    """Factors and variances with only those rows of an embedding's table that one of both looked up."""
+    if not (isinstance(left, Lookup) and isinstance(right, Lookup)):
+        return left, right, variance
+    used = torch.cat([left.index.flatten(), right.index.flatten()]).unique()
+    kept = left.padding is not None and bool((used == left.padding).any())
+    padding = int((used < left.padding).sum()) if kept else None
+    shape = (len(used), left.shape[1])
+    narrow = replace(left, index=torch.searchsorted(used, left.index), shape=shape, padding=padding)
+    other = narrow if left is right else replace(narrow, index=torch.searchsorted(used, right.index), g=right.g)
+    return narrow, other, variance.view(left.shape)[used].flatten()

@@ -79,10 +79,14 @@ class Survey:
         """All parameters that have layer factors."""
         return frozenset(name for layer in self.layers for name in layer.names)
 
-    def chunk(self, cotangents: int, itemsize: int, budget: int, extra: int = 0, roots: int = 0) -> int:
-        """Examples that fit the byte budget, with ``extra`` numbers a cotangent and ``roots`` beside them."""
+    def bytes(self, cotangents: int, itemsize: int, extra: int = 0, roots: int = 0) -> int:
+        """What the factors of one example take, with ``extra`` numbers a cotangent and ``roots`` beside them."""
         each, beside = self.floats
-        per_example = max(itemsize * (cotangents * (each + extra) + beside + roots), 1)
+        return max(itemsize * (cotangents * (each + extra) + beside + roots), 1)
+
+    def chunk(self, cotangents: int, itemsize: int, budget: int, extra: int = 0, roots: int = 0) -> int:
+        """Examples that fit the byte budget; see ``bytes``."""
+        per_example = self.bytes(cotangents, itemsize, extra, roots)
         room = max(budget, min(FEW * per_example, STRETCH * budget))
         return max(1, min(room // per_example, 4096))
 

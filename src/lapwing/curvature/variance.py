@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 import torch
@@ -14,9 +15,11 @@ from lapwing.curvature.columns import DenseColumns
 from lapwing.curvature.dense import jacobian_rows
 from lapwing.curvature.factors import Factor, Lookup, Outer, Rows, in_double, outer
 from lapwing.curvature.ggn import identity_cotangents
+from lapwing.curvature.gram import blockwise, narrowed
 from lapwing.curvature.kfac import separated
 from lapwing.curvature.layers import Pass, Survey
 from lapwing.curvature.network import Network
+from lapwing.curvature.sums import BUDGET as WHOLE
 from lapwing.curvature.sums import Held, raw
 from lapwing.data import chunks, count
 from lapwing.likelihoods import Likelihood
@@ -71,17 +74,24 @@ class Propagation:
         """Mean of each example, and under the first precision the covariance of all m outputs of all examples at once.
 
         Cost:
-            As ``moments``; memory m times d numbers, and m².
+            As ``moments``, where the factors of all examples fit memory ``WHOLE``, or without layers their rows; else
+            the passes are made again for every pair of chunks. That memory, and m².
         """
         means: list[Tensor] = []
-        roots: list[Tensor] = []
-        for part in self._passes(inputs):
-            f = self.likelihood.canonical(part.outputs)
-            positions = [self.whitened(self._factors(part, cotangents)) for cotangents in identity_cotangents(f)]
+        outputs, n = self.survey.output.numel(), count(inputs)
+        covariance = self.network.like.new_empty(outputs * n, outputs * n, dtype=self.precisions[0].operator.dtype)
+        parts = list(chunks(inputs, self._together(n)))
+        for i, (place, part) in enumerate(parts):
+            f, own = self._weighed(part)
             means.append(f)
-            roots.append(torch.stack(positions, dim=1).flatten(0, 2))
-        root = torch.cat(roots)
-        return torch.cat(means), root @ root.mT
+            for there, other in parts[: i + 1]:
+                weighed = own if there is place else self._weighed(other)[1]
+                rows, columns = (slice(outputs * at.start, outputs * at.stop) for at in (place, there))
+                covariance[rows, columns] = block = sum_of(
+                    [self._between(*pair) for pair in zip(own, weighed, strict=True)]
+                )
+                covariance[columns, rows] = block.mT
+        return torch.cat(means), covariance
 
     def covariances(self, factors: list[Factor]) -> list[Float[Tensor, "n k k"]]:
         """``J Λ⁻¹ Jᵀ`` of each example of a chunk, for each precision."""
@@ -108,14 +118,22 @@ class Propagation:
         roots = [whitened_rows(rows, held.operator) for held in self.precisions]
         return [root @ root.mT for root in roots]
 
-    def whitened(self, factors: list[Factor]) -> Float[Tensor, "n k r"]:
-        """``J W`` with ``W Wᵀ = Λ⁻¹`` of the first precision, explicit."""
-        held = self.precisions[0]
+    def _weighed(self, inputs: Inputs) -> tuple[Float[Tensor, "n *event c"], list[tuple[Factor, Structured | None]]]:
+        """Outputs, and the factors with their blocks of the precision; without layers ``J W``, ``W Wᵀ = Λ⁻¹``."""
+        part = Pass(self.network, self.survey, inputs)
+        f, held = self.likelihood.canonical(part.outputs), self.precisions[0]
+        factors = self._factors(part, torch.cat(list(identity_cotangents(f))))
         if isinstance(held.operator, BlockDiagonal | Diagonal):
-            pairs = self._blocks(factors, held)
-            parts = [in_basis(f, block).rows() * variance_of(block, f).sqrt() for f, block in pairs]
-            return torch.cat(parts, dim=-1)
-        return whitened_rows(jacobian_rows(self.network, factors), held.operator)
+            return f, list(self._blocks(factors, held))
+        return f, [(Rows((), whitened_rows(jacobian_rows(self.network, factors), held.operator)), None)]
+
+    def _between(self, own: tuple[Factor, Structured | None], other: tuple[Factor, Structured | None]) -> Tensor:
+        """What a layer adds to the covariance between two chunks."""
+        (left, block), (right, _) = own, other
+        if block is None:
+            return left.rows().flatten(0, 1) @ right.rows().flatten(0, 1).mT
+        weighed = (left, right, variance_of(block, left))
+        return blockwise(*(weighed if isinstance(block, Dense) else narrowed(*weighed)), partial(in_basis, block=block))
 
     def _factors(self, part: Pass, cotangents: Float[Tensor, "k n ..."]) -> list[Factor]:
         """The factors of a chunk, in float64 where the precision is."""
@@ -139,12 +157,20 @@ class Propagation:
             yield factor, Diagonal(torch.cat([precision[self.network.layout.slices[name]] for name in factor.names]))
 
     def _passes(self, inputs: Inputs) -> Iterator[Pass]:
-        outputs = self.survey.output.numel()
-        by_layers = isinstance(self.precisions[0].operator, BlockDiagonal | Diagonal)
-        extra = 0 if by_layers else 2 * self.network.layout.size
-        size = self.survey.chunk(outputs, self.network.like.element_size(), BUDGET, extra)
+        size = self.survey.chunk(self.survey.output.numel(), self.network.like.element_size(), BUDGET, self._extra)
         for _, part in chunks(inputs, min(size, count(inputs))):
             yield Pass(self.network, self.survey, part)
+
+    def _together(self, examples: int) -> int:
+        """Examples of a joint covariance to a chunk: all, or so many that two chunks fit half of the memory."""
+        each = self.survey.bytes(self.survey.output.numel(), self.precisions[0].operator.dtype.itemsize, self._extra)
+        return examples if examples * each <= WHOLE // 2 else max(1, WHOLE // 4 // each)
+
+    @property
+    def _extra(self) -> int:
+        """Numbers a cotangent takes beside the factors: without layers its row, and that whitened."""
+        by_layers = isinstance(self.precisions[0].operator, BlockDiagonal | Diagonal)
+        return 0 if by_layers else 2 * self.network.layout.size
 
 
 def sum_of(parts: list[Tensor]) -> Tensor:

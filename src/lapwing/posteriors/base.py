@@ -29,7 +29,7 @@ from lapwing.results import Estimate
 from lapwing.types import Inputs
 
 JOINT = 2**32
-"""Bytes a joint prediction may take: a covariance of the outputs, or Jacobian rows and their solutions (4 GiB)."""
+"""Bytes a joint covariance of the outputs may take (4 GiB)."""
 
 P = TypeVar("P", bound="Posterior")
 
@@ -151,7 +151,8 @@ class Posterior(abc.ABC):
             ConfigError: If there is no draw.
 
         Cost:
-            The joint covariance of all outputs of ``x``, and its root.
+            The joint covariance of all m outputs of ``x``, and its root: m² numbers, m² more in float64 for the root,
+            and beside them a budget of bytes for layer factors or rows of the Jacobian, a chunk of ``x`` at a time.
         """
         probes.check_draws(samples, generator)
         with torch.no_grad():

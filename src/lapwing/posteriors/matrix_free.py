@@ -16,10 +16,9 @@ from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.layers import Pass
 from lapwing.curvature.sums import raw
 from lapwing.data import chunks, count
-from lapwing.errors import TooLargeError
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg.logdet import log_determinant
-from lapwing.posteriors.base import JOINT, Posterior
+from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.solved import SolvedWeights, warn_unless
 from lapwing.posteriors.step import Step
 from lapwing.predictive import JointMoments, Moments
@@ -179,16 +178,14 @@ class MatrixFreePosterior(SolvedWeights):
         return [outputs.moments for outputs in solved]
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
-        needed = 2 * count(inputs) * self.survey.output.numel() * self.network.layout.size * self.network.like.itemsize
-        if needed > JOINT:
-            raise TooLargeError(
-                f"Jacobian rows of at most {JOINT:,} bytes for a joint covariance",
-                f"{count(inputs)} inputs, which need {needed:,} bytes",
-                "fewer inputs at once, or predict without joint=True",
-            )
-        parts = list(self._rows(inputs))
-        mean, rows = torch.cat([f for f, _ in parts]), torch.cat([rows.flatten(0, -2) for _, rows in parts])
-        solution = self.solve(rows.mT)
-        warn_unless(solution, self.solver.cure)
-        covariance = rows.double() @ solution.value.double()
+        """A block solve for every ``BUDGET`` bytes of Jacobian rows, and all rows once more for each."""
+        means, columns, solutions = [], [], []
+        for f, rows in self._rows(inputs):
+            solution = self.solve(rows.flatten(0, -2).mT)
+            solved = solution.value.double()
+            columns.append(torch.cat([others.flatten(0, -2).double() @ solved for _, others in self._rows(inputs)]))
+            means.append(f)
+            solutions.append(replace(solution, value=solution.value[:0]))
+        warn_unless(joined(solutions), self.solver.cure)
+        mean, covariance = torch.cat(means), torch.cat(columns, dim=1)
         return JointMoments(mean, ((covariance + covariance.mT) / 2).to(mean).view(*mean.shape, *mean.shape))
