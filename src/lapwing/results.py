@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -42,6 +43,18 @@ class Solution(Ended):
     iterations: int
     matvecs: int
     stopped: Stopped
+
+
+def joined(parts: list[Solution]) -> Solution:
+    """The solutions of consecutive blocks of columns as one."""
+    worst = next((part for part in parts if not part.converged), parts[0])
+    return Solution(
+        value=torch.cat([part.value for part in parts], dim=-1),
+        residual=torch.cat([part.residual for part in parts]),
+        iterations=max(part.iterations for part in parts),
+        matvecs=sum(part.matvecs for part in parts),
+        stopped=worst.stopped,
+    )
 
 
 @final

@@ -6,12 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
+import lapwing.linalg.lanczos as module
 from lapwing.errors import ConfigError, NumericalError, ShapeError, UnsupportedError
 from lapwing.linalg import Dense, Diagonal, FunctionOperator
 from lapwing.linalg.krylov import Krylov
 from lapwing.linalg.lanczos import apply_function, lanczos
 from lapwing.linalg.operator import in_float64
 from tests.linalg.cases import normal, spd, spectrum
+from tests.meter import Meter
 
 
 def function_of(matrix: Tensor, function) -> Tensor:
@@ -133,6 +135,20 @@ def test_a_function_that_ran_out_of_steps_says_how_far_it_got() -> None:
         error = torch.linalg.vector_norm(solution.value - exact) / torch.linalg.vector_norm(exact)
         assert (solution.stopped, solution.iterations, solution.value.shape) == ("iterations", steps, b.shape)
         assert 0.3 * error < solution.residual[0]
+
+
+def test_columns_whose_bases_do_not_fit_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each column gets what it gets beside all others; memory that of two columns."""
+    matrix, b = spd(300, 1e3), normal(300, 7)
+    monkeypatch.setattr(module, "MEMORY", 2 * 8 * 300 * 60, raising=False)
+    operator, columns = counted(matrix)
+    with Meter() as meter:
+        solution = apply_function(operator, b, torch.rsqrt, steps=60, rtol=1e-14)
+    assert (max(columns), solution.matvecs, solution.iterations) == (2, sum(columns), 60)
+    assert meter.most < 4 * 8 * 300 * 60
+    exact = [apply_function(Dense(matrix), column, torch.rsqrt, steps=60, rtol=1e-14) for column in b.unbind(1)]
+    torch.testing.assert_close(solution.value, torch.stack([one.value for one in exact], 1), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(solution.residual, torch.cat([one.residual for one in exact]), rtol=1e-6, atol=1e-14)
 
 
 def test_functions_of_zero_and_of_float32() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 import torch
@@ -12,7 +13,10 @@ from torch import Tensor
 from lapwing.errors import NumericalError, ShapeError, check_count, check_option, check_positive
 from lapwing.linalg.krylov import Function, Krylov
 from lapwing.linalg.operator import Operator, check_operand, check_square, in_float64
-from lapwing.results import Solution
+from lapwing.results import Solution, joined
+
+MEMORY = 2**31
+"""Bytes that the bases of the columns a function is applied to may take (2 GiB)."""
 
 Reorthogonalise: TypeAlias = Literal["full", "none"]
 
@@ -138,7 +142,8 @@ def apply_function(
         ConfigError: ``steps`` is less than 1 or ``rtol`` not positive.
         NumericalError: A product, or ``f`` at a Ritz value, is not finite.
 
-    Cost: one product with ``k`` columns a step; ``8 d j k`` bytes.
+    Cost: one product with ``k`` columns a step; ``8 d steps`` bytes a column, of as many columns at a time as fit
+    ``MEMORY``: where not all do, each group of them makes its own products.
 
     Example:
         >>> from lapwing.linalg import Diagonal
@@ -148,13 +153,20 @@ def apply_function(
     """
     check_positive("rtol", rtol)
     check_operand(operator, b, check_square(operator))
+    columns = b if b.ndim == 2 else b[:, None]
+    together = max(1, MEMORY // (8 * len(b) * min(steps, len(b))))
+    parts = [_applied(operator, part, function, steps, rtol) for part in columns.split(together, dim=1)]
+    whole = joined(parts)
+    return replace(whole, value=whole.value.reshape(b.shape))
+
+
+def _applied(operator: Operator, b: Float[Tensor, "d k"], function: Function, steps: int, rtol: float) -> Solution:
     krylov = lanczos(operator, b, steps, until=lambda krylov: bool((_change(krylov, function) <= rtol).all()))
     change = _change(krylov, function)
     assert krylov.basis is not None
     coefficients = krylov.length[:, None] * krylov.coefficients(function)
-    value = (coefficients[:, None] @ krylov.basis)[:, 0].mT.to(operator.dtype)
     return Solution(
-        value.reshape(b.shape),
+        (coefficients[:, None] @ krylov.basis)[:, 0].mT.to(operator.dtype),
         change,
         krylov.steps,
         krylov.steps * len(krylov.length),

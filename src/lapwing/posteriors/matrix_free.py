@@ -23,9 +23,8 @@ from lapwing.posteriors.solved import SolvedWeights, warn_unless
 from lapwing.posteriors.step import Step
 from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
-from lapwing.results import Estimate, Solution
+from lapwing.results import Estimate, Solution, joined
 from lapwing.solvers import Perturb, Root
-from lapwing.solvers.base import joined
 from lapwing.types import Inputs
 
 BUDGET = 2**27

@@ -6,7 +6,6 @@ import abc
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -47,15 +46,3 @@ class Solver(abc.ABC):
     def prepared(self, problem: Problem) -> Structured | None:
         """The preconditioner this solver has for a problem, made on first use; ``None`` for none."""
         return None
-
-
-def joined(parts: list[Solution]) -> Solution:
-    """The solutions of consecutive blocks of columns as one."""
-    worst = next((part for part in parts if not part.converged), parts[0])
-    return Solution(
-        value=torch.cat([part.value for part in parts], dim=-1),
-        residual=torch.cat([part.residual for part in parts]),
-        iterations=max(part.iterations for part in parts),
-        matvecs=sum(part.matvecs for part in parts),
-        stopped=worst.stopped,
-    )

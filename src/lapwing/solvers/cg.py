@@ -14,8 +14,8 @@ from lapwing.linalg import Structured
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.precondition import Preconditioner, approximation
 from lapwing.problem import Problem
-from lapwing.results import Solution
-from lapwing.solvers.base import Solver, joined
+from lapwing.results import Solution, joined
+from lapwing.solvers.base import Solver
 
 VECTORS = 8
 """Blocks of columns conjugate gradients hold at once, in float64."""

@@ -140,7 +140,7 @@ class Lanczos(Root):
         ConfigError: If a number is not positive.
 
     Cost:
-        One product with Λ a step; memory ``steps d`` numbers a draw.
+        One product with Λ a step; memory ``steps d`` float64 numbers a draw, of as many draws at a time as fit 2 GiB.
     """
 
     cure = "Lanczos with more steps, or Perturb()"

@@ -15,8 +15,8 @@ from lapwing.curvature.products import Part
 from lapwing.errors import NumericalError, ShapeError, check_count, check_fraction, check_positive
 from lapwing.linalg.operator import check_operand
 from lapwing.problem import Problem
-from lapwing.results import Solution
-from lapwing.solvers.base import Solver, joined
+from lapwing.results import Solution, joined
+from lapwing.solvers.base import Solver
 from lapwing.solvers.descent import Gradient
 from lapwing.solvers.watched import Watch, settle
 
