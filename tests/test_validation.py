@@ -45,7 +45,7 @@ def test_many_draws_choose_as_the_dense_matrices_do() -> None:
     chosen = []
     for structure in (lw.Sampled(800, EXACT), lw.Full(view="weights")):
         posterior = case.fit(lw.Laplace(case.likelihood, structure=structure))
-        chosen.append(lw.tune(posterior, lw.Validation(held_out(case), **METHOD)).trace[-1])
+        chosen.append(lw.tune(posterior, lw.Validation(held_out(case), link="probit", **METHOD)).trace[-1])
     assert chosen[0].prior_precision == pytest.approx(chosen[1].prior_precision)
     assert chosen[0].validation_nll == pytest.approx(chosen[1].validation_nll, rel=0.02)
     assert chosen[0].effective_dimension == pytest.approx(chosen[1].effective_dimension, rel=0.1)

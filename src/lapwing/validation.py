@@ -37,7 +37,7 @@ class Validation:
     Args:
         data: Held-out data, as for ``fit``.
         unpack: Splits one element of a loader.
-        link: As in ``predict``; should be the one used later.
+        link: As in ``predict``, which then uses it; ``None`` for the posterior's own.
         noise: Whether to choose the noise of a Gaussian likelihood too.
         bounds: Factors tried, relative to the precisions now.
         coarse: Points of the first grid, evenly spaced in the logarithm.
@@ -60,7 +60,7 @@ class Validation:
 
     data: Source
     unpack: Unpack | None = field(default=None, kw_only=True)
-    link: Link = field(default="probit", kw_only=True)
+    link: Link | None = field(default=None, kw_only=True)
     noise: bool = field(default=True, kw_only=True)
     bounds: tuple[float, float] = field(default=(1e-6, 1e6), kw_only=True)
     coarse: int = field(default=13, kw_only=True)
@@ -76,6 +76,7 @@ class Validation:
     def tune(self, posterior: P, progress: bool) -> P:
         """The posterior of smallest validation NLL."""
         noisy = tunes_noise(posterior, self.noise)
+        posterior = posterior.with_link(self.link or posterior.link, posterior.temperature)
         batches = list(Data(self.data, like=posterior.network.like, unpack=self.unpack))
         rounds = (True, False, True) if noisy else (True,)
         total = 2 * len(rounds) * len(batches)
@@ -125,7 +126,10 @@ class Validation:
             for i, (choice, outputs) in enumerate(
                 zip(choices, posterior.outputs_each(batch.inputs, choices), strict=True)
             ):
-                losses = held_out_losses(choice.likelihood, outputs, batch.targets, self.link)
+                temperature = choice.temperature
+                losses = held_out_losses(
+                    choice.likelihood, outputs, batch.targets, choice.link, temperature=temperature
+                )
                 totals[i] += float(losses.double().sum())
                 counts[i] += losses.numel()
             bar.update()

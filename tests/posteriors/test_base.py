@@ -99,7 +99,7 @@ class TestPredict:
 
     def test_refuses_a_link_it_does_not_know(self) -> None:
         case, posterior = fit("bernoulli")
-        with refused(UnsupportedError, expected="'probit' or 'mc' for Bernoulli", got="'bridge'", hint="'probit'"):
+        with refused(UnsupportedError, expected="'pairwise' or 'mc' for Bernoulli", got="'bridge'", hint="'qmc'"):
             posterior.predict(case.new, "bridge")
 
     @every_structure

@@ -28,14 +28,17 @@ from lapwing.predictive import (
     Moments,
     MultiLabel,
     Regression,
+    expected_sigmoid,
     laplace_bridge,
     monte_carlo,
+    pairwise,
     predictive,
     probit,
     probit_binary,
+    quasi_monte_carlo,
 )
 
-LINKS: list[Any] = ["probit", "bridge", "mc"]
+LINKS: list[Any] = ["probit", "pairwise", "bridge", "qmc", "mc"]
 
 
 def joint_and_marginal(n: int = 3, c: int = 2, scale: float = 0.5) -> tuple[JointMoments, Moments]:
@@ -56,27 +59,50 @@ def test_categorical_takes_each_link() -> None:
         assert all(isinstance(p, Classification) and p.logits is outputs for p in by_link.values())
         torch.testing.assert_close(by_link["probit"].probs, probit(moments))
         torch.testing.assert_close(by_link["bridge"].probs, laplace_bridge(moments))
+        torch.testing.assert_close(by_link["pairwise"].probs, pairwise(moments))
+        torch.testing.assert_close(by_link["qmc"].probs, quasi_monte_carlo(moments))
         probs, stderr = monte_carlo(moments, generator=seeded())
         torch.testing.assert_close(by_link["mc"].probs, probs)
         torch.testing.assert_close(by_link["mc"].stderr, stderr)
         assert by_link["probit"].stderr is None
+        assert torch.equal(predictive(Categorical(), outputs).probs, by_link["qmc"].probs)  # the default
 
 
-def test_probit_is_the_default() -> None:
+def test_bernoulli_takes_every_link_but_the_bridge() -> None:
     _, moments = joint_and_marginal()
-    assert torch.equal(predictive(Categorical(), moments).probs, probit(moments))
-
-
-def test_bernoulli_takes_probit_and_monte_carlo() -> None:
-    _, moments = joint_and_marginal()
-    p = predictive(Bernoulli(), moments)
-    assert isinstance(p, MultiLabel)
-    torch.testing.assert_close(p.probs, probit_binary(moments))
+    exact = predictive(Bernoulli(), moments)
+    assert isinstance(exact, MultiLabel)
+    torch.testing.assert_close(exact.probs, expected_sigmoid(moments.mean, moments.variance))
+    for link in ("probit", "pairwise"):  # a single logit has no pairs
+        assert torch.equal(predictive(Bernoulli(), moments, link).probs, probit_binary(moments))
     mc = predictive(Bernoulli(), moments, "mc", samples=20_000, generator=seeded())
     assert isinstance(mc, MultiLabel) and mc.stderr is not None
-    torch.testing.assert_close(mc.probs, p.probs, atol=0.03, rtol=0)
-    with pytest.raises(UnsupportedError, match="'probit' or 'mc' for Bernoulli"):
+    assert bool(((mc.probs - exact.probs).abs() < 5 * mc.stderr).all())
+    with pytest.raises(UnsupportedError, match="'qmc', 'probit', 'pairwise' or 'mc' for Bernoulli"):
         predictive(Bernoulli(), moments, "bridge")
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_temperature_divides_mean_and_standard_deviation_of_the_logits(link: Any) -> None:
+    joint, moments = joint_and_marginal(c=3)
+    half = Moments(moments.mean / 2, moments.covariance / 4)
+    expected = predictive(Categorical(), half, link, generator=seeded())
+    draws = Draws(moments.sample(7))
+    for outputs in (joint, moments):
+        found = predictive(Categorical(), outputs, link, temperature=2.0, generator=seeded())
+        torch.testing.assert_close(found.probs, expected.probs)
+        torch.testing.assert_close(found.logits.variance, half.variance)
+    found = predictive(Categorical(), draws, link, temperature=2.0)
+    torch.testing.assert_close(found.probs, torch.softmax(draws.values / 2, -1).mean(0))
+
+
+def test_temperatures_that_mean_nothing_are_refused() -> None:
+    _, moments = joint_and_marginal()
+    for temperature in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ConfigError, match="a temperature > 0"):
+            predictive(Categorical(), moments, temperature=temperature)
+    with pytest.raises(UnsupportedError, match="classes or labels for a temperature"):
+        predictive(Gaussian(), moments, temperature=2.0)
 
 
 def test_draws_are_averaged_after_the_link() -> None:
@@ -166,7 +192,7 @@ def test_joint_targets_of_certain_outputs_have_only_their_noise() -> None:
 def test_an_unknown_link_or_likelihood_is_refused() -> None:
     _, moments = joint_and_marginal()
     unchecked: Any = inspect.unwrap(predictive)  # without the test suite's own type checker
-    with pytest.raises(ConfigError, match=r"one of probit, bridge, mc\. Got 'softmax'"):
+    with pytest.raises(ConfigError, match=r"one of probit, pairwise, bridge, qmc, mc\. Got 'softmax'"):
         unchecked(Categorical(), moments, "softmax")
 
     @dataclass(frozen=True)

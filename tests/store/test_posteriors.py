@@ -68,8 +68,25 @@ def check_same(loaded: Posterior, saved: Posterior, new: Any) -> None:
     assert type(loaded) is type(saved)
     assert (loaded.likelihood, loaded.fitted, loaded.prior) == (saved.likelihood, saved.fitted, saved.prior)
     assert (loaded.survey, loaded.trace) == (saved.survey, saved.trace)
+    assert (loaded.link, loaded.temperature) == (saved.link, saved.temperature)
     for ours, theirs in zip(answers(loaded, new), answers(saved, new), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_link_and_temperature_are_kept_and_older_files_predict_as_they_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = problem("categorical")
+    posterior = case.fit(lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7))).with_link("pairwise", 1.25)
+    check_same(again(posterior, tmp_path), posterior, case.new)
+
+    def older(path: Any, header: dict[str, Any], tensors: Any) -> None:
+        archive.write(path, {name: v for name, v in header.items() if name not in ("link", "temperature")}, tensors)
+
+    monkeypatch.setattr(posteriors, "write", older)
+    assert torch.equal(
+        again(posterior, tmp_path).predict(case.new).probs, posterior.with_link("probit").predict(case.new).probs
+    )
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

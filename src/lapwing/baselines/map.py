@@ -60,7 +60,7 @@ class Map:
             ShapeError: If the outputs have another rank than the likelihood expects.
             DataError: If an output is not finite.
         """
-        return predictive(self.likelihood, Moments.certain(self.outputs(x)))
+        return predictive(self.likelihood, Moments.certain(self.outputs(x)), "probit")
 
     def outputs(self, x: Inputs) -> Float[Tensor, "n *event c"]:
         """Outputs of the network, divided by the temperature, class axis last.

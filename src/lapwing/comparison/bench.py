@@ -40,7 +40,7 @@ class Bench:
         test: Held-out data to score on.
         ood: Data from elsewhere.
         unpack: Splits one element of a loader.
-        link: How posteriors average over the uncertainty of the logits.
+        link: How posteriors average over the uncertainty of the logits; ``None`` for each one's own.
         device: Where the network is.
         generator: Source of randomness.
         bar: Progress, one step a call.
@@ -51,7 +51,7 @@ class Bench:
     test: Source
     ood: Source | None
     unpack: Unpack | None
-    link: Link
+    link: Link | None
     device: torch.device
     generator: torch.Generator | None
     bar: tqdm[Any]

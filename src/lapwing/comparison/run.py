@@ -34,7 +34,7 @@ def compare(
     validation: Source | None = None,
     likelihood: Likelihood | None = None,
     unpack: Unpack | None = None,
-    link: Link = "probit",
+    link: Link | None = None,
     progress: bool = False,
     generator: torch.Generator | None = None,
 ) -> Comparison:
@@ -57,7 +57,7 @@ def compare(
         likelihood: p(y | f); ``None`` takes that of the methods or, without methods, Categorical for integer targets
             and Gaussian for real ones.
         unpack: Splits one element of a loader into inputs and targets.
-        link: How posteriors average over the uncertainty of the logits.
+        link: How posteriors average over the uncertainty of the logits; ``None`` for each one's own.
         progress: Whether to show a progress bar.
         generator: Source of randomness, for recipes and links that need it.
 

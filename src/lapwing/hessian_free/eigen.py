@@ -104,7 +104,7 @@ class EigenPosterior:
     def predict(
         self,
         x: Inputs,
-        link: Link = "probit",
+        link: Link = "qmc",
         *,
         samples: int = SAMPLES,
         generator: torch.Generator | None = None,

@@ -19,6 +19,7 @@ from lapwing.hessian_free.probed import ProbedCovariance, Variances, absolute
 from lapwing.hessian_free.refit import Refit
 from lapwing.hessian_free.responses import Responses
 from lapwing.likelihoods import Likelihood
+from lapwing.posteriors.linked import Linked
 from lapwing.predictive import JointMoments, Link, Moments, Predictive, predictive
 from lapwing.predictive.links import SAMPLES
 from lapwing.priors import Prior
@@ -113,7 +114,7 @@ class Amortised(Answers):
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class HessianFreePosterior:
+class HessianFreePosterior(Linked):
     """Outputs with variances from refits: it predicts, and has neither weights to sample nor an evidence.
 
     Args:
@@ -133,8 +134,8 @@ class HessianFreePosterior:
     def __repr__(self) -> str:
         """Name, recipe and sizes; never the numbers."""
         return (
-            f"HessianFreePosterior({self.prior}, {self.likelihood}, {self.network.size} weights, "
-            f"{self.linearity.fits} fits)"
+            f"HessianFreePosterior({self.prior}, {self.likelihood}, {self._shown_link(self.likelihood)}"
+            f"{self.network.size} weights, {self.linearity.fits} fits)"
         )
 
     @property
@@ -145,7 +146,7 @@ class HessianFreePosterior:
     def predict(
         self,
         x: Inputs,
-        link: Link = "probit",
+        link: Link | None = None,
         *,
         joint: bool = False,
         samples: int = SAMPLES,
@@ -155,7 +156,8 @@ class HessianFreePosterior:
 
         Args:
             x: Inputs of n examples; of ``PerPoint`` and ``Probed`` fits, some of the evaluation points.
-            link: For classes, how the logits' uncertainty is averaged: ``"probit"``, ``"bridge"`` or ``"mc"``.
+            link: For classes, how the logits' uncertainty is averaged, see ``Posterior.predict``; ``None`` for the
+                posterior's own.
             joint: Whether to return the covariance between the examples too, ``[n, c, n, c]``; of ``Probed`` fits.
             samples: Draws, where the link needs them.
             generator: Source of randomness for them.
@@ -178,7 +180,10 @@ class HessianFreePosterior:
                 outputs = JointMoments(mean, self.answers.joint(inputs).to(mean))
             else:
                 outputs = Moments(mean, self.answers.blocks(inputs).to(mean))
-            return predictive(self.likelihood, outputs, link, samples=samples, generator=generator)
+            link, temperature = link or self.link, self.temperature
+            return predictive(
+                self.likelihood, outputs, link, temperature=temperature, samples=samples, generator=generator
+            )
 
     def variances(self, x: Inputs) -> Variances:
         """Variances of the outputs, unbiased where they come from probes, with their standard errors.

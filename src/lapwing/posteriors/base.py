@@ -19,6 +19,7 @@ from lapwing.data import Data, checked, count
 from lapwing.errors import TooLargeError, UnsupportedError
 from lapwing.evidence import Complexity, Evidence, Spectrum
 from lapwing.likelihoods import Gaussian, Likelihood
+from lapwing.posteriors.linked import Linked
 from lapwing.posteriors.noise import check_noise, check_noise_free
 from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, Predictive, predictive
@@ -35,7 +36,7 @@ P = TypeVar("P", bound="Posterior")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Posterior(abc.ABC):
+class Posterior(Linked, abc.ABC):
     """A Gaussian around a trained network.
 
     Args:
@@ -62,7 +63,8 @@ class Posterior(abc.ABC):
 
     def __repr__(self) -> str:
         size, name = self.network.size, type(self).__name__
-        return f"{name}({self.prior}, {self.likelihood}, {size} weights, {self.totals.examples} examples)"
+        link = self._shown_link(self.likelihood)
+        return f"{name}({self.prior}, {self.likelihood}, {link}{size} weights, {self.totals.examples} examples)"
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
@@ -71,7 +73,7 @@ class Posterior(abc.ABC):
     def predict(
         self,
         x: Inputs,
-        link: Link = "probit",
+        link: Link | None = None,
         *,
         joint: bool = False,
         linearised: bool = True,
@@ -84,7 +86,8 @@ class Posterior(abc.ABC):
 
         Args:
             x: Inputs of n examples, as the network takes them.
-            link: For classes, how the logits' uncertainty is averaged: ``"probit"``, ``"bridge"`` or ``"mc"``.
+            link: For classes, how the logits' uncertainty is averaged: ``"qmc"``, ``"pairwise"``, ``"probit"``,
+                ``"bridge"`` or ``"mc"``; ``None`` for the posterior's own, which tuning may choose.
             joint: Whether to return the covariance between the examples too, ``[n, c, n, c]``.
             linearised: Whether the network is taken as linear in its weights; ``False`` averages networks with
                 drawn weights.
@@ -111,13 +114,16 @@ class Posterior(abc.ABC):
             torch.Size([4, 3])
         """
         probes.device_of(generator)
-        inputs = self._inputs(x)
+        inputs, link = self._inputs(x), link or self.link
         with torch.no_grad():
             if linearised:
                 outputs = self._linearised(inputs, link, joint, samples)
             else:
                 outputs = Draws(self._network_draws(inputs, samples, generator))
-            return predictive(self.likelihood, outputs, link, samples=samples, generator=generator)
+            temperature = self.temperature
+            return predictive(
+                self.likelihood, outputs, link, temperature=temperature, samples=samples, generator=generator
+            )
 
     def outputs_each(self: P, x: Inputs, choices: Sequence[P]) -> list[Moments]:
         """Linearised outputs under several choices of prior and noise, which share all but the last contraction.
@@ -172,6 +178,8 @@ class Posterior(abc.ABC):
 
     def with_choices(self: P, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> P:
         """The posterior with another prior and noise: the curvature is reused, nothing is fitted again.
+
+        Link and temperature are kept, see ``with_link``.
 
         Args:
             prior: The new prior.

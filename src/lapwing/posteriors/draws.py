@@ -43,7 +43,7 @@ class SampledPosterior(SolvedWeights):
     solved again from where they were, when they are first asked for. No solve is needed to predict. Variances from k
     draws have a relative standard error of ``√(2/k)``, 18 % for 64.
 
-    ``link="probit"`` and ``"bridge"`` take the covariance of the draws; ``"mc"`` averages over the draws themselves, at
+    All links but ``"mc"`` take the covariance of the draws; ``"mc"`` averages over the draws themselves, at
     most ``samples`` of them, jointly over the inputs. Draws of weights and functions are the k there are, in random
     order, none twice before all were taken once.
 

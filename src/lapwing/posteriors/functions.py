@@ -48,6 +48,7 @@ class FunctionPosterior(ExactPosterior):
 
     def __post_init__(self) -> None:
         """Check that the prior has the groups the kernel was computed for."""
+        super().__post_init__()
         groups = self.prior.groups(self.network.uncertain)[1]
         if groups != len(self.grams):
             raise UnsupportedError(

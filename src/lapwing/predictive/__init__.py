@@ -5,9 +5,11 @@ from __future__ import annotations
 from lapwing.predictive.classification import Classification, MultiLabel
 from lapwing.predictive.density import canonical_targets, held_out_losses, log_joint, log_predictive
 from lapwing.predictive.joint import Draws, JointMoments
-from lapwing.predictive.links import concentration, laplace_bridge, monte_carlo, probit, probit_binary
+from lapwing.predictive.links import concentration, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
 from lapwing.predictive.moments import Moments
-from lapwing.predictive.predict import Link, Outputs, Predictive, predictive
+from lapwing.predictive.predict import Link, Outputs, Predictive, check_link, predictive
+from lapwing.predictive.quadrature import expected_sigmoid
+from lapwing.predictive.quasi import quasi_monte_carlo
 from lapwing.predictive.regression import Counts, Regression
 
 __all__ = [
@@ -22,13 +24,17 @@ __all__ = [
     "Predictive",
     "Regression",
     "canonical_targets",
+    "check_link",
     "concentration",
+    "expected_sigmoid",
     "held_out_losses",
     "laplace_bridge",
     "log_joint",
     "log_predictive",
     "monte_carlo",
+    "pairwise",
     "predictive",
     "probit",
     "probit_binary",
+    "quasi_monte_carlo",
 ]

@@ -85,7 +85,13 @@ def canonical_targets(likelihood: Likelihood, predictive: Predictive, targets: T
 
 
 def held_out_losses(
-    likelihood: Likelihood, outputs: Moments, targets: Tensor, link: Link, *, samples: int = SAMPLES
+    likelihood: Likelihood,
+    outputs: Moments,
+    targets: Tensor,
+    link: Link,
+    *,
+    temperature: float = 1.0,
+    samples: int = SAMPLES,
 ) -> Float[Tensor, " m"]:
     """Negative log predictive density of each held-out target, nats; one infinite number where expected rates overflow.
 
@@ -96,11 +102,12 @@ def held_out_losses(
         outputs: Outputs at the held-out inputs.
         targets: Targets as a loader has them.
         link: As in ``predict``.
+        temperature: As in ``predictive``.
         samples: Draws for ``link="mc"``.
     """
     draws, counts = (torch.Generator().manual_seed(0) for _ in range(2))
     try:
-        found = predictive(likelihood, outputs, link, samples=samples, generator=draws)
+        found = predictive(likelihood, outputs, link, temperature=temperature, samples=samples, generator=draws)
     except NumericalError:
         return torch.full((1,), math.inf, device=outputs.mean.device)
     return -log_predictive(found, canonical_targets(likelihood, found, targets), generator=counts)

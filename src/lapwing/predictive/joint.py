@@ -79,6 +79,11 @@ class JointMoments:
         noise = probes.gaussian([k, root.shape[1]], like=self.mean, generator=generator)
         return self.mean + (noise @ root.mT).reshape(k, *self.mean.shape)
 
+    def scaled(self, by: float) -> JointMoments:
+        """Moments of the outputs times a number; see ``Moments.scaled``."""
+        factor = None if self.factor is None else by * self.factor
+        return JointMoments(by * self.mean, by**2 * self.covariance, factor)
+
     def marginal(self) -> Moments:
         """The moments of each position on its own."""
         positions, c = prod(self.mean.shape[:-1]), self.mean.shape[-1]
@@ -167,6 +172,10 @@ class Draws:
         s = self.values.shape[0]
         keys = probes.gaussian([-(-k // s), s], like=self.values, generator=generator)
         return self.values[keys.argsort(-1).reshape(-1)[:k]]
+
+    def scaled(self, by: float) -> Draws:
+        """Draws of the outputs times a number; see ``Moments.scaled``."""
+        return Draws(by * self.values)
 
     def marginal(self) -> Moments:
         """The moments of each position on its own."""

@@ -1,4 +1,4 @@
-"""From Gaussian outputs to probabilities: probit, Laplace bridge, Monte Carlo."""
+"""From Gaussian outputs to probabilities: probit, pairwise probit, Laplace bridge, Monte Carlo."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lapwing.errors import ConfigError, ShapeError
 from lapwing.predictive.moments import Moments
+from lapwing.predictive.positions import MAX_BYTES, by_position
 
 SAMPLES = 1024
-MAX_BYTES = 2**28
 
 
 def _softmax(logits: Tensor) -> Tensor:
@@ -47,6 +47,40 @@ def probit_binary(moments: Moments) -> Float[Tensor, "*batch c"]:
         moments: Gaussian logits.
     """
     return torch.sigmoid(_damped(moments))
+
+
+def pairwise(moments: Moments, *, max_bytes: int = MAX_BYTES) -> Float[Tensor, "*batch c"]:
+    """Class probabilities p_c ∝ 1 / Σ_j exp(-(μ_c - μ_j) / √(1 + π/8 Var(f_c - f_j))), normalised.
+
+    The probit approximation pair by pair (Lu, Ie and Sha 2020, "Mean-field approximation to Gaussian-softmax integral
+    with application to uncertainty estimation"). It sees covariances: what shifts all logits alike plays no part. Of
+    two classes it is ``probit`` of their difference.
+
+    Args:
+        moments: Gaussian logits.
+        max_bytes: Memory for the pairs; as many positions are taken at a time.
+
+    Returns:
+        Probabilities ``[n, *event, c]``, computed in float64.
+
+    Raises:
+        NumericalError: If a variance is negative or not finite.
+
+    Example:
+        >>> shared = 100 * torch.ones(1, 2, 2)
+        >>> pairwise(Moments(torch.tensor([[0.0, math.log(3.0)]]), shared))
+        tensor([[0.2500, 0.7500]])
+    """
+    _ = moments.variance  # refuses what is no variance
+
+    def of_pairs(mean: Tensor, covariance: Tensor) -> Tensor:
+        wide, mean = covariance.double(), mean.double()
+        variance = wide.diagonal(dim1=-2, dim2=-1)
+        spread = (variance[:, :, None] + variance[:, None, :] - wide - wide.mT).clamp_min(0.0)
+        gaps = (mean[:, None, :] - mean[:, :, None]) * torch.rsqrt(1 + math.pi / 8 * spread)
+        return torch.softmax(-torch.logsumexp(gaps, -1), -1)
+
+    return by_position(of_pairs, moments.mean, moments.covariance, 6 * 8 * moments.mean.shape[-1] ** 2, max_bytes)
 
 
 def laplace_bridge(moments: Moments, *, normalise: bool = False) -> Float[Tensor, "*batch c"]:

@@ -104,6 +104,14 @@ class Moments:
         noise = probes.gaussian([k, *self.mean.shape[:-1], root.shape[-1]], like=self.mean, generator=generator)
         return self.mean + torch.einsum("...cr,k...r->k...c", root, noise)
 
+    def scaled(self, by: float) -> Moments:
+        """Moments of the outputs times a number.
+
+        Args:
+            by: The number.
+        """
+        return Moments(by * self.mean, by**2 * self.covariance, None if self.factor is None else by * self.factor)
+
     def marginal(self) -> Moments:
         """These moments themselves: each position already stands alone."""
         return self
@@ -152,7 +160,7 @@ def nonnegative(values: Tensor, what: str, dtype: torch.dtype | None = None) -> 
     """
     if not values.numel():
         return values
-    largest, lowest = float(values.abs().max()), float(values.min())
+    largest, lowest = float(values.detach().abs().max()), float(values.detach().min())
     if not (lowest >= -(torch.finfo(dtype or values.dtype).eps ** 0.5) * largest and largest < float("inf")):
         raise NumericalError(
             "a finite, positive semi-definite covariance of the outputs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, TypeAlias, get_args
 
 import torch
@@ -19,12 +20,16 @@ from lapwing.likelihoods import (
 from lapwing.likelihoods.heteroscedastic import split
 from lapwing.predictive.classification import Classification, MultiLabel
 from lapwing.predictive.joint import Draws, JointMoments
-from lapwing.predictive.links import MAX_BYTES, SAMPLES, laplace_bridge, monte_carlo, probit, probit_binary
+from lapwing.predictive.links import SAMPLES, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
 from lapwing.predictive.moments import Moments
+from lapwing.predictive.positions import MAX_BYTES
+from lapwing.predictive.quadrature import expected_sigmoid
+from lapwing.predictive.quasi import quasi_monte_carlo
 from lapwing.predictive.regression import Counts, Regression
 
-Link: TypeAlias = Literal["probit", "bridge", "mc"]
-"""How the logits' uncertainty is averaged out: probit approximation, Laplace bridge, or Monte Carlo."""
+Link: TypeAlias = Literal["probit", "pairwise", "bridge", "qmc", "mc"]
+"""How the logits' uncertainty is averaged out: the probit approximation logit by logit or pair by pair, the Laplace
+bridge, fixed quasi-random draws (for a single logit and two classes the integral itself), or Monte Carlo."""
 
 Outputs: TypeAlias = Moments | JointMoments | Draws
 """What is known of a network's outputs."""
@@ -36,8 +41,9 @@ Predictive: TypeAlias = Classification | MultiLabel | Regression | Counts
 def predictive(
     likelihood: Likelihood,
     outputs: Outputs,
-    link: Link = "probit",
+    link: Link = "qmc",
     *,
+    temperature: float = 1.0,
     samples: int = SAMPLES,
     max_bytes: int = MAX_BYTES,
     generator: torch.Generator | None = None,
@@ -52,29 +58,32 @@ def predictive(
         outputs: What is known of f, in canonical form ``[n, *event, c]``. Joint outputs give the same
             probabilities and coherent samples.
         link: For classes and labels, how the uncertainty is averaged out.
+        temperature: Divides the logits, mean and standard deviation, before the link.
         samples: Draws for ``link="mc"``.
-        max_bytes: Memory for those draws.
-        generator: Source of randomness for them; ``None`` draws from PyTorch's global one.
+        max_bytes: Memory for draws, of ``"qmc"`` too, and for the pairs of ``"pairwise"``.
+        generator: Source of randomness for ``"mc"``; ``None`` draws from PyTorch's global one.
 
     Returns:
         ``Classification`` for Categorical, ``MultiLabel`` for Bernoulli, ``Regression`` for the Gaussians,
         ``Counts`` for Poisson.
 
     Raises:
-        ConfigError: If the link is not one of the three.
-        UnsupportedError: If the link does not exist for this likelihood.
+        ConfigError: If the link is not one of the five, or the temperature not positive.
+        UnsupportedError: If the link, or a temperature, does not exist for this likelihood.
         NumericalError: If the covariance is not positive semi-definite, or expected rates overflow.
 
     Example:
         >>> moments = Moments(torch.tensor([[2.0, 0.0]]), 4 * torch.eye(2).expand(1, 2, 2))
         >>> predictive(Categorical(), moments).probs
-        tensor([[0.7768, 0.2232]])
+        tensor([[0.7261, 0.2739]])
     """
-    if link not in get_args(Link):
-        raise ConfigError(f"a link that is one of {', '.join(get_args(Link))}", f"{link!r}", "'probit'")
+    check_link(link, temperature)
+    if temperature != 1 and not isinstance(likelihood, Categorical | Bernoulli):
+        raise UnsupportedError("classes or labels for a temperature", f"{likelihood}", "temperature 1.0")
     match likelihood:
         case Categorical() | Bernoulli():
-            return _labels(likelihood, outputs, link, samples, max_bytes, generator)
+            scaled = outputs if temperature == 1 else outputs.scaled(1 / temperature)
+            return _labels(likelihood, scaled, link, samples, max_bytes, generator)
         case Gaussian():
             return Regression(outputs, 1 / likelihood.precisions(outputs.mean))
         case HeteroscedasticGaussian():
@@ -87,6 +96,18 @@ def predictive(
                 type(likelihood).__name__,
                 "Categorical, Bernoulli, Gaussian, HeteroscedasticGaussian or Poisson",
             )
+
+
+def check_link(link: str, temperature: float = 1.0) -> None:
+    """Refuses what is no link or no temperature.
+
+    Raises:
+        ConfigError: If the link is not one of the five, or the temperature not positive.
+    """
+    if link not in get_args(Link):
+        raise ConfigError(f"a link that is one of {', '.join(get_args(Link))}", f"{link!r}", "'qmc'")
+    if not 0 < temperature < math.inf:
+        raise ConfigError("a temperature > 0", f"{temperature}", "1.0, which changes nothing")
 
 
 def _labels(
@@ -108,15 +129,30 @@ def _labels(
             outputs,
             *monte_carlo(moments, samples, link=likelihood.mean, max_bytes=max_bytes, generator=generator),
         )
+    if many:
+        return kind(outputs, _yes(moments, link, max_bytes))
+    match link:
+        case "bridge":
+            return kind(outputs, laplace_bridge(moments))
+        case "pairwise":
+            return kind(outputs, pairwise(moments, max_bytes=max_bytes))
+        case "qmc":
+            return kind(outputs, quasi_monte_carlo(moments, max_bytes=max_bytes))
+        case _:
+            return kind(outputs, probit(moments))
+
+
+def _yes(moments: Moments, link: Link, max_bytes: int) -> Tensor:
+    """Probability of yes for each logit; a single logit has no pairs."""
     if link == "bridge":
-        if many:
-            raise UnsupportedError(
-                "link 'probit' or 'mc' for Bernoulli",
-                "link 'bridge', which for a single logit is the sigmoid of its mean",
-                "'probit'",
-            )
-        return kind(outputs, laplace_bridge(moments))
-    return kind(outputs, probit_binary(moments) if many else probit(moments))
+        raise UnsupportedError(
+            "link 'qmc', 'probit', 'pairwise' or 'mc' for Bernoulli",
+            "link 'bridge', which for a single logit is the sigmoid of its mean",
+            "'qmc', which for a single logit is exact",
+        )
+    if link == "qmc":
+        return expected_sigmoid(moments.mean, moments.variance, max_bytes=max_bytes)
+    return probit_binary(moments)
 
 
 def _heteroscedastic(outputs: Outputs) -> Regression:

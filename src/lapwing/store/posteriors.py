@@ -79,6 +79,8 @@ def save(posterior: Posterior, path: str | PathLike[str]) -> None:
         "likelihood": likelihood_state(posterior.likelihood),
         "fitted": likelihood_state(posterior.fitted),
         "prior": prior_state(posterior.prior, tensors),
+        "link": posterior.link,
+        "temperature": posterior.temperature,
         "network": network_state(posterior.network, tensors),
         "survey": survey_state(posterior.survey),
         "totals": totals_state(posterior.totals, tensors),
@@ -134,6 +136,8 @@ def load(
         "fitted": likelihood_from(header["fitted"]),
         "trace": trace_from(header["trace"], tensors),
         "noise_fixed": header.get("noise_fixed", False),
+        "link": header.get("link", "probit"),  # what files without one predicted with
+        "temperature": header.get("temperature", 1.0),
     }
     if data is not None:
         common["data"] = Data(data, like=network.like, unpack=unpack, progress=progress)
