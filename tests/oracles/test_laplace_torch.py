@@ -143,6 +143,16 @@ def test_same_posterior_as_backpack(name: str, weights: str, structure: str) -> 
     check_same(ours(name, weights, structure), other, problem(name)[4])
 
 
+def test_tuning_by_marglik_is_the_evidence_gradient() -> None:
+    """Its 300 steps of Adam end where our ascent does, as ``docs/migration.md`` says."""
+    other = peer("classifier", "all", "kron", backends.CurvlinopsGGN)
+    other.optimize_prior_precision(method="marglik", n_steps=300, lr=0.05)
+    tuned = lw.tune(ours("classifier", "all", "kron"), lw.EvidenceGradient())
+    assert isinstance(tuned.prior, lw.Isotropic)
+    assert tuned.prior.precision == pytest.approx(float(other.prior_precision), rel=1e-4)
+    assert tuned.log_marginal() == pytest.approx(float(other.log_marginal_likelihood()), rel=1e-9)
+
+
 def test_backpack_mixes_expand_and_reduce() -> None:
     """BackPACK's convolution: G of KFAC-reduce, ⊗ T times A of KFAC-expand for T positions; the bias as in reduce."""
     model, likelihood, x, y, new = problem("convolutional")
