@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
+import lapwing as lw
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.ggn import GGN, EmpiricalFisher
 from lapwing.curvature.network import Network
 from lapwing.curvature.sums import sweep
+from lapwing.errors import NumericalError
 from lapwing.linalg import Diagonal
 from tests.cases import CASES
 from tests.curvature import naive
 from tests.curvature.naive import known
+from tests.posterior_cases import refused
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -32,6 +36,17 @@ def test_it_is_the_sum_of_squared_gradients_for_the_empirical_fisher() -> None:
     score = case.case.likelihood.score(case.outputs, case.case.targets)
     gradients = torch.einsum("nc,ncd->nd", score, case.jacobian)
     torch.testing.assert_close(total.result().operator.diagonal(), gradients.square().sum(0))
+
+
+def test_squares_that_overflow_are_refused() -> None:
+    x, y = 1e20 * torch.randn(5, 3), torch.zeros(5, dtype=torch.long)
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model.weight.mul_(1e-20)
+    with refused(NumericalError, expected="finite numbers", got="6 of 8 entries", hint="float64"):
+        lw.Laplace(lw.Categorical(), structure=lw.Diagonal()).fit(model, (x, y))
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.Diagonal()).fit(model.double(), (x.double(), y))
+    assert posterior.effective_dimension() == pytest.approx(8, abs=2)
 
 
 def test_single_weights_have_their_own_entries() -> None:

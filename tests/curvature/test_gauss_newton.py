@@ -12,6 +12,7 @@ from lapwing.curvature import layers
 from lapwing.curvature.costs import Form
 from lapwing.curvature.gauss_newton import GGNProduct
 from lapwing.curvature.network import Network
+from lapwing.curvature.products import WORKING
 from lapwing.curvature.survey import find_layers
 from lapwing.data import Data
 from tests.cases import CASES
@@ -83,6 +84,18 @@ class Counted:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         self.readings += 1
         return iter(self.batches)
+
+
+def test_rows_are_made_for_as_many_examples_as_the_working_memory_holds() -> None:
+    """What a chunk's passes need, and its explicit rows."""
+    case, memory = known("mlp"), 2**17
+    operator = GGNProduct(case.network, case.survey, case.case.likelihood, case.data, memory, "layers")
+    work, (each, beside), itemsize = operator.linearisation.work, case.survey.floats, case.network.like.element_size()
+    examples = operator.linearisation.executors["layers"].size(10**6)
+    taken = itemsize * (work.cotangents * each + beside + work.kept[0])
+    rounded = itemsize * work.cotangents
+    assert examples > layers.FEW and work.kept[0] > each
+    assert examples * taken <= memory // WORKING < (examples + 1) * (taken + rounded)
 
 
 @pytest.mark.parametrize("form", ["layers", "split"])

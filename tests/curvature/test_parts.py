@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from lapwing.curvature.columns import DenseColumns
 from lapwing.curvature.factors import Factor, Lookup, Outer, Rows
@@ -44,6 +45,17 @@ def test_products_equal_those_of_the_rows(name: str, columns: int) -> None:
     cotangents = torch.randn(*rows.shape[:2], columns, dtype=torch.float64)
     torch.testing.assert_close(part.push(block), rows @ block)
     torch.testing.assert_close(part.pull(cotangents), torch.einsum("nkd,nkc->dc", rows, cotangents))
+
+
+@pytest.mark.parametrize("name", ["one position", "few positions", "many positions", "norm"])
+def test_what_a_column_costs_is_what_was_counted(name: str) -> None:
+    factor = FACTORS[name][0]
+    part, rows, columns = part_of(factor), factor.rows(), 3
+    counted = count(factor, rows.shape[1])
+    with FlopCounterMode(display=False) as counter:
+        part.push(torch.randn(rows.shape[2], columns, dtype=torch.float64))
+    multiplications = columns * len(rows) * (counted.rows if isinstance(part, Explicit) else counted.factors)
+    assert counter.get_total_flops() == 2 * multiplications
 
 
 @pytest.mark.parametrize("name", FACTORS)

@@ -112,7 +112,6 @@ def test_evidence_and_effective_dimension_cover_the_exact_ones(name: str) -> Non
         assert mine.samples == 100
         assert abs(mine.value - theirs) <= 4 * mine.stderr
         assert 0 < mine.stderr < 0.3 * abs(theirs)
-    assert found["auto"] == min(found["outputs"], found["weights"], key=lambda it: it.stderr)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])

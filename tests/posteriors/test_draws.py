@@ -17,6 +17,7 @@ from lapwing.posteriors import Step, base, draws
 from lapwing.posteriors.integral import log_det_ratios
 from lapwing.predictive import Moments
 from lapwing.results import Solution
+from lapwing.tuning.dimensions import by_draws
 from tests.checker import unchecked
 from tests.posterior_cases import problem, refused
 
@@ -192,8 +193,23 @@ class TestNumbers:
     def test_of_the_outputs_scale_with_the_noise(self) -> None:
         posterior = fitted(name="gaussian").with_choices(lw.Isotropic(0.7), lw.Gaussian(5.0))
         squares = posterior.output_squares
-        torch.testing.assert_close(squares, (posterior.draws * (posterior.problem.curvature @ posterior.draws)).sum(0))
+        moved = posterior.draws * (posterior.problem.curvature @ posterior.draws)
+        torch.testing.assert_close(squares, moved.sum(0, keepdim=True))
         assert posterior.effective_dimension("outputs").value == pytest.approx(2 * float(squares.mean()))
+
+    @pytest.mark.parametrize("prior", [lw.Isotropic(0.7), lw.Layerwise((0.1, 8.0))])
+    def test_and_of_the_weights_are_chosen_between_as_tuning_does(self, prior: Any) -> None:
+        case = problem("gaussian")
+        for seed in range(10):
+            structure = lw.Sampled(6, lw.CG(), seed=seed)
+            posterior = case.fit(lw.Laplace(case.likelihood, prior=prior, structure=structure))
+            assert isinstance(posterior, lw.SampledPosterior)
+            group, groups = prior.groups(posterior.network.uncertain)
+            sizes = torch.bincount(group, minlength=groups).double()
+            told = by_draws(posterior.problem, posterior.draws, group, sizes)
+            found = posterior.effective_dimension()
+            assert found.value == pytest.approx(told.total, rel=1e-12)
+            assert found.stderr == pytest.approx(told.error, rel=1e-12)
 
 
 class TestRefusals:

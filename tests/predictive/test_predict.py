@@ -173,6 +173,22 @@ def test_expectations_that_overflow_are_refused(likelihood: Likelihood, width: i
         predictive(likelihood, huge)
 
 
+def test_variances_and_draws_that_overflow_are_refused() -> None:
+    """Single precision holds the rate e^50 and no square of it; networks with drawn weights may say anything."""
+    wide = Moments(torch.full((1, 1), 40.0), 20 * torch.eye(1).expand(1, 1, 1))
+    with pytest.raises(NumericalError, match=r"finite variances of rates.*float64"):
+        predictive(Poisson(), wide)
+    found = predictive(Poisson(), Moments(wide.mean.double(), wide.covariance.double()))
+    assert isinstance(found, Counts) and bool(found.std.isfinite().all())
+    for draw in (60.0, 200.0):
+        with pytest.raises(
+            NumericalError, match=rf"finite (variances of )?rates.*exponent of {draw * (1 + (draw < 99))}"
+        ):
+            predictive(Poisson(), Draws(torch.tensor([[[0.0]], [[draw]]])))
+    with pytest.raises(NumericalError, match=r"finite noise variances exp f.*exponent of 200"):
+        predictive(HeteroscedasticGaussian(), Draws(torch.tensor([[[0.0, 1.0]], [[0.0, 200.0]]])))
+
+
 def test_token_outputs_keep_their_axes() -> None:
     moments = Moments(torch.randn(2, 5, 3), torch.eye(3).expand(2, 5, 3, 3))
     for link in LINKS:

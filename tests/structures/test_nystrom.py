@@ -199,6 +199,19 @@ def test_rows_that_do_not_fit_are_made_again(landmarks: Any) -> None:
     torch.testing.assert_close(covariance_of(tight, case.new), covariance_of(usual, case.new))
 
 
+def test_the_error_of_the_features_is_a_ratio_with_the_error_of_one() -> None:
+    """Against the jackknife."""
+    case = replace(problem("gaussian"), x=normal(60, 3), y=normal(60, 2, seed=1))
+    posterior = fitted(case, rank=5, samples=9)
+    jacobian = Linearised(case, posterior.network).jacobian(case.x)
+    whole = VARIANCE * jacobian.square().sum((1, 2))
+    lost = whole - (jacobian @ posterior.changes).square().sum((1, 2))
+    assert posterior.report.error.value == pytest.approx(float(lost.sum() / whole.sum()), rel=1e-9)
+    without = (lost.sum() - lost) / (whole.sum() - whole)
+    jackknife = ((without - without.mean()).square().sum() * 59 / 60).sqrt()
+    assert posterior.report.error.stderr == pytest.approx(float(jackknife), rel=0.1)
+
+
 def test_a_gram_matrix_that_does_not_fit_is_refused() -> None:
     with refused(TooLargeError, expected="391 bytes", got="7 landmarks, which needs 392", hint="max_bytes"):
         fitted(problem("images"), rank=5, samples=7, max_bytes=391)
@@ -281,7 +294,8 @@ def test_bad_options_get_a_sentence() -> None:
         case.fit(lw.Laplace(case.likelihood, structure=lw.Nystrom(2), curvature=lw.MCFisher()))
 
 
-def test_gradients_that_vanish_are_refused() -> None:
+@pytest.mark.parametrize("landmarks", ["uniform", "leverage", "pivoted"])
+def test_gradients_that_vanish_are_refused(landmarks: Any) -> None:
     class Constant(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -292,4 +306,4 @@ def test_gradients_that_vanish_are_refused() -> None:
 
     case = Problem(seeded(Constant), lw.Gaussian(), normal(6, 2), normal(6, 2, seed=1), normal(2, 2))
     with refused(NumericalError, expected="some output changes", got="all 0", hint="landmarks"):
-        fitted(case, rank=1, samples=2)
+        fitted(case, rank=1, samples=2, landmarks=landmarks)

@@ -15,7 +15,7 @@ from lapwing.errors import ConfigError, ConvergenceWarning, DataError, Unsupport
 from lapwing.likelihoods import Gaussian
 from lapwing.tangent import Mode, Tangent
 from lapwing.tuning.expectation import warn_unless_found
-from tests.posterior_cases import STRUCTURES, Linearised, normal, portrait, problem, refused
+from tests.posterior_cases import STRUCTURES, Linearised, Problem, mlp, normal, portrait, problem, refused
 from tests.tuning.em_cases import Regression, learnt
 
 TOY = Regression()
@@ -279,6 +279,14 @@ class TestWarns:
         with pytest.warns(ConvergenceWarning, match="less than 0.01 directions.*Try a weaker prior"):
             tuned = lw.tune(posterior, lw.EM(noise=False))
         assert len(tuned.trace) == 1
+
+    @pytest.mark.parametrize("structure", [lw.Full(view="weights"), lw.KFAC(), lw.Sampled(4)])
+    def test_where_one_class_leaves_nothing_to_determine(self, structure: Any) -> None:
+        case = Problem(mlp(1), lw.Categorical(), normal(6, 3), torch.zeros(6, dtype=torch.long), normal(2, 3))
+        posterior = case.fit(lw.Laplace(case.likelihood, structure=structure))
+        with pytest.warns(ConvergenceWarning, match="less than 0.01 directions"):
+            tuned = lw.tune(posterior, lw.EM())
+        assert tuned.prior == posterior.prior
 
     def test_where_few_draws_cannot_tell_a_dimension_from_nothing(self) -> None:
         posterior = TOY.fit(lw.MatrixFree(), lw.Isotropic(1e3))

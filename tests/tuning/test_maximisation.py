@@ -12,8 +12,8 @@ from torch import Tensor
 from lapwing.bounds import DecoupledBound
 from lapwing.errors import UnsupportedError
 from lapwing.evidence import Evidence, Spectrum
+from lapwing.posteriors.dimension import Dimensions
 from lapwing.tangent import Mode
-from lapwing.tuning.dimensions import Dimensions
 from lapwing.tuning.maximisation import Expected, MStep, mackay_scale, maximised
 from tests.posterior_cases import normal, refused
 
@@ -104,7 +104,7 @@ def test_the_error_of_the_noise_is_that_of_what_is_left_of_the_observations() ->
     expected = found()
     gamma = expected.gamma
     for observations, free in ((N, max(N - gamma, gamma)), (1.2 * gamma, gamma)):
-        dimensions = Dimensions(expected.dimensions.groups, torch.tensor([0.1, 0.2]).double(), 0.3)
+        dimensions = Dimensions(expected.dimensions.groups, torch.tensor([0.1, 0.2]).double(), gamma, 0.3)
         errors = replace(expected, dimensions=dimensions, observations=observations).errors
         assert float(errors[-1]) == pytest.approx(0.3 / free)
         torch.testing.assert_close(errors[:2], torch.tensor([0.1, 0.2]).double() / dimensions.groups)

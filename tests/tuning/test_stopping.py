@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lapwing.tuning.dimensions import LEAST, Dimensions
+from lapwing.posteriors.dimension import LEAST, Dimensions
 from lapwing.tuning.stopping import SHARE, distance, enough, moves_of
 from tests.tuning.test_maximisation import N, found
 
@@ -48,6 +48,6 @@ def test_only_what_may_move_and_matters_is_waited_for() -> None:
 
 def test_nothing_need_be_nearer_than_half_its_standard_error() -> None:
     gamma, errors = torch.tensor([4.0, 8.0]).double(), torch.tensor([0.4, 0.0]).double()
-    drawn = replace(found(), dimensions=Dimensions(gamma, errors, 0.5))
+    drawn = replace(found(), dimensions=Dimensions(gamma, errors, 12.0, 0.5))
     torch.testing.assert_close(enough(drawn, 1e-3), torch.tensor([SHARE * 0.1, 1e-3, SHARE * 0.5 / (N - 12)]).double())
     assert enough(found(), 1e-3).tolist() == [1e-3] * 3

@@ -10,6 +10,7 @@ from lapwing.curvature.factors import Factor
 from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Held
 from lapwing.linalg import Diagonal
+from lapwing.linalg.eigenbasis import finite
 
 
 class DiagonalSum:
@@ -33,6 +34,10 @@ class DiagonalSum:
                 self._total[self._network.layout.slices[name]] += part
 
     def result(self) -> Held:
-        """The diagonal."""
-        index = self._network.index
-        return Held(Diagonal(self._total if index is None else self._total[index]))
+        """The diagonal.
+
+        Raises:
+            NumericalError: If a square overflowed.
+        """
+        index, total = self._network.index, finite(self._total)
+        return Held(Diagonal(total if index is None else total[index]))

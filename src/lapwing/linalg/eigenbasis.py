@@ -66,7 +66,7 @@ def finite(matrix: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         raise NumericalError(
             "a matrix of finite numbers",
             f"{bad} of {matrix.numel()} entries NaN or infinite",
-            "finite data and weights",
+            "inputs of size 1, finite data and weights, or float64",
         )
     return matrix
 

@@ -61,7 +61,7 @@ def span(
         NumericalError: If every landmark's row is 0.
     """
     gram = rows.gram()
-    if landmarks != "uniform":
+    if landmarks != "uniform" and bool(gram.any()):
         index = chosen(gram, landmarks, samples, rank, tolerance, generator).sort().values.cpu()
         rows, gram = rows.at(index), gram[index][:, index]
     basis = Eigenbasis(gram)

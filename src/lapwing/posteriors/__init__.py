@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lapwing.posteriors.base import Posterior
-from lapwing.posteriors.draws import Estimator, SampledPosterior
+from lapwing.posteriors.dimension import Estimator
+from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.functions import FunctionPosterior
 from lapwing.posteriors.matrix_free import MatrixFreePosterior, SolvedMoments

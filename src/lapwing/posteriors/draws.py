@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, final, get_args
+from typing import Any, final, get_args
 
 import torch
 from jaxtyping import Float
@@ -15,7 +16,8 @@ from lapwing import probes
 from lapwing.errors import check_count, check_option
 from lapwing.likelihoods import Bernoulli, Categorical, Likelihood
 from lapwing.posteriors.base import Posterior
-from lapwing.posteriors.integral import log_det_ratios, squares_of
+from lapwing.posteriors.dimension import Dimensions, Estimator, by_group
+from lapwing.posteriors.integral import log_det_ratios
 from lapwing.posteriors.pushed import pushed
 from lapwing.posteriors.solved import SolvedWeights, warn_unless
 from lapwing.posteriors.step import Step
@@ -24,9 +26,6 @@ from lapwing.priors import Prior
 from lapwing.problem import NOISE, Perturbation
 from lapwing.results import Estimate, Solution
 from lapwing.types import Inputs
-
-Estimator: TypeAlias = Literal["auto", "outputs", "weights"]
-"""How the effective dimension comes from draws: of the outputs, of the weights, or by whichever varied less."""
 
 BLOCKS = 2**28
 """Bytes of draws, of several choices, that are pushed forward together (256 MiB)."""
@@ -52,13 +51,13 @@ class SampledPosterior(SolvedWeights):
         perturbation: The noise ε of k draws.
         initial: Where the solves start; ``None`` for draws from the prior.
         found: The draws, where they are known already.
-        squares: ``ζᵀ G ζ`` of each draw, where it is known already.
+        squares: ``output_squares``, where they are known already.
     """
 
     perturbation: Perturbation
     initial: Float[Tensor, "d k"] | None = None
     found: Solution | None = None
-    squares: Float[Tensor, " k"] | None = None
+    squares: Float[Tensor, "g k"] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """See ``Posterior.__getstate__``; draws that were solved for are kept."""
@@ -86,15 +85,19 @@ class SampledPosterior(SolvedWeights):
         return solution
 
     @cached_property
-    def output_squares(self) -> Float[Tensor, " k"]:
-        """``ζᵀ G ζ`` of each draw, float64: how far it moves the training outputs, squared, in units of their noise.
+    def output_squares(self) -> Float[Tensor, "g k"]:
+        """``ζ_gᵀ (G ζ)_g`` of each group of weights and draw, float64.
+
+        Their sum is how far a draw moves the training outputs, squared, in units of their noise.
 
         Cost:
             A product with G, once.
         """
         if self.squares is not None:
             return self.squares
-        return squares_of(self.problem, self.draws)
+        with torch.no_grad():
+            moved = self.draws.double() * (self.problem.curvature @ self.draws).double()
+        return by_group(moved, *self.prior.groups(self.network.uncertain))
 
     @property
     def samples(self) -> int:
@@ -231,19 +234,23 @@ class SampledPosterior(SolvedWeights):
         first varies less where γ is small beside d, the second where it is near d.
 
         Args:
-            estimator: ``"outputs"``, ``"weights"``, or ``"auto"`` for the one of smaller measured standard error.
+            estimator: ``"outputs"``, ``"weights"``, or ``"auto"``, as tuning: see ``Dimensions.told``.
 
         Cost:
             For ``"outputs"``, a product with G.
         """
         check_option("estimator", estimator, get_args(Estimator))
-        found: list[Estimate] = []
+        layout = self.network.uncertain
+        group, groups = self.prior.groups(layout)
+        sizes = torch.bincount(group, minlength=groups).to(self.draws.device, torch.float64)
+        outputs = weights = None
         if estimator != "weights":
-            found.append(Estimate.of(self.noise_scale * self.output_squares))
+            outputs = self.noise_scale * self.output_squares
         if estimator != "outputs":
-            prior = self.prior.diagonal(self.network.uncertain, self.network.like.double())
-            found.append(Estimate.of(len(prior) - prior @ self.draws.double().square()))
-        return min(found, key=lambda estimate: estimate.stderr)
+            prior = self.prior.diagonal(layout, self.network.like.double())
+            weights = sizes[:, None] - by_group(prior[:, None] * self.draws.double().square(), group, groups)
+        found = Dimensions.told(outputs, weights, sizes)
+        return Estimate(found.total, found.error if self.samples > 1 else math.inf, self.samples)
 
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
         if link == "mc" and isinstance(self.likelihood, Categorical | Bernoulli):

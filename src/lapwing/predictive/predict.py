@@ -159,7 +159,7 @@ def _heteroscedastic(outputs: Outputs) -> Regression:
     size = split(outputs.mean)[0].shape[-1]
     log_variances = outputs.select(slice(size, None))
     if isinstance(log_variances, Draws):
-        noise = log_variances.values.exp().mean(0)
+        noise = _finite(log_variances.values.exp().mean(0), "noise variances exp f", log_variances.values)
     else:
         noise = _expected_exp(log_variances, "noise variances")
     return Regression(outputs.select(slice(size)), noise)
@@ -168,25 +168,32 @@ def _heteroscedastic(outputs: Outputs) -> Regression:
 def _counts(outputs: Outputs) -> Counts:
     if isinstance(outputs, Draws):
         rates = Draws(outputs.values.exp())
-        return Counts(outputs, rates.mean, rates.covariance)
+        mean = _finite(rates.mean, "rates exp f", outputs.values)
+        return Counts(outputs, mean, _finite(rates.covariance, "variances of rates exp f", 2 * outputs.values))
     mean = _expected_exp(outputs, "rates")
     if isinstance(outputs, JointMoments):
         products = torch.outer(mean.reshape(-1), mean.reshape(-1)).reshape(outputs.covariance.shape)
     else:
         products = mean[..., :, None] * mean[..., None, :]
-    return Counts(outputs, mean, products * torch.expm1(outputs.covariance))
+    covariance = _finite(products * torch.expm1(outputs.covariance), "variances of rates exp f", 2 * outputs.mean)
+    return Counts(outputs, mean, covariance)
 
 
 def _expected_exp(moments: Moments | JointMoments, what: str) -> Tensor:
     """E e^f = e^(m + v/2) for Gaussian f."""
-    mean = torch.exp(moments.mean + 0.5 * moments.variance)
-    if not bool(torch.isfinite(mean).all()):
+    exponents = moments.mean + 0.5 * moments.variance
+    return _finite(exponents.exp(), f"expected {what} exp(mean + variance / 2)", exponents)
+
+
+def _finite(values: Tensor, what: str, exponents: Tensor) -> Tensor:
+    """The values, if none of them overflowed."""
+    if not bool(torch.isfinite(values).all()):
         raise NumericalError(
-            f"finite expected {what} exp(mean + variance / 2)",
-            f"an exponent of {float((moments.mean + 0.5 * moments.variance).max()):g}",
+            f"finite {what}",
+            f"an exponent of {float(exponents.max()):g}",
             "a larger prior precision, or float64",
         )
-    return mean
+    return values
 
 
 def _stderr(values: Tensor) -> Tensor | None:

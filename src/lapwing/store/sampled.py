@@ -36,5 +36,5 @@ def sampled_from(state: Json, tensors: Tensors, device: torch.device) -> dict[st
         "perturbation": Perturbation(*(tensors.get(state["noise"][name], device) for name in ("data", "prior"))),
         "solver": solver_from(state["solver"]),
         "found": Solution(draws, residual, **state["effort"]),
-        "squares": squares,
+        "squares": squares if squares.ndim == 2 else None,
     }

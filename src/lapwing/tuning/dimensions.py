@@ -2,39 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
-
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.posteriors.draws import Estimator
+from lapwing.posteriors.dimension import Dimensions, Estimator, by_group
 from lapwing.problem import Problem
-
-LEAST = 0.01
-"""Fewest directions an estimate is taken to say that the data determined, or left undetermined, in a group."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Dimensions:
-    """Effective dimensions of groups of weights.
-
-    Args:
-        groups: ``γ_g`` of each group.
-        errors: Standard error of each; 0 where it is exact, or known from a single draw.
-        error: Standard error of their sum.
-    """
-
-    groups: Float[Tensor, " g"]
-    errors: Float[Tensor, " g"]
-    error: float
-
-    @classmethod
-    def exact(cls, groups: Float[Tensor, " g"]) -> Dimensions:
-        """Dimensions without an error."""
-        return cls(groups, torch.zeros_like(groups), 0.0)
 
 
 def by_draws(
@@ -51,8 +24,7 @@ def by_draws(
 
     Both are unbiased; the first is the better where the data determined a small part of the directions, the second
     where they determined nearly all (Antorán 2024, section 6.2.1): for a single group their variances differ by
-    ``2 (n - 2 γ)``. ``"auto"`` takes for each group the one that varied less from draw to draw, by more than chance
-    would have it; else the first if it says that less than half were determined.
+    ``2 (n - 2 γ)``. ``"auto"`` is the rule of ``Dimensions.told``.
 
     Args:
         problem: The problem.
@@ -73,37 +45,10 @@ def by_draws(
     """
     zeta = draws.double()
     sizes = sizes.to(zeta)
-
-    def by_group(values: Float[Tensor, "d k"]) -> Float[Tensor, "g k"]:
-        return values.new_zeros(len(sizes), values.shape[1]).index_add(0, group.to(values.device), values)
-
-    values: list[Tensor] = []
+    outputs = weights = None
     if estimator != "weights":
         with torch.no_grad():
-            values.append(problem.scale * by_group(zeta * (problem.curvature @ draws).double()))
+            outputs = problem.scale * by_group(zeta * (problem.curvature @ draws).double(), group, len(sizes))
     if estimator != "outputs":
-        values.append(sizes[:, None] - by_group(problem.prior.values.double()[:, None] * zeta.square()))
-    each = values[0]
-    if len(values) > 1:
-        each = torch.where(weights_are_better(values[0], values[1], sizes)[:, None], values[1], values[0])
-    gamma = torch.minimum(each.mean(1).clamp_min(LEAST), (sizes - LEAST).clamp_min(LEAST))
-    samples = each.shape[1]
-    if samples == 1:
-        return Dimensions.exact(gamma)
-    return Dimensions(gamma, each.std(1) / samples**0.5, float(each.sum(0).std()) / samples**0.5)
-
-
-def weights_are_better(
-    outputs: Float[Tensor, "g k"], weights: Float[Tensor, "g k"], sizes: Float[Tensor, " g"]
-) -> Bool[Tensor, " g"]:
-    """Which groups are better told from the weights than from the outputs, by values of either at each draw.
-
-    The logarithm of a variance measured from k draws is off by ``√(2 / (k - 1))``, that of a ratio of two by √2 times
-    as much: twice that is taken for a difference.
-    """
-    rather = outputs.mean(1) > 0.5 * sizes
-    samples = outputs.shape[1]
-    if samples == 1:
-        return rather
-    ratio = (weights.var(1) / outputs.var(1)).log()
-    return torch.where(ratio.abs() > 4 / (samples - 1) ** 0.5, ratio < 0, rather)
+        weights = sizes[:, None] - by_group(problem.prior.values.double()[:, None] * zeta.square(), group, len(sizes))
+    return Dimensions.told(outputs, weights, sizes)

@@ -15,13 +15,13 @@ from lapwing.errors import ConvergenceWarning, check_count, check_kind, check_op
 from lapwing.files import file_at
 from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import ExactPosterior, Posterior
-from lapwing.posteriors.draws import Estimator, SampledPosterior
+from lapwing.posteriors.dimension import LEAST, Estimator
+from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.solved import warn_unless
 from lapwing.solvers import SGD, Solver
 from lapwing.tangent import Tangent, Target
 from lapwing.tuning.checkpoint import Checkpoint, State
 from lapwing.tuning.choices import P, chosen, tunes_noise
-from lapwing.tuning.dimensions import LEAST
 from lapwing.tuning.expectation import Expectation, training_of, warn_unless_found, with_data
 from lapwing.tuning.maximisation import Expected, MStep, maximised
 from lapwing.tuning.stopping import distance, enough, moves_of

@@ -18,7 +18,8 @@ from lapwing.evidence import Evidence
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
 from lapwing.posteriors import ExactPosterior, Posterior, SolvedWeights, WeightPosterior
-from lapwing.posteriors.draws import Estimator, SampledPosterior
+from lapwing.posteriors.dimension import Dimensions, Estimator
+from lapwing.posteriors.draws import SampledPosterior
 from lapwing.precondition import Known
 from lapwing.problem import Perturbation, Training
 from lapwing.repeatability import check_same
@@ -27,7 +28,7 @@ from lapwing.solvers import CG, SGD, Solver
 from lapwing.tangent import Mode, Tangent
 from lapwing.tuning.checkpoint import State
 from lapwing.tuning.choices import P, check_definite
-from lapwing.tuning.dimensions import Dimensions, by_draws
+from lapwing.tuning.dimensions import by_draws
 from lapwing.tuning.maximisation import Expected
 from lapwing.types import Unpack
 

@@ -14,9 +14,9 @@ from lapwing.bounds import decoupled_precisions, decoupled_scale
 from lapwing.errors import UnsupportedError
 from lapwing.evidence import Evidence
 from lapwing.posteriors import Posterior, Step
+from lapwing.posteriors.dimension import LEAST, Dimensions
 from lapwing.tangent import Mode
 from lapwing.tuning.choices import step_of
-from lapwing.tuning.dimensions import LEAST, Dimensions
 
 MStep: TypeAlias = Literal["mackay", "bound", "elbo"]
 """MacKay's fixed point, the maximum of the M-bound, or that of the decoupled bound."""
@@ -71,7 +71,7 @@ class Expected:
             log_marginal: Log evidence, nats, where it is exact.
         """
         return replace(
-            step_of(posterior, log_marginal, self.precisions, self.scale, self.gamma),
+            step_of(posterior, log_marginal, self.precisions, self.scale, self.dimensions.total),
             effective_dimension_error=self.dimensions.error or None,
             mode_norms=tuple(self.norms.tolist()),
             mode_nll=self.mode.nll,
@@ -83,7 +83,7 @@ class Expected:
         gamma = self.dimensions.groups
         errors = self.dimensions.errors / gamma.clamp_min(LEAST)
         free = max(self.observations - self.gamma, self.gamma)
-        return torch.cat([errors, errors.new_tensor([self.dimensions.error / free])])
+        return torch.cat([errors, errors.new_tensor([self.dimensions.error / free if free else 0.0])])
 
 
 def maximised(found: Expected, step: MStep, noisy: bool) -> tuple[Float[Tensor, " g"], Float[Tensor, ""]]:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.tuning.dimensions import LEAST
+from lapwing.posteriors.dimension import LEAST
 from lapwing.tuning.maximisation import Expected
 
 SLOWEST = 0.95

@@ -1,0 +1,85 @@
+"""Effective dimensions by draws: of the outputs, of the weights, and the one rule that chooses between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Estimator: TypeAlias = Literal["auto", "outputs", "weights"]
+"""How the effective dimension comes from draws: of the outputs, of the weights, or by whichever varied less."""
+
+
+LEAST = 0.01
+"""Fewest directions an estimate is taken to say that the data determined, or left undetermined, in a group."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Dimensions:
+    """Effective dimensions of groups of weights.
+
+    Args:
+        groups: ``γ_g`` of each group, within its size.
+        errors: Standard error of each; 0 where it is exact, or known from a single draw.
+        total: Their sum, as the draws have it.
+        error: Its standard error.
+    """
+
+    groups: Float[Tensor, " g"]
+    errors: Float[Tensor, " g"]
+    total: float
+    error: float
+
+    @classmethod
+    def exact(cls, groups: Float[Tensor, " g"]) -> Dimensions:
+        """Dimensions without an error."""
+        return cls(groups, torch.zeros_like(groups), float(groups.sum()), 0.0)
+
+    @classmethod
+    def told(
+        cls, outputs: Float[Tensor, "g k"] | None, weights: Float[Tensor, "g k"] | None, sizes: Float[Tensor, " g"]
+    ) -> Dimensions:
+        """What k draws ζ say, each group's within its size.
+
+        Where both ways are given, for each group the one that varied less from draw to draw, by more than chance would
+        have it; else the outputs', if they say that less than half of the directions were determined.
+
+        Args:
+            outputs: ``ζ_gᵀ (s G ζ)_g`` of each draw, where it is wanted.
+            weights: ``n_g - ζ_gᵀ A_g ζ_g``, where it is wanted; one of the two must be.
+            sizes: Weights ``n_g`` in each group.
+        """
+        each = weights if outputs is None else outputs
+        assert each is not None
+        if outputs is not None and weights is not None:
+            each = torch.where(weights_are_better(outputs, weights, sizes)[:, None], weights, outputs)
+        gamma = torch.minimum(each.mean(1).clamp_min(LEAST), (sizes - LEAST).clamp_min(LEAST))
+        samples, total = each.shape[1], each.sum(0)
+        if samples == 1:
+            return cls(gamma, torch.zeros_like(gamma), float(total), 0.0)
+        return cls(gamma, each.std(1) / samples**0.5, float(total.mean()), float(total.std()) / samples**0.5)
+
+
+def by_group(values: Float[Tensor, "d k"], group: Int[Tensor, " d"], groups: int) -> Float[Tensor, "g k"]:
+    """Values of the weights added up over each group."""
+    return values.new_zeros(groups, values.shape[1]).index_add(0, group.to(values.device), values)
+
+
+def weights_are_better(
+    outputs: Float[Tensor, "g k"], weights: Float[Tensor, "g k"], sizes: Float[Tensor, " g"]
+) -> Bool[Tensor, " g"]:
+    """Which groups are better told from the weights than from the outputs, by values of either at each draw.
+
+    The logarithm of a variance measured from k draws is off by ``√(2 / (k - 1))``, that of a ratio of two by √2 times
+    as much: twice that is taken for a difference.
+    """
+    rather = outputs.mean(1) > 0.5 * sizes
+    samples = outputs.shape[1]
+    if samples == 1:
+        return rather
+    ratio = (weights.var(1) / outputs.var(1)).log()
+    return torch.where(ratio.abs() > 4 / (samples - 1) ** 0.5, ratio < 0, rather)
