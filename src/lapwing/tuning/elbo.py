@@ -17,6 +17,7 @@ from lapwing.solvers import Solver
 from lapwing.tangent import Tangent, Target
 from lapwing.tuning.choices import P, chosen
 from lapwing.tuning.em import EM
+from lapwing.tuning.endings import warn_of_endings
 from lapwing.tuning.expectation import Expectation, training_of, warn_unless_found, with_data
 from lapwing.tuning.uphill import Climb
 from lapwing.types import Unpack
@@ -117,6 +118,7 @@ class ELBO:
         warn_unless_found(best.found.mode, expectation.solver_used)
         steps = [point.step(posterior) for point in tried]
         trace = (*steps, best.step(posterior))
+        warn_of_endings(posterior, best.found.precisions, posterior.scale, noisy=False)
         return chosen(posterior, best.found.precisions, posterior.scale, trace, best.state.draws)
 
 

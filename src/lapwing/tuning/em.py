@@ -22,6 +22,7 @@ from lapwing.solvers import SGD, Solver
 from lapwing.tangent import Tangent, Target
 from lapwing.tuning.checkpoint import Checkpoint, State
 from lapwing.tuning.choices import P, chosen, tunes_noise
+from lapwing.tuning.endings import warn_of_endings
 from lapwing.tuning.expectation import Expectation, training_of, warn_unless_found, with_data
 from lapwing.tuning.maximisation import Expected, MStep, maximised
 from lapwing.tuning.stopping import distance, enough, moves_of
@@ -138,6 +139,8 @@ class EM:
         state = expectation.first() if state is None else state
         state = self._run(expectation, state, file, progress)
         measured = posterior.scale.new_tensor([]) if state.measured is None else state.measured
+        noisy = tunes_noise(posterior, self.noise)
+        warn_of_endings(posterior, measured[:-1], measured[-1], noisy=noisy)
         return chosen(posterior, measured[:-1], measured[-1], state.trace, state.draws)
 
     def _run(self, expectation: Expectation, state: State, file: Checkpoint | None, progress: bool) -> State:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, TypeAlias, final, get_args
 
 from tqdm.auto import tqdm
 
-from lapwing.ascent import climb
+from lapwing.ascent import BOUNDS, climb
+from lapwing.errors import check_option
 from lapwing.tuning.choices import At, P, chosen, evidence_at, step_of, tunes_noise
+from lapwing.tuning.endings import warn_of_endings
+
+Noise: TypeAlias = Literal[True, False, "residuals"]
+"""Whether, and by what, the noise of a Gaussian likelihood is chosen."""
 
 
 @final
@@ -17,7 +22,9 @@ class EvidenceGradient:
     """Maximises the log evidence over log precisions, where it is concave (MacKay 1992; Immer et al. 2021, section 3).
 
     Args:
-        noise: Whether to choose the noise of a Gaussian likelihood too: one factor for all outputs.
+        noise: How to choose the noise of a Gaussian likelihood, one factor for all outputs: ``True`` with the prior, by
+            the evidence; ``"residuals"`` by the likelihood of the training data at the trained weights,
+            ``s = N / misfit``, for curvatures that count more directions than the data determined; ``False`` not.
         at: ``"weights"`` takes the evidence at the trained weights; ``"mode"`` at the mode of the linear model, which
             moves with the hyper-parameters: exact for Gaussian likelihoods only.
         steps: Most steps.
@@ -35,9 +42,12 @@ class EvidenceGradient:
         True
     """
 
-    noise: bool = True
+    noise: Noise = True
     at: At = "weights"
     steps: int = 200
+
+    def __post_init__(self) -> None:
+        check_option("noise", self.noise, get_args(Noise))
 
     def tune(self, posterior: P, progress: bool) -> P:
         """The posterior of largest evidence.
@@ -46,11 +56,16 @@ class EvidenceGradient:
             NumericalError: If the curvature is indefinite.
 
         Warns:
-            ConvergenceWarning: If it ended before.
+            ConvergenceWarning: If it ended before, or at an end of the range of a precision, or with noise several
+                times the residuals.
         """
         evidence = evidence_at(posterior, self.at)
-        noisy = tunes_noise(posterior, self.noise)
-        climbing = climb(evidence, posterior.prior_precisions, posterior.scale, noisy=noisy, steps=self.steps)
+        chooses, scale = tunes_noise(posterior, self.noise is not False), posterior.scale
+        if chooses and self.noise == "residuals":
+            scale = scale.new_tensor(posterior.totals.observations / max(posterior.totals.misfit, 1e-300)).clamp(*BOUNDS)
+        joint = chooses and self.noise != "residuals"
+        climbing = climb(evidence, posterior.prior_precisions, scale, noisy=joint, steps=self.steps)
         points = list(tqdm(climbing, desc="evidence", disable=not progress, unit="step", leave=False))
         taken = [step_of(posterior, p.log_marginal, p.precisions, p.scale, p.effective_dimension) for p in points]
+        warn_of_endings(posterior, points[-1].precisions, points[-1].scale, noisy=chooses)
         return chosen(posterior, points[-1].precisions, points[-1].scale, tuple(taken))

@@ -10,6 +10,7 @@ from tqdm.auto import tqdm
 
 from lapwing.ascent import BOUNDS, warn_of_steps
 from lapwing.tuning.choices import At, P, chosen, evidence_at, step, tunes_noise
+from lapwing.tuning.endings import warn_of_endings
 from lapwing.tuning.maximisation import mackay_scale
 
 
@@ -68,4 +69,5 @@ class MacKay:
                 break
         else:
             warn_of_steps(self.steps)
+        warn_of_endings(posterior, precisions, scale, noisy=noisy)
         return chosen(posterior, precisions, scale, tuple(taken))

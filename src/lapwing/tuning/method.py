@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from lapwing.errors import check_kind
-from lapwing.likelihoods import HeteroscedasticGaussian
-from lapwing.posteriors import ExactPosterior, Posterior
+from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
+from lapwing.linalg import BlockDiagonal, Diagonal
+from lapwing.posteriors import ExactPosterior, Posterior, WeightPosterior
 from lapwing.tuning.choices import P
 from lapwing.tuning.elbo import ELBO
 from lapwing.tuning.gradient import EvidenceGradient
@@ -29,9 +30,10 @@ def tune(posterior: P, method: Method | None = None, *, progress: bool = False) 
     Args:
         posterior: The posterior.
         method: ``ELBO()``, ``EM()``, ``EvidenceGradient()``, ``MacKay()`` or ``Validation(data)``. The default is the
-            first: evidence at the mode of the tangent model, for Gaussian noise by ``EM``. With noise that depends on
-            the input that model's loss is not convex, and the default is ``EvidenceGradient()`` where the evidence is
-            exact.
+            first, but for real targets, where the evidence is exact, ``EvidenceGradient()``: the noise must be that of
+            the network, whose outputs predictions have for their mean, and the linear model, trained anew, fits the
+            data better than it. ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the
+            noise from the residuals alone.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -65,5 +67,7 @@ def tune(posterior: P, method: Method | None = None, *, progress: bool = False) 
 
 def default(posterior: Posterior) -> Method:
     """The method for those who have no opinion."""
-    noisy = isinstance(posterior.fitted, HeteroscedasticGaussian) and isinstance(posterior, ExactPosterior)
-    return EvidenceGradient() if noisy else ELBO()
+    if not (isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian) and isinstance(posterior, ExactPosterior)):
+        return ELBO()
+    held = posterior.held.operator if isinstance(posterior, WeightPosterior) else None
+    return EvidenceGradient(noise="residuals" if isinstance(held, BlockDiagonal | Diagonal) else True)
