@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import torch
 
+from lapwing.demo import tour
 from lapwing.demo.gap import EDGES, NOISE, curve, fitted, gap
 
 
 def test_no_data_are_in_the_gap_but_the_unseen() -> None:
     data = gap(0)
-    for x, y in (data.train, data.validation, data.test):
+    for x, y in (data.train, data.test):
         assert ((x < EDGES[1]) | (x > EDGES[2])).all()
         assert x.shape == y.shape
     assert ((data.unseen[0] > EDGES[1]) & (data.unseen[0] < EDGES[2])).all()
@@ -24,3 +25,13 @@ def test_the_network_learns_the_curve() -> None:
     x, y = data.test
     errors = [float((fitted(data.train, 0, steps)(x) - y).detach().square().mean()) for steps in (1, 300)]
     assert errors[1] < 0.2 * errors[0]
+
+
+def test_every_row_is_better_than_the_plain_network_but_the_naive_one() -> None:
+    """Tuned without held-out data; none is the network itself with a prior that leaves no uncertainty."""
+    compared = tour.compare_curves(gap(0), tour.Size(), False)
+    plain = compared.row("plain network", "").values("nll")[0]
+    worse = {row.method for row in compared.rows if row.values("nll")[0] > plain}
+    assert {row.method for row in compared.rows} > {"last layer", "KFAC", "full"}
+    assert all("naive" in name for name in worse)
+    assert all(row.values("prior_precision")[0] < 1e3 for row in compared.rows if row.tuned_by)

@@ -22,13 +22,11 @@ class Gap:
 
     Args:
         train: Inputs ``[n, 1]`` and targets ``[n, 1]`` outside the gap.
-        validation: More of them, to tune on.
         test: More of them, to score on.
         unseen: Inputs inside the gap.
     """
 
     train: Pair
-    validation: Pair
     test: Pair
     unseen: Pair
 
@@ -39,7 +37,7 @@ def curve(x: Tensor) -> Tensor:
 
 
 def gap(seed: int) -> Gap:
-    """A draw of the data: 80 points to train on, 40 to tune on, 200 to score on, 100 in the gap.
+    """A draw of the data: 80 points to train on, 200 to score on, 100 in the gap.
 
     Args:
         seed: Of inputs and noise.
@@ -56,7 +54,7 @@ def gap(seed: int) -> Gap:
         x, y = (torch.cat(columns) for columns in zip(*parts, strict=True))
         return x, y
 
-    return Gap(sides(80), sides(40), sides(200), draw(100, EDGES[1], EDGES[2]))
+    return Gap(sides(80), sides(200), draw(100, EDGES[1], EDGES[2]))
 
 
 def fitted(data: Pair, seed: int, steps: int = 1000) -> nn.Sequential:

@@ -51,9 +51,10 @@ def gap_section(comparison: Comparison) -> dict[str, Any]:
         "title": "Regression with a gap",
         "text": [
             "A network of two hidden layers is fitted to 80 noisy points of sin 2x + x/3, none of them between −1 and "
-            "1.5. Evidence tunes the prior and the noise at once. Validation points come from where the training "
-            "points do, so they say nothing about the gap: tuning by them gives up the uncertainty there. OOD AUROC "
-            "tells the gap from the rest by the predicted standard deviation.",
+            "1.5. Nothing is held out: the noise is that of the network's residuals, and the evidence at its weights "
+            "chooses the prior. Held-out points would come from where the training points do and say nothing about the "
+            "gap: what is tuned by them gives up the uncertainty there. OOD AUROC tells the gap from the rest by the "
+            "predicted standard deviation.",
         ],
         **comparison.to_dict(),
         "figures": [],
@@ -87,7 +88,7 @@ CAPTIONS = {
     "bands": (
         "Error bars in the gap",
         "Each posterior tuned by evidence. The full covariance is narrow on the data and wide in the gap; KFAC blurs "
-        "the difference; the diagonal loses it; the last layer has too few functions to be wide.",
+        "the difference; the diagonal, the naive way, loses it; the last layer has too few functions to be wide.",
     ),
 }
 """Title and caption of each figure."""

@@ -62,7 +62,9 @@ class EvidenceGradient:
         evidence = evidence_at(posterior, self.at)
         chooses, scale = tunes_noise(posterior, self.noise is not False), posterior.scale
         if chooses and self.noise == "residuals":
-            scale = scale.new_tensor(posterior.totals.observations / max(posterior.totals.misfit, 1e-300)).clamp(*BOUNDS)
+            scale = scale.new_tensor(posterior.totals.observations / max(posterior.totals.misfit, 1e-300)).clamp(
+                *BOUNDS
+            )
         joint = chooses and self.noise != "residuals"
         climbing = climb(evidence, posterior.prior_precisions, scale, noisy=joint, steps=self.steps)
         points = list(tqdm(climbing, desc="evidence", disable=not progress, unit="step", leave=False))
