@@ -43,6 +43,7 @@ class TestRecipe:
         assert unwrapped(model) is model
         assert unwrapped(nn.DataParallel(model)) is model
         assert unwrapped(nn.DataParallel(torch.compile(model))) is model  # type: ignore[arg-type]
+        assert unwrapped(torch.compile(nn.DataParallel(torch.compile(model)))) is model  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         ("arguments", "choices", "got"),

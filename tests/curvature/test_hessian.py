@@ -14,7 +14,6 @@ from lapwing.curvature.gauss_newton import GGNProduct
 from lapwing.curvature.hessian import HessianProduct
 from lapwing.curvature.network import Network
 from lapwing.data import Data
-from lapwing.errors import UnsupportedError
 from lapwing.likelihoods import Gaussian
 from lapwing.testing import check_symmetric
 from tests.curvature import naive
@@ -70,12 +69,19 @@ def test_products_are_sums_over_batches() -> None:
         check_symmetric(parts)
 
 
-def test_an_operation_without_a_second_derivative_is_refused() -> None:
-    """PyTorch's own second derivative of the weight norm is wrong: better none."""
-    network = Network.of(nn.utils.parametrizations.weight_norm(nn.Linear(2, 1)))
-    data = Data([(torch.ones(3, 2), torch.ones(3, 1))], like=network.like)
-    with pytest.raises(UnsupportedError, match="_weight_norm_interface"):
-        HessianProduct(network, Gaussian(), data).dense()
+def test_the_hessian_through_a_weight_norm_is_that_of_its_formula() -> None:
+    """PyTorch's own second derivative of the weight norm is wrong."""
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 1)).double()
+    x, y = torch.tensor([[1.0, -2.0], [0.5, 3.0]]).double(), torch.zeros(2, 1, dtype=torch.float64)
+    network = Network.of(layer)
+    found = HessianProduct(network, Gaussian(), Data([(x, y)], like=network.like)).dense()
+
+    def loss(weights: Tensor) -> Tensor:
+        bias, g, v = weights[0], weights[1], weights[2:]
+        return 0.5 * (y[:, 0] - x @ (g * v / v.square().sum().sqrt()) - bias).square().sum()
+
+    assert network.names == ("bias", "parametrizations.weight.original0", "parametrizations.weight.original1")
+    torch.testing.assert_close(found, torch.autograd.functional.hessian(loss, network.weights))
 
 
 def test_rows_without_a_gradient_have_no_curvature() -> None:

@@ -19,6 +19,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from lapwing.curvature.attention import attend
+from lapwing.curvature.spelled import SPELLED
 from lapwing.errors import UnsupportedError
 
 Kind = Literal["linear", "conv", "channel_norm", "layer_norm", "embedding"]
@@ -81,6 +82,9 @@ class Capture(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             with self:
                 return attend(*args, **kwargs)
+        if func in SPELLED:
+            with self:
+                return SPELLED[func](*args, **kwargs)
         output = func(*args, **kwargs)
         rule = RULES.get(func)
         if rule is not None:

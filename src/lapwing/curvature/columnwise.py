@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jvp, vjp, vmap
+from torch.func import jvp, vmap
 
 from lapwing.curvature.ggn import COLUMNS
 from lapwing.curvature.network import Network, twice_differentiable
+from lapwing.curvature.reverse import Reverse
 from lapwing.curvature.unchanged import ALONE
 from lapwing.likelihoods import Likelihood
 from lapwing.types import Inputs
@@ -46,7 +46,7 @@ class Columnwise:
     @property
     def outputs(self) -> Float[Tensor, "n *event c"]:
         """Canonical outputs."""
-        return self._pullback[0].detach()
+        return self._reverse.values.detach()
 
     def push(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "m k"]:
         """``J V``, each column beside a forward pass; where that has no derivative, as the adjoint of the adjoint."""
@@ -60,12 +60,12 @@ class Columnwise:
                 level = logging.DEBUG if PUSHED in self.network.noted else logging.INFO
                 logger.log(level, PUSHED, reason)
                 self.network.noted.add(PUSHED)
-        return torch.stack([self._bidual(column)[0].flatten() for column in block.unbind(1)], dim=1)
+        return torch.stack([self._reverse.push(column).flatten() for column in block.unbind(1)], dim=1)
 
     def pull(self, block: Float[Tensor, "m k"]) -> Float[Tensor, "d k"]:
         """``Jᵀ U``: a backward pass a column."""
-        outputs, pull = self._pullback
-        return torch.stack([pull(column.view(outputs.shape))[0] for column in block.unbind(1)], dim=1)
+        shape = self._reverse.values.shape
+        return torch.stack([self._reverse.pull(column.view(shape)) for column in block.unbind(1)], dim=1)
 
     def _function(self, weights: Float[Tensor, " d"]) -> Float[Tensor, "n *event c"]:
         with twice_differentiable():
@@ -76,12 +76,5 @@ class Columnwise:
         return jvp(self._function, (self.network.weights,), (column,))[1].flatten()
 
     @cached_property
-    def _bidual(self) -> Callable[[Tensor], tuple[Tensor]]:
-        """``v -> J v`` as the adjoint of the linear map ``u -> Jᵀ u``: reverse mode alone."""
-        pull = lambda u: vjp(self._function, self.network.weights)[1](u)[0]  # noqa: E731
-        return vjp(pull, torch.zeros_like(self.outputs))[1]
-
-    @cached_property
-    def _pullback(self) -> tuple[Tensor, Callable[[Tensor], Any]]:
-        outputs, pull = vjp(self._function, self.network.weights)[:2]
-        return outputs, pull
+    def _reverse(self) -> Reverse:
+        return Reverse.of(self._function, self.network.weights)

@@ -14,6 +14,7 @@ from torch.func import grad_and_value, vmap
 
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
+from lapwing.curvature.reverse import Reverse
 from lapwing.data import Batch, chunks, count
 from lapwing.likelihoods import Likelihood
 from lapwing.types import Inputs
@@ -93,7 +94,7 @@ class Copies:
                 return loss if along is None else loss - (next(parts) * f).double().sum()
 
             terms = (*(() if moved is None else (moved,)), *(() if along is None else (along[:, place],)))
-            total.add(self._over(grad_and_value(one), (weights, *terms), count(inputs)))
+            total.add(self._over(grad_and_value(one), (weights, *terms), count(inputs), plain=gradient_of(one)))
         return total.both
 
     def pull(
@@ -106,7 +107,8 @@ class Copies:
             def one(w: Tensor, u: Tensor, piece: Inputs = piece) -> Tensor:
                 return (u * self._outputs(w, piece)).double().sum()
 
-            total.add(self._over(grad_and_value(one), (weights, along[:, place]), count(piece)))
+            columns = (weights, along[:, place])
+            total.add(self._over(grad_and_value(one), columns, count(piece), plain=gradient_of(one)))
         return total.both
 
     def _outputs(self, weights: Float[Tensor, " d"], inputs: Inputs) -> Float[Tensor, "n *event c"]:
@@ -121,8 +123,15 @@ class Copies:
         """Examples in pieces, each of which one copy has room for."""
         return chunks(inputs, max(1, BUDGET // self._bytes))
 
-    def _over(self, function: Callable[..., Any], columns: tuple[Tensor, ...], examples: int) -> Any:
-        """A function of one copy and some examples, for all copies."""
+    def _over(
+        self,
+        function: Callable[..., Any],
+        columns: tuple[Tensor, ...],
+        examples: int,
+        *,
+        plain: Callable[..., Any] | None = None,
+    ) -> Any:
+        """A function of one copy and some examples, for all copies; the same by ``plain`` where it is refused."""
         size = max(1, min(len(columns[0]), BUDGET // (examples * self._bytes)))
         with torch.inference_mode(False), torch.no_grad():
             try:
@@ -131,10 +140,20 @@ class Copies:
                 raise
             except (RuntimeError, ValueError) as reason:
                 logger.info("cannot vectorise over copies (%s): going through them one by one", reason)
-            found = [function(*column) for column in zip(*columns, strict=True)]
+            found = [(plain or function)(*column) for column in zip(*columns, strict=True)]
             if isinstance(found[0], Tensor):
                 return torch.stack(found)
             return tuple(torch.stack(parts) for parts in zip(*found, strict=True))
+
+
+def gradient_of(function: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The gradient in the first argument, and the value, by plain reverse mode."""
+
+    def both(weights: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+        there = Reverse.of(lambda tracked: function(tracked, *others), weights)
+        return there.pull(torch.ones_like(there.values)), there.values.detach()
+
+    return both
 
 
 class _Sum:

@@ -75,7 +75,7 @@ class LiveBatch:
             DataError: If outputs or targets are not finite, or targets do not fit the likelihood.
             ShapeError: If outputs or targets do not fit the likelihood.
         """
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad(), twice_differentiable():
             outputs = self.likelihood.canonical(self.network(self.inputs))
         targets = self.likelihood.canonical_targets(outputs.detach(), self.labels)
         self.likelihood.check(outputs.detach(), targets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,12 +18,15 @@ from lapwing.curvature.ggn import COLUMNS
 from lapwing.curvature.network import Network, twice_differentiable
 from lapwing.curvature.products import MEMORY, Executor, Prepared, Store, total
 from lapwing.curvature.recording import Recording, Traced
+from lapwing.curvature.reverse import Reverse, derivative
 from lapwing.curvature.split import Split, Tensors
+from lapwing.curvature.unchanged import ALONE
 from lapwing.data import Batch, Data
-from lapwing.errors import UnsupportedError
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Operator
 from lapwing.types import Params
+
+logger = logging.getLogger(__name__)
 
 
 @final
@@ -41,10 +45,11 @@ class HessianProduct(Operator):
         form: ``"plain"`` to differentiate for every column; ``None`` records where possible.
 
     Raises:
-        UnsupportedError: If an operation of the network has no forward-mode derivative.
+        UnsupportedError: If an operation of the network has neither a forward mode nor a second gradient.
 
     Cost:
-        A forward-over-reverse pass a column: about two gradients, less by what is kept.
+        A forward-over-reverse pass a column: about two gradients, less by what is kept; where an operation has no
+        forward mode, a gradient of the gradient.
     """
 
     network: Network
@@ -125,7 +130,7 @@ class RecordedHessian(Recording[Prepared]):
 @final
 @dataclass(frozen=True, eq=False)
 class Pearlmutter(Executor[Prepared]):
-    """Forward over reverse through the network again for every column.
+    """Forward over reverse through the network again for every column; reverse over reverse where that is refused.
 
     Args:
         network: The network.
@@ -140,25 +145,28 @@ class Pearlmutter(Executor[Prepared]):
         """Nothing can be prepared."""
 
         def loss(weights: Tensor) -> Tensor:
-            f = self.likelihood.canonical(self.network(batch.inputs, self.network.with_weights(weights)))
+            with twice_differentiable():
+                f = self.likelihood.canonical(self.network(batch.inputs, self.network.with_weights(weights)))
             return self.likelihood.nll(f, self.likelihood.canonical_targets(f, batch.targets)).sum()
 
-        def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-            with twice_differentiable():
-                return self._product(grad(loss), block)
+        return Prepared(lambda block: self._product(loss, block), None)
 
-        return Prepared(product, None)
-
-    def _product(self, gradient: Callable[[Tensor], Tensor], block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        """The derivative of a gradient in each direction of the block."""
+    def _product(self, loss: Callable[[Tensor], Tensor], block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        """The derivative of the gradient in each direction of the block."""
         weights = self.network.weights
-        if self.network.padded:
-            pull = vjp(gradient, weights)[1]
-            return vmap(pull, in_dims=1, out_dims=1, chunk_size=COLUMNS)(block)[0]
-        try:
-            push = lambda column: jvp(gradient, (weights,), (column,))[1]  # noqa: E731
-            return vmap(push, in_dims=1, out_dims=1, chunk_size=COLUMNS)(block)
-        except NotImplementedError as reason:
-            raise UnsupportedError(
-                "a network that can be differentiated forward through its gradient", str(reason).split(".")[0], "GGN()"
-            ) from reason
+        if not self.network.padded:
+            try:
+                push = lambda column: jvp(grad(loss), (weights,), (column,))[1]  # noqa: E731
+                with ALONE, twice_differentiable():
+                    return vmap(push, in_dims=1, out_dims=1, chunk_size=COLUMNS)(block)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as reason:
+                logger.info("cannot differentiate forward (%s): differentiating the gradient for every column", reason)
+
+        def gradient(tracked: Tensor) -> Tensor:
+            value = loss(tracked)
+            return derivative(value, tracked, torch.ones_like(value), again=True)
+
+        there = Reverse.of(gradient, weights)
+        return torch.stack([there.pull(column) for column in block.unbind(1)], dim=1)

@@ -81,7 +81,7 @@ def vectorised_rows(
         ValueError: If a rule of an operation is wrong, as far as can be seen.
     """
     if way == "one by one":
-        raise ValueError("rules of vectorised differentiation are wrong for it")
+        raise ValueError("rules of vectorised differentiation are wrong for it, or missing")
     n = count(inputs)
 
     def has_examples(value: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from lapwing.curvature.spelled import SpelledOut
 from lapwing.curvature.unchanged import ALONE, digest_of, state_of
+from lapwing.curvature.usable import check_usable
 from lapwing.data import Data, Source, Unpack, describe, outputs_of, over_tensors
 from lapwing.errors import ConfigError, DataError, MismatchError, UnsupportedError, check_kind
 from lapwing.tree import Layout
@@ -205,13 +208,17 @@ def call(module: nn.Module, tensors: Params, inputs: Inputs) -> Tensor:
 
 @contextmanager
 def serving(module: nn.Module) -> Generator[None]:
-    """The module in eval mode; modes and all that a forward pass assigns to it are restored, whatever happens."""
+    """The module in eval mode, without backward hooks: its outputs' derivatives are those of its operations.
+
+    Modes, hooks and all that a forward pass assigns to it are restored, whatever happens.
+    """
     with ALONE:
         before = [(part, part.training, dict(vars(part))) for part in module.modules()]
         try:
             for part, training, _ in before:
                 if training:
                     part.training = False
+                vars(part).update(_backward_hooks=OrderedDict(), _backward_pre_hooks=OrderedDict())
             yield
         finally:
             for part, training, attributes in before:
@@ -224,8 +231,8 @@ def serving(module: nn.Module) -> Generator[None]:
 
 @contextmanager
 def twice_differentiable() -> Generator[None]:
-    """Attention by its formula: the fused kernels have no forward mode and no second derivative."""
-    with ALONE, sdpa_kernel(SDPBackend.MATH):
+    """Attention and what is ``SPELLED`` out by formulas: fused kernels lack forward modes and second derivatives."""
+    with ALONE, sdpa_kernel(SDPBackend.MATH), SpelledOut():
         yield
 
 
@@ -236,11 +243,18 @@ def ordinary(value: Any) -> Any:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The network inside ``DataParallel``, ``DistributedDataParallel`` or ``torch.compile``."""
-    while isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        model = model.module
-    original = getattr(model, "_orig_mod", None)
-    return original if isinstance(original, nn.Module) else model
+    """The network inside ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``, in any order.
+
+    Raises:
+        ConfigError: If its weights have no values yet.
+        UnsupportedError: If its forward pass writes to them.
+    """
+    parallel = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
+    inner = model.module if parallel else getattr(model, "_orig_mod", None)
+    if isinstance(inner, nn.Module):
+        return unwrapped(inner)
+    check_usable(model)
+    return model
 
 
 def opened(
@@ -256,7 +270,8 @@ def opened(
         progress: Whether passes over the data show a progress bar.
 
     Raises:
-        ConfigError: If the model is no module.
+        ConfigError: If the model is no module, or its weights have no values yet.
+        UnsupportedError: If its forward pass writes to them.
     """
     check_kind("the model", model, (nn.Module,), call)
     module = unwrapped(model)
