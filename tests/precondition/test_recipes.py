@@ -16,7 +16,7 @@ from lapwing.linalg import Diagonal, LowRank
 from lapwing.posteriors import MatrixFreePosterior
 from lapwing.precondition import Pivots, Preconditioner, approximation, balanced
 from lapwing.problem import Problem, Training
-from tests.posterior_cases import Linearised, problem, refused
+from tests.posterior_cases import Linearised, normal, problem, refused
 
 
 def setting(name: str = "images", prior: lw.Isotropic | None = None) -> tuple[Problem, Linearised]:
@@ -38,13 +38,27 @@ def test_all_examples_are_the_precision_itself() -> None:
 
 
 def test_some_examples_stand_for_all() -> None:
-    products, dense = setting()
+    products, dense = setting("gaussian")
     identity = torch.eye(products.size).double()
     plain = lw.Subsample(5, scaled=False).approximate(products).dense() - 0.7 * identity
     scaled = lw.Subsample(5).approximate(products).dense() - 0.7 * identity
     close(scaled, 2 * plain)
     assert torch.linalg.eigvalsh(dense.ggn - plain).min() > -1e-10
     assert plain.trace() > 0
+
+
+def test_each_label_stands_for_its_own() -> None:
+    """Three of nine and three of four examples: each counts three times, or four thirds."""
+    case = problem("categorical")
+    y = torch.tensor([0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0])
+    case = replace(case, x=normal(13, 3), y=y)
+    posterior = case.fit(lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=lw.MatrixFree()))
+    assert isinstance(posterior, MatrixFreePosterior)
+    expected = torch.zeros(posterior.network.size, posterior.network.size).double()
+    for label, weight in ((0, 3.0), (1, 4 / 3)):
+        first = (y == label).nonzero()[:3, 0]
+        expected += weight * Linearised(replace(case, x=case.x[first], y=y[first]), posterior.network).ggn
+    close(lw.Subsample(6).curvature(posterior.problem).dense(), expected)
 
 
 def training(targets: Tensor, batch: int = 2, *, shuffle: bool = False) -> Training:

@@ -180,10 +180,8 @@ def test_variances_and_draws_that_overflow_are_refused() -> None:
         predictive(Poisson(), wide)
     found = predictive(Poisson(), Moments(wide.mean.double(), wide.covariance.double()))
     assert isinstance(found, Counts) and bool(found.std.isfinite().all())
-    for draw in (60.0, 200.0):
-        with pytest.raises(
-            NumericalError, match=rf"finite (variances of )?rates.*exponent of {draw * (1 + (draw < 99))}"
-        ):
+    for draw, said in ((60.0, "finite variances of rates.*exponent of 120"), (200.0, "finite rates.*exponent of 200")):
+        with pytest.raises(NumericalError, match=said):
             predictive(Poisson(), Draws(torch.tensor([[[0.0]], [[draw]]])))
     with pytest.raises(NumericalError, match=r"finite noise variances exp f.*exponent of 200"):
         predictive(HeteroscedasticGaussian(), Draws(torch.tensor([[[0.0, 1.0]], [[0.0, 200.0]]])))

@@ -27,9 +27,10 @@ from lapwing.types import Inputs
 @final
 @dataclass(frozen=True)
 class Subsample(CurvatureRecipe):
-    """``P = s w Σ_B J_nᵀ B_n J_n + A``: the exact curvature of a few examples, inverted by Woodbury's identity.
+    """``P = s Σ_B w_n J_nᵀ B_n J_n + A``: the exact curvature of a few examples, inverted by Woodbury's identity.
 
-    With labels, every class has its share of them. ``w = N / B`` where it is scaled, else 1.
+    With labels, every class has as many of them. Where it is scaled, ``w_n`` is how many examples each stands for:
+    those of its label, else ``N / B``; where not, 1.
 
     Args:
         examples: Examples B.
@@ -52,18 +53,19 @@ class Subsample(CurvatureRecipe):
         check_count("examples", self.examples)
 
     def curvature(self, problem: Problem) -> LowRank:
-        """``w Σ_B J_nᵀ B_n J_n``."""
+        """``Σ_B w_n J_nᵀ B_n J_n``."""
         training = training_of(problem, self)
         rows = self.examples * training.survey.output.numel()
         check_rows(training, rows, self.max_bytes, "Subsample with fewer examples, TopRows(500), or a larger max_bytes")
-        inputs, targets, _ = balanced(training, self.examples)
-        factor = root_rows(training, inputs, targets).mT
-        weight = training.examples / len(targets) if self.scaled else 1.0
-        return LowRank(weight**0.5 * factor)
+        inputs, targets, weights = balanced(training, self.examples)
+        weights = weights if self.scaled else torch.ones_like(weights)
+        return LowRank(root_rows(training, inputs, targets, weights).mT)
 
 
-def root_rows(training: Training, inputs: Inputs, targets: Tensor) -> Float[Tensor, "m d"]:
-    """``Sᵀ J`` of some examples, explicit."""
+def root_rows(
+    training: Training, inputs: Inputs, targets: Tensor, weights: Float[Tensor, " n"]
+) -> Float[Tensor, "m d"]:
+    """``√w_n S_nᵀ J_n`` of some examples, explicit."""
     network, survey, likelihood = training.network, training.survey, training.likelihood
     size = chunk_size(network, survey, likelihood, GGN(), network.layout.size)
     rows: list[Tensor] = []
@@ -72,7 +74,8 @@ def root_rows(training: Training, inputs: Inputs, targets: Tensor) -> Float[Tens
         f = likelihood.canonical(forward.outputs)
         y = likelihood.canonical_targets(f, targets[place])
         for cotangents in GGN().cotangents(likelihood, f, y):
-            rows.append(jacobian_rows(network, forward.factors(raw(likelihood, cotangents))).flatten(0, 1))
+            found = jacobian_rows(network, forward.factors(raw(likelihood, cotangents)))
+            rows.append((weights[place].sqrt().to(found)[:, None, None] * found).flatten(0, 1))
     return torch.cat(rows)
 
 
