@@ -23,7 +23,7 @@ from lapwing.tuning import uphill
 from lapwing.tuning.elbo import natural_target
 from lapwing.tuning.expectation import Expectation, training_of
 from lapwing.tuning.method import default
-from lapwing.tuning.uphill import Climb, Tried
+from lapwing.tuning.uphill import Climb, Trail, Tried
 from tests.posterior_cases import Linearised, normal, portrait, problem
 from tests.tuning.cases import fit, point_of
 
@@ -215,7 +215,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
         lw.ELBO(examples=0)
 
 
-def uphill_of(posterior: lw.Posterior) -> list[Tried]:
+def uphill_of(posterior: lw.Posterior) -> Trail:
     """All precisions a search tries."""
     expectation = Expectation(posterior, Tangent(training_of(posterior), "simplified"), None, 16, "auto", 1e-3, 0)
     return Climb(expectation, 1000, 0, 20, tqdm(disable=True)).run()
@@ -223,8 +223,8 @@ def uphill_of(posterior: lw.Posterior) -> list[Tried]:
 
 def test_the_vertex_of_the_parabola_is_higher_than_what_it_goes_through() -> None:
     model, train, _ = digits()
-    points = uphill_of(lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, train))
-    assert points[-1].bound > max(point.bound for point in points[:-1]) + uphill.LITTLE
+    *points, vertex = uphill_of(lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, train)).bounds.values()
+    assert vertex > max(points) + uphill.LITTLE
 
 
 def certain() -> tuple[nn.Module, Tensor, Tensor]:
@@ -241,10 +241,10 @@ def certain() -> tuple[nn.Module, Tensor, Tensor]:
 def test_it_climbs_where_the_curvature_at_the_weights_is_next_to_nothing(structure: lw.Full | lw.MatrixFree) -> None:
     model, x, y = certain()
     posterior = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1e-6), structure=structure).fit(model, (x, y))
-    points = uphill_of(posterior)
-    best = max(points, key=lambda point: point.bound)
-    assert len(points) > 4 and best.found.gamma < 0.02
-    assert 0.0 < best.log_factor < max(point.log_factor for point in points)
+    trail = uphill_of(posterior)
+    assert len(trail.steps) > 4 and trail.best.found.gamma < 0.02
+    assert trail.best.bound == max(trail.bounds.values())
+    assert 0.0 < trail.best.log_factor < max(trail.bounds)
 
 
 @pytest.mark.filterwarnings("ignore::lapwing.errors.ConvergenceWarning")

@@ -63,7 +63,8 @@ class ELBO:
 
     Cost:
         A precision tried: a mode, and predictions at ``examples`` inputs; by draws a block solve, and a product with
-        the Jacobian there.
+        the Jacobian there. Memory, by draws: those of the first precision, of the last two and of the best, d numbers
+        a draw each, whatever ``steps``.
 
     Example:
         >>> import torch
@@ -113,11 +114,10 @@ class ELBO:
         tangent = Tangent(training_of(posterior), target)
         expectation = Expectation(posterior, tangent, self.solver, self.samples, "auto", RTOL, self.seed)
         with tqdm(desc="ELBO", total=self.steps, disable=not progress, unit="precision", leave=False) as bar:
-            tried = Climb(expectation, self.examples, self.seed, self.steps, bar).run()
-        best = max(tried, key=lambda point: point.bound)
+            trail = Climb(expectation, self.examples, self.seed, self.steps, bar).run()
+        best = trail.best
         warn_unless_found(best.found.mode, expectation.solver_used)
-        steps = [point.step(posterior) for point in tried]
-        trace = (*steps, best.step(posterior))
+        trace = (*trail.steps, best.step(posterior))
         warn_of_endings(posterior, best.found.precisions, posterior.scale, noisy=False)
         return chosen(posterior, best.found.precisions, posterior.scale, trace, best.state.draws)
 

@@ -65,6 +65,29 @@ class Tried:
 
 
 @final
+@dataclass(eq=False)
+class Trail:
+    """The precisions tried, in order: the step that each leaves, and of the best alone the mode and the draws.
+
+    Args:
+        best: The one of largest bound.
+        bounds: The bound of each, by its log factor.
+        steps: What they leave in the trace.
+    """
+
+    best: Tried
+    bounds: dict[float, float]
+    steps: list[Step]
+
+    def add(self, point: Tried, posterior: Posterior) -> None:
+        """Take in one more."""
+        if point.bound > self.best.bound:
+            self.best = point
+        self.bounds[point.log_factor] = point.bound
+        self.steps.append(point.step(posterior))
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Climb:
     """The way up.
@@ -83,36 +106,38 @@ class Climb:
     steps: int
     bar: tqdm
 
-    def run(self) -> list[Tried]:
-        """All precisions tried, in order."""
+    def run(self) -> Trail:
+        """All precisions tried."""
         self.expectation.prepare()
-        points = [self.at(0.0, None)]
-        if not self._walk(points, STRIDE):
-            self._walk(points, -STRIDE)
-        best = max(points, key=lambda point: point.bound)
-        if len(points) >= self.steps and best is points[-1]:
+        first, posterior = self.at(0.0, None), self.expectation.posterior
+        trail = Trail(first, {0.0: first.bound}, [first.step(posterior)])
+        if not self._walk(trail, first, STRIDE):
+            self._walk(trail, first, -STRIDE)
+        best = trail.best
+        if len(trail.steps) >= self.steps and best.log_factor == list(trail.bounds)[-1]:
             warn(
                 f"the evidence lower bound was still growing after {self.steps} precisions. Try a prior nearer to "
                 f"{best.found.precisions.tolist()[:3]}, or a larger steps=",
                 ConvergenceWarning,
             )
-        around = {round((point.log_factor - best.log_factor) / STRIDE): point.bound for point in points}
+        around = {round((place - best.log_factor) / STRIDE): bound for place, bound in trail.bounds.items()}
         if -1 in around and 1 in around:
             slope, bend = (around[1] - around[-1]) / 2, around[1] - 2 * around[0] + around[-1]
             if bend < 0:
-                points.append(self.at(best.log_factor - STRIDE * slope / bend, best))
-        return points
+                trail.add(self.at(best.log_factor - STRIDE * slope / bend, best), posterior)
+        return trail
 
-    def _walk(self, points: list[Tried], stride: float) -> bool:
+    def _walk(self, trail: Trail, first: Tried, stride: float) -> bool:
         """Go on from the first point while the bound grows; to weaker priors, where it is flat too. Whether it did."""
-        here = points[0]
-        while len(points) < self.steps:
-            points.append(self.at(here.log_factor + stride, here))
-            grown = points[-1].bound - here.bound
+        here = first
+        while len(trail.steps) < self.steps:
+            there = self.at(here.log_factor + stride, here)
+            trail.add(there, self.expectation.posterior)
+            grown = there.bound - here.bound
             if grown < -LITTLE or (grown < LITTLE and stride > 0):
                 break
-            here = points[-1]
-        return here is not points[0]
+            here = there
+        return here is not first
 
     def at(self, log_factor: float, near: Tried | None) -> Tried:
         """The bound, its solves started from those of a point nearby."""
