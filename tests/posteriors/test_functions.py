@@ -40,11 +40,26 @@ def test_holds_a_gram_matrix_a_group() -> None:
     assert isinstance(one.evidence.complexity, Spectrum) and isinstance(two.evidence.complexity, Grams)
 
 
-def test_cannot_sample_weights() -> None:
-    case, posterior = fit("categorical")
-    assert not hasattr(posterior, "sample")
-    with refused(UnsupportedError, expected="for linearised=False", got="a FunctionPosterior", hint="KFAC"):
-        posterior.predict(case.new, linearised=False)
+@pytest.mark.parametrize("name", ["gaussian", "categorical", "tokens", "pixels"])
+def test_weights_are_drawn_with_the_dense_covariance(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws are linear in their noise: all unit vectors in its place give a root of the covariance."""
+    case, posterior = fit(name, lw.Layerwise(0.7))
+    likelihood = lw.Gaussian(4.0) if isinstance(case.likelihood, lw.Gaussian) else case.likelihood
+    posterior = posterior.with_choices(posterior.prior, likelihood)
+    d, m = posterior.network.size, posterior.grams.shape[-1]
+    precision = posterior.noise_scale * Linearised(case, posterior.network).ggn + 0.7 * torch.eye(d).double()
+    torch.testing.assert_close(posterior.precision_operator @ torch.eye(d).double(), precision)
+    noise = iter(torch.eye(d + m).double().split([d, m]))
+    with monkeypatch.context() as patched:
+        patched.setattr(functions.probes, "gaussian", lambda *_, **__: next(noise))
+        root = posterior.sample(d + m) - posterior.network.weights
+    torch.testing.assert_close(root.mT @ root, torch.linalg.inv(precision), rtol=1e-8, atol=1e-9)
+
+
+def test_networks_with_drawn_weights_are_averaged(generator: torch.Generator) -> None:
+    case, posterior = fit("categorical", lw.Isotropic(1e8))
+    found = posterior.predict(case.new, linearised=False, samples=3, generator=generator)
+    torch.testing.assert_close(found.probs, posterior.predict(case.new).probs, rtol=1e-3, atol=1e-3)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

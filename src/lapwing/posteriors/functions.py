@@ -11,16 +11,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing import probes
 from lapwing.curvature.gram import TangentKernel
-from lapwing.curvature.sums import BUDGET, Held
+from lapwing.curvature.layers import Pass
+from lapwing.curvature.sums import BUDGET, Held, raw
 from lapwing.curvature.variance import Propagation
 from lapwing.data import chunks
 from lapwing.errors import UnsupportedError
 from lapwing.evidence import Complexity, Grams, Spectrum, semidefinite
 from lapwing.likelihoods import Likelihood
-from lapwing.linalg import Dense, Operator
+from lapwing.linalg import Dense, FunctionOperator, Operator
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.exact import ExactPosterior
+from lapwing.posteriors.pushed import pushed
+from lapwing.posteriors.sampled import SampledWeights
 from lapwing.posteriors.step import Step
 from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
@@ -29,7 +33,7 @@ from lapwing.types import Inputs
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class FunctionPosterior(ExactPosterior):
+class FunctionPosterior(ExactPosterior, SampledWeights):
     """The same posterior as the full weight view, in function space.
 
     With K = J A⁻¹ Jᵀ, B = S Sᵀ, x the training inputs and * the new ones:
@@ -71,6 +75,53 @@ class FunctionPosterior(ExactPosterior):
                 "fitting again with this prior, or Full(view='weights')",
             )
         return changed
+
+    @property
+    def precision_operator(self) -> Operator:
+        """The posterior precision Λ as an operator; a product reads the training inputs."""
+        prior = self.prior.operator(self.network.uncertain, self.network.like)
+
+        def product(block: Tensor) -> Tensor:
+            return self.noise_scale * self._pulled(self._pushed(block)) + prior @ block
+
+        return FunctionOperator(product, product, prior.shape, prior.values)
+
+    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+        """See ``SampledWeights.sample``; a draw of the prior, conditioned on the data (Wilson et al. 2021).
+
+            θ* + ζ - A⁻¹ J̃ᵀ (J̃ A⁻¹ J̃ᵀ + I / s)⁻¹ (J̃ ζ + ε / √s),    ζ ~ N(0, A⁻¹),  J̃ = Sᵀ J
+
+        Cost:
+            A product with the Jacobian at the training inputs, and a backward pass through them for every draw.
+        """
+        probes.check_draws(samples, generator)
+        shape, rows = (self.network.size, samples), (self.grams.shape[-1], samples)
+        noise = probes.gaussian(shape, like=self._variance, generator=generator)
+        zeta = self._variance.sqrt()[:, None] * noise
+        with torch.no_grad():
+            seen = self._pushed(zeta.to(self.network.like)).double()
+            seen += probes.gaussian(rows, like=seen, generator=generator) / self.noise_scale**0.5
+            explained = self._pulled((self._inner @ (self._inner.T @ seen)).to(self.network.like))
+        drawn = zeta - self._variance[:, None] * explained
+        return self.network.weights + drawn.mT.to(self.network.weights)
+
+    def _pushed(self, block: Float[Tensor, "d s"]) -> Float[Tensor, "m s"]:
+        """``J̃ V``: of every training example, then every cotangent."""
+        moved = pushed(self.network, self.survey, self.likelihood, self.inputs, block)[1]
+        return torch.einsum("kne,nes->nks", self.cotangents.flatten(2), moved.flatten(1, -2)).flatten(0, 1)
+
+    def _pulled(self, block: Float[Tensor, "m s"]) -> Float[Tensor, "d s"]:
+        """``J̃ᵀ U``."""
+        parts = block.view(self.cotangents.shape[1], -1, block.shape[1])
+        combined = torch.einsum("kne,nks->sne", self.cotangents.flatten(2), parts)
+        outputs = combined.view(-1, *self.cotangents.shape[1:])
+        total = block.new_zeros(self.network.size, block.shape[1])
+        size = self.survey.chunk(1, self.network.like.element_size(), BUDGET)
+        for place, part in chunks(self.inputs, size):
+            forward = Pass(self.network, self.survey, part)
+            gradients = [forward.gradient(cotangent) for cotangent in raw(self.likelihood, outputs[:, place])]
+            total += torch.stack(gradients, 1)
+        return total
 
     def _complexity(self) -> Complexity:
         if len(self.grams) > 1:
