@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import base64
 import builtins
+import json
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 
 from lapwing.comparison import Comparison, Row
 from lapwing.errors import ConfigError, DataError
-from lapwing.report import render, write_json, write_report
+from lapwing.report import page, render, write_json, write_report
 
 ROWS = (
     Row("plain network", "", ({"accuracy": 0.9, "nll": 0.51}, {"accuracy": 0.8, "nll": 0.49})),
@@ -123,6 +125,53 @@ def test_a_figure_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
     write_json(RESULTS | {"figures": [{"file": name, "title": "", "caption": ""}]}, tmp_path / "results.json")
     with pytest.raises(DataError, match=name):
         write_report(tmp_path / "results.json")
+
+
+def test_a_figure_outside_the_folder_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "secret.svg").write_text("<svg/>")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "link.svg").symlink_to(tmp_path / "secret.svg")
+    for name in ("../secret.svg", str(tmp_path / "secret.svg"), "link.svg"):
+        write_json(RESULTS | {"figures": [{"file": name, "title": "", "caption": ""}]}, tmp_path / "in" / "a.json")
+        with pytest.raises(DataError, match="Expected a figure in"):
+            write_report(tmp_path / "in" / "a.json")
+
+
+def test_results_with_another_value_are_shown_or_refused(tmp_path: Path) -> None:
+    claim = {"claim": "a", "holds": True, "difference": -0.2, "stderr": 0.1}
+    full, refused = RESULTS | {"findings": [claim], "text": ["a"]}, 0
+    for place in places(full):
+        for value in (None, [], {}, 3, "a", 10**400, ".999999999f", [None], [{}]):
+            try:
+                page._section(changed(full, place, value), tmp_path)
+            except DataError:
+                refused += 1
+    assert refused > 50
+    for name in ("sections", "about"):
+        for value in (3, "a", [3]):
+            with pytest.raises(DataError):
+                render(RESULTS | {name: value}, tmp_path)
+    (tmp_path / "a.json").write_text("[" * 100_000)
+    with pytest.raises(DataError, match="a JSON file"):
+        write_report(tmp_path / "a.json")
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where the values of some JSON stand, the first of each list."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield (*at, key)
+        yield from places(part, (*at, key))
+
+
+def changed(results: Any, place: tuple[Any, ...], value: Any) -> Any:
+    """The same with another value at a place."""
+    results = json.loads(json.dumps(results))
+    inner = results
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    return results
 
 
 def test_without_jinja_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

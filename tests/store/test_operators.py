@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lapwing.errors import DataError, UnsupportedError
+from lapwing.files import Tensors
 from lapwing.linalg import (
     BlockDiagonal,
     Dense,
@@ -21,7 +22,6 @@ from lapwing.linalg import (
     Structured,
     Sum,
 )
-from lapwing.store.archive import Tensors
 from lapwing.store.operators import operator_from, operator_state
 
 CPU = torch.device("cpu")
@@ -97,10 +97,10 @@ def test_positions_take_half_the_bytes_and_come_back_long() -> None:
 
 
 def test_positions_beyond_32_bits_stay_whole() -> None:
-    from lapwing.store.operators import index_from, index_state
+    from lapwing.store.operators import index_state
 
     tensors, far = Tensors(), torch.tensor([2**40])
-    assert index_from(index_state(far, "far", tensors), tensors, CPU).tolist() == [2**40]
+    assert tensors.get(index_state(far, "far", tensors), CPU).tolist() == [2**40]
 
 
 def test_operators_known_only_by_products_are_refused() -> None:

@@ -19,7 +19,8 @@ from lapwing.errors import ConfigError, DataError, UnsupportedError
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.posteriors import FunctionPosterior, Posterior, Step, WeightPosterior
 from lapwing.priors import Prior
-from lapwing.store import archive, load, posteriors, read_header, save
+from lapwing.store import load, posteriors, read_header, save
+from lapwing.store.archive import POSTERIOR
 from lapwing.structures import Structure
 from lapwing.tree import Layout
 from tests.checker import unchecked
@@ -277,9 +278,9 @@ def test_unknown_kinds_of_posteriors_are_refused(tmp_path: Path) -> None:
     case = problem("categorical")
     save(case.fit(lw.Laplace(case.likelihood)), tmp_path / "a")
     header = read_header(tmp_path / "a")
-    tensors = archive.read_tensors(tmp_path / "a", header)
+    tensors = POSTERIOR.tensors(tmp_path / "a", header)
     del header["format"], header["schema"], header["checksum"]
-    archive.write(tmp_path / "b", header | {"posterior": "SamplePosterior"}, tensors)
+    POSTERIOR.write(tmp_path / "b", header | {"posterior": "SamplePosterior"}, tensors)
     with pytest.raises(DataError, match="'SamplePosterior'"):
         load(tmp_path / "b", case.model)
 

@@ -17,11 +17,11 @@ import lapwing as lw
 from lapwing.curvature.layers import Layer, Survey
 from lapwing.curvature.sums import Fingerprint, Totals
 from lapwing.errors import ConfigError, DataError, UnsupportedError
+from lapwing.files import Tensors, inputs_from, inputs_state
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import Step
 from lapwing.priors import GPrior, Prior
 from lapwing.store import records
-from lapwing.store.archive import Tensors
 
 CPU = torch.device("cpu")
 
@@ -53,7 +53,7 @@ def test_likelihoods_of_others_are_refused() -> None:
         pass
 
     Categorical.__abstractmethods__ = frozenset()
-    with pytest.raises(UnsupportedError, match=r"Got Categorical\. Try a likelihood of lapwing"):
+    with pytest.raises(UnsupportedError, match=r"Got Categorical\. Try one of lapwing's"):
         records.likelihood_state(Categorical())  # type: ignore[abstract]
     with pytest.raises(DataError, match="'StudentT'"):
         records.likelihood_from({"kind": "StudentT"})
@@ -151,14 +151,14 @@ X, IDS = torch.randn(2, 3), torch.tensor([[1, 2]])
 )
 def test_inputs(inputs: Any) -> None:
     tensors = Tensors()
-    state = text(records.inputs_state(inputs, "inputs", tensors))
-    assert same(records.inputs_from(state, tensors, CPU), inputs)
+    state = text(inputs_state(inputs, "inputs", tensors))
+    assert same(inputs_from(state, tensors, CPU), inputs)
 
 
 def test_any_mapping_comes_back_as_a_dict() -> None:
     tensors = Tensors()
-    state = text(records.inputs_state(OrderedDict(x=X), "inputs", tensors))
-    assert same(records.inputs_from(state, tensors, CPU), {"x": X})
+    state = text(inputs_state(OrderedDict(x=X), "inputs", tensors))
+    assert same(inputs_from(state, tensors, CPU), {"x": X})
 
 
 class Mode(enum.IntEnum):
@@ -172,4 +172,4 @@ class Mode(enum.IntEnum):
 )
 def test_inputs_that_would_take_pickle_are_refused(odd: Any) -> None:
     with pytest.raises(UnsupportedError, match=r"at inputs\.1\. Try Full\(view='weights'\)"):
-        records.inputs_state((X, odd), "inputs", Tensors())
+        inputs_state((X, odd), "inputs", Tensors())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,8 @@ import torch
 from safetensors.torch import save_file
 
 import lapwing as lw
-from lapwing.errors import ConfigError, ConvergenceWarning, DataError, MismatchError
+from lapwing.errors import ConfigError, ConvergenceWarning, DataError, LapwingError, MismatchError
+from lapwing.files import Tensors
 from lapwing.posteriors import Step
 from lapwing.problem import Perturbation
 from lapwing.tuning import checkpoint, em
@@ -74,22 +78,45 @@ class TestFile:
     def test_what_is_no_checkpoint_is_refused(self, tmp_path: Path) -> None:
         file = Checkpoint(tmp_path / "em", {})
         save_file({"x": torch.zeros(1)}, file.path)
-        with refused(DataError, expected="a checkpoint", got="something else", hint="deleting"):
+        with refused(DataError, expected="a file that EM(", got="something else", hint="deleting"):
             file.read(torch.zeros(1))
         file.write(state())
         file.path.write_bytes(file.path.read_bytes()[:-20])
-        with refused(DataError, expected="a checkpoint", got="cut short", hint="deleting"):
+        with refused(DataError, expected="a whole file that EM(", got="cut short", hint="deleting"):
             file.read(torch.zeros(1))
         with refused(ConfigError, expected="a directory", got="nowhere", hint="mkdir"):
             Checkpoint(tmp_path / "nowhere" / "em", {})
 
-    def test_one_of_the_future_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_of_the_future_is_refused(self, tmp_path: Path) -> None:
         file = Checkpoint(tmp_path / "em", {})
-        with monkeypatch.context() as later:
-            later.setattr(checkpoint, "SCHEMA", 99)
-            file.write(state())
-        with refused(DataError, expected="a checkpoint", got="schema 99", hint="deleting"):
+        for schema, hint in ((99, "pip install"), (3, "deleting")):
+            replace(checkpoint.CHECKPOINT, schema=schema, oldest=1).write(file.path, {}, Tensors())
+            with refused(DataError, expected="a file of schema 4", got=f"schema {schema}", hint=hint):
+                file.read(torch.zeros(1))
+
+    def test_damage_is_noticed_and_what_was_changed_by_hand_is_refused(self, tmp_path: Path) -> None:
+        file = Checkpoint(tmp_path / "em", {})
+        file.write(state())
+        content = bytearray(file.path.read_bytes())
+        content[-3] ^= 1
+        file.path.write_bytes(content)
+        with refused(DataError, expected="a whole file", got="do not match their checksum", hint="deleting"):
             file.read(torch.zeros(1))
+        file.write(state())
+        header = checkpoint.CHECKPOINT.header(file.path)
+        tensors = checkpoint.CHECKPOINT.tensors(file.path, header)
+        refused_values = 0
+        for place in (("settings",), ("state",), *(("state", name) for name in header["state"])):
+            for value in ([], {}, "a", math.nan, 10**400, {"tensor": "absent"}, [None]):
+                changed = copy.deepcopy({name: header[name] for name in ("settings", "state")})
+                inner = changed if len(place) == 1 else changed["state"]
+                inner[place[-1]] = value
+                checkpoint.CHECKPOINT.write(file.path, changed, tensors)
+                try:
+                    file.read(torch.zeros(1))
+                except LapwingError:
+                    refused_values += 1
+        assert refused_values > 50
 
     def test_an_interrupted_write_leaves_the_last_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = Checkpoint(tmp_path / "em", {})

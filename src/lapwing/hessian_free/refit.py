@@ -16,7 +16,7 @@ from lapwing.curvature.hessian import HessianProduct
 from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network
 from lapwing.data import Batch, Data, chunks, tensors
-from lapwing.errors import NumericalError
+from lapwing.errors import NumericalError, UnsupportedError
 from lapwing.hessian_free.passes import Passes
 from lapwing.hessian_free.regularisers import PIECE, Regulariser
 from lapwing.likelihoods import Likelihood
@@ -66,7 +66,7 @@ class Refit:
     Args:
         network: The network.
         survey: What is known of its layers.
-        data: The training data.
+        data: The training data; ``None`` for one loaded without them.
         likelihood: The likelihood.
         prior: A.
         centred: Whether the gradient at the trained weights is taken out.
@@ -75,7 +75,7 @@ class Refit:
 
     network: Network
     survey: Survey
-    data: Data
+    data: Data | None
     likelihood: Likelihood
     prior: Float[Tensor, " d"]
     centred: bool
@@ -84,6 +84,21 @@ class Refit:
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @property
+    def training(self) -> Data:
+        """The training data.
+
+        Raises:
+            UnsupportedError: If the posterior came from a file, without its data.
+        """
+        if self.data is None:
+            raise UnsupportedError(
+                "a posterior that has its training data",
+                "one from a file, which holds none",
+                "load(path, model, data) with the training data",
+            )
+        return self.data
 
     @cached_property
     def copies(self) -> Copies:
@@ -110,7 +125,7 @@ class Refit:
     def precision(self) -> Operator:
         """``P``, the exact Hessian of the loss and the prior at the trained weights, by products."""
         form = "plain" if self.network.size <= SMALL else None
-        hessian = HessianProduct(self.network, self.likelihood, self.data, form=form)
+        hessian = HessianProduct(self.network, self.likelihood, self.training, form=form)
         prior = self.prior.to(self.network.like)[:, None]
 
         def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
@@ -123,10 +138,10 @@ class Refit:
     def batches(self) -> Iterable[Batch]:
         """The training data, kept in memory where they are small."""
         kept, room = list[Batch](), HELD
-        for batch in self.data:
+        for batch in self.training:
             room -= sum(value.numel() * value.element_size() for value in [*tensors(batch.inputs), batch.targets])
             if room < 0:
-                return self.data
+                return self.training
             kept.append(batch)
         return kept
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from lapwing.comparison import Column
 from lapwing.errors import ConfigError, DataError
+from lapwing.files import Records
+
+FORMAT = re.compile(r"\.[0-9]?[efg]")
+"""How a table may write a number."""
 
 KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
 """Pictures a page can hold."""
@@ -47,7 +53,7 @@ def write_report(results: Path, out: Path | None = None) -> Path:
     """
     try:
         content = json.loads(results.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         said = f"{results}: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise DataError("a JSON file of results", said, "lapwing demo, or lapwing compare, which write one") from error
     page = render(content, results.parent)
@@ -75,12 +81,85 @@ def render(results: Any, folder: Path) -> str:
         raise DataError("results with rows", _outline(results), "a results.json of lapwing demo or lapwing compare")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("lapwing.report").joinpath("page.html").read_text(encoding="utf-8"))
-    sections = [_section(part, folder) for part in (results, *results.get("sections", []))]
-    return template.render(sections=sections, about=results.get("about", {}))
+    others = Records().read(tuple[dict[str, Any], ...], results.get("sections", []), "sections")
+    about = Records().read(dict[str, Any], results.get("about", {}), "about")
+    sections = [_section(part, folder) for part in (results, *others)]
+    return template.render(sections=sections, about=about)
+
+
+@final
+@dataclass(frozen=True)
+class Number:
+    """A number of a row, with its standard error where it has one."""
+
+    mean: float | None
+    stderr: float | None
+
+
+@final
+@dataclass(frozen=True)
+class Row:
+    """What a row has beside its numbers."""
+
+    method: str
+    tuned_by: str | None
+    note: str | None
+
+
+@final
+@dataclass(frozen=True)
+class Claim:
+    """A finding."""
+
+    claim: str
+    holds: bool
+    difference: float
+    stderr: float
+
+
+@final
+@dataclass(frozen=True)
+class Picture:
+    """A figure."""
+
+    file: str
+    title: str
+    caption: str
+    wide: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Section:
+    """A section of a results file."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[dict[str, Any], ...]
+    title: str = "Methods side by side"
+    text: tuple[str, ...] = ()
+    findings: tuple[Claim, ...] = ()
+    figures: tuple[Picture, ...] = ()
+
+
+def _check(part: Any) -> None:
+    """Refuses a section with anything in it that a page cannot show.
+
+    Raises:
+        DataError: Naming it.
+    """
+    section: Section = Records().read(Section, part, "results")
+    for column in section.columns:
+        if not FORMAT.fullmatch(column.format):
+            raise DataError("a format of numbers such as '.3f'", f"{column.format!r:.40}", "the lapwing that wrote it")
+    for i, row in enumerate(section.rows):
+        Records().read(Row, {"note": None} | row, f"rows.{i}")
+        for column in section.columns:
+            Records().read(Number | None, row.get(column.name), f"rows.{i}.{column.name}")
 
 
 def _section(part: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A section as the template takes it."""
+    _check(part)
     columns = [column for column in part["columns"] if column["tabled"]]
     best = {column["name"]: _best(column, part["rows"]) for column in columns}
     return {
@@ -90,7 +169,7 @@ def _section(part: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "rows": [_row(row, columns, best) for row in part["rows"]],
         "findings": part.get("findings", []),
         "figures": [
-            {"wide": False} | figure | {"source": _inlined(folder / figure["file"])}
+            {"wide": False} | figure | {"source": _inlined(folder, figure["file"])}
             for figure in part.get("figures", [])
         ],
     }
@@ -101,20 +180,20 @@ def _row(
 ) -> dict[str, Any]:
     cells: list[dict[str, Any]] = []
     for column in columns:
-        number = row[column["name"]]
+        number = row.get(column["name"])
         mean, stderr = (number["mean"], number["stderr"]) if number else (None, None)
         text = _written(mean, column)
         spread = f"± {_written(stderr, column)}" if column["spread"] and stderr is not None else ""
         cells.append({"text": text, "spread": spread, "best": mean is not None and text == best[column["name"]]})
     ran = any(cell["text"] != "–" for cell in cells)
     baseline = not row.get("fit_seconds")
-    note = "" if ran else row["note"]
+    note = "" if ran else row.get("note", "")
     return {"method": row["method"], "tuned_by": row["tuned_by"], "note": note, "cells": cells, "baseline": baseline}
 
 
 def _best(column: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:
     """The best score of a column as it is written; ``None`` for costs, and where most rows share it."""
-    means = [row[column["name"]]["mean"] for row in rows if row[column["name"]]]
+    means = [row[column["name"]]["mean"] for row in rows if row.get(column["name"])]
     means = [mean for mean in means if mean is not None]
     if column["better"] == "neither" or not column["spread"] or not means:
         return None
@@ -126,8 +205,11 @@ def _written(value: float | None, column: Mapping[str, Any]) -> str:
     return "–" if value is None else Column(**column).write(value)
 
 
-def _inlined(path: Path) -> str:
+def _inlined(folder: Path, name: str) -> str:
     """A picture as a data URI."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise DataError(f"a figure in '{folder}'", f"{path}", "a copy of it there, named relative to the JSON file")
     if path.suffix not in KINDS or not path.exists():
         raise DataError(f"a figure, {' or '.join(KINDS)}", f"{path}", "running lapwing demo again, which draws them")
     return f"data:{KINDS[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"

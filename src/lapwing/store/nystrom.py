@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from lapwing.files import Json, Tensors
 from lapwing.posteriors import NystromPosterior, NystromReport
-from lapwing.results import Estimate
-from lapwing.store.archive import Json, Tensors
+from lapwing.store.families import records
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Span:
+    """The fields of a ``NystromPosterior`` that others do not have."""
+
+    changes: Float[Tensor, "d k"]
+    compressed: Float[Tensor, "k k"]
+    residual: bool
+    report: NystromReport
 
 
 def nystrom_state(posterior: NystromPosterior, tensors: Tensors) -> Json:
     """The span, what the data said about it, and the report."""
-    report = posterior.report
-    return {
-        "changes": tensors.put("changes", posterior.changes),
-        "compressed": tensors.put("compressed", posterior.compressed),
-        "residual": posterior.residual,
-        "report": {
-            "eigenvalues": tensors.put("report.eigenvalues", report.eigenvalues),
-            "kept": report.kept,
-            "pairs": tensors.put("report.pairs", report.pairs),
-            "error": asdict(report.error),
-            "trace": report.trace,
-            "partial": report.partial,
-        },
-    }
+    span = Span(posterior.changes, posterior.compressed, posterior.residual, posterior.report)
+    return records(tensors).state(span)
 
 
-def nystrom_from(state: Json, tensors: Tensors, device: torch.device) -> dict[str, Any]:
-    """The fields that gave a state."""
-    report = state["report"]
-    return {
-        "changes": tensors.get(state["changes"], device),
-        "compressed": tensors.get(state["compressed"], device),
-        "residual": state["residual"],
-        "report": NystromReport(
-            tensors.get(report["eigenvalues"], device),
-            report["kept"],
-            tensors.get(report["pairs"]),
-            Estimate(**report["error"]),
-            tuple((examples, nll) for examples, nll in report["trace"]),
-            report["partial"],
-        ),
-    }
+def nystrom_from(state: Any, tensors: Tensors, device: torch.device) -> dict[str, Any]:
+    """The fields that gave a state.
+
+    Raises:
+        DataError: If none give it.
+    """
+    span: Span = records(tensors, device).read(Span, state, "nystrom")
+    report = replace(span.report, pairs=span.report.pairs.cpu())
+    return dict(vars(replace(span, report=report)))

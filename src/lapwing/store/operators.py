@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from lapwing.errors import DataError, UnsupportedError
+from lapwing.errors import UnsupportedError
+from lapwing.files import Json, Tensors
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Operator, Structured, Sum
-from lapwing.store.archive import Json, Tensors
+from lapwing.store.families import records
 
 
 def operator_state(operator: Operator, name: str, tensors: Tensors) -> Json:
@@ -56,35 +59,13 @@ def operator_state(operator: Operator, name: str, tensors: Tensors) -> Json:
             )
 
 
-def operator_from(spec: Json, tensors: Tensors, device: torch.device) -> Structured:
+def operator_from(spec: Any, tensors: Tensors, device: torch.device) -> Structured:
     """The operator that gave a tree, on a device; its factorisations are computed again when first asked for.
 
     Raises:
-        DataError: If the tree names a kind of operator this lapwing does not have.
+        DataError: If no operator of this lapwing gives it.
     """
-    match spec["kind"]:
-        case "Diagonal":
-            return Diagonal(tensors.get(spec["values"], device))
-        case "Dense":
-            scale, shift = (scalar_from(spec[key], tensors, device) for key in ("scale", "shift"))
-            return Dense(tensors.get(spec["matrix"], device), scale, shift)
-        case "Kronecker":
-            left, right = (tensors.get(spec[side], device) for side in ("left", "right"))
-            scale, shift = (scalar_from(spec[key], tensors, device) for key in ("scale", "shift"))
-            return Kronecker(left, right, scale, shift)
-        case "LowRank":
-            base = None if spec["base"] is None else Diagonal(tensors.get(spec["base"]["values"], device))
-            return LowRank(tensors.get(spec["factor"], device), base)
-        case "BlockDiagonal":
-            blocks = tuple(operator_from(block, tensors, device) for block in spec["blocks"])
-            index = None
-            if spec["index"] is not None:
-                index = tuple(index_from(part, tensors, device) for part in spec["index"])
-            return BlockDiagonal(blocks, index)
-        case "Sum":
-            return Sum(tuple(operator_from(term, tensors, device) for term in spec["terms"]))
-        case kind:
-            raise DataError("a kind of operator this lapwing has", f"'{kind}'", "the lapwing that wrote the file")
+    return records(tensors, device).read(Structured, spec, "operator")
 
 
 def scalar_state(value: float | Tensor, name: str, tensors: Tensors) -> float | Json:
@@ -92,17 +73,7 @@ def scalar_state(value: float | Tensor, name: str, tensors: Tensors) -> float | 
     return tensors.put(name, value) if isinstance(value, Tensor) else float(value)
 
 
-def scalar_from(spec: float | Json, tensors: Tensors, device: torch.device) -> float | Tensor:
-    """The number that gave ``spec``."""
-    return tensors.get(spec, device) if isinstance(spec, dict) else spec
-
-
 def index_state(positions: Tensor, name: str, tensors: Tensors) -> Json:
     """Positions in a flat vector, in half the bytes where they fit."""
     fits = not positions.numel() or int(positions.max()) < 2**31
-    return tensors.put(name, positions.int() if fits else positions)
-
-
-def index_from(spec: Json, tensors: Tensors, device: torch.device) -> Tensor:
-    """The positions that gave ``spec``."""
-    return tensors.get(spec, device).long()
+    return tensors.put(name, positions.int()) | {"dtype": "int64"} if fits else tensors.put(name, positions)

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
-from lapwing.curvature.network import unwrapped
+from lapwing.curvature.network import Network, unwrapped
 from lapwing.curvature.sums import Held
 from lapwing.data import Data, Source
-from lapwing.errors import DataError, UnsupportedError
-from lapwing.files import check_directory, file_at
+from lapwing.errors import DataError, UnsupportedError, check_kind
+from lapwing.files import REPAIR, Json, Tensors, check_directory, file_at, inputs_state
+from lapwing.hessian_free import EigenPosterior, HessianFreePosterior
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
+from lapwing.predictive import Link
 from lapwing.repeatability import check_same
-from lapwing.store.archive import Json, Tensors, read_header, read_tensors, write
+from lapwing.store.archive import POSTERIOR
 from lapwing.store.binding import bound, check_parameters, network_state
+from lapwing.store.families import records
+from lapwing.store.fits import check_fits
 from lapwing.store.nystrom import nystrom_from, nystrom_state
-from lapwing.store.operators import operator_from, operator_state
+from lapwing.store.operators import operator_state
 from lapwing.store.records import (
-    inputs_from,
-    inputs_state,
     likelihood_from,
     likelihood_state,
     prior_from,
@@ -34,11 +36,18 @@ from lapwing.store.records import (
     trace_from,
     trace_state,
 )
+from lapwing.store.refits import refitted_from, refitted_state
 from lapwing.store.sampled import sampled_from, sampled_state
-from lapwing.types import Unpack
+from lapwing.types import Inputs, Unpack
+
+Saved: TypeAlias = Posterior | HessianFreePosterior | EigenPosterior
+"""What a file may hold."""
+
+KINDS = (Posterior, HessianFreePosterior, EigenPosterior)
+"""The same, to be asked for."""
 
 
-def save(posterior: Posterior, path: str | PathLike[str]) -> None:
+def save(posterior: Saved, path: str | PathLike[str]) -> None:
     """Writes a posterior to a file, without its network: save that as you always do.
 
     The file is safetensors with a JSON header and holds no code. It is written beside ``path`` and then moved there, so
@@ -49,7 +58,7 @@ def save(posterior: Posterior, path: str | PathLike[str]) -> None:
         path: The file; one already there is replaced. ``.safetensors`` is the usual ending.
 
     Raises:
-        ConfigError: If the directory does not exist, or the path is one.
+        ConfigError: If the directory does not exist, or the path is one; if it is no posterior.
         MismatchError: If the network was written to since the fit.
         UnsupportedError: If the posterior holds what no file can: an operator or likelihood that is not lapwing's, or
             training inputs that are no tensors or plain values.
@@ -69,6 +78,7 @@ def save(posterior: Posterior, path: str | PathLike[str]) -> None:
         >>> again.log_marginal() == posterior.log_marginal()
         True
     """
+    check_kind("the posterior", posterior, KINDS, "save(Laplace(...).fit(model, data), path)")
     target = file_at(path)
     check_directory(target)
     posterior.network.check_unchanged()
@@ -76,19 +86,26 @@ def save(posterior: Posterior, path: str | PathLike[str]) -> None:
     header = {
         "versions": {"lapwing": installed(), "torch": str(torch.__version__)},
         "posterior": type(posterior).__name__,
+        "network": network_state(posterior.network, tensors),
+        **(state(posterior, tensors) if isinstance(posterior, Posterior) else refitted_state(posterior, tensors)),
+    }
+    POSTERIOR.write(target, header, tensors)
+
+
+def state(posterior: Posterior, tensors: Tensors) -> Json:
+    """Everything but the network and the data."""
+    return {
         "likelihood": likelihood_state(posterior.likelihood),
         "fitted": likelihood_state(posterior.fitted),
         "prior": prior_state(posterior.prior, tensors),
         "link": posterior.link,
         "temperature": posterior.temperature,
-        "network": network_state(posterior.network, tensors),
         "survey": survey_state(posterior.survey),
         "totals": totals_state(posterior.totals, tensors),
         "trace": trace_state(posterior.trace, tensors),
         "noise_fixed": posterior.noise_fixed,
         **held_state(posterior, tensors),
     }
-    write(target, header, tensors)
 
 
 def load(
@@ -98,7 +115,7 @@ def load(
     *,
     unpack: Unpack | None = None,
     progress: bool = False,
-) -> Posterior:
+) -> Saved:
     """The posterior of a file, around the network it was fitted to.
 
     It predicts, samples and scores itself as the saved one did, to the last bit on the same machine, and can be tuned
@@ -121,30 +138,42 @@ def load(
         Reading the file, and hashing it and the network; a forward pass over the data. Factorisations are computed
         again when first asked for.
     """
-    header = read_header(path)
+    header = POSTERIOR.header(path)
+    missing = [name for name in ("posterior", "network") if name not in header]
+    if missing or not isinstance(header["posterior"], str):
+        raise DataError("the header of a posterior", f"one without {missing or 'its kind'}", REPAIR)
     module = unwrapped(model)
     check_parameters(header["network"], module)
-    tensors = read_tensors(file_at(path), header)
+    tensors = POSTERIOR.tensors(file_at(path), header)
     network = bound(header["network"], tensors, module)
-    device = network.like.device
-    common: dict[str, Any] = {
-        "network": network,
-        "survey": survey_from(header["survey"]),
-        "likelihood": likelihood_from(header["likelihood"]),
-        "prior": prior_from(header["prior"], tensors),
-        "totals": totals_from(header["totals"], tensors, device),
-        "fitted": likelihood_from(header["fitted"]),
-        "trace": trace_from(header["trace"], tensors),
-        "noise_fixed": header.get("noise_fixed", False),
-        "link": header.get("link", "probit"),  # what files without one predicted with
-        "temperature": header.get("temperature", 1.0),
-    }
-    if data is not None:
-        common["data"] = Data(data, like=network.like, unpack=unpack, progress=progress)
-    posterior = posterior_from(header, tensors, device, common)
+    read = None if data is None else Data(data, like=network.like, unpack=unpack, progress=progress)
+    if header["posterior"] in ("HessianFreePosterior", "EigenPosterior"):
+        refitted = refitted_from(header, tensors, network, read)
+        check_fits(refitted)
+        return refitted
+    posterior = posterior_from(header, tensors, network, read)
+    check_fits(posterior)
     if posterior.data is not None and not posterior.partial:
         check_same(network, posterior.survey, posterior.data, posterior.fitted, posterior.totals)
     return posterior
+
+
+def common_from(header: Json, tensors: Tensors, network: Network, data: Data | None) -> dict[str, Any]:
+    """What every kind of ``Posterior`` has."""
+    header = {"noise_fixed": False, "link": "probit", "temperature": 1.0} | header  # as files without them meant it
+    return {
+        "network": network,
+        "survey": survey_from(header.get("survey")),
+        "likelihood": likelihood_from(header.get("likelihood")),
+        "prior": prior_from(header.get("prior"), tensors),
+        "totals": totals_from(header.get("totals"), tensors, network.like.device),
+        "fitted": likelihood_from(header.get("fitted")),
+        "trace": trace_from(header.get("trace"), tensors),
+        "noise_fixed": records().read(bool, header["noise_fixed"], "noise_fixed"),
+        "link": records().read(Link, header["link"], "link"),
+        "temperature": records().read(float, header["temperature"], "temperature"),
+        "data": data,
+    }
 
 
 def held_state(posterior: Posterior, tensors: Tensors) -> Json:
@@ -171,28 +200,28 @@ def held_state(posterior: Posterior, tensors: Tensors) -> Json:
             )
 
 
-def posterior_from(header: Json, tensors: Tensors, device: torch.device, common: dict[str, Any]) -> Posterior:
-    """The posterior of a header; ``common`` is what every kind has."""
-    match header["posterior"]:
+def posterior_from(header: Json, tensors: Tensors, network: Network, data: Data | None) -> Posterior:
+    """The posterior of a header, around a network."""
+    kind, device = header["posterior"], network.like.device
+    kinds = ("WeightPosterior", "FunctionPosterior", "NystromPosterior", "SampledPosterior")
+    if kind not in kinds:
+        raise DataError("a kind of posterior this lapwing has", f"'{kind:.40}'", "the lapwing that wrote the file")
+    common = common_from(header, tensors, network, data)
+    read = records(tensors, device).read
+    match kind:
         case "WeightPosterior":
-            curvature = header["curvature"]
-            partition = tuple(tuple(names) for names in curvature["partition"])
-            return WeightPosterior(
-                **common, held=Held(operator_from(curvature["operator"], tensors, device), partition)
-            )
+            return WeightPosterior(**common, held=read(Held, header.get("curvature"), "curvature"))
         case "FunctionPosterior":
             return FunctionPosterior(
                 **common,
-                inputs=inputs_from(header["inputs"], tensors, device),
-                cotangents=tensors.get(header["cotangents"], device),
-                grams=tensors.get(header["grams"], device),
+                inputs=read(Inputs, header.get("inputs"), "inputs"),
+                cotangents=tensors.get(header.get("cotangents"), device),
+                grams=tensors.get(header.get("grams"), device),
             )
         case "NystromPosterior":
-            return NystromPosterior(**common, **nystrom_from(header["nystrom"], tensors, device))
-        case "SampledPosterior":
-            return SampledPosterior(**common, **sampled_from(header["sampled"], tensors, device))
-        case kind:
-            raise DataError("a kind of posterior this lapwing has", f"'{kind}'", "the lapwing that wrote the file")
+            return NystromPosterior(**common, **nystrom_from(header.get("nystrom"), tensors, device))
+        case _:
+            return SampledPosterior(**common, **sampled_from(header.get("sampled"), tensors, device))
 
 
 def installed() -> str:

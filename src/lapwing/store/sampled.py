@@ -2,39 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from lapwing.files import Json, Tensors
 from lapwing.posteriors import SampledPosterior
 from lapwing.problem import Perturbation
-from lapwing.results import Solution
-from lapwing.store.archive import Json, Tensors
-from lapwing.store.solvers import solver_from, solver_state
+from lapwing.results import Solution, Stopped
+from lapwing.solvers import Solver
+from lapwing.store.families import records
+
+
+@final
+@dataclass(frozen=True)
+class Effort:
+    """The fields of a ``Solution`` that are no tensors."""
+
+    iterations: int
+    matvecs: int
+    stopped: Stopped
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """The fields of a ``SampledPosterior`` that others do not have."""
+
+    draws: Float[Tensor, "d k"]
+    residual: Float[Tensor, " k"]
+    effort: Effort
+    squares: Float[Tensor, "g k"] | Float[Tensor, " k"]
+    noise: Perturbation
+    solver: Solver
 
 
 def sampled_state(posterior: SampledPosterior, tensors: Tensors) -> Json:
     """The draws, how well they were solved for, and their noise."""
     solution = posterior.solution
-    return {
-        "draws": tensors.put("draws", solution.value),
-        "residual": tensors.put("residual", solution.residual),
-        "effort": {"iterations": solution.iterations, "matvecs": solution.matvecs, "stopped": solution.stopped},
-        "squares": tensors.put("squares", posterior.output_squares),
-        "noise": {
-            "data": tensors.put("noise.data", posterior.perturbation.data),
-            "prior": tensors.put("noise.prior", posterior.perturbation.prior),
-        },
-        "solver": solver_state(posterior.solver),
-    }
+    drawn = Drawn(
+        solution.value,
+        solution.residual,
+        Effort(solution.iterations, solution.matvecs, solution.stopped),
+        posterior.output_squares,
+        posterior.perturbation,
+        posterior.solver,
+    )
+    return records(tensors).state(drawn)
 
 
-def sampled_from(state: Json, tensors: Tensors, device: torch.device) -> dict[str, Any]:
-    """The fields that gave a state."""
-    draws, residual, squares = (tensors.get(state[name], device) for name in ("draws", "residual", "squares"))
+def sampled_from(state: Any, tensors: Tensors, device: torch.device) -> dict[str, Any]:
+    """The fields that gave a state.
+
+    Raises:
+        DataError: If none give it.
+    """
+    drawn: Drawn = records(tensors, device).read(Drawn, state, "sampled")
     return {
-        "perturbation": Perturbation(*(tensors.get(state["noise"][name], device) for name in ("data", "prior"))),
-        "solver": solver_from(state["solver"]),
-        "found": Solution(draws, residual, **state["effort"]),
-        "squares": squares if squares.ndim == 2 else None,
+        "perturbation": drawn.noise,
+        "solver": drawn.solver,
+        "found": Solution(drawn.draws, drawn.residual, **vars(drawn.effort)),
+        "squares": drawn.squares if drawn.squares.ndim == 2 else None,  # older files have their sums
     }

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
-import torch
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from lapwing.errors import DataError, MismatchError
-from lapwing.files import check_directory, write_whole
+from lapwing.errors import MismatchError
+from lapwing.files import Archive, Records, check_directory
 from lapwing.posteriors import Step
 from lapwing.problem import Perturbation
 
-KEY = "lapwing.em"
-"""The metadata key of the header."""
-
-SCHEMA = 3
-"""Version of the layout: raised whenever an older file would be misread."""
-
-NUMBERS = ("log_marginal", "noise_precision", "effective_dimension", "effective_dimension_error", "mode_nll")
-"""Numbers of a step that a row of the file holds; NaN for those there are not."""
+CHECKPOINT = Archive(
+    "lapwing.em", "lapwing.em", 4, "EM(checkpoint=...)", "another checkpoint=, or deleting the file", oldest=4
+)
+"""The kind of file; its schema is raised whenever an older file would be misread."""
 
 Settings: TypeAlias = Mapping[str, str]
 """What a run depends on, by name."""
@@ -81,8 +73,9 @@ class Checkpoint:
 
     def write(self, state: State) -> None:
         """Put a state in place of the last one: whatever happens, the file holds one of the two, whole."""
-        header = {"schema": SCHEMA, "settings": dict(self.settings), "settled": state.settled}
-        write_whole(self.path, _tensors(state), {KEY: json.dumps(header)})
+        records = Records()
+        header = {"settings": dict(self.settings), "state": records.state(state)}
+        CHECKPOINT.write(self.path, header, records.tensors)
 
     def read(self, like: Tensor) -> State | None:
         """The state to go on from; ``None`` where there is no file yet.
@@ -96,19 +89,10 @@ class Checkpoint:
         """
         if not self.path.exists():
             return None
-        try:
-            with safe_open(self.path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                named = {name: file.get_tensor(name).clone().to(like.device) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise self._unusable(f"cut short, or no safetensors file ({error})") from error
-        if KEY not in metadata:
-            raise self._unusable("a safetensors file of something else")
-        header: dict[str, Any] = json.loads(metadata[KEY])
-        if header["schema"] != SCHEMA:
-            raise self._unusable(f"a checkpoint of schema {header['schema']}, where this lapwing has {SCHEMA}")
-        self._check(header["settings"])
-        return _state(named, header["settled"])
+        header = CHECKPOINT.header(self.path)
+        self._check(Records().read(dict[str, str], header.get("settings"), "settings"))
+        records = Records(CHECKPOINT.tensors(self.path, header), like.device)
+        return records.read(State, header.get("state"), "state")
 
     def _check(self, saved: Settings) -> None:
         """Refuse the state of another run."""
@@ -122,56 +106,3 @@ class Checkpoint:
                 f"'{self.path}' of one with {then}",
                 "the settings it was begun with, or another checkpoint=",
             )
-
-    def _unusable(self, how: str) -> DataError:
-        return DataError("a checkpoint of EM", f"'{self.path}', {how}", "another checkpoint=, or deleting the file")
-
-
-def _tensors(state: State) -> dict[str, Tensor]:
-    """What a state holds, by name."""
-    norms = [step.mode_norms or () for step in state.trace]
-    rows = [[_number(getattr(step, name)) for name in NUMBERS] for step in state.trace]
-    held = {
-        "precisions": state.precisions,
-        "scale": state.scale,
-        "measured": state.measured,
-        "moves": state.moves,
-        "weights": state.weights,
-        "draws": state.draws,
-        "noise.data": None if state.noise is None else state.noise.data,
-        "noise.prior": None if state.noise is None else state.noise.prior,
-        "trace.precisions": torch.tensor([step.prior_precision for step in state.trace], dtype=torch.float64),
-        "trace.norms": torch.tensor(norms, dtype=torch.float64),
-        "trace.numbers": torch.tensor(rows, dtype=torch.float64),
-    }
-    return {name: value.detach().cpu().contiguous().clone() for name, value in held.items() if value is not None}
-
-
-def _state(named: dict[str, Tensor], settled: bool) -> State:
-    """The state that gave the tensors."""
-    numbers: list[dict[str, Any]] = [
-        {name: None if math.isnan(value) else value for name, value in zip(NUMBERS, row, strict=True)}
-        for row in named["trace.numbers"].tolist()
-    ]
-    trace = tuple(
-        Step(prior_precision=tuple(precisions), mode_norms=tuple(norms), **row)
-        for precisions, norms, row in zip(
-            named["trace.precisions"].tolist(), named["trace.norms"].tolist(), numbers, strict=True
-        )
-    )
-    noise = Perturbation(named["noise.data"], named["noise.prior"]) if "noise.data" in named else None
-    return State(
-        named["precisions"],
-        named["scale"],
-        trace,
-        named["measured"],
-        named.get("moves"),
-        settled,
-        named["weights"],
-        noise,
-        named.get("draws"),
-    )
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value

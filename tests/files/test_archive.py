@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,32 +13,32 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lapwing import files
 from lapwing.errors import ConfigError, DataError
-from lapwing.store import archive
-from lapwing.store.archive import Tensors, read_header, read_tensors, write
+from lapwing.files import Archive, Tensors, whole
+from lapwing.files.archive import seal
 
+KIND = Archive("lapwing", "lapwing.posterior", 1, "lapwing.save")
 HEADER = {"versions": {"lapwing": "0.1.0"}, "names": ["a", "b"], "third": 1 / 3, "text": "ρ · θ", "none": None}
 
 
 def written(path: Path, *values: Tensor) -> list[dict[str, Any]]:
     tensors = Tensors()
     specs = [tensors.put(str(i), value) for i, value in enumerate(values)]
-    write(path, HEADER, tensors)
+    KIND.write(path, HEADER, tensors)
     return specs
 
 
 def reread(path: Path, specs: list[dict[str, Any]]) -> list[Tensor]:
-    tensors = read_tensors(path, read_header(path))
+    tensors = KIND.tensors(path, KIND.header(path))
     return [tensors.get(spec) for spec in specs]
 
 
 def test_header_comes_back_number_for_number(tmp_path: Path) -> None:
     written(tmp_path / "a", torch.zeros(2))
-    header = read_header(tmp_path / "a")
+    header = KIND.header(tmp_path / "a")
     assert {key: header[key] for key in HEADER} == HEADER
     assert (header["format"], header["schema"]) == ("lapwing.posterior", 1)
-    assert read_header(str(tmp_path / "a")) == header
+    assert KIND.header(str(tmp_path / "a")) == header
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
         path.write_bytes(b"half")
         raise Interrupted
 
-    monkeypatch.setattr(files, "save_file", half)
+    monkeypatch.setattr(whole, "save_file", half)
     with pytest.raises(Interrupted):
         written(tmp_path / "a", torch.zeros(2))
     assert reread(tmp_path / "a", specs)[0].tolist() == [1.0, 1.0]
@@ -127,9 +128,9 @@ def test_missing_directory_is_named_before_anything_is_written(tmp_path: Path) -
 
 def test_missing_file_is_reported_as_python_does(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        read_header(tmp_path / "nowhere")
+        KIND.header(tmp_path / "nowhere")
     with pytest.raises(IsADirectoryError):
-        read_header(tmp_path)
+        KIND.header(tmp_path)
 
 
 @pytest.mark.parametrize("kept", [0, 4, 100, -1])
@@ -137,7 +138,7 @@ def test_cut_short(kept: int, tmp_path: Path) -> None:
     written(tmp_path / "a", torch.ones(100))
     (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:kept])
     with pytest.raises(DataError, match=r"Expected a whole file .*cut short.*Try copying it again"):
-        read_header(tmp_path / "a")
+        KIND.header(tmp_path / "a")
 
 
 def test_changed_bit_in_a_tensor(tmp_path: Path) -> None:
@@ -145,9 +146,9 @@ def test_changed_bit_in_a_tensor(tmp_path: Path) -> None:
     content = bytearray((tmp_path / "a").read_bytes())
     content[-3] ^= 1
     (tmp_path / "a").write_bytes(content)
-    header = read_header(tmp_path / "a")
+    header = KIND.header(tmp_path / "a")
     with pytest.raises(DataError, match="tensors do not match their checksum"):
-        read_tensors(tmp_path / "a", header)
+        KIND.tensors(tmp_path / "a", header)
 
 
 @pytest.mark.parametrize(
@@ -160,31 +161,67 @@ def test_changed_byte_in_the_header(old: bytes, new: bytes, complaint: str, tmp_
     assert content.count(old) == 1
     (tmp_path / "a").write_bytes(content.replace(old, new))
     with pytest.raises(DataError, match=complaint):
-        read_header(tmp_path / "a")
+        KIND.header(tmp_path / "a")
 
 
 def test_not_safetensors(tmp_path: Path) -> None:
     torch.save(torch.ones(2), tmp_path / "a")
     with pytest.raises(DataError, match="no safetensors file"):
-        read_header(tmp_path / "a")
+        KIND.header(tmp_path / "a")
 
 
 @pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
 def test_safetensors_of_something_else(metadata: dict[str, str] | None, tmp_path: Path) -> None:
     save_file({"w": torch.ones(2)}, tmp_path / "a", metadata=metadata)
     with pytest.raises(DataError, match="a safetensors file of something else"):
-        read_header(tmp_path / "a")
+        KIND.header(tmp_path / "a")
 
 
 def test_another_format(tmp_path: Path) -> None:
     save_file({"w": torch.ones(2)}, tmp_path / "a", metadata={"lapwing": json.dumps({"format": "lapwing.report"})})
     with pytest.raises(DataError, match=r"format lapwing\.posterior.*of format lapwing\.report"):
-        read_header(tmp_path / "a")
+        KIND.header(tmp_path / "a")
 
 
-def test_newer_schema_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "SCHEMA", 2)
-    written(tmp_path / "a", torch.ones(2))
-    monkeypatch.undo()
+def test_newer_schema_says_what_to_install_and_one_too_old_is_refused(tmp_path: Path) -> None:
+    replace(KIND, schema=2).write(tmp_path / "a", HEADER, Tensors())
     with pytest.raises(DataError, match=r"schema 1 or older.*of schema 2.*pip install 'lapwing>=0\.1\.0'"):
-        read_header(tmp_path / "a")
+        KIND.header(tmp_path / "a")
+    written(tmp_path / "b", torch.ones(2))
+    with pytest.raises(DataError, match=r"schema 2 or newer.*of schema 1.*Try the lapwing that wrote it"):
+        replace(KIND, schema=3, oldest=2).header(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[]", "its header is a list"),
+        ("null", "its header is a NoneType"),
+        ("[" * 100_000 + "]" * 100_000, "header is not JSON"),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, "header is not JSON"),
+        ("1" * 5000, "header is not JSON"),
+        ("{}", "of format None"),
+        ('{"format": "lapwing.posterior", "schema": true}', "of format"),
+        ('{"format": "lapwing.posterior", "schema": 9, "versions": [1]}', "a newer version"),
+    ],
+    ids=["list", "null", "deep", "deep-objects", "long", "empty", "schema", "versions"],
+)
+def test_headers_of_other_shapes_are_refused(text: str, complaint: str, tmp_path: Path) -> None:
+    save_file({"w": torch.ones(2)}, tmp_path / "a", metadata={"lapwing": text})
+    with pytest.raises(DataError, match=complaint):
+        KIND.header(tmp_path / "a")
+
+
+def test_a_missing_checksum_is_no_checksum(tmp_path: Path) -> None:
+    header = {"format": "lapwing.posterior", "schema": 1}
+    save_file({"w": torch.ones(2)}, tmp_path / "a", metadata={"lapwing": json.dumps(header | {"seal": seal(header)})})
+    with pytest.raises(DataError, match="tensors do not match"):
+        KIND.tensors(tmp_path / "a", KIND.header(tmp_path / "a"))
+
+
+@pytest.mark.parametrize(
+    "spec", [None, [], {}, {"tensor": 1}, {"tensor": "b"}, {"tensor": "a", "axes": [1, 1]}], ids=repr
+)
+def test_tensors_that_are_not_there(spec: Any) -> None:
+    with pytest.raises(DataError, match="Try saving it again"):
+        Tensors({"a": torch.ones(2, 3)}).get(spec)

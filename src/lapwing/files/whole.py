@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import platform
 import secrets
+import shutil
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
@@ -12,6 +16,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lapwing.errors import ConfigError, check_kind
+
+HOST = f"{zlib.crc32(platform.node().encode()):08x}"
+"""This machine, in names of files that are not whole yet."""
 
 
 def file_at(path: object) -> Path:
@@ -55,8 +62,11 @@ def write_whole(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str
         ConfigError: If the directory does not exist, or the path is one.
     """
     check_directory(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    sweep(path)
+    folder = path.with_name(f".{path.name}.{HOST}-{os.getpid()}-{secrets.token_hex(4)}")
+    folder.mkdir()  # what safetensors writes beside the file while it writes goes with it
     try:
+        temporary = folder / "whole"
         temporary.touch()
         mode = temporary.stat().st_mode  # what any new file gets here: safetensors may make one only its owner can read
         save_file(dict(tensors), temporary, metadata=dict(metadata))
@@ -65,4 +75,30 @@ def write_whole(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str
             os.fsync(written.fileno())
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep(path: Path) -> None:
+    """Removes what processes of this machine that are no more, killed while they wrote this file, left beside it."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{HOST}-*"):
+        process = left.name.rpartition(f".{HOST}-")[2].partition("-")[0]
+        if process.isdecimal() and not running(int(process)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def running(process: int) -> bool:
+    """Whether there is such a process, or no way to know.
+
+    Example:
+        >>> running(os.getpid())
+        True
+    """
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

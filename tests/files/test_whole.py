@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from lapwing.errors import ConfigError
-from lapwing.files import file_at, write_whole
+from lapwing.files import file_at, whole, write_whole
 from tests.posterior_cases import refused
 
 
@@ -52,3 +53,30 @@ def test_a_path_is_a_path(bad: object) -> None:
     with refused(ConfigError, expected="the path to be one of str, PathLike", got=f"{bad!r}", hint=".safetensors"):
         file_at(bad)
     assert file_at("a") == file_at(Path("a")) == Path("a")
+
+
+def killed(path: Path) -> int:
+    """The number of a process that was killed while it wrote a file."""
+    child = os.fork()
+    if child == 0:
+        whole.save_file = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+        write_whole(path, {"w": torch.zeros(3)}, {})
+    os.waitpid(child, 0)
+    return child
+
+
+@pytest.mark.skipif(os.name != "posix", reason="processes are killed otherwise there")
+def test_what_a_killed_process_left_is_swept_by_the_next_write(tmp_path: Path) -> None:
+    path = tmp_path / "a[1]"
+    write_whole(path, {"w": torch.ones(3)}, {})
+    killed(path)
+    (left,) = set(tmp_path.iterdir()) - {path}
+    assert left.is_dir() and load_file(path)["w"].tolist() == [1.0, 1.0, 1.0]
+    mine, other = (left.with_name(left.name.replace(path.name, name)) for name in (path.name, "b"))
+    mine = mine.with_name(f".{path.name}.{whole.HOST}-{os.getpid()}-00000000")
+    foreign = left.with_name(left.name.replace(whole.HOST, "0" * 8))
+    for living in (mine, other, foreign):
+        living.mkdir()
+    write_whole(path, {"w": torch.full((3,), 2.0)}, {})
+    assert set(tmp_path.iterdir()) == {path, mine, other, foreign}
+    assert load_file(path)["w"].tolist() == [2.0, 2.0, 2.0]

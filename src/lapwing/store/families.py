@@ -1,0 +1,47 @@
+"""The classes whose instances a file may hold, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from lapwing.files import Families, Records, Tensors
+from lapwing.hessian_free.posterior import Amortised, Answers, ProbedTable, Table
+from lapwing.hessian_free.regularisers import Augmented, InSample, OutputSums, Regulariser, WeightSums
+from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
+from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, Structured, Sum
+from lapwing.linalg import Diagonal as DiagonalMatrix
+from lapwing.precondition import PivotedCholesky, RankOne, Subsample, TopRows
+from lapwing.precondition.base import Preconditioner
+from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
+from lapwing.solvers import CG, SGD, Solver
+from lapwing.structures import KFAC, Diagonal
+from lapwing.structures import LowRank as LowRankStructure
+
+
+def named(*kinds: type[Any]) -> dict[str, type[Any]]:
+    """Classes by their names."""
+    return {kind.__name__: kind for kind in kinds}
+
+
+OPERATORS = named(BlockDiagonal, Dense, DiagonalMatrix, Kronecker, LowRank, Sum)
+
+FAMILIES: Families = {
+    Answers: named(Amortised, ProbedTable, Table),
+    Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson),
+    Operator: OPERATORS,
+    Preconditioner: named(Diagonal, KFAC, LowRankStructure, PivotedCholesky, RankOne, Subsample, TopRows),
+    Prior: named(DiagonalPrior, GPrior, Isotropic, Layerwise),
+    Regulariser: named(Augmented, InSample, OutputSums, WeightSums),
+    Solver: named(CG, SGD),
+    Structured: OPERATORS,
+}
+
+
+def records(
+    tensors: Tensors | None = None, device: torch.device | str = "cpu", given: Mapping[Any, Any] | None = None
+) -> Records:
+    """Records of these classes."""
+    return Records(Tensors() if tensors is None else tensors, device, FAMILIES, given or {})

@@ -1,0 +1,85 @@
+"""Whether the parts of a posterior that was read belong together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from lapwing.curvature.layers import Survey
+from lapwing.curvature.network import Network
+from lapwing.data import count
+from lapwing.errors import DataError
+from lapwing.files import REPAIR
+from lapwing.hessian_free import EigenPosterior, HessianFreePosterior
+from lapwing.likelihoods import Likelihood
+from lapwing.linalg import BlockDiagonal
+from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
+
+AXES = 64
+"""Most axes of a tensor."""
+
+OUTPUTS = 2**40
+"""Most outputs of one example."""
+
+
+def check_fits(posterior: Posterior | HessianFreePosterior | EigenPosterior) -> None:
+    """Refuses parts that do not belong together: sizes that differ, parameters the network has not.
+
+    Raises:
+        DataError: Naming what differs.
+        ConfigError: If the prior is not for these weights.
+    """
+    survey = posterior.refit.survey if isinstance(posterior, HessianFreePosterior) else posterior.survey
+    _check_survey(survey, posterior.network, posterior.likelihood)
+    if isinstance(posterior, Posterior):
+        posterior.prior.precisions(posterior.network.uncertain)
+        posterior.prior.diagonal(posterior.network.uncertain, posterior.network.like)
+    if isinstance(posterior, WeightPosterior):
+        held, names = posterior.held, {name for part in posterior.held.partition for name in part}
+        blocks = len(held.operator.blocks) if isinstance(held.operator, BlockDiagonal) else 0
+        if len(held.partition) != blocks or (names and names != set(posterior.network.names)):
+            raise DataError(f"parameters of {blocks} blocks", f"{len(held.partition)} groups of others", REPAIR)
+    for name, shape, expected in _shapes(posterior, survey):
+        if shape != expected:
+            raise DataError(f"{name} of shape {list(expected)}", f"{list(shape)}", REPAIR)
+
+
+def _check_survey(survey: Survey, network: Network, likelihood: Likelihood) -> None:
+    names = [*(name for layer in survey.layers for name in layer.names), *survey.loose]
+    if sorted(names) != sorted(network.names):
+        raise DataError(f"a survey of {list(network.names)[:5]}", f"one of {names[:5]}", REPAIR)
+    if not all(0 <= layer.axis < AXES for layer in survey.layers):
+        raise DataError("an axis of the examples in every layer", f"{[layer.axis for layer in survey.layers]}", REPAIR)
+    if min((*survey.output, *survey.floats), default=0) < 0 or math.prod(survey.output) > OUTPUTS:
+        raise DataError("sizes of outputs and activations", f"{list(survey.output)}, {survey.floats}", REPAIR)
+    if len(survey.output) != likelihood.event_dim + 1:
+        raise DataError(
+            f"outputs of {likelihood.event_dim + 1} axes an example, as {likelihood} has them",
+            f"shape {list(survey.output)}",
+            REPAIR,
+        )
+
+
+def _shapes(
+    posterior: Posterior | HessianFreePosterior | EigenPosterior, survey: Survey
+) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """Names of parts, their shapes, and what these must be."""
+    d = posterior.network.size
+    match posterior:
+        case WeightPosterior():
+            yield "the curvature", posterior.held.operator.shape, (d, d)
+        case FunctionPosterior():
+            rows = posterior.cotangents.shape[0] * count(posterior.inputs)
+            yield "the cotangents", posterior.cotangents.shape[2:], tuple(survey.output)
+            yield "the kernel", posterior.grams.shape, (len(posterior.grams), rows, rows)
+        case NystromPosterior():
+            yield "the span", posterior.changes.shape[:1], (d,)
+        case SampledPosterior():
+            yield "the draws", posterior.draws.shape[:1], (d,)
+            yield "the noise", posterior.perturbation.prior.shape, tuple(posterior.draws.shape)
+        case HessianFreePosterior():
+            yield "the prior", posterior.refit.prior.shape, (d,)
+        case EigenPosterior():
+            yield "the eigenvectors", posterior.factor.shape[:1], (d,)
+        case _:
+            pass

@@ -1,0 +1,42 @@
+"""What posteriors that are not Laplace's hold: refits of the network, and a few eigenvectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lapwing.curvature.network import Network
+from lapwing.data import Data
+from lapwing.files import Json, Tensors
+from lapwing.hessian_free import EigenPosterior, HessianFreePosterior
+from lapwing.hessian_free.passes import Passes
+from lapwing.hessian_free.refit import Refit
+from lapwing.store.families import records
+
+
+def refitted_state(posterior: HessianFreePosterior | EigenPosterior, tensors: Tensors) -> Json:
+    """Everything but the network and the data."""
+    given = around(None, None)
+    if isinstance(posterior, EigenPosterior):
+        return records(tensors, given=given).state(posterior)
+    refit = records(tensors, given=given).state(posterior.refit, "refit")
+    return {"refit": refit, **records(tensors, given=given | {Refit: None}).state(posterior)}
+
+
+def refitted_from(
+    header: Json, tensors: Tensors, network: Network, data: Data | None
+) -> HessianFreePosterior | EigenPosterior:
+    """The posterior that gave a state, around a network.
+
+    Raises:
+        DataError: If none gives it.
+    """
+    given, device = around(network, data), network.like.device
+    if header["posterior"] == "EigenPosterior":
+        return records(tensors, device, given).read(EigenPosterior, header, "the header")
+    refit = records(tensors, device, given).read(Refit, header.get("refit"), "refit")
+    return records(tensors, device, given | {Refit: refit}).read(HessianFreePosterior, header, "the header")
+
+
+def around(network: Network | None, data: Data | None) -> dict[Any, Any]:
+    """What no file holds, by the type of the field it fills."""
+    return {Network: network, Data | None: data, Passes: Passes()}
