@@ -8,7 +8,8 @@ import torch
 import lapwing as lw
 from lapwing.errors import UnsupportedError
 from lapwing.evidence import Grams, Spectrum
-from lapwing.posteriors import FunctionPosterior, functions
+from lapwing.posteriors import FunctionPosterior, WeightPosterior, functions
+from lapwing.tangent import Tangent
 from tests.posterior_cases import PROBLEMS, Linearised, Problem, problem, refused
 
 
@@ -94,3 +95,21 @@ def test_interpolates_certain_data() -> None:
     case, posterior = fit("gaussian")
     sharp = posterior.with_choices(lw.Isotropic(), case.likelihood.with_precision(1e10))
     assert float(sharp.predict(case.x).outputs.std.max()) < 1e-3 < float(posterior.predict(case.x).outputs.std.min())
+
+
+@pytest.mark.parametrize("prior", [lw.Isotropic(3.0), lw.Layerwise((0.2, 5.0))], ids=lambda p: type(p).__name__)
+def test_a_newton_step_ends_at_the_mode_of_the_linear_model(prior: lw.Layerwise) -> None:
+    case = problem("gaussian-per-output")
+    weights, functions = (
+        case.fit(lw.Laplace(case.likelihood, prior=prior, structure=lw.Full(view=view)))
+        for view in ("weights", "functions")
+    )
+    assert isinstance(weights, WeightPosterior) and isinstance(functions, FunctionPosterior)
+    louder = case.likelihood.with_precision(tuple(4.0 * p for p in case.likelihood.precision))  # type: ignore[attr-defined]
+    step = functions.with_choices(prior, louder).newton_step()
+    assert weights.shift is not None and step is not None
+    alpha = weights.prior_precisions
+    torch.testing.assert_close(step, weights.shift.step(alpha, alpha.new_tensor(4.0)), rtol=1e-9, atol=1e-11)
+    tangent = Tangent(functions.training)
+    mode = tangent.mode(prior, 4.0, initial=functions.network.weights + step, rtol=1e-9)
+    assert mode.converged and mode.iterations == 0

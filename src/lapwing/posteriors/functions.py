@@ -123,6 +123,24 @@ class FunctionPosterior(ExactPosterior, SampledWeights):
             total += torch.stack(gradients, 1)
         return total
 
+    def newton_step(self) -> Float[Tensor, " d"] | None:
+        """``Λ⁻¹ (s ∇ log p(y | θ*) - A θ*)``: with Gaussian noise the way from the trained weights to the linear mode.
+
+        With Woodbury's identity it takes the kernel between the training rows alone: ``a - A⁻¹ J̃ᵀ W Wᵀ J̃ a`` with
+        ``a = s A⁻¹ ∇ log p(y | θ*) - θ*`` and ``W Wᵀ = s (I + s Sᵀ K S)⁻¹``. ``None`` where no score was kept.
+
+        Cost:
+            A factorisation of the kernel, a product with J and one with Jᵀ.
+        """
+        if self.totals.score is None:
+            return None
+        like = self.network.like
+        whole = self.noise_scale * self._variance * self.totals.score.double() - self.network.weights.double()
+        with torch.no_grad():
+            seen = self._pushed(whole.to(like)[:, None]).double()
+            explained = self._pulled((self._inner @ (self._inner.T @ seen)).to(like))[:, 0]
+        return (whole - self._variance * explained).to(like)
+
     def _complexity(self) -> Complexity:
         if len(self.grams) > 1:
             return Grams(torch.stack([semidefinite(gram) for gram in self.grams]))

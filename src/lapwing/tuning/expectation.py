@@ -17,7 +17,7 @@ from lapwing.errors import ConvergenceWarning, MismatchError, UnsupportedError, 
 from lapwing.evidence import Evidence
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
-from lapwing.posteriors import ExactPosterior, Posterior, SolvedWeights, WeightPosterior
+from lapwing.posteriors import ExactPosterior, FunctionPosterior, Posterior, SolvedWeights, WeightPosterior
 from lapwing.posteriors.dimension import Dimensions, Estimator
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.precondition import Known
@@ -27,7 +27,7 @@ from lapwing.results import Solution
 from lapwing.solvers import CG, SGD, Solver
 from lapwing.tangent import Mode, Tangent
 from lapwing.tuning.checkpoint import State
-from lapwing.tuning.choices import P, check_definite
+from lapwing.tuning.choices import P, check_definite, chosen
 from lapwing.tuning.dimensions import by_draws
 from lapwing.tuning.maximisation import Expected
 from lapwing.types import Unpack
@@ -167,7 +167,8 @@ class Expectation:
         scale = float(state.scale)
         solver = self.solver_used
         rtol = None if isinstance(solver, SGD) else self.rtol
-        mode = self.tangent.mode(prior, scale, solver=solver, initial=state.weights, rtol=rtol, progress=progress)
+        start = self._start(state)
+        mode = self.tangent.mode(prior, scale, solver=solver, initial=start, rtol=rtol, progress=progress)
         logger.debug("mode: gradient %.2g after %d products", mode.gradient, mode.matvecs)
         norms = posterior.prior.square_norms(mode.weights, layout)
         state = replace(state, weights=mode.weights)
@@ -178,6 +179,16 @@ class Expectation:
         drawn, dimensions = self._drawn(state, prior, scale)
         state = replace(state, draws=prior.root() @ drawn.value)
         return self._expected(state, mode, norms, dimensions, None), state, drawn
+
+    def _start(self, state: State) -> Float[Tensor, " d"] | None:
+        """Where to look for the mode: at the last one, or where a kernel between all training rows has it at once."""
+        posterior = self.posterior
+        if not (isinstance(posterior, FunctionPosterior) and isinstance(posterior.fitted, Gaussian)):
+            return state.weights
+        step = chosen(posterior, state.precisions, state.scale, ()).newton_step()
+        if step is None or self.tangent.target != "affine":
+            return state.weights
+        return posterior.network.weights + step
 
     def _expected(
         self, state: State, mode: Mode, norms: Tensor, dimensions: Dimensions, evidence: Evidence | None
