@@ -29,7 +29,7 @@ ONE = torch.zeros(1, 3, dtype=torch.float64)
 
 def executor(model: nn.Module, inputs: Inputs = ONE) -> Recorded:
     network, likelihood = Network.of(model), Gaussian()
-    plain = Differentiated(network, likelihood)
+    plain = Differentiated(network, likelihood, 100)
     return Recorded(network, likelihood, 100, plain, find_layers(network, inputs))
 
 
@@ -78,7 +78,7 @@ def test_too_many_shapes_go_the_plain_way(
 def test_what_cannot_be_recorded_is_said_once_and_done_plainly(caplog: pytest.LogCaptureFixture) -> None:
     case = known("branching")
     likelihood = case.case.likelihood
-    plain = Differentiated(case.network, likelihood)
+    plain = Differentiated(case.network, likelihood, 100)
     recorded = Recorded(case.network, likelihood, 100, plain, case.survey)
     v = torch.randn(case.network.size, 2, dtype=torch.float64)
     with caplog.at_level(logging.INFO, "lapwing"):

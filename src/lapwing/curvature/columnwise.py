@@ -37,11 +37,13 @@ class Columnwise:
         network: The network.
         likelihood: Says where the outputs' axes are.
         inputs: The n examples of the batch.
+        width: Columns pushed at once, at most.
     """
 
     network: Network
     likelihood: Likelihood
     inputs: Inputs
+    width: int = COLUMNS
 
     @property
     def outputs(self) -> Float[Tensor, "n *event c"]:
@@ -53,7 +55,7 @@ class Columnwise:
         if not self.network.padded:
             try:
                 with ALONE:
-                    return vmap(self._tangent, in_dims=1, out_dims=1, chunk_size=COLUMNS)(block)
+                    return vmap(self._tangent, in_dims=1, out_dims=1, chunk_size=self.width)(block)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as reason:

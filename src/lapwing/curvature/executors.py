@@ -76,15 +76,22 @@ class Differentiated(Executor[Linear]):
     Args:
         network: The network.
         likelihood: The likelihood.
+        room: Examples times columns that there is memory for; a chunk has no more examples, which take one column.
     """
 
     network: Network
     likelihood: Likelihood
+    room: int
     form = "plain"
+
+    def size(self, examples: int) -> int:
+        """As many as there is room for with one column."""
+        return min(examples, self.room)
 
     def prepare(self, batch: Batch) -> Linear:
         """A forward pass; nothing else can be prepared."""
-        part = Columnwise(self.network, self.likelihood, batch.inputs)
+        width = max(1, min(COLUMNS, self.room // len(batch)))
+        part = Columnwise(self.network, self.likelihood, batch.inputs, width)
         f = part.outputs
         y = self.likelihood.canonical_targets(f, batch.targets)
 
@@ -94,4 +101,4 @@ class Differentiated(Executor[Linear]):
         def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
             return part.pull(block.flatten(1).mT)
 
-        return Linear(batch.inputs, f, y, push, pull, COLUMNS, None)
+        return Linear(batch.inputs, f, y, push, pull, width, None)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lapwing.curvature.columnwise import Columnwise
 from lapwing.curvature.costs import Work
-from lapwing.curvature.ggn import identity_cotangents
+from lapwing.curvature.ggn import COLUMNS, identity_cotangents
 from lapwing.curvature.layers import Pass, Survey
 from lapwing.curvature.layerwise import Layerwise
 from lapwing.curvature.network import Network
@@ -74,11 +74,16 @@ class BatchJacobian:
 
     @property
     def _columns(self) -> Columnwise:
-        return Columnwise(self.network, self.likelihood, self.inputs) if self.keep else self._one_pass
+        return self._columnwise() if self.keep else self._one_pass
 
     @cached_property
     def _one_pass(self) -> Columnwise:
-        return Columnwise(self.network, self.likelihood, self.inputs)
+        return self._columnwise()
+
+    def _columnwise(self) -> Columnwise:
+        """As many columns at once as fit the budget with all examples."""
+        each = self.survey.bytes(1, self.network.like.element_size()) * count(self.inputs)
+        return Columnwise(self.network, self.likelihood, self.inputs, max(1, min(COLUMNS, self.budget // each)))
 
     def _by_rows(self, columns: int) -> bool:
         outputs = self.survey.output.numel()

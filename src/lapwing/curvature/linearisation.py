@@ -93,8 +93,8 @@ class Linearisation:
     def executors(self) -> dict[Form, Executor[Linear]]:
         """What prepares a chunk in each form."""
         work, itemsize = self.work, self.network.like.element_size()
-        plain = Differentiated(self.network, self.likelihood)
         working = self.memory // WORKING
+        plain = Differentiated(self.network, self.likelihood, work.chunk(itemsize, min(BUDGET, working)))
         extra = -(-work.kept[0] // work.cotangents)
         examples = self.survey.chunk(work.cotangents, itemsize, min(BUDGET, working), extra)
         return {
