@@ -17,6 +17,9 @@ from lapwing.store import load, read_header, save
 from tests.checker import unchecked
 from tests.posterior_cases import Problem, normal, problem, refused
 
+POINTS = 2
+"""Evaluation points: ``PerPoint`` fits the network for each output of each."""
+
 FITS: dict[str, Any] = {
     "points": lw.PerPoint(),
     "probes": lw.Probed(3, 2),
@@ -28,7 +31,7 @@ FITS: dict[str, Any] = {
 
 def fitted(fits: str, case: Problem, **options: Any) -> HessianFreePosterior:
     recipe = lw.HessianFree(case.likelihood, prior=lw.Layerwise((40.0, 60.0)), fits=FITS[fits], **options)
-    return recipe.fit(case.model, (case.x, case.y), case.new[:3])
+    return recipe.fit(case.model, (case.x, case.y), case.new[:POINTS])
 
 
 @pytest.mark.parametrize("fits", FITS)
@@ -43,11 +46,11 @@ def test_predicts_as_the_saved_one_without_the_data(fits: str, tmp_path: Path) -
         posterior.likelihood,
         posterior.linearity,
     )
-    mine, theirs = (it.predict(case.new[1:3]).outputs for it in (loaded, posterior))
+    mine, theirs = (it.predict(case.new[1:POINTS]).outputs for it in (loaded, posterior))
     assert torch.equal(mine.mean, theirs.mean) and torch.equal(mine.covariance, theirs.covariance)
-    assert torch.equal(loaded.variances(case.new[:3]).stderr, posterior.variances(case.new[:3]).stderr)
+    assert torch.equal(loaded.variances(case.new[:POINTS]).stderr, posterior.variances(case.new[:POINTS]).stderr)
     if fits == "probes":
-        joint = [it.predict(case.new[:3], joint=True).outputs.covariance for it in (loaded, posterior)]
+        joint = [it.predict(case.new[:POINTS], joint=True).outputs.covariance for it in (loaded, posterior)]
         assert torch.equal(*joint)
     save(loaded, tmp_path / "b")
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

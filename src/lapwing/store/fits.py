@@ -70,7 +70,8 @@ def _shapes(
             yield "the curvature", posterior.held.operator.shape, (d, d)
         case FunctionPosterior():
             rows = posterior.cotangents.shape[0] * count(posterior.inputs)
-            yield "the cotangents", posterior.cotangents.shape[2:], tuple(survey.output)
+            axes = posterior.cotangents.shape[2:]  # in the order of the likelihood, not of the network
+            yield "the cotangents", tuple(sorted(axes)), tuple(sorted(survey.output))
             yield "the kernel", posterior.grams.shape, (len(posterior.grams), rows, rows)
         case NystromPosterior():
             yield "the span", posterior.changes.shape[:1], (d,)
