@@ -25,8 +25,7 @@ from lapwing.solvers import CG, SGD, Contour, Lanczos, Perturb
 from lapwing.store import load, read_header, save
 from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, Sampled
 from lapwing.tangent import Tangent
-from lapwing.tuning import ELBO, EM, EvidenceGradient, MacKay, tune
-from lapwing.validation import Validation
+from lapwing.tuning import ELBO, EM, EvidenceGradient, MacKay, Mixup, Validation, tune
 
 try:
     __version__ = version("lapwing")
@@ -73,6 +72,7 @@ __all__ = [
     "Mask",
     "MatrixFree",
     "MatrixFreePosterior",
+    "Mixup",
     "Names",
     "Nystrom",
     "NystromPosterior",

@@ -102,7 +102,7 @@ def tuned(posterior: Posterior, case: Case, amount: Amount) -> dict[str, Callabl
     """The ways to tune a prior."""
     ways: dict[str, Any] = {
         "evidence": lw.EvidenceGradient(),
-        "validation": lw.Validation(case.task.held_out, link="mc", coarse=amount.coarse),
+        "validation": lw.Validation(case.task.held_out, link="mc"),
     }
     return {name: partial(lw.tune, posterior, way) for name, way in ways.items()}
 

@@ -43,7 +43,6 @@ class Amount:
         ranks: K of the study of the rank.
         repeats: Of each timing.
         timed: Images a timing predicts.
-        coarse: Points of the first grid of a search by validation.
     """
 
     rank: int = 20
@@ -58,10 +57,9 @@ class Amount:
     ranks: tuple[int, ...] = (1, 2, 5, 10, 15, 20, 30, 50)
     repeats: int = 7
     timed: int = 128
-    coarse: int = 13
 
 
-QUICK = Amount(3, 10, 16, 8, 10, 24, 16, ("contrast",), 6, (1, 3), 2, 4, 3)
+QUICK = Amount(3, 10, 16, 8, 10, 24, 16, ("contrast",), 6, (1, 3), 2, 4)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tests.tuning.cases import (
 
 def methods(case: Problem) -> dict[str, Method]:
     """Every method, small."""
-    small = lw.Validation(held_out(case), coarse=4, refine=2, bounds=(1e-2, 1e2))
+    small = lw.Validation(held_out(case), bounds=(1e-2, 1e2))
     return {"gradient": lw.EvidenceGradient(), "MacKay": lw.MacKay(), "validation": small}
 
 

@@ -1,156 +1,207 @@
-"""Tuning by held-out data picks the smallest loss it saw, and every loss is that of evaluation."""
+"""Tuning by held-out data: every loss is that of evaluation; the best precision, link, temperature and noise win."""
 
 from __future__ import annotations
 
 import math
+import warnings
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import lapwing as lw
-from lapwing.errors import ConfigError, DataError
+from lapwing.baselines import Temperature
+from lapwing.errors import ConfigError, ConvergenceWarning, DataError
 from lapwing.predictive import log_predictive
-from tests.posterior_cases import labels, normal, problem, refused
-from tests.tuning.cases import (
-    at_step,
-    fit,
-    held_out,
-)
+from tests.posterior_cases import Problem, labels, normal, problem, refused
+from tests.tuning.cases import at_step, fit, held_out
+
+EXACT = lw.CG(rtol=1e-10)
+NARROW = (1e-2, 1e2)
+
+pytestmark = pytest.mark.filterwarnings("ignore:Validation:lapwing.ConvergenceWarning")
 
 
-class TestValidation:
-    @pytest.mark.parametrize("structure", ["full-weights", "full-functions", "kfac"])
-    @pytest.mark.parametrize("name", ["gaussian", "categorical", "bernoulli"])
-    def test_picks_the_best_it_saw(self, name: str, structure: str) -> None:
+def nll(posterior: lw.Posterior, data: Any) -> float:
+    return lw.evaluate(posterior, data, generator=torch.Generator().manual_seed(0))["nll"]
+
+
+class TestSearch:
+    @pytest.mark.parametrize("structure", ["full-weights", "full-functions", "kfac", "low-rank", "nystrom"])
+    @pytest.mark.parametrize("name", ["gaussian-per-output", "categorical", "bernoulli"])
+    def test_picks_the_best_it_saw_and_every_loss_is_that_of_evaluate(self, name: str, structure: str) -> None:
+        """Also where labels are ignored. Between the points of the grid covariances are interpolated."""
         case, posterior = fit(name, structure)
-        tuned = lw.tune(posterior, lw.Validation(held_out(case)))
-        losses = [step.validation_nll for step in tuned.trace]
-        assert None not in losses
-        assert losses[-1] == min(losses) < max(losses)
-        assert lw.evaluate(tuned, held_out(case))["nll"] == pytest.approx(losses[-1], rel=1e-9)
-
-    @pytest.mark.parametrize("name", ["gaussian-per-output", "categorical"])
-    def test_every_loss_is_that_of_evaluate(self, name: str) -> None:
-        """Also where labels are ignored."""
-        case, posterior = fit(name)
         batches = [(x, y) for x, y in zip(*(part.split(3) for part in held_out(case)), strict=True)]
-        assert name != "categorical" or any((y == -100).any() for _, y in batches)
-        tuned = lw.tune(posterior, lw.Validation(batches, coarse=4, refine=2, bounds=(1e-2, 1e2)))
-        for step in tuned.trace:
-            assert step.validation_nll == pytest.approx(lw.evaluate(at_step(posterior, step), batches)["nll"], rel=1e-9)
+        tuned = lw.tune(posterior, batches)
+        losses = [step.validation_nll for step in tuned.trace]
+        assert losses[-1] == min(losses) < max(losses)
+        assert nll(tuned, batches) == pytest.approx(losses[-1], rel=1e-4)
+        for step in tuned.trace[:31:7]:
+            there = at_step(posterior, step)
+            there = there if step.link is None else there.with_link(step.link)
+            assert nll(there, batches) == pytest.approx(step.validation_nll, rel=1e-7)
+            assert step.effective_dimension == pytest.approx(there.effective_dimension(), rel=1e-7)
+
+    def test_is_the_best_of_a_fine_grid_of_all_links(self) -> None:
+        case, posterior = fit("categorical")
+        data = held_out(case)
+        tuned = lw.tune(posterior, data)
+        fine = [posterior.with_choices(lw.Isotropic(10 ** (k / 10)), case.likelihood) for k in range(-60, 61)]
+        losses = {
+            link: [float(-log_predictive(one.predict(data[0], link), data[1]).mean()) for one in fine]
+            for link in ("probit", "pairwise", "qmc")
+        }
+        best = min(losses, key=lambda link: min(losses[link]))
+        assert tuned.link == best and tuned.trace[-1].link == best
+        assert tuned.trace[-1].validation_nll == pytest.approx(min(losses[best]), abs=1e-4)
+        assert torch.equal(tuned.predict(data[0]).probs, tuned.predict(data[0], tuned.link).probs)
+
+    def test_a_link_that_is_given_is_the_one_that_is_tuned(self) -> None:
+        case, posterior = fit("categorical")
+        tuned = lw.tune(posterior, lw.Validation(held_out(case), link="bridge"))
+        assert tuned.link == "bridge" and {step.link for step in tuned.trace} == {"bridge"}
+        assert nll(tuned, held_out(case)) == pytest.approx(tuned.trace[-1].validation_nll, rel=1e-4)
 
     @pytest.mark.parametrize("name", ["tokens", "pixels"])
     def test_positions_count_as_examples(self, name: str) -> None:
         case, posterior = fit(name, "kfac")
         data = (case.x[:3], case.y[:3])
-        tuned = lw.tune(posterior, lw.Validation(data, coarse=4, refine=2))
-        assert lw.evaluate(tuned, data)["nll"] == pytest.approx(tuned.trace[-1].validation_nll, rel=1e-9)
+        tuned = lw.tune(posterior, data)
         probs, y = tuned.predict(data[0]).probs, data[1]
         kept = y != -100
         by_hand = -probs[kept].gather(-1, y[kept][:, None]).log().mean()
-        assert tuned.trace[-1].validation_nll == pytest.approx(float(by_hand), rel=1e-9)
-
-    def test_is_close_to_the_best_of_a_fine_grid(self) -> None:
-        case, posterior = fit("categorical")
-        data = held_out(case)
-        tuned = lw.tune(posterior, lw.Validation(data))
-        fine = [posterior.with_choices(lw.Isotropic(10 ** (k / 10)), case.likelihood) for k in range(-60, 61)]
-        losses = [float(-log_predictive(one.predict(data[0]), data[1]).mean()) for one in fine]
-        assert tuned.trace[-1].validation_nll - min(losses) < 0.01 * (max(losses) - min(losses))
+        assert tuned.trace[-1].validation_nll == pytest.approx(float(by_hand), rel=1e-4)
 
     def test_one_factor_scales_every_precision(self) -> None:
         case, posterior = fit("gaussian-per-output", prior=lw.Layerwise((0.2, 5.0)))
-        tuned = lw.tune(posterior, lw.Validation(held_out(case)))
+        tuned = lw.tune(posterior, held_out(case))
         assert isinstance(tuned.prior, lw.Layerwise) and isinstance(tuned.prior.precision, tuple)
         assert tuned.prior.precision[1] / tuned.prior.precision[0] == pytest.approx(25.0)
         noise = tuned.likelihood.precision
         assert noise[1] / noise[0] == pytest.approx(6.0) and noise[0] != 0.5
 
-    @pytest.mark.parametrize("noise", [True, False])
-    def test_measures_a_coarse_and_a_fine_grid_in_each_search(self, noise: bool) -> None:
-        case, posterior = fit("gaussian")
-        method = lw.Validation(held_out(case), noise=noise, coarse=5, refine=3, bounds=(1e-2, 1e2))
-        tuned = lw.tune(posterior, method)
-        assert len(tuned.trace) == (5 + 3 + 1) * (3 if noise else 1)
-        assert [step.prior_precision[0] for step in tuned.trace[:5]] == pytest.approx([0.01, 0.1, 1, 10, 100])
-        assert (tuned.likelihood == case.likelihood) is not noise
-
-    @pytest.mark.parametrize("coarse", [2, 3, 4])
-    def test_a_grid_too_coarse_does_not_undo_what_was_found(self, coarse: int) -> None:
-        case, posterior = fit("gaussian")
-        tuned = lw.tune(posterior, lw.Validation(held_out(case), coarse=coarse, refine=1, bounds=(1e-5, 1e6)))
-        losses = [step.validation_nll for step in tuned.trace]
-        assert lw.evaluate(tuned, held_out(case))["nll"] == pytest.approx(min(losses), rel=1e-9)
-
-    @pytest.mark.parametrize("link", ["bridge", "mc"])
-    def test_measures_with_the_link_of_later(self, link: Any) -> None:
-        case, posterior = fit("categorical")
-        tuned = lw.tune(posterior, lw.Validation(held_out(case), link=link, coarse=3, refine=1))
-        assert tuned.link == link
-        scores = lw.evaluate(tuned, held_out(case), generator=torch.Generator().manual_seed(0))
-        assert scores["nll"] == pytest.approx(tuned.trace[-1].validation_nll, rel=1e-9)
-        assert scores["nll"] != pytest.approx(lw.evaluate(tuned, held_out(case), link="qmc")["nll"], rel=1e-6)
+    def test_noise_is_the_best_there_is(self) -> None:
+        case, posterior = fit("gaussian-per-output")
+        tuned = lw.tune(posterior, held_out(case))
+        for factor in (0.97, 1.03):
+            noise = tuple(p * factor for p in tuned.likelihood.precision)
+            prior = tuned.prior.with_precisions(tuned.prior_precisions * factor)
+            assert nll(tuned.with_choices(prior, lw.Gaussian(noise)), held_out(case)) > tuned.trace[-1].validation_nll
+        kept = lw.tune(posterior, lw.Validation(held_out(case), noise=False))
+        assert kept.likelihood == case.likelihood
+        assert kept.trace[-1].validation_nll > tuned.trace[-1].validation_nll
 
     @pytest.mark.parametrize("name", ["poisson", "heteroscedastic"])
     def test_unlikely_precisions_do_not_stop_the_search(self, name: str) -> None:
         """Where the prior is weakest, the expected rates overflow."""
         case, posterior = fit(name)
-        tuned = lw.tune(posterior, lw.Validation(held_out(case)))
-        nll = lw.evaluate(tuned, held_out(case), generator=torch.Generator().manual_seed(0))["nll"]
-        assert nll == pytest.approx(tuned.trace[-1].validation_nll, rel=1e-9)
-        assert math.isfinite(nll)
+        tuned = lw.tune(posterior, held_out(case))
+        assert nll(tuned, held_out(case)) == pytest.approx(tuned.trace[-1].validation_nll, rel=1e-4)
 
     def test_unpacks_what_the_loader_yields(self) -> None:
         case, posterior = fit("categorical")
         x, y = held_out(case)
-        plain = lw.tune(posterior, lw.Validation([(x, y)], coarse=3, refine=1))
-        odd = lw.tune(
-            posterior, lw.Validation([{"a": x, "b": y}], coarse=3, refine=1, unpack=lambda e: (e["a"], e["b"]))
-        )
-        assert odd.trace == plain.trace
+        plain = lw.tune(posterior, lw.Validation([(x, y)], bounds=NARROW))
+        unpack = {"unpack": lambda e: (e["a"], e["b"])}
+        assert lw.tune(posterior, lw.Validation([{"a": x, "b": y}], bounds=NARROW, **unpack)).trace == plain.trace
+
+
+class TestTemperature:
+    def test_is_never_worse_than_temperature_scaling(self) -> None:
+        model = problem("categorical").model
+        with torch.no_grad():
+            model[3].weight.mul_(9.0)
+        x, new = normal(30, 3), normal(60, 3, seed=5)
+        y, targets = labels(30, classes=3), labels(60, classes=3, seed=6)
+        posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, (x, y))
+        tuned = lw.tune(posterior, lw.Validation((new, targets), temperature=True))
+        assert tuned.temperature == tuned.trace[-1].temperature != 1.0
+        assert nll(tuned, (new, targets)) == pytest.approx(tuned.trace[-1].validation_nll, rel=1e-4)
+        logits = posterior.predict(new).logits.mean
+        scaled = Temperature.fit(logits, targets).probs(logits).gather(1, targets[:, None]).log().mean()
+        assert tuned.trace[-1].validation_nll < -float(scaled) + 1e-4
+        assert lw.tune(posterior, (new, targets)).temperature == 1.0
+
+
+def data_of_solves(case: Problem) -> tuple[Tensor, Tensor]:
+    return normal(8, 3, seed=5), case.y[:8]
+
+
+class TestSolves:
+    @pytest.mark.parametrize("structure", [lw.Sampled(5, EXACT), lw.MatrixFree(EXACT)], ids=["sampled", "matrix-free"])
+    @pytest.mark.parametrize("name", ["gaussian", "categorical"])
+    def test_every_loss_is_that_of_evaluate(self, name: str, structure: Any) -> None:
+        """A few precisions are enough, and nothing is asked that was not needed."""
+        case = problem(name)
+        posterior = case.fit(lw.Laplace(case.likelihood, structure=structure))
+        tuned = lw.tune(posterior, lw.Validation(data_of_solves(case), bounds=(1e-1, 1e2)))
+        assert len(tuned.trace) <= 4 + 2 + 1
+        for step in tuned.trace:
+            there = at_step(posterior, step)
+            there = there if step.link is None else there.with_link(step.link)
+            assert step.validation_nll == pytest.approx(nll(there, data_of_solves(case)), rel=1e-6)
+            assert step.log_marginal is None and step.effective_dimension is None
+        assert type(tuned) is type(posterior)
+
+    def test_many_draws_choose_as_the_dense_matrices_do(self) -> None:
+        case = problem("categorical")
+        chosen = []
+        for structure in (lw.Sampled(800, EXACT), lw.Full(view="weights")):
+            posterior = case.fit(lw.Laplace(case.likelihood, structure=structure))
+            method = lw.Validation(data_of_solves(case), bounds=(1e-1, 1e2), link="qmc")
+            chosen.append(lw.tune(posterior, method).trace[-1])
+        assert chosen[0].validation_nll == pytest.approx(chosen[1].validation_nll, rel=0.02)
+
+
+class TestWhatItSays:
+    def test_at_the_strong_end_that_no_uncertainty_is_wanted(self) -> None:
+        """Labels that are the network's own: all it says is right."""
+        _, posterior = fit("categorical", "kfac")
+        x = normal(8, 3, seed=5)
+        y = posterior.predict(x).labels
+        with pytest.warns(
+            ConvergenceWarning, match=r"Validation: .* a precision of 100 \(.*\): these data want no added"
+        ):
+            lw.tune(posterior, lw.Validation((x, y), bounds=NARROW))
 
     @pytest.mark.parametrize(
-        "options",
+        ("losses", "said"),
         [
-            {"bounds": (1.0, 1.0)},
-            {"bounds": (0.0, 1.0)},
-            {"bounds": (2.0, 1.0)},
-            {"bounds": (1.0, math.inf)},
-            {"bounds": (math.nan, 1.0)},
+            ([5.0, 4.0, 3.0], r"weakest prior tried is the best, .* \(3 nats, 9 by the .*reach weaker priors"),
+            ([10.0, 9.5, 11.0], r"worse than the network .*\(9.5 nats, 9 by the network alone"),
         ],
     )
-    def test_refuses_grids_without_points(self, options: dict[str, Any]) -> None:
-        name, value = next(iter(options.items()))
-        with refused(ConfigError, expected="low < high", got=f"{name}={value}", hint="Validation(data)"):
-            lw.Validation((normal(4, 3), normal(4, 2)), **options)
+    def test_at_the_weak_end_that_more_is_wanted_and_where_it_harms(
+        self, monkeypatch: pytest.MonkeyPatch, losses: list[float], said: str
+    ) -> None:
+        """Losses are given: of three precisions, perhaps of some between, and of the network alone."""
+        case, posterior = fit("categorical", "kfac")
+        given = chain(losses, repeat(12.0))
 
-    @pytest.mark.parametrize(("name", "least"), [("coarse", 2), ("refine", 1)])
-    def test_refuses_too_few_points(self, name: str, least: int) -> None:
-        with refused(ConfigError, expected=f"{name} of at least {least}", got=f"{least - 1}", hint=f"{name}={least}"):
-            lw.Validation((normal(4, 3), normal(4, 2)), **{name: least - 1})
+        def loss(_: Any, moments: Any, *__: Any) -> float:
+            return next(given) if float(moments[0].variance.sum()) else 9.0
 
-    def test_refuses_data_without_a_target(self) -> None:
+        monkeypatch.setattr("lapwing.tuning.search.mean_loss", loss)
+        with pytest.warns(ConvergenceWarning, match=said):
+            lw.tune(posterior, lw.Validation(held_out(case), bounds=(1.0, 10.0**0.8), link="probit"))
+
+    def test_nothing_where_the_best_lies_inside(self) -> None:
+        case, posterior = fit("gaussian")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            lw.tune(posterior, held_out(case))
+
+    @pytest.mark.parametrize("bounds", [(1.0, 1.0), (0.0, 1.0), (2.0, 1.0), (1.0, math.inf), (math.nan, 1.0)])
+    def test_refuses_bounds_without_a_range(self, bounds: Any) -> None:
+        with refused(ConfigError, expected="low < high", got=f"bounds={bounds}", hint="Validation(data)"):
+            lw.Validation((normal(4, 3), normal(4, 2)), bounds=bounds)
+
+    def test_refuses_data_without_a_target_and_labels_of_another_kind(self) -> None:
         _, posterior = fit("categorical")
         with refused(DataError, expected="target", got="ignored", hint="label"):
-            lw.tune(posterior, lw.Validation((normal(4, 3), torch.full((4,), -100))))
-
-
-def test_choices_whose_eigenvectors_differ_predict_as_each_alone() -> None:
-    """One precision a weight over the dense block of a normalisation layer: nothing but the factors can be shared."""
-    case = problem("images")
-    prior = lw.DiagonalPrior(torch.logspace(-2, 2, 4, dtype=torch.float64))
-    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC(), weights=lw.Names(("1.*",)), prior=prior))
-    choices = [
-        posterior.with_choices(prior.with_precisions(posterior.prior_precisions * factor), case.likelihood)
-        for factor in (1.0, 1e-3, 1e3)
-    ]
-    for choice, outputs in zip(choices, posterior.outputs_each(case.new, choices), strict=True):
-        expected = choice.predict(case.new).logits.covariance
-        torch.testing.assert_close(outputs.covariance, expected, rtol=1e-8, atol=1e-12)
-
-
-def test_labels_of_another_kind_are_refused() -> None:
-    _, posterior = fit("categorical")
-    with pytest.raises(DataError, match="labels"):
-        lw.tune(posterior, lw.Validation((normal(4, 3), labels(4, classes=3) + 7)))
+            lw.tune(posterior, (normal(4, 3), torch.full((4,), -100)))
+        with pytest.raises(DataError, match="labels"):
+            lw.tune(posterior, (normal(4, 3), labels(4, classes=3) + 7))

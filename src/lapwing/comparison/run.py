@@ -18,9 +18,8 @@ from lapwing.hessian_free import HessianFree
 from lapwing.laplace import Laplace
 from lapwing.likelihoods import Likelihood
 from lapwing.predictive import Link
-from lapwing.tuning import Method
+from lapwing.tuning import Method, Validation
 from lapwing.types import Unpack
-from lapwing.validation import Validation
 
 
 def compare(
@@ -74,8 +73,8 @@ def compare(
         DataWarning: If nobody says what the likelihood is and real targets are all 0 or 1.
 
     Cost:
-        A fit a recipe; about 20 predictions of the validation data, some modes of its linear model on the training
-        data, and two predictions of the test data, a recipe.
+        A fit a recipe; about two predictions of the validation data, what the default tuning costs, and two predictions
+        of the test data, a recipe.
 
     Example:
         >>> x, y = torch.randn(60, 4), torch.randint(0, 3, (60,))

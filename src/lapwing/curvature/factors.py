@@ -129,7 +129,7 @@ class Lookup:
         return example[kept], row[kept], g[kept]
 
     @cached_property
-    def _used(self) -> tuple[Tensor, Tensor, Tensor]:
+    def used(self) -> tuple[Tensor, Tensor, Tensor]:
         """Distinct (example, row) pairs: example [u], row [u], and the summed gradient of each [u, k, e]."""
         example, row, g = self.uses
         pairs, place = torch.unique(example * self.shape[0] + row, return_inverse=True)
@@ -138,19 +138,19 @@ class Lookup:
 
     def rows(self) -> Float[Tensor, "n k d"]:
         """The explicit Jacobian of the table: mostly zeros."""
-        example, row, summed = self._used
+        example, row, summed = self.used
         dense = self.g.new_zeros(self.index.shape[0], self.g.shape[1], *self.shape)
         dense[example, :, row] = summed
         return dense.flatten(2)
 
     def square_sum(self) -> Float[Tensor, " d"]:
         """``sum_nk J²`` of each entry of the table."""
-        _, row, summed = self._used
+        _, row, summed = self.used
         return self.g.new_zeros(self.shape).index_add_(0, row, summed.square().sum(1)).flatten()
 
     def covariance(self, variance: Float[Tensor, " d"]) -> Float[Tensor, "n k k"]:
         """``J diag(variance) Jᵀ`` of each example."""
-        example, row, summed = self._used
+        example, row, summed = self.used
         products = (summed * variance.view(self.shape)[row].unsqueeze(1)) @ summed.mT
         k = self.g.shape[1]
         return self.g.new_zeros(self.index.shape[0], k, k).index_add_(0, example, products)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.columns import DenseColumns
+from lapwing.curvature.contraction import contracted, covariances
 from lapwing.curvature.dense import jacobian_rows
 from lapwing.curvature.factors import Factor, Lookup, Outer, Rows, in_double, outer
 from lapwing.curvature.ggn import identity_cotangents
@@ -23,7 +24,7 @@ from lapwing.curvature.sums import BUDGET as WHOLE
 from lapwing.curvature.sums import Held, raw
 from lapwing.data import chunks, count
 from lapwing.likelihoods import Likelihood
-from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
+from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
 from lapwing.types import Inputs
 
 BUDGET = 2**25
@@ -97,25 +98,15 @@ class Propagation:
         """``J Λ⁻¹ Jᵀ`` of each example of a chunk, for each precision."""
         first = self.precisions[0].operator
         if isinstance(first, BlockDiagonal | Diagonal):
-            shared = [(block, in_basis(factor, block)) for factor, block in self._blocks(factors, self.precisions[0])]
-            sums = []
-            for held in self.precisions:
-                pairs = zip(self._blocks(factors, held), shared, strict=True)
-                parts = [
-                    (rotated if same_basis(block, other) else in_basis(factor, block)).covariance(
-                        variance_of(block, factor)
-                    )
-                    for (factor, block), (other, rotated) in pairs
-                ]
-                sums.append(sum_of(parts))
-            return sums
+            columns = zip(*(self._blocks(factors, held) for held in self.precisions), strict=True)
+            return list(sum_of([propagated([block for _, block in pairs], pairs[0][0]) for pairs in columns]))
         rows = jacobian_rows(self.network, factors)
-        several = len(self.precisions) > 1 and isinstance(first, Dense)
-        if several and all(same_basis(held.operator, first) for held in self.precisions):
-            factor = Rows((), rows)
-            turned = in_basis(factor, first)
-            return [turned.covariance(variance_of(held.operator, factor)) for held in self.precisions]
-        roots = [whitened_rows(rows, held.operator) for held in self.precisions]
+        operators = [held.operator for held in self.precisions]
+        if len(operators) > 1 and isinstance(first, Dense):
+            return list(propagated(operators, Rows((), rows)))
+        if len(operators) > 1 and isinstance(first, LowRank) and (multiples := multiples_of(first, operators)):
+            return list(low_rank(rows, first, multiples))
+        roots = [whitened_rows(rows, operator) for operator in operators]
         return [root @ root.mT for root in roots]
 
     def _weighed(self, inputs: Inputs) -> tuple[Float[Tensor, "n *event c"], list[tuple[Factor, Structured | None]]]:
@@ -197,6 +188,42 @@ def in_basis(factor: Factor, block: Structured) -> Factor:
     if isinstance(factor, Outer) and factor.positions > 1:
         return Rows(factor.names, factor.rows())
     return factor
+
+
+def propagated(blocks: Sequence[Structured], factor: Factor) -> Float[Tensor, "m n k k"]:
+    """``J Λ⁻¹ Jᵀ`` of one layer for each of its precision blocks."""
+    first = blocks[0]
+    if all(same_basis(block, first) for block in blocks):
+        return covariances(in_basis(factor, first), torch.stack([variance_of(block, factor) for block in blocks]))
+    return torch.stack([in_basis(factor, block).covariance(variance_of(block, factor)) for block in blocks])
+
+
+def multiples_of(first: LowRank, operators: Sequence[Structured]) -> list[tuple[float, float]] | None:
+    """``(σ, τ)`` of each ``σ U Uᵀ + τ D`` beside the first, ``U Uᵀ + D``; ``None`` where one is no such sum."""
+    found: list[tuple[float, float]] = []
+    for operator in operators:
+        if not isinstance(operator, LowRank) or operator.base is None or first.base is None:
+            return None
+        place = first.factor.abs().argmax()
+        sigma = (operator.factor.flatten()[place] / first.factor.flatten()[place]).square().double()
+        tau = operator.base.values.double() / first.base.values.double()
+        rounding = 16 * torch.finfo(first.dtype).eps
+        if bool(tau.max() > (1 + rounding) * tau.min()):
+            return None
+        found.append((float(sigma), float(tau[0])))
+    return found
+
+
+def low_rank(
+    rows: Float[Tensor, "n k d"], first: LowRank, multiples: list[tuple[float, float]]
+) -> Float[Tensor, "m n k k"]:
+    """``J (σ U Uᵀ + τ D)⁻¹ Jᵀ`` for several σ and τ: ``(J D⁻¹ Jᵀ - Z diag(σ / (τ + σ m)) Zᵀ) / τ`` (Woodbury)."""
+    whitened, seen, sizes = first.split(rows.flatten(0, 1))
+    whole = whitened.view(*rows.shape).double()
+    sigma, tau = torch.tensor(multiples, dtype=torch.float64, device=rows.device).unbind(1)
+    gain = sigma[:, None] / (tau[:, None] + sigma[:, None] * sizes)
+    taken = contracted(seen.view(*rows.shape[:2], -1), gain)
+    return (((whole @ whole.mT) - taken) / tau[:, None, None, None]).to(rows)
 
 
 def same_basis(block: Structured, other: Structured) -> bool:

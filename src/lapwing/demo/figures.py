@@ -114,12 +114,12 @@ def evidence(rows: Sequence[Row]) -> Figure:
     return _each(rows, draw, 3.6, 2.9)
 
 
-def choice(row: Row, bound: Row) -> Figure:
+def choice(row: Row, default: Row) -> Figure:
     """Log evidence and validation NLL over the prior precision: what each way of tuning sees.
 
     Args:
         row: A posterior tuned by validation, whose trace has both.
-        bound: The posterior of largest bound.
+        default: The posterior tuned without validation data.
     """
     figure, (ax,) = panels(1, width=6.4, height=3.6)
     steps = sorted(posterior(row).trace, key=lambda step: step.prior_precision)
@@ -128,7 +128,7 @@ def choice(row: Row, bound: Row) -> Figure:
     ax.set_yscale("symlog", linthresh=10)
     ax.set(xscale="log", xlabel="prior precision")
     ax.set_ylabel("log evidence at the weights / nats", color="#D55E00")
-    ax.axvline(posterior(bound).prior_precisions.item(), color="#333333", linestyle=":", linewidth=1.2)
+    ax.axvline(posterior(default).prior_precisions.item(), color="#333333", linestyle=":", linewidth=1.2)
     twin = ax.twinx()
     twin.plot(x, [step.validation_nll or 0.0 for step in steps], color="#0072B2", marker="s", markersize=3)
     twin.set_ylabel("validation NLL / nats", color="#0072B2")

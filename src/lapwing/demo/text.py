@@ -27,8 +27,9 @@ def digits_section(comparison: Comparison, data: Digits, seeds: int, found: Sequ
             "(scikit-learn), by Adam, without a regulariser, until it fits them: it ends up surer than it is right. "
             "The other three digits are the out-of-distribution set. Every seed holds out other digits, draws another "
             "split and starts from other weights.",
-            f"Each posterior is fitted once, at the trained weights, then tuned three times: by its evidence, which "
-            f"needs no further data (a lower bound on that of the network's linear model, the default of lw.tune); by "
+            f"Each posterior is fitted once, at the trained weights, then tuned three times: by the default of "
+            f'lw.tune, which needs no further data (mixtures of training images of different classes; "evidence" in '
+            f"the table, as for real targets); by "
             f"the classical evidence at the trained weights, which are no optimum of it; and by the NLL of {sizes[1]} "
             f"validation images, which temperature scaling is fitted to as well. Scores are over {sizes[2]} test "
             f"images: means over {seeds} seed{'s' * (seeds > 1)} ± one "
@@ -65,7 +66,7 @@ CAPTIONS = {
     "scores": (
         "Scores with standard errors",
         "The dotted line is the plain network. Evidence at weights that were trained without a prior makes the network "
-        "far too unsure; the bound, which sees what that costs on the training data, does not.",
+        "far too unsure; mixtures of training images, which show how it behaves between them, do not.",
     ),
     "reliability": (
         "Reliability",
@@ -77,13 +78,14 @@ CAPTIONS = {
         "Known and unseen test digits together, first seed: an unseen digit is a mistake unless it is rejected.",
     ),
     "evidence": (
-        "Tuning by evidence",
-        "The bound on the log evidence and the prior precision, step by step, first seed.",
+        "Tuning by default",
+        "The log evidence at the weights, which the default for classes does not climb, and the prior precisions it "
+        "tried, step by step, first seed.",
     ),
     "choice": (
         "What the two ways of tuning see",
         "KFAC, first seed: log evidence at the trained weights and validation NLL over the prior precision. Their "
-        "optima lie far apart; the dotted line is where the bound has its maximum.",
+        "optima lie far apart; the dotted line is what mixtures of training images choose.",
     ),
     "bands": (
         "Error bars in the gap",

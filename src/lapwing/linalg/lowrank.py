@@ -88,6 +88,18 @@ class LowRank(Structured):
         squares = torch.linalg.svdvals(finite(self.factor).double()).square()
         return constant + torch.cat([squares, squares.new_zeros(self.shape[0] - len(squares))])
 
+    def split(
+        self, rows: Float[Tensor, "k d"]
+    ) -> tuple[Float[Tensor, "k d"], Float[Tensor, "k r"], Float[Tensor, " r"]]:
+        """``X D^{-½}``, what of it lies along ``P``, ``X D^{-½} P``, and ``m``; all float64.
+
+        Args:
+            rows: X.
+        """
+        directions, m = self._spectral
+        whitened = rows.double() * self._base_entries.rsqrt()
+        return whitened, whitened @ directions, m
+
     @property
     def _like(self) -> Tensor:
         return self.factor

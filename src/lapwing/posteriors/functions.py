@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing import probes
+from lapwing.curvature.contraction import contracted
 from lapwing.curvature.gram import TangentKernel
 from lapwing.curvature.layers import Pass
 from lapwing.curvature.sums import BUDGET, Held, raw
@@ -21,8 +22,10 @@ from lapwing.errors import UnsupportedError
 from lapwing.evidence import Complexity, Grams, Spectrum, semidefinite
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Dense, FunctionOperator, Operator
+from lapwing.linalg.eigenbasis import Eigenbasis
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.exact import ExactPosterior
+from lapwing.posteriors.multiples import distinct
 from lapwing.posteriors.pushed import pushed
 from lapwing.posteriors.sampled import SampledWeights
 from lapwing.posteriors.step import Step
@@ -144,14 +147,23 @@ class FunctionPosterior(ExactPosterior, SampledWeights):
     def _complexity(self) -> Complexity:
         if len(self.grams) > 1:
             return Grams(torch.stack([semidefinite(gram) for gram in self.grams]))
-        eigenvalues = Dense(self.grams[0]).eigenvalues()
+        eigenvalues = self._basis.values
         return Spectrum(eigenvalues, torch.zeros(len(eigenvalues), dtype=torch.long, device=eigenvalues.device))
 
     @cached_property
     def _inner(self) -> Operator:
         """``W`` with ``W Wᵀ = s (I + s Sᵀ K S)⁻¹``."""
-        gram = torch.einsum("g,gmn->mn", self.noise_scale / self.prior_precisions, self.grams.double())
-        return Dense(gram, 1.0, 1.0).scaled(1.0 / self.noise_scale).inverse_root()
+        return Dense(self.noise_scale * self._gram, 1.0, 1.0).scaled(1.0 / self.noise_scale).inverse_root()
+
+    @property
+    def _gram(self) -> Float[Tensor, "m m"]:
+        """``Sᵀ K S``."""
+        return torch.einsum("g,gmn->mn", 1 / self.prior_precisions, self.grams.double())
+
+    @cached_property
+    def _basis(self) -> Eigenbasis:
+        """Of the kernel's only group, before its prior, which the evidence needs too; or of all groups together."""
+        return Eigenbasis(self.grams[0] if len(self.grams) == 1 else self._gram)
 
     @cached_property
     def _variance(self) -> Float[Tensor, " d"]:
@@ -165,12 +177,37 @@ class FunctionPosterior(ExactPosterior, SampledWeights):
 
     def _explained(self, inputs: Inputs) -> Float[Tensor, "m r"]:
         """A root of what the data took away from the prior covariance of the outputs."""
+        return (self._inner.T @ self._cross(inputs).mT).mT
+
+    def _cross(self, inputs: Inputs) -> Float[Tensor, "m r"]:
+        """``K*x S``, float64."""
         kernel = TangentKernel(self.network, self.survey, self.likelihood)
-        cross = kernel.cross(inputs, self.inputs, self.cotangents, self._variance)
-        return (self._inner.T @ cross.double().mT).mT
+        return kernel.cross(inputs, self.inputs, self.cotangents, self._variance).double()
 
     def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
-        return [choice._own_moments(inputs) for choice in choices if isinstance(choice, FunctionPosterior)]
+        ours = [choice for choice in choices if isinstance(choice, FunctionPosterior)]
+        variances, scales = distinct([self._variance, *(choice._variance for choice in ours)])
+        if len(ours) == 1 or len(variances) > 1:
+            return [choice._own_moments(inputs) for choice in ours]
+        return self._along(inputs, [(k, choice.noise_scale) for choice, (_, k) in zip(ours, scales[1:], strict=True)])
+
+    def _along(self, inputs: Inputs, scales: list[tuple[float, float]]) -> list[Moments]:
+        """Outputs with the prior's variances times κ and the noise precision s, for several κ and s.
+
+        With ``Sᵀ K S = Q diag(γ) Qᵀ``: ``κ K** - K*x S Q diag(s κ² / (1 + s κ γ)) Qᵀ Sᵀ Kx*``.
+        """
+        mean, (prior,) = self._prior_propagation.moments(inputs)
+        kappa, s = torch.tensor(scales, dtype=torch.float64, device=prior.device).unbind(1)
+        basis, alone = self._basis, len(self.grams) == 1
+        values = basis.values / self.prior_precisions if alone else basis.values
+        gain = (s * kappa.square())[:, None] / (1 + (s * kappa)[:, None] * values)
+        rows = self.survey.output.numel() * self.grams.shape[-1]
+        parts: list[Tensor] = []
+        for place, part in chunks(inputs, max(1, BUDGET // (8 * rows))):
+            turned = (self._cross(part) @ basis.vectors).view(-1, mean.shape[-1], len(values))
+            before = prior[place].double()
+            parts.append(torch.einsum("m,...->m...", kappa, before) - contracted(turned, gain).view(-1, *before.shape))
+        return [Moments(mean, covariance) for covariance in torch.cat(parts, 1).to(mean)]
 
     def _own_moments(self, inputs: Inputs) -> Moments:
         mean, (prior,) = self._prior_propagation.moments(inputs)

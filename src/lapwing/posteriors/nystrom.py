@@ -21,6 +21,7 @@ from lapwing.linalg import Diagonal, LowRank
 from lapwing.linalg.eigenbasis import Eigenbasis
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.exact import ExactPosterior
+from lapwing.posteriors.multiples import distinct
 from lapwing.posteriors.sampled import SampledWeights
 from lapwing.predictive import JointMoments, Moments
 from lapwing.problem import Training
@@ -211,23 +212,3 @@ class NystromPosterior(ExactPosterior, SampledWeights):
         _, prior = Propagation(self.network, self.survey, self.likelihood, (held,)).joint(inputs)
         seen = (found.values @ within.prior_root).flatten(0, -2)
         return JointMoments(mean, (prior.double() - seen @ seen.mT + flat @ flat.mT).to(mean).view(shape))
-
-
-def distinct(variances: list[Float[Tensor, " d"]]) -> tuple[tuple[Float[Tensor, " d"], ...], list[tuple[int, float]]]:
-    """Those that are not multiples of one another; for each variance, which of them it is and how many times it.
-
-    Example:
-        >>> distinct([torch.ones(2), 3 * torch.ones(2)])[1]
-        [(0, 1.0), (0, 3.0)]
-    """
-    found: list[Tensor] = []
-    places: list[tuple[int, float]] = []
-    for variance in variances:
-        ratios = [variance / known for known in found]
-        same = [i for i, ratio in enumerate(ratios) if bool(ratio.max() <= (1 + 1e-12) * ratio.min())]
-        if same:
-            places.append((same[0], float(ratios[same[0]][0])))
-        else:
-            places.append((len(found), 1.0))
-            found.append(variance)
-    return tuple(found), places

@@ -1,4 +1,4 @@
-"""Choosing the prior precision and the noise by evidence: its gradient, MacKay's fixed point, or EM at its mode."""
+"""Choosing prior precision, noise and link: by held-out data, by mixtures of training inputs, by evidence."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from lapwing.tuning.em import EM
 from lapwing.tuning.gradient import EvidenceGradient
 from lapwing.tuning.mackay import MacKay
 from lapwing.tuning.method import Method, tune
+from lapwing.tuning.mixup import Mixup
+from lapwing.tuning.validation import Validation
 
 __all__ = [
     "ELBO",
@@ -16,6 +18,8 @@ __all__ = [
     "EvidenceGradient",
     "MacKay",
     "Method",
+    "Mixup",
+    "Validation",
     "chosen",
     "evidence_at",
     "step",

@@ -85,7 +85,9 @@ def step(posterior: Posterior, evidence: Evidence, precisions: Tensor, scale: Te
     return step_of(posterior, log_marginal, precisions, scale, gamma)
 
 
-def step_of(posterior: Posterior, log_marginal: float | None, precisions: Tensor, scale: Tensor, gamma: float) -> Step:
+def step_of(
+    posterior: Posterior, log_marginal: float | None, precisions: Tensor, scale: Tensor, gamma: float | None
+) -> Step:
     """One step of a trace, its numbers at hand."""
     noise = None
     if isinstance(posterior.fitted, Gaussian):

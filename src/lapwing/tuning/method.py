@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterable
+from typing import Protocol, cast, runtime_checkable
 
+from lapwing.data import Source
 from lapwing.errors import check_kind
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import BlockDiagonal, Diagonal
@@ -11,6 +13,8 @@ from lapwing.posteriors import ExactPosterior, Posterior, WeightPosterior
 from lapwing.tuning.choices import P
 from lapwing.tuning.elbo import ELBO
 from lapwing.tuning.gradient import EvidenceGradient
+from lapwing.tuning.mixup import Mixup, mixable
+from lapwing.tuning.validation import Validation, labelled
 
 
 @runtime_checkable
@@ -22,18 +26,20 @@ class Method(Protocol):
         ...
 
 
-def tune(posterior: P, method: Method | None = None, *, progress: bool = False) -> P:
-    """A posterior with a better prior precision, and for Gaussian likelihoods a better noise precision.
+def tune(posterior: P, method: Method | Source | None = None, *, progress: bool = False) -> P:
+    """A posterior with a better prior precision, and with it a better link or noise precision.
 
     Nothing is fitted again: the curvature is reused, and its one eigendecomposition where there is one.
 
     Args:
         posterior: The posterior.
-        method: ``ELBO()``, ``EM()``, ``EvidenceGradient()``, ``MacKay()`` or ``Validation(data)``. The default is the
-            first, but for real targets, where the evidence is exact, ``EvidenceGradient()``: the noise must be that of
-            the network, whose outputs predictions have for their mean, and the linear model, trained anew, fits the
-            data better than it. ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the
-            noise from the residuals alone.
+        method: Held-out data, a loader or a pair of tensors, for ``Validation(data)``; or ``Mixup()``, ``ELBO()``,
+            ``EM()``, ``EvidenceGradient()``, ``MacKay()``, ``Validation(data, ...)``. Without any, classifiers are
+            tuned by ``Mixup()`` where their inputs are numbers, which can be mixed; others by ``ELBO()``, but for real
+            targets, where the evidence is exact, ``EvidenceGradient()``: the noise must be that of the network, whose
+            outputs predictions have for their mean, and the linear model, trained anew, fits the data better than it.
+            ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the noise from the
+            residuals alone.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -45,7 +51,7 @@ def tune(posterior: P, method: Method | None = None, *, progress: bool = False) 
         UnsupportedError: If the method needs what the posterior has not.
 
     Cost:
-        That of the method; ``ELBO()`` and ``EM()`` read the training data, more than once.
+        That of the method; ``Mixup()``, ``ELBO()`` and ``EM()`` read the training data, more than once.
 
     Example:
         >>> import torch
@@ -58,15 +64,20 @@ def tune(posterior: P, method: Method | None = None, *, progress: bool = False) 
         True
     """
     check_kind("the posterior", posterior, (Posterior,), "tune(recipe.fit(model, data))")
-    method = default(posterior) if method is None else method
-    hint = "ELBO(), EM(), EvidenceGradient(), MacKay() or Validation(data)"
+    if method is None:
+        method = default(posterior)
+    elif isinstance(method, Iterable) and not isinstance(method, str):
+        method = Validation(method)
+    hint = "a loader of held-out data, Mixup(), ELBO(), EM(), EvidenceGradient() or MacKay()"
     check_kind("the method", method, (Method,), hint)
     posterior.network.check_unchanged()
-    return method.tune(posterior, progress)
+    return cast(Method, method).tune(posterior, progress)
 
 
 def default(posterior: Posterior) -> Method:
     """The method for those who have no opinion."""
+    if labelled(posterior.likelihood) and (posterior.data is None or mixable(posterior.data)):
+        return Mixup()
     if not (isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian) and isinstance(posterior, ExactPosterior)):
         return ELBO()
     held = posterior.held.operator if isinstance(posterior, WeightPosterior) else None

@@ -1,0 +1,202 @@
+"""Tuning a classifier from its training data alone, by how it behaves between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast, final
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from lapwing.data import Batch, Data, chunks, concatenated, count, take
+from lapwing.errors import ConfigError, DataError, UnsupportedError, check_count
+from lapwing.likelihoods import Bernoulli
+from lapwing.likelihoods.targets import IGNORED
+from lapwing.posteriors import Posterior
+from lapwing.tuning.choices import P
+from lapwing.tuning.search import Search
+from lapwing.tuning.validation import BOUNDS, candidates, labelled
+from lapwing.types import Inputs
+
+ERRORS = 1 / 8
+"""Part of the mixtures that the network is to get wrong: enough to tell caution from its lack, few enough to trust."""
+
+SHARES = (0.55, 0.95)
+"""Larger shares tried."""
+
+HALVINGS = 7
+"""Of the interval of shares, to three thousandths."""
+
+CHUNK = 128
+"""Mixtures that the network reads at a time."""
+
+CURE = "Validation(loader) with held-out data, or ELBO()"
+
+
+@final
+@dataclass(frozen=True)
+class Mixup:
+    """Tunes a classifier on mixtures of its training inputs, as ``Validation`` does on held-out data.
+
+        z = λ x_i + (1 - λ) x_j,    y_i ≠ y_j,    the label of z is y_i
+
+    A network has fitted its training inputs and is certain of them, rightly; between them it is certain too, and often
+    wrong. What it should say there is known well enough: of two classes mixed, the larger share is the better guess.
+    The mixtures are those of Zhang et al. (2018), their loss that of the label with the larger share.
+
+    The share decides how hard the question is, and how much caution comes out. Images stand a smaller one than
+    tables, whose mixtures soon lie where the other class does. So it is the one at which the network errs on one
+    mixture in eight; where it errs on more at .95, that share: mixtures are then all but training inputs, and little is
+    asked.
+
+    It fails where inputs between two others look like nothing the network will meet: sparse or discrete columns of a
+    table; and it asks for too little caution where training labels are noisy, which no function of the training data
+    can tell from right ones.
+
+    Args:
+        share: λ, the larger share; ``None`` finds it.
+        examples: Mixtures.
+        seed: Of the choice of pairs.
+
+    Raises:
+        ConfigError: If the share is not between a half and one.
+
+    Cost:
+        Two passes over the training data, which only read them, seven forward passes and about two predictions of
+        ``examples`` inputs.
+
+    Example:
+        >>> import lapwing as lw
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> x = torch.randn(60, 2, generator=generator)
+        >>> y = (x[:, 0] + torch.randn(60, generator=generator) > 0).long()
+        >>> posterior = lw.Laplace(lw.Categorical()).fit(torch.nn.Linear(2, 2), (x, y))
+        >>> lw.tune(posterior, Mixup()).prior.precision > 0
+        True
+    """
+
+    share: float | None = None
+    examples: int = 400
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.share is not None and not 0.5 < self.share < 1.0:
+            raise ConfigError("a share between a half and one, or None", f"{self.share}", "share=None")
+        check_count("examples", self.examples, usual=400)
+        check_count("seed", self.seed, 0)
+
+    def tune(self, posterior: P, progress: bool) -> P:
+        """The posterior of smallest NLL on mixtures.
+
+        Raises:
+            DataError: If there is one class only.
+            UnsupportedError: If the posterior lacks its training data, targets are no labels, or inputs no numbers.
+
+        Warns:
+            ConvergenceWarning: If the best is at an end of the bounds.
+        """
+        batch = self.mixed(posterior)
+        search = Search[P]("Mixup", candidates(posterior, None), False, None, BOUNDS)
+        with tqdm(desc="mixup", disable=not progress, unit="precision", leave=False) as bar:
+            return search.run(posterior, [batch], bar)
+
+    def mixed(self, posterior: Posterior) -> Batch:
+        """The mixtures, labelled by the larger share; see ``tune``."""
+        data = posterior.data
+        if data is None or not labelled(posterior.likelihood):
+            got = "one from a file, which holds none" if data is None else f"{posterior.likelihood}"
+            raise UnsupportedError("a posterior of a classifier that has its training data", got, CURE)
+        if not mixable(data):
+            raise UnsupportedError("inputs that are floating-point numbers, so that they can be mixed", "others", CURE)
+        generator = torch.Generator().manual_seed(self.seed)
+        inputs, targets = some(data, posterior.totals.examples, 2 * self.examples, generator)
+        one, other = pairs(targets.cpu(), self.examples, generator)
+        first, second = (take(inputs, index.to(targets.device)) for index in (one, other))
+        labels = targets[one.to(targets.device)]
+        share = natural_share(posterior, first, second, labels) if self.share is None else self.share
+        return Batch(blend(first, second, share), labels)
+
+
+def natural_share(posterior: Posterior, first: Inputs, second: Inputs, labels: Tensor) -> float:
+    """The larger share at which the network errs on ``ERRORS`` of the mixtures, found by bisection."""
+    low, high = SHARES
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if errors(posterior, blend(first, second, middle), labels) > ERRORS:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def errors(posterior: Posterior, inputs: Inputs, labels: Tensor) -> float:
+    """Part of the labels that the network itself gets wrong."""
+    likelihood = posterior.likelihood
+    with torch.no_grad():
+        parts = [likelihood.canonical(posterior.network(part)) for _, part in chunks(inputs, CHUNK)]
+    f = torch.cat(parts)
+    if isinstance(likelihood, Bernoulli):
+        return float(((f > 0) != (likelihood.canonical_targets(f, labels) > 0.5)).double().mean())
+    y = likelihood.canonical_targets(f, labels)
+    kept = y != IGNORED
+    return float((f.argmax(-1) != y)[kept].double().mean())
+
+
+def mixable(data: Data) -> bool:
+    """Whether all inputs are floating-point tensors with an axis of examples."""
+    inputs = next(iter(data)).inputs
+    values = list(inputs.values()) if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else [inputs]
+    return all(isinstance(v, Tensor) and v.is_floating_point() and v.ndim and len(v) == count(inputs) for v in values)
+
+
+def some(data: Data, total: int, examples: int, generator: torch.Generator) -> tuple[Inputs, Tensor]:
+    """Examples of the data drawn at random, at most so many, in their order."""
+    wanted = torch.randperm(total, generator=generator)[:examples].sort().values
+    inputs: list[Inputs] = []
+    targets: list[Tensor] = []
+    start = 0
+    for batch in data:
+        own = wanted[(wanted >= start) & (wanted < start + len(batch))] - start
+        start += len(batch)
+        if len(own):
+            own = own.to(batch.targets.device)
+            inputs.append(take(batch.inputs, own))
+            targets.append(batch.targets[own])
+    return concatenated(inputs), torch.cat(targets)
+
+
+def pairs(targets: Tensor, count: int, generator: torch.Generator) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
+    """Random pairs of examples whose targets differ.
+
+    Raises:
+        DataError: If all targets are the same.
+    """
+    flat = targets.flatten(1) if targets.ndim > 1 else targets[:, None]
+    n = len(flat)
+    if bool((flat == flat[0]).all()):
+        raise DataError("training examples of two classes at least", "one", CURE)
+    rounds = -(-count // n)
+    one = torch.cat([torch.randperm(n, generator=generator) for _ in range(rounds)])[:count]
+    others: list[int] = []
+    for i in one.tolist():
+        differs = (flat != flat[i]).any(1).nonzero()[:, 0]
+        if not len(differs):
+            differs = torch.arange(n)
+        others.append(int(differs[torch.randint(len(differs), (1,), generator=generator)]))
+    return one, torch.tensor(others)
+
+
+def blend(one: Inputs, other: Inputs, share: float) -> Inputs:
+    """``share * one + (1 - share) * other``, leaf by leaf."""
+
+    def mix(a: Tensor, b: Tensor) -> Tensor:
+        return share * a + (1 - share) * b
+
+    if isinstance(one, Mapping):
+        return {key: mix(value, cast("Any", other)[key]) for key, value in one.items()}
+    if isinstance(one, tuple):
+        return tuple(mix(a, b) for a, b in zip(one, cast("Any", other), strict=True))
+    return mix(one, cast("Any", other))

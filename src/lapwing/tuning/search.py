@@ -1,0 +1,231 @@
+"""One search over a log-scale: the prior precision, and with it what else predictions need, by the loss they have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, final
+
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from lapwing.data import Batch
+from lapwing.errors import ConvergenceWarning, DataError, NumericalError, warn
+from lapwing.likelihoods import Bernoulli, Categorical, Gaussian
+from lapwing.posteriors import ExactPosterior, Posterior, Step
+from lapwing.predictive import Link, Moments, held_out_losses
+from lapwing.tuning.choices import P, chosen, step, step_of, tunes_noise
+from lapwing.tuning.held_out import HeldOut, held_out
+
+TEMPERATURES = (0.05, 20.0)
+"""Temperatures tried."""
+
+CLOSE = 0.02
+"""Where the search ends: a difference in the logarithm of the precision that no loss can tell."""
+
+
+@final
+@dataclass(frozen=True)
+class Tried:
+    """What was found at a prior precision.
+
+    Args:
+        log_factor: Logarithm of the precisions over those of the start.
+        loss: Mean negative log predictive density, nats.
+        link: The link of least loss.
+        temperature: Its temperature.
+        noise: Noise precision over that of the start.
+    """
+
+    log_factor: float
+    loss: float
+    link: Link
+    temperature: float = 1.0
+    noise: float = 1.0
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Search(Generic[P]):
+    """Minimises the loss of held-out data.
+
+    Args:
+        name: Of the method, for its warnings.
+        links: Links to choose from, for classes.
+        noise: Whether a Gaussian likelihood's noise precision is chosen too.
+        temperatures: Least and largest temperature to choose, ``None`` for 1.
+        bounds: Factors of the prior precisions tried.
+    """
+
+    name: str
+    links: tuple[Link, ...]
+    noise: bool
+    temperatures: tuple[float, float] | None
+    bounds: tuple[float, float]
+
+    def run(self, posterior: P, batches: Sequence[Batch], bar: Any) -> P:
+        """The posterior of least loss.
+
+        Raises:
+            DataError: If there is no target.
+            NumericalError: If the loss is nowhere finite.
+
+        Warns:
+            ConvergenceWarning: If that is at an end of the range, or worse than the network alone.
+        """
+        data = held_out(posterior, batches, self.bounds)
+        tried: list[Tried] = []
+
+        def take(log_factor: float) -> None:
+            tried.append(self._at(data, log_factor))
+            bar.update()
+
+        for point in data.grid:
+            take(point)
+            best = min(range(len(tried)), key=lambda i: tried[i].loss)
+            if len(tried) - 1 - best >= data.patience and tried[-1].loss > tried[best].loss:
+                break
+        ends = (data.grid[0], data.grid[-1])
+        for _ in range(data.refinements):
+            point = vertex(tried)
+            if point is None:
+                break
+            take(point)
+        winner = min(tried, key=lambda one: one.loss)
+        if not math.isfinite(winner.loss):
+            raise NumericalError("a finite held-out loss", "none at any prior precision", "other bounds=, or float64")
+        self._judge(data, winner, ends)
+        return self._chosen(data, [*tried, winner])
+
+    def _at(self, data: HeldOut[P], log_factor: float) -> Tried:
+        """The least loss at a prior precision, over links, temperatures or the noise."""
+        moments, likelihood = data.moments(log_factor), data.posterior.likelihood
+        noise = self._noise(data, moments) if tunes_noise(data.posterior, self.noise) else 1.0
+        if noise != 1.0:
+            assert isinstance(likelihood, Gaussian)
+            likelihood = scaled(likelihood, noise)
+            moments = [Moments(part.mean, part.covariance / noise) for part in moments]
+        found: list[Tried] = []
+        for link in self.links:
+
+            def loss(log_temperature: float, link: Link = link) -> float:
+                return mean_loss(likelihood, moments, data.batches, link, math.exp(log_temperature))
+
+            log_temperature = 0.0
+            if self.temperatures is not None:
+                low, high = (math.log(value) for value in self.temperatures)
+                options = {"xatol": CLOSE, "maxiter": 12}
+                found_at: Any = minimize_scalar(loss, bounds=(low, high), method="bounded", options=options)
+                log_temperature = float(found_at.x)
+            found.append(Tried(log_factor, loss(log_temperature), link, math.exp(log_temperature), noise))
+        return min(found, key=lambda one: one.loss)
+
+    def _noise(self, data: HeldOut[P], moments: list[Moments]) -> float:
+        """The noise precision of least loss, over that of the start, with the prior's over it fixed: a closed form.
+
+        Covariances scale as ``1 / ν`` where both precisions scale as ν: ``1 / ν = mean (y - f)² / (K + 1/β)``.
+        """
+        likelihood = data.posterior.likelihood
+        assert isinstance(likelihood, Gaussian)
+        total, observations = 0.0, 0
+        for part, batch in zip(moments, data.batches, strict=True):
+            y = likelihood.canonical_targets(part.mean, batch.targets)
+            variance = part.variance.double() + 1 / likelihood.precisions(part.mean.double())
+            total += float(((y - part.mean).double().square() / variance).sum())
+            observations += y.numel()
+        return observations / total if total > 0 else 1.0
+
+    def _judge(self, data: HeldOut[P], winner: Tried, ends: tuple[float, float]) -> None:
+        likelihood = data.posterior.likelihood
+        certain = [Moments.certain(part.mean) for part in data.moments(winner.log_factor)]
+        plain = mean_loss(likelihood, certain, data.batches, "probit", 1.0)
+        precision = data.posterior.prior_precisions * math.exp(winner.log_factor)
+        said = f"{winner.loss:.4g} nats, {plain:.4g} by the network alone"
+        if winner.log_factor == ends[0]:
+            warn(
+                f"{self.name}: the strongest prior tried is the best, a precision of {float(precision.max()):.3g} "
+                f"({said}): these data want no added uncertainty. Try the network as it is, or other data",
+                ConvergenceWarning,
+            )
+        elif winner.loss > plain + 1e-6 * abs(plain):
+            warn(
+                f"{self.name}: its best posterior is worse than the network on the data it judges by ({said}). "
+                "Try bounds= that reach stronger priors",
+                ConvergenceWarning,
+            )
+        elif winner.log_factor == ends[1]:
+            warn(
+                f"{self.name}: the weakest prior tried is the best, a precision of {float(precision.min()):.3g} "
+                f"({said}): these data want more uncertainty than that gives. Try bounds= that reach weaker priors",
+                ConvergenceWarning,
+            )
+
+    def _chosen(self, data: HeldOut[P], tried: list[Tried]) -> P:
+        """The posterior of the last of those tried, with all of them in its trace."""
+        start, last = data.posterior, tried[-1]
+        taken: list[Step] = []
+        for one in tried:
+            values = start.prior_precisions * math.exp(one.log_factor) * one.noise, start.scale * one.noise
+            found = measured(start, *values)
+            labels = isinstance(start.likelihood, Categorical | Bernoulli)
+            link, temperature = (one.link, one.temperature) if labels else (None, None)
+            taken.append(replace(found, validation_nll=one.loss, link=link, temperature=temperature))
+        near = data.choice(last.log_factor)
+        values = start.prior_precisions * math.exp(last.log_factor) * last.noise, start.scale * last.noise
+        tuned = chosen(near, *values, tuple(taken))
+        return tuned.with_link(last.link, last.temperature)
+
+
+def vertex(tried: list[Tried]) -> float | None:
+    """Of the parabola through the best point and its neighbours; ``None`` at an end, or where all are close."""
+    points = sorted(tried, key=lambda one: one.log_factor)
+    best = min(range(len(points)), key=lambda i: points[i].loss)
+    if best in (0, len(points) - 1):
+        return None
+    (x0, y0), (x1, y1), (x2, y2) = ((one.log_factor, one.loss) for one in points[best - 1 : best + 2])
+    if not math.isfinite(y0 + y2):
+        left, right = (x0, x2) if math.isfinite(y2) else (x2, x0)
+        point = (x1 + (left if not math.isfinite(y0) and not math.isfinite(y2) else right)) / 2
+        return point if abs(point - x1) > CLOSE else None
+    down, up = (y1 - y0) / (x1 - x0), (y2 - y1) / (x2 - x1)
+    bend = (up - down) / (x2 - x0)
+    if bend <= 0:
+        return None
+    point = (x0 + x1) / 2 - down / (2 * bend)
+    if abs(point - x1) < CLOSE:
+        return None
+    return point
+
+
+def mean_loss(
+    likelihood: Any, moments: list[Moments], batches: Sequence[Batch], link: Link, temperature: float
+) -> float:
+    """Mean negative log predictive density of the targets, nats.
+
+    Raises:
+        DataError: If there is none.
+    """
+    total, counted = 0.0, 0
+    for part, batch in zip(moments, batches, strict=True):
+        losses = held_out_losses(likelihood, part, batch.targets, link, temperature=temperature)
+        total += float(losses.double().sum())
+        counted += losses.numel()
+    if not counted:
+        raise DataError(
+            "held-out data with a target", "ignored labels alone", "other data, or labels that are not -100"
+        )
+    return math.inf if math.isnan(total) else total / counted
+
+
+def scaled(likelihood: Gaussian, factor: float) -> Gaussian:
+    """The likelihood with its noise precision times a factor."""
+    now = likelihood.precision
+    return likelihood.with_precision(tuple(p * factor for p in now) if isinstance(now, tuple) else now * factor)
+
+
+def measured(posterior: Posterior, precisions: Tensor, scale: Tensor) -> Step:
+    """A step of a trace; evidence and effective dimension where they have a closed form."""
+    if isinstance(posterior, ExactPosterior):
+        return step(posterior, posterior.evidence, precisions, scale)
+    return step_of(posterior, None, precisions, scale, None)

@@ -1,0 +1,226 @@
+"""Networks and data for studies of what users do: small networks of all ages on images and tables, and two ResNet-20.
+
+Images and tables come with a network that is trained here, from a seed; the ResNets were trained elsewhere, on all of
+CIFAR-10, of which a part is at hand. Events are made up: shapes to be found pixel by pixel, and sequences of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.data import CHECKPOINTS, cifar10, mnist
+
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A trained network and its data.
+
+    Args:
+        name: Of network and data.
+        model: The network, in evaluation mode.
+        train: What it was trained on, or a part of that.
+        validation: To tune on, where that is allowed.
+        test: To score on.
+        stands_for: How many training examples there were.
+        event_dim: Axes of positions.
+        class_dim: Axis of the classes.
+    """
+
+    name: str
+    model: nn.Module
+    train: Pair
+    validation: Pair
+    test: Pair
+    stands_for: int
+    event_dim: int = 0
+    class_dim: int = -1
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a case is made.
+
+    Args:
+        name: Of network and data.
+        make: Makes it from a seed.
+    """
+
+    name: str
+    make: Callable[[int], Case]
+
+
+def recipes(folder: Path) -> Iterator[Recipe]:
+    """All cases but the ResNets, which take minutes.
+
+    Args:
+        folder: The data folder.
+    """
+    for size, epochs in ((150, 200), (300, 50), (1200, 10)):
+        for norm in (False, True):
+            kind = "CNN with batch norm" if norm else "CNN"
+            name = f"digits {size}, {kind}, {epochs} epochs"
+            yield Recipe(name, partial(_digits, name, size, epochs, partial(cnn, norm)))
+        name = f"digits {size}, MLP, {epochs} epochs"
+        yield Recipe(name, partial(_digits, name, size, epochs, partial(flat, 64)))
+    for size, epochs in ((300, 100), (1000, 30)):
+        for kind, net in (("CNN", partial(cnn, False)), ("MLP", partial(flat, 784))):
+            name = f"MNIST {size}, {kind}, {epochs} epochs"
+            yield Recipe(name, partial(_mnist, name, folder, size, epochs, net))
+    for table, size in (("breast cancer", 250), ("wine", 80)):
+        for epochs in (20, 100):
+            name = f"{table} {size}, MLP, {epochs} epochs"
+            yield Recipe(name, partial(_table, name, table, size, epochs))
+    for noise in (0.0, 0.3):
+        for epochs in (10, 100):
+            name = f"generated table, {noise:.0%} of labels at random, MLP, {epochs} epochs"
+            yield Recipe(name, partial(_generated, name, noise, epochs))
+    yield Recipe("shapes, segmentation head", partial(_shapes, "shapes, segmentation head"))
+    yield Recipe("sequences, GRU", partial(_sequences, "sequences, GRU"))
+
+
+def resnet(name: str, folder: Path, images: int) -> Case:
+    """A ResNet-20 and some of its training images; of the 1,017 test images the first 300 are for validation."""
+    checkpoint = CHECKPOINTS[name]
+    split = cifar10(folder, checkpoint)
+    x, y = split.x_test, split.y_test
+    train = split.x_train[:images], split.y_train[:images]
+    return Case(name, checkpoint.load(folder), train, (x[:300], y[:300]), (x[300:], y[300:]), 50_000)
+
+
+def cnn(norm: bool, classes: int = 10) -> nn.Module:
+    """Two convolutions and a linear layer."""
+    norms = [[nn.BatchNorm2d(width)] if norm else [] for width in (8, 16)]
+    first = [nn.Conv2d(1, 8, 3, padding=1), *norms[0], nn.ReLU(), nn.MaxPool2d(2)]
+    second = [nn.Conv2d(8, 16, 3, padding=1), *norms[1], nn.ReLU(), nn.AdaptiveAvgPool2d(2)]
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(64, classes))
+
+
+def flat(inputs: int, classes: int = 10, width: int = 32) -> nn.Module:
+    """Two hidden layers."""
+    hidden = [nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(width, classes))
+
+
+class Tagger(nn.Module):
+    """A label for every token: embedding, GRU, linear layer."""
+
+    def __init__(self, tokens: int, classes: int) -> None:
+        super().__init__()
+        self.embed, self.rnn, self.out = (
+            nn.Embedding(tokens, 8),
+            nn.GRU(8, 12, batch_first=True),
+            nn.Linear(12, classes),
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Tokens in, logits of each out."""
+        return self.out(self.rnn(self.embed(ids))[0])
+
+
+def _trained(build: Callable[[], nn.Module], data: Pair, epochs: int, seed: int, class_dim: int = -1) -> nn.Module:
+    """Adam without a prior, as most networks are trained."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = build()
+    x, y = data
+    generator = torch.Generator().manual_seed(seed)
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    model.train()
+    for _ in range(epochs):
+        for index in torch.randperm(len(y), generator=generator).split(32):
+            if len(index) > 1:
+                optimiser.zero_grad()
+                F.cross_entropy(model(x[index]).movedim(class_dim, 1), y[index]).backward()
+                optimiser.step()
+    return model.eval()
+
+
+def _case(
+    name: str, data: Pair, size: int, seed: int, epochs: int, build: Callable[[], nn.Module], **axes: int
+) -> Case:
+    """Shuffled data, ``size`` to train on, of the rest a third to validate on."""
+    x, y = data
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+    third = (len(y) - size) // 3
+    parts = order.split([size, third, len(y) - size - third])
+    train, validation, test = ((x[part], y[part]) for part in parts)
+    model = _trained(build, train, epochs, seed, axes.get("class_dim", -1))
+    return Case(name, model, train, validation, test, size, **axes)
+
+
+def _digits(name: str, size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Case:
+    from sklearn.datasets import load_digits
+
+    found: Any = load_digits()
+    x = torch.tensor(found.images, dtype=torch.float32)[:, None] / 16
+    return _case(name, (x, torch.tensor(found.target).long()), size, seed, epochs, build)
+
+
+def _mnist(name: str, folder: Path, size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Case:
+    split = mnist(folder)
+    order = torch.randperm(len(split.y_train), generator=torch.Generator().manual_seed(seed))[: size + 1500]
+    return _case(name, (split.x_train[order], split.y_train[order]), size, seed, epochs, build)
+
+
+def _table(name: str, table: str, size: int, epochs: int, seed: int) -> Case:
+    from sklearn import datasets
+
+    found: Any = datasets.load_wine() if table == "wine" else datasets.load_breast_cancer()
+    x = torch.tensor(found.data, dtype=torch.float32)
+    classes = len(found.target_names)
+    x = (x - x.mean(0)) / x.std(0)
+    build = partial(flat, x.shape[1], classes, 20)
+    return _case(name, (x, torch.tensor(found.target).long()), size, seed, epochs, build)
+
+
+def _generated(name: str, noise: float, epochs: int, seed: int) -> Case:
+    """Three classes, each on two of the corners of a cube of six dimensions; twelve columns, standardised, nearly."""
+    generator = torch.Generator().manual_seed(100 + seed)
+    corners = torch.randint(0, 2, (6, 6), generator=generator) * 2.4 - 1.2
+    cluster = torch.randint(0, 6, (1500,), generator=generator)
+    x = torch.cat([corners[cluster], torch.zeros(1500, 6)], 1) + torch.randn(1500, 12, generator=generator)
+    y = cluster % 3
+    flipped = torch.rand(1500, generator=generator) < noise
+    y = torch.where(flipped, torch.randint(0, 3, (1500,), generator=generator), y)
+    return _case(name, (x, y), 300, seed, epochs, partial(flat, 12, 3))
+
+
+def _shapes(name: str, seed: int) -> Case:
+    """A disc and a square on noise; each pixel is background, disc or square."""
+    generator = torch.Generator().manual_seed(200 + seed)
+    grid = torch.arange(32.0)
+    place = torch.rand(90, 2, 2, generator=generator) * 20 + 6
+    size = torch.rand(90, 2, generator=generator) * 3 + 3
+    down = (grid[:, None] - place[:, :, 0, None, None]).abs()
+    across = (grid[None, :] - place[:, :, 1, None, None]).abs()
+    disc = (down[:, 0].square() + across[:, 0].square()).sqrt() < size[:, 0, None, None]
+    square = torch.maximum(down[:, 1], across[:, 1]) < size[:, 1, None, None]
+    y = torch.where(square, 2, torch.where(disc, 1, 0))
+    x = 0.7 * (y > 0).float() + 0.4 * torch.randn(90, 32, 32, generator=generator)
+
+    def build() -> nn.Module:
+        layers = [nn.Conv2d(1, 8, 5, padding=2), nn.ReLU(), nn.Conv2d(8, 8, 5, padding=2), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Conv2d(8, 3, 1))
+
+    return _case(name, (x[:, None], y), 60, seed, 30, build, event_dim=2, class_dim=1)
+
+
+def _sequences(name: str, seed: int) -> Case:
+    """Each token is to be labelled by itself and the one before, a label in twenty at random."""
+    generator = torch.Generator().manual_seed(300 + seed)
+    ids = torch.randint(0, 20, (260, 12), generator=generator)
+    before = torch.cat([torch.zeros(260, 1, dtype=torch.long), ids[:, :-1]], 1)
+    y = (ids + 2 * before) % 4
+    random = torch.rand(260, 12, generator=generator) < 0.05
+    y = torch.where(random, torch.randint(0, 4, (260, 12), generator=generator), y)
+    return _case(name, (ids, y), 160, seed, 60, partial(Tagger, 20, 4), event_dim=1)

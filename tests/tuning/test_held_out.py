@@ -1,0 +1,76 @@
+"""Held-out outputs at any prior precision, from those on a grid; which examples are looked at."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import lapwing as lw
+from lapwing.data import Batch
+from lapwing.tuning.held_out import Contracted, Solved, held_out, spread, weights_at
+from tests.posterior_cases import STRUCTURES, problem
+
+
+def test_interpolation_is_as_exact_as_said_for_every_eigenvalue() -> None:
+    """Relative to a term 1 / (λ + t); a covariance is a sum of positive ones, whose error is no larger."""
+    grid = np.linspace(-6, 6, 31) * math.log(10)
+    spectrum = np.concatenate([[0.0], np.logspace(-12, 12, 500)])
+    gap = grid[1] - grid[0]
+    for start, bound in ((0, 3e-3), (2, 1e-3), (3, 3e-4), (7, 3e-4), (15, 3e-4), (26, 3e-4), (29, 3e-3)):
+        for part in (0.25, 0.5, 0.75):
+            point = grid[start] + part * gap
+            found = (weights_at(point, grid) / (spectrum[:, None] + np.exp(grid))).sum(1)
+            assert np.abs(found * (spectrum + np.exp(point)) - 1).max() < bound
+    assert weights_at(grid[3], grid).tolist() == np.eye(31)[3].tolist()
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_outputs_between_the_grid_are_those_of_the_posterior_there(structure: str) -> None:
+    case = problem("categorical")
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=STRUCTURES[structure], prior=lw.Layerwise((0.2, 5.0))))
+    data = held_out(posterior, [Batch(case.new, case.y[:4]), Batch(case.x, case.y)], (1e-6, 1e6))
+    assert isinstance(data, Contracted) and len(data.grid) == 31
+    for log_factor in (data.grid[4], 0.123, -5.1, 8.0):
+        choice = data.choice(log_factor)
+        for found, inputs in zip(data.moments(log_factor), (case.new, case.x), strict=True):
+            expected = choice.predict(inputs).logits
+            assert torch.equal(found.mean, expected.mean)
+            torch.testing.assert_close(found.variance, expected.variance, rtol=3e-4, atol=0.0)
+
+
+def test_a_posterior_known_by_solves_is_solved_from_where_it_was() -> None:
+    case = problem("categorical")
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(5, lw.CG(rtol=1e-10))))
+    data = held_out(posterior, [Batch(case.new, case.y[:4])], (1e-2, 1e2))
+    assert isinstance(data, Solved)
+    assert data.grid == pytest.approx([math.log(10) * k for k in (2, 1, 0, -1, -2)])
+    (found,) = data.moments(1.0)
+    direct = posterior.with_choices(lw.Isotropic(math.e), case.likelihood)
+    torch.testing.assert_close(found.covariance, direct.predict(case.new).logits.covariance, rtol=1e-8, atol=1e-12)
+    assert data.choice(1.0).found is not None, "what was solved is not solved again"
+
+
+def test_examples_are_spread_over_all_batches() -> None:
+    y = torch.arange(23)
+    batches = [Batch(y[:10, None].float(), y[:10]), Batch(y[10:, None].float(), y[10:])]
+    assert [batch.targets.tolist() for batch in spread(batches, 5)] == [[0, 6], [11, 16, 22]]
+    assert [len(batch) for batch in spread(batches, 23)] == [10, 13]
+
+
+def test_few_examples_where_covariances_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of events by their positions; what does not fit in memory is not kept, and a pass over some factors at a time."""
+    case = problem("pixels")
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC()))
+    batches = [Batch(case.x, case.y)]
+    monkeypatch.setattr("lapwing.tuning.held_out.POSITIONS", 12)
+    assert sum(len(batch) for batch in held_out(posterior, batches, (1e-2, 1e2)).batches) == 2
+    monkeypatch.setattr("lapwing.tuning.held_out.POSITIONS", 2048)
+    whole = held_out(posterior, batches, (1e-2, 1e2)).moments(0.1)[0].covariance
+    monkeypatch.setattr("lapwing.tuning.held_out.SPECTRA", 8 * 3 * posterior.network.size)
+    torch.testing.assert_close(held_out(posterior, batches, (1e-2, 1e2)).moments(0.1)[0].covariance, whole)
+    monkeypatch.setattr("lapwing.tuning.held_out.BYTES", 1)
+    monkeypatch.setattr("lapwing.tuning.held_out.LEAST", 18)
+    assert sum(len(batch) for batch in held_out(posterior, batches, (1e-2, 1e2)).batches) == 3
