@@ -30,6 +30,9 @@ from studies.report import Row, collect, shown
 
 BATCH = 100
 
+ROUNDING = 1e-3
+"""Relative differences from plain that are none: with the strongest prior tried, its standard error is as small."""
+
 
 def rows(folder: Path, quick: bool) -> Iterator[Row]:
     """All pairs, then the verdict."""
@@ -110,7 +113,7 @@ def temperature_scaled(case: Case) -> Tensor | None:
 def verdict(found: Sequence[Row]) -> Row:
     """How many pairs are better and worse than the plain network."""
     better = [row for row in found if row["from_plain"] < 0]
-    worse = [row for row in found if row["from_plain"] > 2 * row["from_plain_stderr"]]
+    worse = [row for row in found if row["from_plain"] > max(2 * row["from_plain_stderr"], ROUNDING * row["plain"])]
     names = [f"{row['pair']}, {row['posterior']}" for row in worse]
     ratio = torch.tensor([row["nll"] / row["plain"] for row in found]).log().mean().exp()
     counts = {"pairs": len(found), "better": len(better), "worse": len(worse), "worse_pairs": names}

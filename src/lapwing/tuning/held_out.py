@@ -92,10 +92,15 @@ class Contracted(HeldOut[P]):
 
     @property
     def grid(self) -> list[float]:
-        """See ``HeldOut.grid``."""
+        """See ``HeldOut.grid``: every second point, since all that a loss takes is a link."""
+        return self.nodes[::2]
+
+    @property
+    def nodes(self) -> list[float]:
+        """Logarithms of the factors at which covariances are contracted, an odd number."""
         low, high = (math.log(bound) for bound in self.bounds)
-        points = max(2, 1 + math.ceil((high - low) / (SPACING * math.log(10)) - 1e-9))
-        return np.linspace(high, low, points).tolist()
+        gaps = math.ceil((high - low) / (SPACING * math.log(10)) - 1e-9)
+        return np.linspace(high, low, 1 + gaps + gaps % 2).tolist()
 
     @property
     def patience(self) -> int:
@@ -109,7 +114,7 @@ class Contracted(HeldOut[P]):
 
     def moments(self, log_factor: float) -> list[Moments]:
         """See ``HeldOut.moments``."""
-        weights = weights_at(log_factor, np.array(self.grid))
+        weights = weights_at(log_factor, np.array(self.nodes))
         return [
             Moments(mean, torch.einsum("m,m...->...", torch.from_numpy(weights).to(whole), whole))
             for mean, whole in self._found
@@ -120,8 +125,8 @@ class Contracted(HeldOut[P]):
         """Means, and covariances at every factor of the grid."""
         together = max(1, SPECTRA // (8 * self.posterior.network.size))
         found: list[list[Moments]] = [[] for _ in self.batches]
-        for start in range(0, len(self.grid), together):
-            choices = [self.choice(point) for point in self.grid[start : start + together]]
+        for start in range(0, len(self.nodes), together):
+            choices = [self.choice(point) for point in self.nodes[start : start + together]]
             for parts, batch in zip(found, self.batches, strict=True):
                 parts += self.posterior.outputs_each(batch.inputs, choices)
         return [(parts[0].mean, torch.stack([part.covariance for part in parts])) for parts in found]
@@ -171,7 +176,7 @@ def held_out(posterior: P, batches: Sequence[Batch], bounds: tuple[float, float]
     kind = Contracted if isinstance(posterior, ExactPosterior) else Solved
     whole = kind(posterior, (), bounds)
     c, outputs = outputs_of_a_position(posterior), posterior.survey.output.numel()
-    each = (len(whole.grid) if kind is Contracted else 1) * c**2 * posterior.network.like.itemsize
+    each = (len(whole.nodes) if isinstance(whole, Contracted) else 1) * c**2 * posterior.network.like.itemsize
     examples = max(1, min(POSITIONS, max(LEAST, BYTES // each)) * c // outputs)
     return kind(posterior, tuple(spread(batches, examples)), bounds)
 
