@@ -26,7 +26,7 @@ def factors() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["rows", "outer", "lookup"])
 def test_each_variance_as_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lapwing.curvature.contraction.NUMBERS", 3 * 10 * 100)
+    monkeypatch.setattr("lapwing.curvature.contraction.NUMBERS", 2 * 10 * 512)
     factor = factors()[name]
     variances = normal(5, factor.rows().shape[-1]).exp()
     together = covariances(factor, variances)

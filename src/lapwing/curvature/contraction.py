@@ -8,8 +8,11 @@ from torch import Tensor
 
 from lapwing.curvature.factors import Factor, Lookup, Outer
 
-NUMBERS = 2**19
+NUMBERS = 2**20
 """Products of rows made at a time: few enough to stay in a processor's cache."""
+
+WIDTH = 512
+"""Columns of them, at most: enough for a matrix product."""
 
 
 def covariances(factor: Factor, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m n k k"]:
@@ -51,10 +54,14 @@ def contracted(rows: Float[Tensor, "n k d"], variances: Float[Tensor, "*n m d"])
     n, k, d = rows.shape
     one, other = torch.triu_indices(k, k, device=rows.device)
     found = rows.new_zeros(n, len(one), variances.shape[-2])
-    width = max(1, NUMBERS // max(1, n * len(one)))
-    for start in range(0, d, width):
-        part = rows[..., start : start + width]
-        found += (part[:, one] * part[:, other]) @ variances[..., start : start + width].mT
+    each = max(1, NUMBERS // (WIDTH * max(1, len(one))))
+    for first in range(0, n, each):
+        some = slice(first, first + each)
+        own = variances if variances.ndim == 2 else variances[some]
+        for start in range(0, d, WIDTH):
+            part = rows[some, :, start : start + WIDTH]
+            products = torch.cat([part[:, i, None] * part[:, i:] for i in range(k)], 1)
+            found[some] += products @ own[..., start : start + WIDTH].mT
     whole = found.new_empty(n, k, k, found.shape[-1])
     whole[:, one, other] = found
     whole[:, other, one] = found
