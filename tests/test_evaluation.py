@@ -55,7 +55,7 @@ class TestClasses:
             gaps.append(((p.argmax(1) == y).double() - confidence)[inside].sum().abs() / 9)
         assert scores["ece"] == pytest.approx(float(torch.stack(gaps).sum()), rel=1e-9)
         assert scores["adaptive_ece"] == pytest.approx(metrics.adaptive_ece(p, y))
-        assert set(scores) == {"accuracy", "nll", "ece", "adaptive_ece", "brier", "rejection_area"}
+        assert set(scores) == {"accuracy", "nll", "ece", "ece_floor", "adaptive_ece", "brier", "rejection_area"}
 
     def test_other_data_are_told_by_their_confidence(self) -> None:
         case, posterior = fit("categorical")

@@ -87,7 +87,8 @@ def evaluate(
         **options: Passed on to ``predict``, such as ``link="mc"`` for a posterior; a baseline takes none.
 
     Returns:
-        Classes: ``accuracy``, ``nll`` (nats a position), ``ece`` (15 bins), ``adaptive_ece``, ``brier``,
+        Classes: ``accuracy``, ``nll`` (nats a position), ``ece`` (15 bins) with ``ece_floor``, that of a
+        calibrated predictor of the same confidences, ``adaptive_ece``, ``brier``,
         ``rejection_area``, and with ``ood`` the ``ood_auroc`` of one minus the confidence. Real targets: ``rmse``,
         ``nll``, ``crps`` (units of y), ``picp`` (coverage of the 95 % interval), and with ``ood`` the ``ood_auroc`` of
         the summed standard deviation. Many labels and counts: ``nll``.
@@ -104,7 +105,7 @@ def evaluate(
         >>> x, y = torch.randn(40, 2), torch.randint(0, 3, (40,))
         >>> posterior = lw.Laplace(lw.Categorical()).fit(torch.nn.Linear(2, 3), (x, y))
         >>> sorted(lw.evaluate(posterior, (x, y)))
-        ['accuracy', 'adaptive_ece', 'brier', 'ece', 'nll', 'rejection_area']
+        ['accuracy', 'adaptive_ece', 'brier', 'ece', 'ece_floor', 'nll', 'rejection_area']
     """
     check_kind("the predictor", predictor, (Predictor,), "a posterior, or lapwing.baselines.Map(model, likelihood)")
     _check_options(predictor, options)
@@ -174,6 +175,7 @@ def _classification(probs: Tensor, targets: Tensor) -> dict[str, float]:
         "accuracy": metrics.accuracy(probs, targets),
         "nll": metrics.nll(probs, targets),
         "ece": metrics.ece(probs, targets),
+        "ece_floor": metrics.ece_floor(probs, targets),
         "adaptive_ece": metrics.adaptive_ece(probs, targets),
         "brier": metrics.brier(probs, targets),
         "rejection_area": metrics.rejection_curve(probs, targets).area,

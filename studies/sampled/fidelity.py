@@ -140,7 +140,7 @@ def alone(moments: Moments) -> Moments:
 
 def probabilities(found: Moments) -> Tensor:
     """By the probit link."""
-    prediction = predictive(lw.Categorical(), found)
+    prediction = predictive(lw.Categorical(), found, "probit")
     assert isinstance(prediction, Classification)
     return prediction.probs
 

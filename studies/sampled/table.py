@@ -88,6 +88,7 @@ def tuned(fitted: Posterior, method: Any, task: Task, plain: float) -> Row:
 
 
 def scores(predictor: Predictor, task: Task) -> Row:
-    """Scores on the test images, a few hundred at a time; the link is probit."""
-    found = lw.evaluate(predictor, DataLoader(TensorDataset(*task.test), batch_size=250))
+    """Scores on the test images, a few hundred at a time; the link is probit, for posteriors."""
+    options = {"link": "probit"} if isinstance(predictor, Posterior) else {}
+    found = lw.evaluate(predictor, DataLoader(TensorDataset(*task.test), batch_size=250), **options)
     return {name: found[name] for name in SCORES}

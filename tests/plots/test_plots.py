@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lapwing.errors import ConfigError, DataError, ShapeError
-from lapwing.metrics import auroc, ece, rejection_curve, reliability
+from lapwing.metrics import auroc, ece, ece_floor, rejection_curve, reliability
 from lapwing.plots import plot_band, plot_confidence, plot_evidence, plot_rejection, plot_reliability
 
 figure = pytest.importorskip("matplotlib.figure")
@@ -86,7 +86,8 @@ def test_reliability_bars_are_the_accuracies_the_gaps_and_the_counts() -> None:
     np.testing.assert_array_equal(heights(counts.containers[0]), r.count.numpy()[full])
     assert counts.get_xlim() == ax.get_xlim() == (0, 1)
     title = ax.get_legend().get_title().get_text()
-    assert title == f"ECE {100 * ece(PROBS, TARGETS, 10):.1f} %, n = 300"
+    floor = 100 * ece_floor(PROBS, TARGETS, 10)
+    assert title == f"ECE {100 * ece(PROBS, TARGETS, 10):.1f} % (calibrated {floor:.1f} %), n = 300"
 
 
 def test_options_reach_the_main_artist() -> None:

@@ -43,6 +43,9 @@ COLUMNS = (
     Column("rmse", "RMSE", "lower", ".3f", "root mean squared error, in the unit of the targets"),
     Column("nll", "NLL", "lower", ".3f", "mean negative log likelihood of the test targets, nats an example"),
     Column("ece", "ECE", "lower", ".3f", "expected calibration error, 15 bins of equal width"),
+    Column(
+        "ece_floor", "ECE floor", "neither", ".3f", "ECE of a perfectly calibrated predictor of the same confidences"
+    ),
     Column("adaptive_ece", "adaptive ECE", "lower", ".3f", "ECE over bins of equally many examples", tabled=False),
     Column("brier", "Brier", "lower", ".3f", "squared distance of the probabilities from the one-hot label"),
     Column("crps", "CRPS", "lower", ".3f", "continuous ranked probability score, in the unit of the targets"),

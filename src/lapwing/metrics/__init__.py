@@ -15,7 +15,7 @@ with it where the two agree.
 
 from __future__ import annotations
 
-from lapwing.metrics.calibration import Reliability, adaptive_ece, ece, reliability
+from lapwing.metrics.calibration import Reliability, adaptive_ece, debiased_ece, ece, ece_floor, reliability
 from lapwing.metrics.classification import accuracy, brier, nll
 from lapwing.metrics.detection import RejectionCurve, auroc, rejection_curve
 from lapwing.metrics.divergence import symmetric_kl
@@ -31,7 +31,9 @@ __all__ = [
     "auroc",
     "brier",
     "crps",
+    "debiased_ece",
     "ece",
+    "ece_floor",
     "gaussian_nll",
     "gaussian_symmetric_kl",
     "gaussian_wasserstein",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from lapwing.errors import ConfigError
 from lapwing.metrics.elements import elements, ranked, top
+
+FLOOR_DRAWS = 100
 
 
 @final
@@ -93,6 +96,79 @@ def ece(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) -> float:
         0.35
     """
     return reliability(probs, targets, bins).error
+
+
+def ece_floor(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) -> float:
+    """The ECE that a perfectly calibrated predictor of the same confidences has on so many examples, on average.
+
+    ``E Σ_b (1/n) |Σ_{i in b} (y_i - conf_i)|`` where y_i is 1 with probability conf_i: bins of few examples never hold
+    quite their share of correct labels (Bröcker and Smith 2007, "Increasing the reliability of reliability diagrams").
+    The mean over a hundred draws of the labels, the same at every call; its standard error is some percent.
+
+    Args:
+        probs: Class probabilities.
+        targets: Labels ``[*n]``, to tell which are ignored.
+        bins: Number of equal-width bins.
+
+    Returns:
+        A number in [0, 1]; an ECE near it shows no miscalibration.
+
+    Raises:
+        ShapeError: The shapes do not match.
+        DataError: Nothing to score, or not probabilities, or labels outside the classes.
+        ConfigError: Fewer than one bin.
+
+    Example:
+        >>> probs = torch.tensor([[0.75, 0.25]]).expand(1000, 2)
+        >>> round(ece_floor(probs, torch.zeros(1000, dtype=torch.long)), 3)
+        0.01
+    """
+    _check_bins(bins)
+    confidence, _ = top(*elements(probs, targets))
+    confidence = confidence.cpu()
+    index = torch.bucketize(confidence, torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1])
+    generator = torch.Generator().manual_seed(0)
+    total = 0.0
+    for _ in range(FLOOR_DRAWS):
+        correct = torch.rand(confidence.shape, generator=generator, dtype=torch.float64) < confidence
+        gaps = torch.zeros(bins, dtype=torch.float64).index_add_(0, index, correct.double() - confidence)
+        total += float(gaps.abs().sum())
+    return total / (FLOOR_DRAWS * confidence.numel())
+
+
+def debiased_ece(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) -> float:
+    """Root of the mean squared gap between accuracy and confidence, without what chance adds to it.
+
+    ``√(Σ_b (n_b / n) [(acc_b - conf_b)² - acc_b (1 - acc_b) / (n_b - 1)])`` over the bins of ``ece`` (Kumar, Liang and
+    Ma 2019, "Verified uncertainty calibration", section 5): the square is unbiased, so a calibrated predictor has 0 on
+    average however few examples there are. Below 0 the root of its size is taken, with a minus. Bins of one example
+    say nothing of their accuracy and are left out.
+
+    Args:
+        probs: Class probabilities.
+        targets: Labels ``[*n]``; -100 is ignored.
+        bins: Number of equal-width bins.
+
+    Returns:
+        A number in [-1, 1]; at least as large as an ECE without bias, for its gaps are squared.
+
+    Raises:
+        ShapeError: The shapes do not match.
+        DataError: Nothing to score, or not probabilities, or labels outside the classes.
+        ConfigError: Fewer than one bin.
+
+    Example:
+        >>> probs = torch.tensor([[0.9, 0.1]]).expand(10, 2)
+        >>> labels = torch.tensor([0, 0, 0, 0, 0, 0, 0, 1, 1, 1])
+        >>> round(ece(probs, labels), 3), round(debiased_ece(probs, labels), 3)
+        (0.2, 0.129)
+    """
+    found = reliability(probs, targets, bins)
+    several = found.count > 1
+    chance = found.accuracy * (1 - found.accuracy) / (found.count - 1).clamp(min=1)
+    squares = ((found.accuracy - found.confidence).square() - chance) * found.count
+    mean = float(squares[several].sum() / found.count[several].sum().clamp(min=1))
+    return math.copysign(math.sqrt(abs(mean)), mean)
 
 
 def adaptive_ece(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.metrics import reliability
+from lapwing.metrics import ece_floor, reliability
 from lapwing.plots.canvas import GREY, INK, ORANGE, SKY, axes
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def plot_reliability(
     ax.axhline(0, color=INK, linewidth=0.8)
     ax.set(xlim=(0, 1), ylim=(-0.34, 1.02), xticks=_FIFTHS, yticks=_FIFTHS)
     ax.set(xlabel="confidence", ylabel="accuracy")
-    title = f"ECE {100 * r.error:.1f} %, n = {int(count.sum()):,}"
+    floor = ece_floor(probs, targets, bins)
+    title = f"ECE {100 * r.error:.1f} % (calibrated {100 * floor:.1f} %), n = {int(count.sum()):,}"
     ax.legend(loc="upper left", frameon=False, title=title, alignment="left")
     inset = ax.inset_axes((0.0, 0.0, 1.0, 0.2), facecolor="none")
     inset.bar(**place, height=count, color=GREY, edgecolor="white", linewidth=0.8)
