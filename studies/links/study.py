@@ -8,7 +8,10 @@ examples, with their paired standard error.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import get_args
 
 import torch
@@ -19,14 +22,33 @@ from lapwing import metrics
 from lapwing.baselines import Map
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Link, Moments, held_out_losses, predictive
-from studies.links.pairs import Case, Setting, cases
+from studies.pairs import Case, recipes, resnet
 from studies.predictors import probabilities
 from studies.report import Row, attempt
 from studies.seeds import generator
 
 LINKS: tuple[Link, ...] = get_args(Link)
 PRECISIONS = tuple(10 ** (k / 4) for k in range(-8, 25))
-CURVATURE = {"KFAC": 1000, "last layer": 2000}
+IMAGES = {"KFAC": 1000, "last layer": 2000}
+RECIPES = {
+    "KFAC": lw.Laplace(lw.Categorical(), structure=lw.KFAC()),
+    "last layer": lw.Laplace(lw.Categorical(), weights=lw.LastLayer(), structure=lw.Full(view="weights")),
+}
+RESNETS = ("ella_resnet20", "resnet20", "resnet32")
+OWN = (
+    "digits 150, CNN, 200 epochs",
+    "digits 300, MLP, 50 epochs",
+    "digits 1200, CNN with batch norm, 10 epochs",
+    "MNIST 300, MLP, 100 epochs",
+    "MNIST 1000, CNN, 30 epochs",
+    "breast cancer 250, MLP, 20 epochs",
+    "breast cancer 250, MLP, 100 epochs",
+    "wine 80, MLP, 100 epochs",
+    "generated table, 0% of labels at random, MLP, 100 epochs",
+    "generated table, 30% of labels at random, MLP, 10 epochs",
+    "shapes, segmentation head",
+    "sequences, GRU",
+)
 BATCH = 50
 SAMPLES = 256
 COLUMNS = (
@@ -42,51 +64,84 @@ COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class Setting:
+    """The options of the command line.
+
+    Args:
+        data: The data folder.
+        quick: Whether seconds must do: few precisions, two seeds. Its numbers say little.
+        seeds: How often networks are trained here.
+        only: Names of the pairs to run; empty for all.
+    """
+
+    data: Path
+    quick: bool = False
+    seeds: int = 5
+    only: tuple[str, ...] = ()
+
+
+def pairs(setting: Setting) -> Iterator[tuple[str, range, Callable[[int], Mapping[str, Case]]]]:
+    """Networks with their data by name: the seeds each is repeated with, and what makes it for every posterior."""
+
+    def read(seed: int, name: str) -> Mapping[str, Case]:
+        return {kind: resnet(name, setting.data, images) for kind, images in IMAGES.items()}
+
+    def trained(seed: int, make: Callable[[int], Case]) -> Mapping[str, Case]:
+        return dict.fromkeys(IMAGES, make(seed))
+
+    for name in RESNETS:
+        if not setting.only or name in setting.only:
+            yield name, range(1), partial(read, name=name)
+    made = {recipe.name: recipe.make for recipe in recipes(setting.data)}
+    for name in setting.only or OWN:
+        if name in made:
+            yield name, range(2 if setting.quick else setting.seeds), partial(trained, make=made[name])
+
+
 def rows(setting: Setting) -> Iterator[Row]:
     """Every posterior and link on every network asked for."""
-    for name, (seeds, made) in cases(setting).items():
+    for name, seeds, made in pairs(setting):
         for seed in seeds:
-            for row in of_case(made(seed), setting):
+            for row in of_pair(made(seed), setting):
                 yield {"study": "links", "part": name, "seed": seed} | row
 
 
-def of_case(case: Case, setting: Setting) -> Iterator[Row]:
+def of_pair(cases: Mapping[str, Case], setting: Setting) -> Iterator[Row]:
     """The plain network, temperature scaling, then every posterior by every link."""
-    x, y = case.test
-    plain = probabilities(Map(case.model), x)
-    scaled, failure = attempt(lambda: Map(case.model).calibrated(case.held_out))
+    case = next(iter(cases.values()))
+    network, (x, y) = Map(case.model, likelihood(case)), case.test
+    plain = probabilities(network, x)
+    scaled, failure = attempt(lambda: network.calibrated(case.validation))
     calibrated = plain if scaled is None else probabilities(scaled, x)
     base = losses(calibrated, y)
     yield {"posterior": "none", "link": "plain network"} | scores(plain, y, base)
     yield {"posterior": "none", "link": "temperature scaling", "failure": failure} | scores(calibrated, y, base)
-    for name in CURVATURE:
-        posterior = fitted(name, case)
+    for name, case in cases.items():
+        posterior = replace(RECIPES[name], likelihood=likelihood(case)).fit(case.model, case.train)
         yield from ({"posterior": name} | row for row in by_links(posterior, case, base, setting))
 
 
-def fitted(name: str, case: Case) -> Posterior:
-    """The posterior from some of the training examples, which stand for all."""
-    x, y = (part[: CURVATURE[name]] for part in case.train)
-    likelihood = lw.Categorical(weight=1.0 if case.population is None else case.population / len(y))
-    weights = lw.LastLayer() if name == "last layer" else lw.All()
-    batches = list(zip(x.split(100), y.split(100), strict=True))
-    return lw.Laplace(likelihood, weights=weights, structure=lw.KFAC()).fit(case.model, batches)
+def likelihood(case: Case) -> lw.Categorical:
+    """Each training example at hand stands for its share of all."""
+    weight = case.stands_for / len(case.train[1])
+    return lw.Categorical(event_dim=case.event_dim, class_dim=case.class_dim, weight=weight)
 
 
 def by_links(posterior: Posterior, case: Case, base: Tensor, setting: Setting) -> Iterator[Row]:
     """A row for each link at its own precision, then one for the link chosen with it."""
     precisions = PRECISIONS[::8] if setting.quick else PRECISIONS
-    (x, y), unweighted = case.held_out, lw.Categorical()
+    (x, y), ours = case.validation, posterior.likelihood
     tuning = moments(posterior, x, precisions)
     best: dict[Link, tuple[float, float]] = {}
     for link in LINKS:
-        tried = [float(held_out_losses(unweighted, one, y, link, samples=SAMPLES).double().mean()) for one in tuning]
+        tried = [float(held_out_losses(ours, one, y, link, samples=SAMPLES).double().mean()) for one in tuning]
         best[link] = min(zip(tried, precisions, strict=True))
     distinct = sorted({precision for _, precision in best.values()})
     at = dict(zip(distinct, moments(posterior, case.test[0], distinct), strict=True))
     told: dict[Link, Row] = {}
     for link, (validation, precision) in best.items():
-        found = predictive(unweighted, at[precision], link, samples=SAMPLES, generator=generator())
+        found = predictive(ours, at[precision], link, samples=SAMPLES, generator=generator())
         assert isinstance(found, Classification)
         told[link] = {"precision": precision, "validation_nll": validation} | scores(found.probs, case.test[1], base)
         yield {"link": link} | told[link]
@@ -106,13 +161,13 @@ def moments(posterior: Posterior, x: Tensor, precisions: Sequence[float]) -> lis
 
 def losses(probs: Tensor, labels: Tensor) -> Tensor:
     """Negative log probability of each label, nats."""
-    return -probs.double().clamp_min(1e-38).gather(1, labels[:, None])[:, 0].log()
+    return -probs.double().clamp_min(1e-38).gather(-1, labels[..., None]).flatten().log()
 
 
 def scores(probs: Tensor, labels: Tensor, base: Tensor) -> Row:
     """Scores on the test examples, and the difference of the NLL from that of the same examples elsewhere."""
     difference = losses(probs, labels) - base
-    row: Row = {"test_examples": len(labels), "difference": float(difference.mean())}
-    row["difference_error"] = float(difference.std()) / math.sqrt(len(labels))
+    row: Row = {"targets": labels.numel(), "difference": float(difference.mean())}
+    row["difference_error"] = float(difference.std()) / math.sqrt(labels.numel())
     names = ("nll", "debiased_ece", "ece", "ece_floor", "brier", "accuracy")
     return row | {name: float(getattr(metrics, name)(probs, labels)) for name in names}

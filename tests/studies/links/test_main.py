@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 
 from studies.links.__main__ import main
-from studies.links.pairs import OWN, Setting, cases
-from studies.links.study import LINKS
+from studies.links.study import LINKS, Setting, pairs
 
 
 def test_the_study_has_a_row_for_every_posterior_and_link_and_their_means(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    main(["--quick", "--json", str(report), "--only", "wine"])
+    main(["--quick", "--data", str(tmp_path), "--json", str(report), "--only", "wine 80, MLP, 20 epochs"])
     found = json.loads(report.read_text())["rows"]
     rows, means = ([row for row in found if bool(row.get("summary")) is told] for told in (False, True))
     expected = {(p, link) for p in ("KFAC", "last layer") for link in (*LINKS, "chosen")}
@@ -28,5 +27,5 @@ def test_the_study_has_a_row_for_every_posterior_and_link_and_their_means(tmp_pa
 
 
 def test_there_are_a_dozen_pairs_of_network_and_data() -> None:
-    assert len(cases(Setting(Path("data")))) == len(OWN) + 3 >= 12
-    assert set(cases(Setting(None))) == {name for name, own in OWN.items() if own.source != "mnist"}
+    found = {name: seeds for name, seeds, _ in pairs(Setting(Path("data")))}
+    assert len(found) >= 12 and sum(len(seeds) == 1 for seeds in found.values()) == 3
