@@ -108,7 +108,8 @@ def by_evidence(
     if name == "EM":
         method = lw.EM(samples=amount.tuning, steps=amount.steps, target=target, checkpoint=file, seed=seed)
     start = time.perf_counter()
-    tuned, failure = attempt(lambda: lw.tune(recipe.fit(task.model, task.train), method, progress=True))
+    fitted = recipe.fit(task.model, task.train).with_link("probit")
+    tuned, failure = attempt(lambda: lw.tune(fitted, method, progress=True))
     row: Row = {"seconds": time.perf_counter() - start, "peak_gib": peak_gib(), "failure": failure}
     row |= {"samples": amount.tuning, "resumed": resumed}
     if tuned is None:

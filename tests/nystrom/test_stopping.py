@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lapwing as lw
 from lapwing.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
 from lapwing.nystrom import Watch
-from lapwing.predictive import Classification
+from lapwing.predictive import Classification, Link
 from lapwing.types import Inputs
 from tests.posterior_cases import Problem, labels, mlp, normal, portrait, problem, refused
 
@@ -64,10 +64,10 @@ def fit(stopping: lw.EarlyStopping | None, data: Any = None, **options: Any) -> 
     return posterior
 
 
-def nll(posterior: lw.NystromPosterior, data: tuple[Tensor, Tensor], samples: int = 512) -> float:
+def nll(posterior: lw.NystromPosterior, data: tuple[Tensor, Tensor], link: Link = "qmc", samples: int = 512) -> float:
     """Of held-out data, with the draws that early stopping takes."""
     draws = torch.Generator().manual_seed(0)
-    found = posterior.predict(data[0], "mc", samples=samples, generator=draws)
+    found = posterior.predict(data[0], link, samples=samples, generator=draws)
     assert isinstance(found, Classification)
     return -float(found.probs.gather(1, data[1][:, None]).log().mean())
 
@@ -95,7 +95,7 @@ def compressed(posterior: lw.NystromPosterior, data: list[tuple[Tensor, Tensor]]
 
 def test_keeps_the_best_and_reads_no_further_than_its_patience() -> None:
     loader = Loader(case().batches(5))
-    stopped = fit(lw.EarlyStopping(wrong(), every=5, patience=2), loader)
+    stopped = fit(lw.EarlyStopping(wrong(), every=5, patience=2, link="mc"), loader)
     trace = stopped.report.trace[1:]
     best = min(trace, key=lambda point: point[1])
     assert stopped.totals.examples == best[0] < 60 and stopped.report.partial
@@ -105,7 +105,7 @@ def test_keeps_the_best_and_reads_no_further_than_its_patience() -> None:
     assert passes == [12, rises[-1] // 5]
     expected = compressed(stopped, loader.batches[: best[0] // 5])
     torch.testing.assert_close(stopped.compressed, expected)
-    assert nll(stopped, wrong()) == pytest.approx(best[1], rel=1e-9)
+    assert nll(stopped, wrong(), "mc") == pytest.approx(best[1], rel=1e-9)
 
 
 def test_a_loader_that_shuffles_may_stop_early_in_silence() -> None:
@@ -125,7 +125,7 @@ def test_all_data_are_kept_where_they_help_and_the_posterior_is_then_the_usual_o
 
 
 def test_a_stopped_posterior_has_its_own_evidence_and_refuses_the_rest_of_the_data() -> None:
-    stopped = fit(lw.EarlyStopping(wrong(), every=5, patience=2))
+    stopped = fit(lw.EarlyStopping(wrong(), every=5, patience=2, link="mc"))
     again = fit(None, case().batches(5)[: stopped.totals.examples // 5])
     assert stopped.totals.nll == pytest.approx(again.totals.nll)
     alone = replace(again, changes=stopped.changes, compressed=stopped.compressed)

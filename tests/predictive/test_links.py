@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.errors import ConfigError, ShapeError
-from lapwing.predictive import Moments, concentration, laplace_bridge, monte_carlo, probit, probit_binary
+from lapwing.errors import ConfigError, NumericalError, ShapeError
+from lapwing.predictive import Moments, concentration, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
 
-LINKS: list[Any] = [probit, laplace_bridge, lambda m: laplace_bridge(m, normalise=True)]
+LINKS: list[Any] = [probit, laplace_bridge, lambda m: laplace_bridge(m, normalise=True), pairwise]
 
 
 def random_moments(n: int = 5, c: int = 4, scale: float = 1.0) -> Moments:
@@ -63,6 +63,49 @@ def test_links_are_those_of_laplace_torch(name: str) -> None:
         "bridge_norm": lambda m: laplace_bridge(m, normalise=True),
     }
     torch.testing.assert_close(ours[name](moments), expected)
+
+
+def test_pairwise_is_its_formula() -> None:
+    moments = random_moments(n=6, c=4, scale=2.0)
+    expected = torch.empty_like(moments.mean)
+    for n, (m, s) in enumerate(zip(moments.mean, moments.covariance, strict=True)):
+        for c in range(4):
+            gaps = [
+                (m[c] - m[j]) / (1 + math.pi / 8 * (s[c, c] + s[j, j] - 2 * s[c, j])).sqrt() for j in range(4) if j != c
+            ]
+            expected[n, c] = 1 / (1 + torch.stack(gaps).neg().exp().sum())
+    expected /= expected.sum(-1, keepdim=True)
+    torch.testing.assert_close(pairwise(moments), expected)
+    torch.testing.assert_close(pairwise(moments, max_bytes=1), expected)
+    event = Moments(moments.mean.view(2, 3, 4), moments.covariance.view(2, 3, 4, 4))
+    torch.testing.assert_close(pairwise(event), expected.view(2, 3, 4))
+
+
+def test_pairwise_of_two_classes_is_the_probit_of_their_difference() -> None:
+    moments = random_moments(c=2, scale=3.0)
+    ends = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    spread = torch.einsum("nij,i,j->n", moments.covariance, ends, ends)
+    difference = Moments((moments.mean @ ends)[:, None], spread[:, None, None])
+    torch.testing.assert_close(pairwise(moments)[:, 1:], probit_binary(difference))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_pairwise_does_not_see_what_all_logits_share(dtype: torch.dtype) -> None:
+    moments = random_moments(c=5, scale=0.5)
+    rows = torch.randn(5, 5, 1, dtype=torch.float64)
+    shifted = Moments((moments.mean + 3).to(dtype), (moments.covariance + rows + rows.mT + 529.0).to(dtype))
+    assert float((probit(shifted) - probit(moments)).abs().max()) > 0.05  # which the probit of each logit does
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-12
+    torch.testing.assert_close(pairwise(shifted).double(), pairwise(moments), rtol=0, atol=tolerance)
+    assert pairwise(shifted).dtype == dtype
+
+
+def test_pairwise_is_differentiable_and_refuses_what_is_no_variance() -> None:
+    mean, factor = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 3, 4, dtype=torch.float64)
+    inputs = (mean.requires_grad_(), factor.requires_grad_())
+    assert torch.autograd.gradcheck(lambda m, f: pairwise(Moments(m, f @ f.mT)), inputs)
+    with pytest.raises(NumericalError, match="smallest variance"):
+        pairwise(Moments(torch.zeros(1, 3), -torch.eye(3).expand(1, 3, 3)))
 
 
 def test_bridge_maps_a_dirichlet_back_to_itself() -> None:

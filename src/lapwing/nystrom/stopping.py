@@ -66,7 +66,7 @@ class EarlyStopping:
     size: int = field(default=300, kw_only=True)
     every: int = field(default=100, kw_only=True)
     patience: int = field(default=3, kw_only=True)
-    link: Link = field(default="mc", kw_only=True)
+    link: Link = field(default="qmc", kw_only=True)
     samples: int = field(default=512, kw_only=True)
 
     def __post_init__(self) -> None:
