@@ -16,6 +16,7 @@ from lapwing.curvature.survey import find_layers
 from lapwing.data import Source
 from lapwing.errors import ConfigError, check_kind
 from lapwing.likelihoods import Likelihood
+from lapwing.modes import undisturbed
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.priors import Isotropic, Prior
 from lapwing.repeatability import check_repeatable
@@ -119,7 +120,7 @@ class Laplace:
             One pass over the data: a forward pass, and a backward pass through the activations for each output.
         """
         module, read = opened(model, data, "fit(model, data)", unpack=unpack, progress=progress)
-        with torch.inference_mode(False):
+        with undisturbed():
             self.prior.check_names([name for name, _ in module.named_parameters()])
             network = self.weights.choose(module, read, self.likelihood, self.prior)
             self.prior.precisions(network.uncertain)

@@ -20,6 +20,7 @@ from lapwing.errors import check_count, check_kind
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Sum
 from lapwing.linalg.eigenpairs import top_eigenpairs
+from lapwing.modes import undisturbed
 from lapwing.posteriors.pushed import pushed
 from lapwing.predictive import Link, Moments, Predictive, predictive
 from lapwing.predictive.links import SAMPLES
@@ -71,7 +72,7 @@ class TopEigen:
             Two forward passes, and some tens of products with G in blocks.
         """
         module, read = opened(model, data, "fit(model, data)", unpack=unpack)
-        with torch.inference_mode(False):
+        with undisturbed():
             network = Network.of(module)
             survey = find_layers(network, read.first())
             task = scaled(Task(network, survey, read, self.likelihood, self.prior, GGN(), None))

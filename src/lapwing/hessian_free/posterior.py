@@ -19,6 +19,7 @@ from lapwing.hessian_free.probed import ProbedCovariance, Variances, absolute
 from lapwing.hessian_free.refit import Refit
 from lapwing.hessian_free.responses import Responses
 from lapwing.likelihoods import Likelihood
+from lapwing.modes import undisturbed
 from lapwing.posteriors.linked import Linked
 from lapwing.predictive import JointMoments, Link, Moments, Predictive, predictive
 from lapwing.predictive.links import SAMPLES
@@ -143,6 +144,7 @@ class HessianFreePosterior(Linked):
         """The network at its trained weights."""
         return self.refit.network
 
+    @undisturbed()
     def predict(
         self,
         x: Inputs,

@@ -25,6 +25,7 @@ from lapwing.hessian_free.refit import Refit
 from lapwing.hessian_free.regularisers import PIECE, Augmented, InSample, OutputSums, Regulariser
 from lapwing.hessian_free.responses import Perturbation
 from lapwing.likelihoods import Gaussian, Likelihood
+from lapwing.modes import undisturbed
 from lapwing.priors import Isotropic, Prior
 from lapwing.repeatability import check_repeatable
 from lapwing.selection import All, Selection
@@ -131,7 +132,7 @@ class HessianFree:
             ``Probed``: ``2 (probes + residual)`` fits; ``PerPoint``: two for each output of each point; ``PreTrained``:
             two for each output; and four that check the linearity. ``posterior.linearity`` counts them.
         """
-        with torch.inference_mode(False):
+        with undisturbed():
             refit = self.refit(model, data, unpack=unpack)
             where = self._points(refit, points)
             with refit.passes.shown(progress):

@@ -20,6 +20,7 @@ from lapwing.hessian_free.refit import Refit
 from lapwing.hessian_free.regularisers import WeightSums
 from lapwing.hessian_free.responses import Perturbation
 from lapwing.likelihoods import Likelihood
+from lapwing.modes import undisturbed
 from lapwing.priors import Prior
 from lapwing.tree import Layout
 from lapwing.types import Params, Unpack
@@ -103,7 +104,7 @@ def weight_uncertainty(
     choice = Signs() if fits is None else fits
     check_kind("fits=", choice, (Signs, Probed, PerPoint), "Signs() or Probed()")
     recipe = HessianFree(likelihood, **({} if prior is None else {"prior": prior}), **options)
-    with torch.inference_mode(False):
+    with undisturbed():
         refit = recipe.refit(model, data, unpack=unpack)
         with refit.passes.shown(progress):
             variances, linearity = _variances(refit, recipe.perturbation, choice, recipe.seed)

@@ -22,6 +22,7 @@ from lapwing.marginal.length import Length, warn_of
 from lapwing.marginal.objective import MarginalLikelihood
 from lapwing.marginal.terms import Epoch
 from lapwing.marginal.updates import ByEvidence, Updates
+from lapwing.modes import undisturbed
 from lapwing.priors import Prior
 from lapwing.types import Unpack
 
@@ -125,7 +126,7 @@ def train_marginal(
     _, read = opened(model, data, "train_marginal(model, data, likelihood)", unpack=unpack)
     sizes = [len(batch) for batch in read]
     length = Length.of(epochs, warm_up, settle, steps=len(sizes), heard=log_det is not None)
-    with torch.inference_mode(False), torch.enable_grad():
+    with undisturbed(), torch.enable_grad():
         marginal = MarginalLikelihood(
             model,
             likelihood,

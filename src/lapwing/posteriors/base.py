@@ -19,6 +19,7 @@ from lapwing.data import Data, checked, count
 from lapwing.errors import TooLargeError, UnsupportedError
 from lapwing.evidence import Complexity, Evidence, Spectrum
 from lapwing.likelihoods import Gaussian, Likelihood
+from lapwing.modes import undisturbed
 from lapwing.posteriors.linked import Linked
 from lapwing.posteriors.noise import check_noise, check_noise_free
 from lapwing.posteriors.step import Step
@@ -70,6 +71,7 @@ class Posterior(Linked, abc.ABC):
         """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
+    @undisturbed()
     def predict(
         self,
         x: Inputs,
@@ -125,6 +127,7 @@ class Posterior(Linked, abc.ABC):
                 self.likelihood, outputs, link, temperature=temperature, samples=samples, generator=generator
             )
 
+    @undisturbed()
     def outputs_each(self: P, x: Inputs, choices: Sequence[P]) -> list[Moments]:
         """Linearised outputs under several choices of prior and noise, which share all but the last contraction.
 
@@ -140,6 +143,7 @@ class Posterior(Linked, abc.ABC):
         with torch.no_grad():
             return self._moments(inputs, choices)
 
+    @undisturbed()
     def sample_functions(
         self, x: Inputs, samples: int = 1, *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s n *event c"]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from lapwing import probes
 from lapwing.errors import check_count, check_option
 from lapwing.likelihoods import Bernoulli, Categorical, Likelihood
+from lapwing.modes import undisturbed
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Dimensions, Estimator, by_group
 from lapwing.posteriors.integral import log_det_ratios
@@ -186,6 +187,7 @@ class SampledPosterior(SolvedWeights):
         probes.check_draws(samples, generator)
         return self.network.weights + Draws(self.draws.mT[..., None]).sample(samples, generator=generator)[..., 0]
 
+    @undisturbed()
     def sample_functions(
         self, x: Inputs, samples: int = 1, *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s n *event c"]:
@@ -206,6 +208,7 @@ class SampledPosterior(SolvedWeights):
         with torch.no_grad():
             return self._functions(inputs, self.draws).sample(samples, generator=generator)
 
+    @undisturbed()
     def log_marginal(self, *, progress: bool = False) -> Estimate:
         """Log evidence, nats, its log determinant the integral of γ over prior precisions; see ``log_det_ratios``.
 
@@ -227,6 +230,7 @@ class SampledPosterior(SolvedWeights):
         ratio, joint = Estimate.of(ratios), self.joint_evidence.log_joint(self.prior_precisions, self.scale)
         return Estimate(float(joint) - 0.5 * ratio.value, 0.5 * ratio.stderr, ratio.samples)
 
+    @undisturbed()
     def effective_dimension(self, estimator: Estimator = "auto") -> Estimate:
         """Directions of weight space that the data determined, by the draws, with the standard error.
 

@@ -18,6 +18,7 @@ from lapwing.curvature.sums import raw
 from lapwing.data import chunks, count
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg.logdet import log_determinant
+from lapwing.modes import undisturbed
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.solved import SolvedWeights, warn_unless
 from lapwing.posteriors.step import Step
@@ -105,6 +106,7 @@ class MatrixFreePosterior(SolvedWeights):
                 self.problem.precision, samples=samples, steps=steps, preconditioner=prepared, generator=generator
             )
 
+    @undisturbed()
     def log_marginal(
         self, samples: int = 32, *, steps: int = 100, generator: torch.Generator | None = None
     ) -> Estimate:
@@ -120,6 +122,7 @@ class MatrixFreePosterior(SolvedWeights):
         value = float(self.joint_evidence.log_joint(self.prior_precisions, self.scale)) - 0.5 * ratio
         return Estimate(value, 0.5 * log_det.stderr, log_det.samples)
 
+    @undisturbed()
     def effective_dimension(self, samples: int = 32, *, generator: torch.Generator | None = None) -> Estimate:
         """``γ = tr(s G Λ⁻¹) = E[bᵀ Λ⁻¹ b]`` over ``b ~ N(0, s G)``, with its standard error.
 

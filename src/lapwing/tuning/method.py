@@ -9,6 +9,7 @@ from lapwing.data import Source
 from lapwing.errors import check_kind
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import BlockDiagonal, Diagonal
+from lapwing.modes import undisturbed
 from lapwing.posteriors import ExactPosterior, Posterior, WeightPosterior
 from lapwing.tuning.choices import P
 from lapwing.tuning.elbo import ELBO
@@ -26,6 +27,7 @@ class Method(Protocol):
         ...
 
 
+@undisturbed()
 def tune(posterior: P, method: Method | Source | None = None, *, progress: bool = False) -> P:
     """A posterior with a better prior precision, and with it a better link or noise precision.
 
