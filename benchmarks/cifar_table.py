@@ -46,7 +46,7 @@ class Score:
     Args:
         network: Key of ``NETWORKS``.
         method: The structure, or a method without a posterior.
-        tuned: By what: ``"evidence"``, ``AT_WEIGHTS``, ``"validation"`` or nothing.
+        tuned: By what: ``"default"``, ``AT_WEIGHTS``, ``"validation"`` or nothing.
         value: The tuned prior precision or temperature, if there is one.
         probs: Probabilities of the test images.
         seconds: Seconds of each step that was needed: fit, tune, predict.
@@ -116,7 +116,7 @@ def _baselines(task: Task) -> tuple[Score, Score]:
 
 def _laplace(task: Task, method: str) -> Iterator[Score]:
     fitted, fitting = timed(lambda: RECIPES[method]().fit(task.model, task.train, progress=True))
-    ways = {"evidence": None, AT_WEIGHTS: lw.EvidenceGradient(), "validation": lw.Validation(task.validation)}
+    ways = {"default": None, AT_WEIGHTS: lw.EvidenceGradient(), "validation": lw.Validation(task.validation)}
     for name, way in ways.items():
         tuned, tuning = timed(partial(lw.tune, fitted, way, progress=True))
         probs, predicting = timed(partial(_predict, tuned, task.test[0]))

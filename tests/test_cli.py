@@ -69,7 +69,7 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | 
     return info.value.code, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("tune", ["evidence", "validation", "none"])
+@pytest.mark.parametrize("tune", ["default", "validation", "none"])
 def test_what_fit_saves_evaluate_scores(capsys: pytest.CaptureFixture[str], tune: str) -> None:
     cli.main(["fit", "theirs:setup", "--structure", "kfac", "--tune", tune, "--out", "mine.safetensors"])
     assert "log evidence" in capsys.readouterr().out

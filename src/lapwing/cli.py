@@ -46,7 +46,7 @@ def fit(
     out: Path = Path("posterior.safetensors"),
     structure: Literal["auto", "full", "kfac", "diagonal"] = "auto",
     weights: Literal["all", "last-layer"] = "all",
-    tune: Literal["evidence", "validation", "none"] = "evidence",
+    tune: Literal["default", "validation", "none"] = "default",
 ) -> None:
     """Fit a posterior to a trained network, tune it, and save it.
 
@@ -67,7 +67,7 @@ def fit(
     likelihood: Likelihood = task.get("likelihood") or likelihood_of(task["train"], task.get("unpack"))
     recipe = lw.Laplace(likelihood, structure=held, weights=chosen)
     posterior = recipe.fit(task["model"], task["train"], unpack=task.get("unpack"), progress=True)
-    if tune == "evidence":
+    if tune == "default":
         posterior = lw.tune(posterior, progress=True)
     elif tune == "validation":
         method = lw.Validation(task["validation"], unpack=task.get("unpack"))

@@ -50,11 +50,11 @@ def test_rows_hold_what_the_parts_give_on_their_own(model: nn.Sequential) -> Non
     names = [(row.method, row.tuned_by) for row in result.rows]
     structures = ("last layer", "diagonal", "KFAC", "full")
     assert names[:2] == [("plain network", ""), ("temperature scaling", "validation")]
-    assert names[2:] == [(name, how) for name in structures for how in ("evidence", "classical", "validation")]
+    assert names[2:] == [(name, how) for name in structures for how in ("default", "classical", "validation")]
 
     fitted = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, train)
-    criteria = {"evidence": "validation_nll", "classical": "evidence", "validation": "validation_nll"}
-    for how, method in (("evidence", None), ("classical", classical), ("validation", lw.Validation(validation))):
+    criteria = {"default": "validation_nll", "classical": "evidence", "validation": "validation_nll"}
+    for how, method in (("default", None), ("classical", classical), ("validation", lw.Validation(validation))):
         tuned = lw.tune(fitted, method)
         (run,) = result.row("KFAC", how).runs
         for name, value in lw.evaluate(tuned, test, ood=foreign).items():
@@ -79,7 +79,7 @@ def test_the_row_of_a_method_holds_its_posterior(model: nn.Sequential) -> None:
 
 def test_evidence_alone_without_validation_data(model: nn.Sequential) -> None:
     result = compare(model, classes(45, 0), classes(40, 2), methods={"mine": lw.Laplace(lw.Categorical())})
-    assert [(row.method, row.tuned_by) for row in result.rows] == [("plain network", ""), ("mine", "evidence")]
+    assert [(row.method, row.tuned_by) for row in result.rows] == [("plain network", ""), ("mine", "default")]
 
 
 def test_several_prior_precisions_have_no_column(model: nn.Sequential) -> None:
@@ -111,7 +111,7 @@ def test_a_method_that_cannot_run_says_why(model: nn.Sequential) -> None:
         "does not": lw.Laplace(lw.Categorical(), structure=lw.Full(max_bytes=10)),
     }
     result = compare(model, classes(45, 0), classes(40, 2), methods=methods)
-    row = result.row("does not", "evidence")
+    row = result.row("does not", "default")
     assert row.runs == ()
     assert "at most 10 bytes" in row.note
     assert row.note in result.table()
@@ -131,7 +131,7 @@ def test_any_error_of_a_method_is_a_row_and_an_interrupt_is_none(model: nn.Seque
     methods = {"mine": lw.Laplace(lw.Categorical(), structure=lw.Diagonal()), "odd": Map(nn.Linear(3, 3).double())}
     data = (model, classes(45, 0), classes(40, 2))
     result = compare(*data, methods=methods, tunings={"broken": Broken(ZeroDivisionError)})
-    assert result.row("mine", "evidence").runs
+    assert result.row("mine", "default").runs
     assert result.row("mine", "broken").note == "ZeroDivisionError: of its own"
     assert result.row("odd").note.startswith("RuntimeError: mat1 and mat2 shapes")
     with pytest.raises(KeyboardInterrupt):

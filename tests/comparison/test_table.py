@@ -11,11 +11,11 @@ from lapwing.errors import ConfigError
 
 def one(nll: float, **more: float) -> Comparison:
     plain = Row("plain network", "", ({"nll": 0.5, "accuracy": 0.9},))
-    return Comparison((plain, Row("KFAC", "evidence", ({"nll": nll, **more},))))
+    return Comparison((plain, Row("KFAC", "default", ({"nll": nll, **more},))))
 
 
 def test_estimate_is_mean_and_standard_error() -> None:
-    estimate = pooled([one(1.0), one(2.0), one(6.0)]).row("KFAC", "evidence").estimate("nll")
+    estimate = pooled([one(1.0), one(2.0), one(6.0)]).row("KFAC", "default").estimate("nll")
     assert estimate is not None
     assert estimate.value == pytest.approx(3.0)
     assert estimate.stderr == pytest.approx(math.sqrt(7.0 / 3))  # s² = (4 + 1 + 9) / 2
@@ -23,10 +23,10 @@ def test_estimate_is_mean_and_standard_error() -> None:
 
 
 def test_one_run_has_no_standard_error() -> None:
-    estimate = one(1.0).row("KFAC", "evidence").estimate("nll")
+    estimate = one(1.0).row("KFAC", "default").estimate("nll")
     assert estimate is not None
     assert math.isnan(estimate.stderr)
-    assert one(1.0).row("KFAC", "evidence").estimate("accuracy") is None
+    assert one(1.0).row("KFAC", "default").estimate("accuracy") is None
 
 
 def test_pooling_in_steps_is_pooling_at_once() -> None:
@@ -35,8 +35,8 @@ def test_pooling_in_steps_is_pooling_at_once() -> None:
 
 
 def test_pooling_keeps_the_first_note_and_the_runs_that_were() -> None:
-    failed = Comparison((one(1.0).rows[0], Row("KFAC", "evidence", (), "too large")))
-    row = pooled([one(1.0), failed]).row("KFAC", "evidence")
+    failed = Comparison((one(1.0).rows[0], Row("KFAC", "default", (), "too large")))
+    row = pooled([one(1.0), failed]).row("KFAC", "default")
     assert (row.values("nll"), row.note) == ((1.0,), "too large")
 
 
@@ -47,19 +47,19 @@ def test_pooling_other_rows_is_refused(runs: list[Comparison]) -> None:
 
 
 def test_a_row_that_is_not_there_names_those_that_are() -> None:
-    with pytest.raises(ConfigError, match=r"Got \('KFAC', ''\). Try .*\('KFAC', 'evidence'\)"):
+    with pytest.raises(ConfigError, match=r"Got \('KFAC', ''\). Try .*\('KFAC', 'default'\)"):
         one(1.0).row("KFAC")
 
 
 def test_table_shows_columns_in_order_spreads_and_notes() -> None:
-    failed = Row("full", "evidence", (), "Expected less. Got more. Try KFAC.")
+    failed = Row("full", "default", (), "Expected less. Got more. Try KFAC.")
     runs = pooled([one(1.0, peak_mib=10.0), one(2.0, peak_mib=11.0)])
     lines = Comparison((*runs.rows, failed)).table().splitlines()
     assert lines[0].split("  ")[0] == "method"
     assert lines[0].index("accuracy") < lines[0].index("NLL") < lines[0].index("peak MiB")
     assert "1.500 ± 0.500" in lines[2]
     assert lines[2].endswith(" 10")  # half to even, and no spread for memory
-    assert lines[4] == "full, evidence: Expected less. Got more. Try KFAC."
+    assert lines[4] == "full, default: Expected less. Got more. Try KFAC."
 
 
 def test_columns_that_are_not_tabled_stay_in_the_json() -> None:
@@ -73,7 +73,7 @@ def test_json_has_every_run_and_null_for_what_is_not_there() -> None:
     assert [column["name"] for column in content["columns"]] == ["accuracy", "nll"]
     assert content["rows"][1] == {
         "method": "KFAC",
-        "tuned_by": "evidence",
+        "tuned_by": "default",
         "note": "",
         "accuracy": None,
         "nll": {"mean": 2.0, "stderr": 1.0, "runs": [1.0, 3.0]},

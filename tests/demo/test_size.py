@@ -14,5 +14,5 @@ def test_the_demos_network_gets_its_full_covariance() -> None:
     classes = CLASSES - UNSEEN
     x, y = torch.rand(300, 1, 8, 8), torch.arange(300) % classes
     tried = {"full": recipes(Categorical())["full"]}
-    row = compare(network(classes), [(x, y)], [(x, y)], methods=tried).row("full", "evidence")
+    row = compare(network(classes), [(x, y)], [(x, y)], methods=tried).row("full", "default")
     assert row.predictor is not None, row.note

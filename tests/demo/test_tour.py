@@ -21,7 +21,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 def test_every_method_has_a_row_with_all_numbers_of_every_seed(demo: Demo) -> None:
     results = json.loads(demo.results.read_text(encoding="utf-8"))
-    ways = ("evidence", "evidence at the weights", "validation")
+    ways = ("default", "evidence at the weights", "validation")
     tuned = [(name, how) for name in ("last layer", "diagonal", "KFAC", "full") for how in ways]
     names = [(row["method"], row["tuned_by"]) for row in results["rows"]]
     assert names == [("plain network", ""), ("temperature scaling", "validation"), *tuned]
@@ -34,7 +34,7 @@ def test_every_method_has_a_row_with_all_numbers_of_every_seed(demo: Demo) -> No
         assert [name for name in dict.fromkeys(criteria.values()) if row[name]] == [criteria[row["tuned_by"]]], row
 
 
-@pytest.mark.parametrize("other", ["evidence", "validation"])
+@pytest.mark.parametrize("other", ["default", "validation"])
 def test_evidence_is_larger_where_it_was_what_was_tuned(demo: Demo, other: str) -> None:
     for name in ("last layer", "diagonal", "KFAC", "full"):
         classical, not_it = (demo.digits.row(name, how).predictor for how in ("evidence at the weights", other))
@@ -45,7 +45,7 @@ def test_evidence_is_larger_where_it_was_what_was_tuned(demo: Demo, other: str) 
 def test_the_second_section_is_the_curve(demo: Demo) -> None:
     (section,) = json.loads(demo.results.read_text(encoding="utf-8"))["sections"]
     assert [column["name"] for column in section["columns"]][:4] == ["rmse", "nll", "crps", "picp"]
-    full, plain = (demo.gap.row(*row).values("ood_auroc")[0] for row in (("full", "evidence"), ("plain network", "")))
+    full, plain = (demo.gap.row(*row).values("ood_auroc")[0] for row in (("full", "default"), ("plain network", "")))
     assert full > 0.9 > plain == 0.5  # only the posterior knows where the gap is
 
 
@@ -67,7 +67,7 @@ def test_what_was_done_before_an_interrupt_is_kept(tmp_path: Path, monkeypatch: 
         if seed == 1:
             raise KeyboardInterrupt
         numbers = {"nll": 0.5, "ece": 0.1, "ood_auroc": 0.8}
-        kfac = Row("KFAC", "evidence", (numbers | {"fit_seconds": 9.0},))
+        kfac = Row("KFAC", "default", (numbers | {"fit_seconds": 9.0},))
         return Comparison(
             (Row("plain network", "", (numbers,)), Row("temperature scaling", "validation", (numbers,)), kfac)
         )

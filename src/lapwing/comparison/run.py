@@ -82,7 +82,7 @@ def compare(
         >>> result = compare(model, (x[:40], y[:40]), (x[40:], y[40:]))
         >>> [row.method for row in result.rows]
         ['plain network', 'last layer', 'diagonal', 'KFAC', 'full']
-        >>> posterior = result.row("KFAC", "evidence").predictor
+        >>> posterior = result.row("KFAC", "default").predictor
     """
     for source in (train, test, ood, validation):
         check_rereadable(source)
@@ -93,7 +93,7 @@ def compare(
         )
     likelihood = likelihood or common_likelihood((methods or {}).values()) or likelihood_of(train, unpack)
     chosen: Mapping[str, Contender] = recipes(likelihood) if methods is None else methods
-    ways: dict[str, Method | None] = {"evidence": None, **(tunings or {})}
+    ways: dict[str, Method | None] = {"default": None, **(tunings or {})}
     if validation is not None:
         ways["validation"] = Validation(validation, unpack=unpack, link=link)
     steps = 1 + 2 * (validation is not None)

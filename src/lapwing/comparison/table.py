@@ -23,7 +23,7 @@ class Row:
 
     Args:
         method: Its name.
-        tuned_by: What chose its prior (or temperature): ``"evidence"``, ``"validation"``, the name of another way, or
+        tuned_by: What chose its prior (or temperature): ``"default"``, ``"validation"``, the name of another way, or
             ``""`` for nothing.
         runs: Numbers by column name, one mapping a run.
         note: Why it has no numbers; ``""`` where it has.
@@ -44,7 +44,7 @@ class Row:
         """Mean over the runs, with its standard error s/√n (NaN for a single run); ``None`` without numbers.
 
         Example:
-            >>> Row("KFAC", "evidence", ({"nll": 1.0}, {"nll": 3.0})).estimate("nll")
+            >>> Row("KFAC", "default", ({"nll": 1.0}, {"nll": 3.0})).estimate("nll")
             Estimate(value=2.0, stderr=1.0, samples=2)
         """
         values = self.values(column)
@@ -63,7 +63,7 @@ class Comparison:
         rows: One a method and way of tuning it.
 
     Example:
-        >>> plain, kfac = Row("plain network", "", ({"nll": 0.5},)), Row("KFAC", "evidence", ({"nll": 0.25},))
+        >>> plain, kfac = Row("plain network", "", ({"nll": 0.5},)), Row("KFAC", "default", ({"nll": 0.25},))
         >>> print(Comparison((plain, kfac)))
         method         tuned by    NLL
         plain network  –         0.500
@@ -144,7 +144,7 @@ def pooled(comparisons: Sequence[Comparison]) -> Comparison:
         ConfigError: If there is none, or their rows differ.
 
     Example:
-        >>> runs = [Comparison((Row("KFAC", "evidence", ({"nll": value},)),)) for value in (1.0, 3.0)]
+        >>> runs = [Comparison((Row("KFAC", "default", ({"nll": value},)),)) for value in (1.0, 3.0)]
         >>> print(pooled(runs))
         method  tuned by            NLL
         KFAC    evidence  2.000 ± 1.000

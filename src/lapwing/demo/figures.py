@@ -50,7 +50,7 @@ def scores(comparison: Comparison) -> Figure:
     shown = (("nll", "NLL / nats", True), ("ece", "ECE", True), ("ood_auroc", "OOD AUROC", False))
     figure, axes = panels(3, width=3.6, height=0.34 * len(comparison.rows) + 0.9)
     rows = comparison.rows[::-1]
-    colors = {"": "#333333", "validation": "#0072B2", "evidence": "#D55E00", AT_WEIGHTS: "#E69F00"}
+    colors = {"": "#333333", "validation": "#0072B2", "default": "#D55E00", AT_WEIGHTS: "#E69F00"}
     for ax, (column, label, logarithmic) in zip(axes, shown, strict=True):
         for place, row in enumerate(rows):
             estimate = row.estimate(column)

@@ -28,8 +28,7 @@ def digits_section(comparison: Comparison, data: Digits, seeds: int, found: Sequ
             "The other three digits are the out-of-distribution set. Every seed holds out other digits, draws another "
             "split and starts from other weights.",
             f"Each posterior is fitted once, at the trained weights, then tuned three times: by the default of "
-            f'lw.tune, which needs no further data (mixtures of training images of different classes; "evidence" in '
-            f"the table, as for real targets); by "
+            f"lw.tune, which needs no further data (mixtures of training images of different classes); by "
             f"the classical evidence at the trained weights, which are no optimum of it; and by the NLL of {sizes[1]} "
             f"validation images, which temperature scaling is fitted to as well. Scores are over {sizes[2]} test "
             f"images: means over {seeds} seed{'s' * (seeds > 1)} ± one "
@@ -78,9 +77,9 @@ CAPTIONS = {
         "Known and unseen test digits together, first seed: an unseen digit is a mistake unless it is rejected.",
     ),
     "evidence": (
-        "Tuning by default",
-        "The log evidence at the weights, which the default for classes does not climb, and the prior precisions it "
-        "tried, step by step, first seed.",
+        "Tuning by the classical evidence",
+        "The log evidence at the trained weights and the prior precision, step by step, first seed: it climbs to "
+        "priors so weak that predictions suffer.",
     ),
     "choice": (
         "What the two ways of tuning see",
@@ -89,7 +88,7 @@ CAPTIONS = {
     ),
     "bands": (
         "Error bars in the gap",
-        "Each posterior tuned by evidence. The full covariance is narrow on the data and wide in the gap; KFAC blurs "
+        "Each posterior tuned by default. The full covariance is narrow on the data and wide in the gap; KFAC blurs "
         "the difference; the diagonal, the naive way, loses it; the last layer has too few functions to be wide.",
     ),
 }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from tqdm.auto import tqdm
 
-from lapwing.comparison import Comparison, compare, pooled, recipes
+from lapwing.comparison import Comparison, Row, compare, pooled, recipes
 from lapwing.demo import figures, text
 from lapwing.demo.digits import Digits, digits, trained
 from lapwing.demo.findings import AT_WEIGHTS, PLAIN, TEMPERATURE, Finding, findings
@@ -107,7 +107,7 @@ def run(out: Path, *, seeds: int = 5, quick: bool = False, progress: bool = Fals
     curves = compare_curves(points, size, progress)
     section = text.gap_section(curves)
     page["figures"] = saved(drawn(total, first), out)
-    section["figures"] = saved({"bands": figures.bands(by_evidence(curves), points)}, out)
+    section["figures"] = saved({"bands": figures.bands(tuned(curves, "default"), points)}, out)
     seconds = time.perf_counter() - start
     write_json(page | {"sections": [section], "about": about(seeds, seconds)}, results)
     return Demo(total, curves, findings(total), results, write_report(results), seconds)
@@ -142,27 +142,26 @@ def compare_curves(data: Gap, size: Size, progress: bool) -> Comparison:
 
 def drawn(comparison: Comparison, data: Digits) -> dict[str, Figure]:
     """The figures of the digits, from the predictors of the first seed."""
-    evidence = by_evidence(comparison)
     chosen = [
         comparison.row(*PLAIN),
         comparison.row(*TEMPERATURE),
         comparison.row("last layer", "validation"),
-        comparison.row("last layer", "evidence"),
+        comparison.row("last layer", "default"),
     ]
     chosen = [row for row in chosen if row.predictor is not None]
     return {
         "scores": figures.scores(comparison),
         "reliability": figures.reliability(chosen, data),
         "confidence": figures.confidence(chosen, data),
-        "evidence": figures.evidence(evidence),
-        "rejection": figures.rejection([*chosen, comparison.row("full", "evidence")], data),
-        "choice": figures.choice(comparison.row("KFAC", "validation"), comparison.row("KFAC", "evidence")),
+        "evidence": figures.evidence(tuned(comparison, AT_WEIGHTS)),
+        "rejection": figures.rejection([*chosen, comparison.row("full", "default")], data),
+        "choice": figures.choice(comparison.row("KFAC", "validation"), comparison.row("KFAC", "default")),
     }
 
 
-def by_evidence(comparison: Comparison) -> list[Any]:
-    """The rows tuned by evidence that ran."""
-    return [row for row in comparison.rows if row.tuned_by == "evidence" and row.predictor is not None]
+def tuned(comparison: Comparison, way: str) -> list[Row]:
+    """The rows tuned in one way that ran."""
+    return [row for row in comparison.rows if row.tuned_by == way and row.predictor is not None]
 
 
 def saved(drawings: dict[str, Figure], out: Path) -> list[dict[str, str | bool]]:
