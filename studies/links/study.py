@@ -28,7 +28,7 @@ from studies.report import Row, attempt
 from studies.seeds import generator
 
 LINKS: tuple[Link, ...] = get_args(Link)
-PRECISIONS = tuple(10 ** (k / 4) for k in range(-8, 25))
+PRECISIONS = tuple(10 ** (k / 4) for k in range(-16, 25))
 IMAGES = {"KFAC": 1000, "last layer": 2000}
 RECIPES = {
     "KFAC": lw.Laplace(lw.Categorical(), structure=lw.KFAC()),
@@ -46,8 +46,6 @@ OWN = (
     "wine 80, MLP, 100 epochs",
     "generated table, 0% of labels at random, MLP, 100 epochs",
     "generated table, 30% of labels at random, MLP, 10 epochs",
-    "shapes, segmentation head",
-    "sequences, GRU",
 )
 BATCH = 50
 SAMPLES = 256
