@@ -1,6 +1,6 @@
 """Seconds of tuning by held-out data over seconds of one prediction of the same data, in one process.
 
-    python -m benchmarks.tuning --json FILE [--data DIR] [--images 100] [--rounds 3]
+    python -m benchmarks.tuning --json FILE [--data DIR] [--images 300] [--rounds 5]
 
 LeNet on MNIST and the ResNet-20 on CIFAR-10 (of generated images without ``--data``), KFAC, medians of the rounds.
 """
@@ -68,8 +68,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tuning", description=__doc__)
     parser.add_argument("--json", type=Path, required=True, help="report to write")
     parser.add_argument("--data", type=Path, help="data folder; generated images without one")
-    parser.add_argument("--images", type=int, default=100, help="images that are tuned on and predicted")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each is timed")
+    parser.add_argument("--images", type=int, default=300, help="images that are tuned on and predicted")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each is timed")
     args = parser.parse_args()
     found = []
     for row in rows(args.data, args.images, args.rounds):

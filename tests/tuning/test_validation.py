@@ -39,7 +39,7 @@ class TestSearch:
         losses = [step.validation_nll for step in tuned.trace]
         assert losses[-1] == min(losses) < max(losses)
         assert nll(tuned, batches) == pytest.approx(losses[-1], rel=1e-4)
-        for step in tuned.trace[:16:4]:
+        for step in tuned.trace[:11:5]:
             there = at_step(posterior, step)
             there = there if step.link is None else there.with_link(step.link)
             assert nll(there, batches) == pytest.approx(step.validation_nll, rel=1e-7)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lapwing.curvature.factors import Factor, Lookup, Outer
 
-NUMBERS = 2**20
+NUMBERS = 2**19
 """Products of rows made at a time: few enough to stay in a processor's cache."""
 
 WIDTH = 512

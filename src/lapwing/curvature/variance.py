@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import final
 
 import torch
@@ -99,15 +99,31 @@ class Propagation:
         first = self.precisions[0].operator
         if isinstance(first, BlockDiagonal | Diagonal):
             columns = zip(*(self._blocks(factors, held) for held in self.precisions), strict=True)
-            return list(sum_of([propagated([block for _, block in pairs], pairs[0][0]) for pairs in columns]))
+            return list(sum_of([self._propagated([block for _, block in pairs], pairs[0][0]) for pairs in columns]))
         rows = jacobian_rows(self.network, factors)
         operators = [held.operator for held in self.precisions]
         if len(operators) > 1 and isinstance(first, Dense):
-            return list(propagated(operators, Rows((), rows)))
+            return list(self._propagated(operators, Rows((), rows)))
         if len(operators) > 1 and isinstance(first, LowRank) and (multiples := multiples_of(first, operators)):
             return list(low_rank(rows, first, multiples))
         roots = [whitened_rows(rows, operator) for operator in operators]
         return [root @ root.mT for root in roots]
+
+    def _propagated(self, blocks: Sequence[Structured], factor: Factor) -> Float[Tensor, "m n k k"]:
+        """``J Λ⁻¹ Jᵀ`` of one layer for each of its precision blocks, whose variances every chunk shares."""
+        first, key = blocks[0], (factor.names, type(factor))
+        if key not in self._variances:
+            self._variances[key] = torch.stack([variance_of(block, factor) for block in blocks])
+        variances = self._variances[key]
+        if all(same_basis(block, first) for block in blocks):
+            return covariances(in_basis(factor, first), variances)
+        each = zip(blocks, variances, strict=True)
+        return torch.stack([in_basis(factor, block).covariance(variance) for block, variance in each])
+
+    @cached_property
+    def _variances(self) -> dict[tuple[tuple[str, ...], type], Float[Tensor, "m d"]]:
+        """Variances of each layer's weights, see ``variance_of``, by the layer's names and the kind of its factor."""
+        return {}
 
     def _weighed(self, inputs: Inputs) -> tuple[Float[Tensor, "n *event c"], list[tuple[Factor, Structured | None]]]:
         """Outputs, and the factors with their blocks of the precision; without layers ``J W``, ``W Wᵀ = Λ⁻¹``."""
@@ -188,14 +204,6 @@ def in_basis(factor: Factor, block: Structured) -> Factor:
     if isinstance(factor, Outer) and factor.positions > 1:
         return Rows(factor.names, factor.rows())
     return factor
-
-
-def propagated(blocks: Sequence[Structured], factor: Factor) -> Float[Tensor, "m n k k"]:
-    """``J Λ⁻¹ Jᵀ`` of one layer for each of its precision blocks."""
-    first = blocks[0]
-    if all(same_basis(block, first) for block in blocks):
-        return covariances(in_basis(factor, first), torch.stack([variance_of(block, factor) for block in blocks]))
-    return torch.stack([in_basis(factor, block).covariance(variance_of(block, factor)) for block in blocks])
 
 
 def multiples_of(first: LowRank, operators: Sequence[Structured]) -> list[tuple[float, float]] | None:

@@ -52,9 +52,11 @@ class BlockDiagonal(Structured):
         sizes, lengths = self._sizes, [positions.numel() for positions in self.index]
         if sizes != lengths:
             raise ShapeError(f"index tensors of lengths {sizes}", f"{lengths}", "one position for each row of a block")
-        if not torch.equal(torch.cat(self.index).sort().values.cpu(), torch.arange(sum(sizes))):
+        positions, d = torch.cat(self.index), sum(sizes)
+        inside = bool(((positions >= 0) & (positions < d)).all())
+        if not (inside and bool(torch.zeros_like(positions).index_fill_(0, positions, 1).all())):
             raise ShapeError(
-                f"index tensors that hold each of 0 ... {sum(sizes) - 1} once",
+                f"index tensors that hold each of 0 ... {d - 1} once",
                 "positions missing, repeated or outside",
                 "torch.arange(d).split(sizes) for blocks that follow each other",
             )

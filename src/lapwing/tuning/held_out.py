@@ -92,15 +92,15 @@ class Contracted(HeldOut[P]):
 
     @property
     def grid(self) -> list[float]:
-        """See ``HeldOut.grid``: every second point, since all that a loss takes is a link."""
-        return self.nodes[::2]
+        """See ``HeldOut.grid``: every third point, since all that a loss takes is a link."""
+        return self.nodes[::3]
 
     @property
     def nodes(self) -> list[float]:
-        """Logarithms of the factors at which covariances are contracted, an odd number."""
+        """Logarithms of the factors at which covariances are contracted, three or six or nine ... intervals."""
         low, high = (math.log(bound) for bound in self.bounds)
         gaps = math.ceil((high - low) / (SPACING * math.log(10)) - 1e-9)
-        return np.linspace(high, low, 1 + gaps + gaps % 2).tolist()
+        return np.linspace(high, low, 1 + gaps + -gaps % 3).tolist()
 
     @property
     def patience(self) -> int:
@@ -109,8 +109,8 @@ class Contracted(HeldOut[P]):
 
     @property
     def refinements(self) -> int:
-        """See ``HeldOut.refinements``."""
-        return 6
+        """See ``HeldOut.refinements``: three of each link."""
+        return 9
 
     def moments(self, log_factor: float) -> list[Moments]:
         """See ``HeldOut.moments``."""

@@ -33,7 +33,7 @@ class Tried:
     Args:
         log_factor: Logarithm of the precisions over those of the start.
         loss: Mean negative log predictive density, nats.
-        link: The link of least loss.
+        link: The link.
         temperature: Its temperature.
         noise: Noise precision over that of the start.
     """
@@ -48,7 +48,9 @@ class Tried:
 @final
 @dataclass(frozen=True, eq=False)
 class Search(Generic[P]):
-    """Minimises the loss of held-out data.
+    """Minimises the loss of held-out data: of all links on a coarse grid of precisions, then of each by parabolas.
+
+    The links take turns, the best first.
 
     Args:
         name: Of the method, for its warnings.
@@ -75,31 +77,32 @@ class Search(Generic[P]):
             ConvergenceWarning: If that is at an end of the range, or worse than the network alone.
         """
         data = held_out(posterior, batches, self.bounds)
-        tried: list[Tried] = []
-
-        def take(log_factor: float) -> None:
-            tried.append(self._at(data, log_factor))
-            bar.update()
-
+        found: list[list[Tried]] = []
         for point in data.grid:
-            take(point)
-            best = min(range(len(tried)), key=lambda i: tried[i].loss)
-            if len(tried) - 1 - best >= data.patience and tried[-1].loss > tried[best].loss:
+            found.append(self._at(data, point, self.links))
+            bar.update()
+            losses = [least(each).loss for each in found]
+            best = losses.index(min(losses))
+            if len(found) - 1 - best >= data.patience and losses[-1] > losses[best]:
                 break
-        ends = (data.grid[0], data.grid[-1])
+        curves = [list(curve) for curve in zip(*found, strict=True)]
+        tried = [least(each) for each in found]
         for _ in range(data.refinements):
-            point = vertex(tried)
-            if point is None:
+            points = [(curve, point) for curve in curves if (point := vertex(curve)) is not None]
+            if not points:
                 break
-            take(point)
-        winner = min(tried, key=lambda one: one.loss)
+            curve, point = min(points, key=lambda one: (len(one[0]), least(one[0]).loss))
+            curve += self._at(data, point, (curve[0].link,))
+            tried.append(curve[-1])
+            bar.update()
+        winner = least(tried)
         if not math.isfinite(winner.loss):
             raise NumericalError("a finite held-out loss", "none at any prior precision", "other bounds=, or float64")
-        self._judge(data, winner, ends)
+        self._judge(data, winner, (data.grid[0], data.grid[-1]))
         return self._chosen(data, [*tried, winner])
 
-    def _at(self, data: HeldOut[P], log_factor: float) -> Tried:
-        """The least loss at a prior precision, over links, temperatures or the noise."""
+    def _at(self, data: HeldOut[P], log_factor: float, links: tuple[Link, ...]) -> list[Tried]:
+        """The least loss of each link at a prior precision, over temperatures or the noise."""
         moments, likelihood = data.moments(log_factor), data.posterior.likelihood
         noise = self._noise(data, moments) if tunes_noise(data.posterior, self.noise) else 1.0
         if noise != 1.0:
@@ -107,7 +110,7 @@ class Search(Generic[P]):
             likelihood = scaled(likelihood, noise)
             moments = [Moments(part.mean, part.covariance / noise) for part in moments]
         found: list[Tried] = []
-        for link in self.links:
+        for link in links:
 
             def loss(log_temperature: float, link: Link = link) -> float:
                 return mean_loss(likelihood, moments, data.batches, link, math.exp(log_temperature))
@@ -119,7 +122,7 @@ class Search(Generic[P]):
                 found_at: Any = minimize_scalar(loss, bounds=(low, high), method="bounded", options=options)
                 log_temperature = float(found_at.x)
             found.append(Tried(log_factor, loss(log_temperature), link, math.exp(log_temperature), noise))
-        return min(found, key=lambda one: one.loss)
+        return found
 
     def _noise(self, data: HeldOut[P], moments: list[Moments]) -> float:
         """The noise precision of least loss, over that of the start, with the prior's over it fixed: a closed form.
@@ -175,6 +178,11 @@ class Search(Generic[P]):
         values = start.prior_precisions * math.exp(last.log_factor) * last.noise, start.scale * last.noise
         tuned = chosen(near, *values, tuple(taken))
         return tuned.with_link(last.link, last.temperature)
+
+
+def least(tried: Sequence[Tried]) -> Tried:
+    """The one of least loss, the first of several."""
+    return min(tried, key=lambda one: one.loss)
 
 
 def vertex(tried: list[Tried]) -> float | None:
