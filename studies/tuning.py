@@ -4,7 +4,9 @@
 
 A row a pair of network and data, and posterior: the NLL of the test data, its difference from the plain network's and
 from temperature scaling's (which has validation data), each with the standard error of the paired differences, nats.
-The last row counts the pairs that are better and worse than plain, by more than two standard errors.
+The last row counts the pairs that are better than plain, and those that are worse by more than two standard errors.
+With the strongest prior a posterior all but equals the network, and its standard error is as small: such ties are
+counted apart too.
 """
 
 from __future__ import annotations
@@ -25,13 +27,14 @@ from lapwing.baselines import Temperature
 from lapwing.data import Data
 from lapwing.errors import LapwingError
 from lapwing.predictive import Moments, held_out_losses
+from lapwing.tuning.mixup import BOUNDS
 from studies.pairs import Case, recipes, resnet
 from studies.report import Row, collect, shown
 
 BATCH = 100
 
-ROUNDING = 1e-3
-"""Relative differences from plain that are none: with the strongest prior tried, its standard error is as small."""
+TIE = 1e-3
+"""Relative difference from plain below which a posterior of the strongest prior is the network."""
 
 
 def rows(folder: Path, quick: bool) -> Iterator[Row]:
@@ -78,6 +81,8 @@ def measured(case: Case, kind: str, recipe: lw.Laplace) -> Row:
     row |= {"link": tuned.link, "precision": float(tuned.prior_precisions[0]), "method": _method(tuned)}
     row |= {"nll": float(losses.mean()), "plain": float(plain.mean())}
     row |= _difference("plain", losses - plain)
+    strongest = posterior.prior_precisions * BOUNDS[1]
+    row["strongest_prior"] = bool((tuned.prior_precisions > 0.99 * strongest).all())
     if scaled is not None:
         row["temperature"] = float(scaled.mean())
         row |= _difference("temperature", losses - scaled)
@@ -111,13 +116,19 @@ def temperature_scaled(case: Case) -> Tensor | None:
 
 
 def verdict(found: Sequence[Row]) -> Row:
-    """How many pairs are better and worse than the plain network."""
-    better = [row for row in found if row["from_plain"] < 0]
-    worse = [row for row in found if row["from_plain"] > max(2 * row["from_plain_stderr"], ROUNDING * row["plain"])]
+    """How many pairs are better and worse than the plain network, of all and of those that are no ties."""
+    ties = [row for row in found if row["strongest_prior"] and abs(row["from_plain"]) < TIE * row["plain"]]
+    ratio = torch.tensor([row["nll"] / row["plain"] for row in found], dtype=torch.float64).log().mean().exp()
+    counts = {"pairs": len(found), "ties": len(ties), **_counts(found)}
+    apart = {f"{name}_without_ties": value for name, value in _counts([r for r in found if r not in ties]).items()}
+    return {"study": "tuning", "verdict": True} | counts | apart | {"nll_over_plain": float(ratio)}
+
+
+def _counts(found: Sequence[Row]) -> Row:
+    """Of some pairs, those better than plain, and those worse by more than two standard errors."""
+    worse = [row for row in found if row["from_plain"] > 2 * row["from_plain_stderr"]]
     names = [f"{row['pair']}, {row['posterior']}" for row in worse]
-    ratio = torch.tensor([row["nll"] / row["plain"] for row in found]).log().mean().exp()
-    counts = {"pairs": len(found), "better": len(better), "worse": len(worse), "worse_pairs": names}
-    return {"study": "tuning", "verdict": True} | counts | {"nll_over_plain": float(ratio)}
+    return {"better": sum(row["from_plain"] < 0 for row in found), "worse": len(worse), "worse_pairs": names}
 
 
 def _difference(name: str, each: Tensor) -> Row:

@@ -10,9 +10,32 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.errors import ConfigError, DataError, UnsupportedError
+from lapwing.posteriors import Posterior
 from lapwing.tuning.method import default
+from lapwing.tuning.mixup import BOUNDS, blending
+from lapwing.tuning.tokens import pairs_of_tokens
 from tests.posterior_cases import STRUCTURES, normal, problem, refused, seeded
 from tests.tuning.cases import fit
+
+
+class Reader(nn.Module):
+    """Labels of three tokens of five kinds, of an embedding of their numbers or of their one-hot vectors."""
+
+    def __init__(self, embed: nn.Module) -> None:
+        super().__init__()
+        self.embed = embed
+        self.rest = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Logits, a row a token."""
+        return self.rest(self.embed(ids))
+
+
+def mixed(method: lw.Mixup, posterior: Posterior) -> Any:
+    """The mixtures that a method tunes by."""
+    with blending(posterior) as mix:
+        return method.mixed(posterior, mix)
+
 
 pytestmark = pytest.mark.filterwarnings("ignore:(Mixup|Validation):lapwing.ConvergenceWarning")
 
@@ -22,7 +45,7 @@ def test_every_mixture_is_of_two_classes_and_bears_the_label_of_the_larger_share
     x = torch.arange(12.0, dtype=torch.float64)[:, None].expand(12, 3) ** 2
     y = torch.arange(12) % 3
     posterior = lw.Laplace(lw.Categorical()).fit(seeded(lambda: nn.Linear(3, 3)), [(x[:7], y[:7]), (x[7:], y[7:])])
-    batch = lw.Mixup(share=0.75, examples=50).mixed(posterior)
+    batch = mixed(lw.Mixup(share=0.75, examples=50), posterior)
     assert len(batch) == 50 == len(batch.targets)
     seen = set()
     for z, label in zip(batch.inputs[:, 0].tolist(), batch.targets.tolist(), strict=True):
@@ -30,9 +53,9 @@ def test_every_mixture_is_of_two_classes_and_bears_the_label_of_the_larger_share
         assert any(i % 3 == label != j % 3 for i, j in fits)
         seen |= {i for i, j in fits if i % 3 == label != j % 3}
     assert seen == set(range(12)), "every example is used"
-    again = lw.Mixup(share=0.75, examples=50).mixed(posterior)
+    again = mixed(lw.Mixup(share=0.75, examples=50), posterior)
     assert torch.equal(again.inputs, batch.inputs)
-    other = lw.Mixup(share=0.75, examples=50, seed=1).mixed(posterior)
+    other = mixed(lw.Mixup(share=0.75, examples=50, seed=1), posterior)
     assert not torch.equal(other.inputs, batch.inputs)
 
 
@@ -40,9 +63,9 @@ def test_every_mixture_is_of_two_classes_and_bears_the_label_of_the_larger_share
 def test_is_validation_on_the_mixtures(name: str) -> None:
     case, posterior = fit(name, "kfac")
     method = lw.Mixup(examples=30)
-    batch = method.mixed(posterior)
+    batch = mixed(method, posterior)
     tuned = lw.tune(posterior, method)
-    expected = lw.tune(posterior, lw.Validation([(batch.inputs, batch.targets)]))
+    expected = lw.tune(posterior, lw.Validation([(batch.inputs, batch.targets)], bounds=BOUNDS))
     assert tuned.trace == expected.trace and tuned.link == expected.link
     assert tuned.likelihood == case.likelihood
 
@@ -72,18 +95,73 @@ def test_inputs_in_a_mapping_or_a_tuple_are_mixed_where_all_are_numbers() -> Non
     x, y = normal(9, 3), torch.arange(9) % 3
     model = seeded(Two)
     posterior = lw.Laplace(lw.Categorical()).fit(model, [(x, 2 * x, y)])
-    a, b = lw.Mixup().mixed(posterior).inputs
+    a, b = mixed(lw.Mixup(), posterior).inputs
     torch.testing.assert_close(b, 2 * a)
     posterior = lw.Laplace(lw.Categorical()).fit(model, [{"a": x, "b": 3 * x, "labels": y}])
-    inputs: Any = lw.Mixup().mixed(posterior).inputs
+    inputs: Any = mixed(lw.Mixup(), posterior).inputs
     torch.testing.assert_close(inputs["b"], 3 * inputs["a"])
 
 
-def test_what_cannot_be_mixed() -> None:
-    _, tokens = fit("tokens", "kfac")
-    assert default(tokens) == lw.ELBO()
+@pytest.mark.parametrize("structure", ["full-weights", "kfac", "diagonal", "last layer"])
+def test_tokens_are_mixed_behind_their_embedding(structure: str) -> None:
+    """One-hot vectors before a linear layer are inputs that can be mixed as they are, and the same network."""
+    kept: Any = {"weights": lw.LastLayer()} if structure == "last layer" else {"structure": STRUCTURES[structure]}
+    recipe = lw.Laplace(lw.Categorical(event_dim=1), **kept)
+    ids = torch.randint(5, (8, 3), generator=torch.Generator().manual_seed(3))
+    module: Any = seeded(lambda: Reader(nn.Embedding(5, 4)))
+    linear: Any = seeded(lambda: Reader(nn.Linear(5, 4, bias=False)))
+    linear.embed.weight.data = module.embed.weight.data.T.contiguous()
+    linear.rest.load_state_dict(module.rest.state_dict())
+    one_hot = nn.functional.one_hot(ids, 5).double()
+    posterior = recipe.fit(module, [(ids[:5], (ids[:5] + 1) % 3), (ids[5:], (ids[5:] + 1) % 3)])
+    other = recipe.fit(linear, (one_hot, (ids + 1) % 3))
+    with blending(posterior) as mix:
+        (found,) = posterior.outputs_each(mix(ids[:4], ids[4:], 0.7), [posterior])
+        torch.testing.assert_close(module(ids), linear(one_hot))
+    (expected,) = other.outputs_each(0.7 * one_hot[:4] + 0.3 * one_hot[4:], [other])
+    torch.testing.assert_close(found.mean, expected.mean)
+    torch.testing.assert_close(found.covariance, expected.covariance)
+    assert default(posterior) == lw.Mixup()
+    tuned, again = (lw.tune(one, lw.Mixup(examples=20)) for one in (posterior, other))
+    torch.testing.assert_close(tuned.prior_precisions, again.prior_precisions, rtol=1e-6, atol=0)
+    assert tuned.link == again.link
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+
+
+def test_tokens_that_do_not_reach_their_embedding_in_pairs_are_not_mixed() -> None:
+    """Sequences of two lengths make no pairs; tokens that the network cuts before it embeds them stay as they are."""
+
+    class Cutting(Reader):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return super().forward(ids[:, 1:])
+
+    ids = torch.arange(12).view(4, 3) % 5
+    recipe = lw.Laplace(lw.Categorical(event_dim=1), structure=lw.KFAC())
+    module = seeded(lambda: Cutting(nn.Embedding(5, 4)))
+    posterior = recipe.fit(module, (ids, ids[:, 1:] % 3))
+    with blending(posterior) as mix:
+        torch.testing.assert_close(posterior.network(mix(ids[:2], ids[2:], 0.7)), module(ids[:2]))
+    longer = torch.arange(8).view(2, 4) % 5
+    posterior = recipe.fit(module, [(ids, ids[:, 1:] % 3), (longer, longer[:, 1:] % 3)])
+    assert pairs_of_tokens(posterior) is None and default(posterior) == lw.ELBO()
     with refused(UnsupportedError, expected="mixed", got="others", hint="Validation(loader)"):
-        lw.tune(tokens, lw.Mixup())
+        lw.tune(posterior, lw.Mixup())
+
+
+def test_where_mixtures_want_no_uncertainty_predictions_are_those_of_the_network() -> None:
+    """Classes far apart, in single precision: at a share close to one the network is right and not sure enough."""
+    y = torch.arange(30) % 3
+    x = (normal(30, 3) + 6 * torch.eye(3, dtype=torch.float64)[y]).float()
+    model = nn.Linear(3, 3).float()
+    model.load_state_dict({"weight": 0.2 * torch.eye(3), "bias": torch.zeros(3)})
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, (x, y))
+    with pytest.warns(lw.ConvergenceWarning, match="no added uncertainty"):
+        tuned = lw.tune(posterior, lw.Mixup(share=0.95))
+    assert tuned.link == "probit"
+    torch.testing.assert_close(tuned.predict(x).probs, model(x).softmax(-1), rtol=1e-6, atol=0)
+
+
+def test_what_cannot_be_mixed() -> None:
     _, regression = fit("gaussian")
     with refused(UnsupportedError, expected="classifier", got="Gaussian", hint="ELBO()"):
         lw.tune(regression, lw.Mixup())

@@ -37,9 +37,10 @@ def tune(posterior: P, method: Method | Source | None = None, *, progress: bool 
         posterior: The posterior.
         method: Held-out data, a loader or a pair of tensors, for ``Validation(data)``; or ``Mixup()``, ``ELBO()``,
             ``EM()``, ``EvidenceGradient()``, ``MacKay()``, ``Validation(data, ...)``. Without any, classifiers are
-            tuned by ``Mixup()`` where their inputs are numbers, which can be mixed; others by ``ELBO()``, but for real
-            targets, where the evidence is exact, ``EvidenceGradient()``: the noise must be that of the network, whose
-            outputs predictions have for their mean, and the linear model, trained anew, fits the data better than it.
+            tuned by ``Mixup()`` where their inputs are numbers or tokens, which can be mixed; others by ``ELBO()``, but
+            for real targets, where the evidence is exact, ``EvidenceGradient()``: the noise must be that of the
+            network, whose outputs predictions have for their mean, and the linear model, trained anew, fits the data
+            better than it.
             ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the noise from the
             residuals alone.
         progress: Whether to show a progress bar.
@@ -78,7 +79,7 @@ def tune(posterior: P, method: Method | Source | None = None, *, progress: bool 
 
 def default(posterior: Posterior) -> Method:
     """The method for those who have no opinion."""
-    if labelled(posterior.likelihood) and (posterior.data is None or mixable(posterior.data)):
+    if labelled(posterior.likelihood) and (posterior.data is None or mixable(posterior)):
         return Mixup()
     if not (isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian) and isinstance(posterior, ExactPosterior)):
         return ELBO()

@@ -25,6 +25,10 @@ CLOSE = 0.02
 """Where the search ends: a difference in the logarithm of the precision that no loss can tell."""
 
 
+ROUNDING = 1e-6
+"""Relative difference of losses that is none, in single precision."""
+
+
 @final
 @dataclass(frozen=True)
 class Tried:
@@ -151,7 +155,7 @@ class Search(Generic[P]):
                 f"({said}): these data want no added uncertainty. Try the network as it is, or other data",
                 ConvergenceWarning,
             )
-        elif winner.loss > plain + 1e-6 * abs(plain):
+        elif winner.loss > plain + ROUNDING * abs(plain):
             warn(
                 f"{self.name}: its best posterior is worse than the network on the data it judges by ({said}). "
                 "Try bounds= that reach stronger priors",
@@ -181,8 +185,9 @@ class Search(Generic[P]):
 
 
 def least(tried: Sequence[Tried]) -> Tried:
-    """The one of least loss, the first of several."""
-    return min(tried, key=lambda one: one.loss)
+    """The first whose loss is the least, to ``ROUNDING``: the simplest link, the strongest prior."""
+    loss = min(one.loss for one in tried)
+    return next(one for one in tried if one.loss <= loss + ROUNDING * abs(loss))
 
 
 def vertex(tried: list[Tried]) -> float | None:
