@@ -12,7 +12,7 @@ import lapwing as lw
 from lapwing.errors import ConfigError, DataError, UnsupportedError
 from lapwing.posteriors import Posterior
 from lapwing.tuning.method import default
-from lapwing.tuning.mixup import BOUNDS, blending
+from lapwing.tuning.mixup import BOUNDS, MOST, MOST_OF_IMAGES, blend, blending, images, natural_share
 from lapwing.tuning.tokens import pairs_of_tokens
 from tests.posterior_cases import STRUCTURES, normal, problem, refused, seeded
 from tests.tuning.cases import fit
@@ -179,3 +179,16 @@ def test_a_posterior_from_a_file_says_that_it_has_no_data(tmp_path: Any) -> None
     loaded = lw.load(tmp_path / "p.lapwing", case.model)
     with refused(UnsupportedError, expected="training data", got="from a file", hint="Validation(loader)"):
         lw.tune(loaded)
+
+
+def test_images_are_mixed_with_a_smaller_share_than_tables() -> None:
+    x = torch.rand(40, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(40) % 2
+    wrong = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
+    with torch.no_grad():
+        wrong[1].weight.zero_()
+        wrong[1].bias.copy_(torch.tensor([1.0, 0.0]))  # half of the mixtures are missed whatever the share
+    for inputs, most in ((x, MOST_OF_IMAGES), (x.flatten(1), MOST)):
+        posterior = lw.Laplace(lw.Categorical()).fit(wrong, (inputs, y))
+        assert images(inputs) == (most == MOST_OF_IMAGES)
+        assert natural_share(posterior, blend, inputs, inputs.flip(0), y) == pytest.approx(most, abs=0.01)

@@ -26,7 +26,7 @@ from lapwing.types import Inputs
 ERRORS = 1 / 8
 """Part of the mixtures that the network is to get wrong: enough to tell caution from its lack, few enough to trust."""
 
-SHARES = (0.55, 0.75)
+LEAST, MOST, MOST_OF_IMAGES = 0.55, 0.95, 0.7
 """Larger shares tried."""
 
 HALVINGS = 7
@@ -55,9 +55,9 @@ class Mixup:
     wrong. What it should say there is known well enough: of two classes mixed, the larger share is the better guess.
     The mixtures are those of Zhang et al. (2018), their loss that of the label with the larger share.
 
-    The share decides how hard the question is, and how much caution comes out. Images stand a smaller one than
-    tables, whose mixtures soon lie where the other class does. So it is the one at which the network errs on one
-    mixture in eight, and .75 at most. Both numbers were chosen on the networks on which ``studies.tuning`` reports, two
+    The share decides how hard the question is, and how much caution comes out. It is the one at which the network errs
+    on one mixture in eight, and of images .7 at most: they stand a smaller one than tables, whose mixtures soon lie
+    where the other class does. Both numbers were chosen on the networks on which ``studies.tuning`` reports, two
     ResNet-20 and small networks on images and tables: they are no independent test of them.
 
     Tokens are mixed where they become numbers, behind the embedding, if the network has one and a single input.
@@ -158,7 +158,7 @@ def mixable(posterior: Posterior) -> bool:
 
 def natural_share(posterior: Posterior, mix: Blend, first: Inputs, second: Inputs, labels: Tensor) -> float:
     """The larger share at which the network errs on ``ERRORS`` of the mixtures, found by bisection."""
-    low, high = SHARES
+    low, high = LEAST, MOST_OF_IMAGES if images(first) else MOST
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if errors(posterior, mix(first, second, middle), labels) > ERRORS:
@@ -166,6 +166,12 @@ def natural_share(posterior: Posterior, mix: Blend, first: Inputs, second: Input
         else:
             high = middle
     return high
+
+
+def images(inputs: Inputs) -> bool:
+    """Whether some input has at least two axes beside those of examples and channels."""
+    values = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
+    return any(value.ndim >= 4 for value in values)
 
 
 def errors(posterior: Posterior, inputs: Inputs, labels: Tensor) -> float:
