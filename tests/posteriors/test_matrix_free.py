@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.errors import ConfigError, DataError, MismatchError, UnsupportedError
+from lapwing.errors import ConfigError, DataError, MismatchError, NumericalError, UnsupportedError
 from lapwing.posteriors import MatrixFreePosterior, matrix_free
 from lapwing.solvers import roots
 from tests.meter import Meter
-from tests.posterior_cases import normal, problem, refused
+from tests.posterior_cases import normal, problem, refused, seeded
 
 
 def fitted(solver: lw.CG | None = None, sqrt: Any = None, name: str = "images") -> MatrixFreePosterior:
@@ -180,3 +181,14 @@ def test_comparisons_of_choices_are_those_of_predictions() -> None:
     expected = other.solved_outputs(x).moments.covariance
     torch.testing.assert_close(found[1].covariance, expected, rtol=1e-8, atol=1e-10)
     assert (found[0].covariance.diagonal(dim1=-2, dim2=-1) > found[1].covariance.diagonal(dim1=-2, dim2=-1)).all()
+
+
+def test_an_effective_dimension_from_solves_that_got_nowhere_is_refused() -> None:
+    """Single precision, a prior of no weight beside the curvature: the first step of every solve is rounding."""
+    x = normal(40, 3).float()
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 1))).float()
+    recipe = lw.Laplace(lw.Gaussian(1e10), structure=lw.MatrixFree(), prior=lw.Isotropic(1e-4))
+    posterior = recipe.fit(model, (x, x[:, :1]))
+    assert isinstance(posterior, MatrixFreePosterior)
+    with refused(NumericalError, expected="effective dimension", got="relative residual", hint="float64"):
+        posterior.effective_dimension(generator=torch.Generator().manual_seed(0))

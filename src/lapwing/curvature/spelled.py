@@ -1,6 +1,7 @@
 """Functions spelled out in ordinary operations, whose fused kernels lack derivatives or have wrong ones.
 
-Embedding bags have neither a forward mode nor a second gradient; the second gradient of weight normalisation is wrong.
+Embedding bags have neither a forward mode nor a second gradient; the second gradient of weight normalisation is wrong;
+bilinear maps cannot be vectorised.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class SpelledOut(TorchFunctionMode):
-    """Embedding bags and weight normalisation go through ``SPELLED`` while it is active."""
+    """Embedding bags, weight normalisation and bilinear maps go through ``SPELLED`` while it is active."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -77,7 +78,19 @@ def scaled_direction(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
     return v * (g / torch.linalg.vector_norm(v, dim=others, keepdim=True))
 
 
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``torch.nn.functional.bilinear``: ``x1ᵀ W_o x2 + b_o`` for each output o.
+
+    Example:
+        >>> bilinear(torch.tensor([1.0, 2.0]), torch.tensor([3.0]), torch.tensor([[[5.0], [7.0]]])).tolist()
+        [57.0]
+    """
+    products = torch.einsum("...i,oij,...j->...o", input1, weight, input2)
+    return products if bias is None else products + bias
+
+
 SPELLED: dict[Callable[..., Any], Callable[..., Tensor]] = {
+    F.bilinear: bilinear,
     F.embedding_bag: bag,
     torch._weight_norm: scaled_direction,  # pyright: ignore[reportPrivateUsage]
 }

@@ -16,6 +16,7 @@ from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.layers import Pass
 from lapwing.curvature.sums import raw
 from lapwing.data import chunks, count
+from lapwing.errors import NumericalError
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg.logdet import log_determinant
 from lapwing.modes import undisturbed
@@ -30,6 +31,9 @@ from lapwing.types import Inputs
 
 BUDGET = 2**27
 """Bytes the Jacobian rows of one solve may take (128 MiB)."""
+
+LOST = 0.5
+"""Relative residual beyond which a solve says nothing."""
 
 
 @final
@@ -129,12 +133,22 @@ class MatrixFreePosterior(SolvedWeights):
         Args:
             samples: Probes.
             generator: Source of randomness.
+
+        Raises:
+            NumericalError: If rounding keeps the solves from getting anywhere.
         """
         like = self.network.like
         noise = probes.rademacher((self.problem.root.shape[1], samples), like=like, generator=generator)
         with torch.no_grad():
             b = self.problem.scale**0.5 * (self.problem.root @ noise)
         solution = self.solve(b)
+        worst = float(solution.residual.max())
+        if solution.stopped in ("stagnated", "breakdown") and worst > LOST:
+            raise NumericalError(
+                "solves that come nearer to their solution, for an effective dimension",
+                f"a relative residual of {worst:.2g} where rounding stopped them",
+                "a larger prior precision" if solution.value.dtype == torch.float64 else "float64",
+            )
         warn_unless(solution, self.solver.cure)
         return Estimate.of((b.double() * solution.value.double()).sum(0))
 
