@@ -65,11 +65,10 @@ def test_sketches_beat_plain_probes_where_the_spectrum_decays() -> None:
     assert worst["xtrace"] < 0.5 * worst["hutch_plus_plus"]
 
 
-@pytest.mark.parametrize("samples", [9, 30])
-def test_the_error_of_few_probes_covers_as_it_should(samples: int) -> None:
-    """95 % of 400 intervals hold the trace, less three standard errors; without Student's factor 81 and 92 % would."""
+def test_the_error_of_few_probes_covers_as_it_should() -> None:
+    """95 % of 400 intervals hold the trace, less three standard errors; without Student's factor 81 % would."""
     matrix = symmetric(1 / torch.arange(1, 41, dtype=torch.float64))
-    found = [hutch_plus_plus(Dense(matrix), samples=samples, generator=seeded(seed)) for seed in range(400)]
+    found = [hutch_plus_plus(Dense(matrix), samples=9, generator=seeded(seed)) for seed in range(400)]
     covered = [abs(it.value - float(matrix.trace())) <= 1.96 * it.stderr for it in found]
     assert 0.92 < sum(covered) / len(covered) < 0.98
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.errors import UnsupportedError
+from lapwing.errors import NumericalError, UnsupportedError
 from lapwing.evidence import metric_root
 from lapwing.posteriors.nystrom import Compression, distinct
 from tests.laws.test_posteriors import check_covariance, close
@@ -19,11 +19,13 @@ from tests.posterior_cases import (
     WEIGHTS,
     Linearised,
     Problem,
+    labels,
     marginal_blocks,
     normal,
     prior_for,
     problem,
     refused,
+    seeded,
 )
 
 
@@ -154,3 +156,22 @@ def test_curvature_whose_rounding_is_larger_than_the_prior_leaves_finite_roots()
     within = Compression(torch.eye(6, dtype=torch.float64), factor @ factor.mT)
     beside = torch.eye(6, dtype=torch.float64) - factor @ torch.linalg.pinv(factor)
     torch.testing.assert_close(within.root @ within.root.mT, beside, rtol=0.0, atol=1e-8)
+
+
+def test_half_precision_loses_no_more_than_its_own_digits() -> None:
+    """Variances of 1e8 fit bfloat16, and are refused where float16 ends at 65504."""
+    x, y, new = normal(40, 3), labels(40, classes=3), 2 * normal(5, 3, seed=2)
+
+    def covariance(dtype: torch.dtype, precision: float) -> Tensor:
+        model = seeded(lambda: nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 3))).bfloat16().to(dtype)
+        recipe = lw.Laplace(lw.Categorical(), structure=lw.Nystrom(8, samples=40), prior=lw.Isotropic(precision))
+        posterior = recipe.fit(model, (x.bfloat16().to(dtype), y))
+        return posterior.outputs_each(new.bfloat16().to(dtype), [posterior])[0].covariance.double()
+
+    for dtype, precision in ((torch.bfloat16, 1e-8), (torch.float16, 1e-3)):
+        truth = covariance(torch.float64, precision)
+        each = truth.diagonal(dim1=-2, dim2=-1)
+        found = covariance(dtype, precision).diagonal(dim1=-2, dim2=-1)
+        torch.testing.assert_close(found, each, rtol=0.05, atol=0.0)
+    with refused(NumericalError, expected="fit torch.float16", got="e+", hint="float32"):
+        covariance(torch.float16, 1e-8)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
+from torch import nn
 from torch.func import functional_call
 
 import lapwing as lw
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal
 from lapwing.posteriors import WeightPosterior
-from tests.posterior_cases import STRUCTURES, Problem, normal, problem
+from tests.posterior_cases import STRUCTURES, Problem, labels, mlp, normal, problem, seeded
 
 over_weights = pytest.mark.parametrize(
     "structure", [name for name in STRUCTURES if name not in ("full-functions", "nystrom")]
@@ -100,3 +103,29 @@ def test_the_mode_of_a_linear_network_is_its_ridge_regression(structure: str) ->
         assert (mode - ridge).norm() < (posterior.network.weights - ridge).norm()
     else:
         torch.testing.assert_close(mode, ridge, rtol=1e-9, atol=1e-10)
+
+
+def test_single_precision_gives_the_variances_of_double_under_a_weak_prior() -> None:
+    """What no example says anything about has the prior's variance, 1e8, which rounding in a factor would cut short."""
+    x, y, new, found = normal(10, 3), labels(10, classes=3), 3 * normal(3, 3, seed=2), []
+    for dtype in (torch.float64, torch.float32):
+        model = seeded(lambda: nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 3))).float().to(dtype)
+        recipe = lw.Laplace(lw.Categorical(), structure=lw.KFAC(), prior=lw.Isotropic(1e-8))
+        posterior = recipe.fit(model, (x.float().to(dtype), y))
+        found.append(posterior.outputs_each(new.float().to(dtype), [posterior])[0].covariance)
+        assert found[-1].dtype == dtype
+    double, single = found
+    assert double.max() > 1e8
+    torch.testing.assert_close(single.double(), double, rtol=1e-4, atol=1e-4 * float(double.max()))
+
+
+def test_a_curvature_whose_rounding_is_above_the_prior_warns_in_the_weight_view() -> None:
+    model = mlp(4)
+    with torch.no_grad():
+        model[-1].bias[2:] = -50.0
+    x, y = normal(10, 3), normal(10, 2, seed=1)
+    for prior in (1.0, 1e10):
+        recipe = lw.Laplace(lw.HeteroscedasticGaussian(), structure=lw.Full(view="weights"), prior=lw.Isotropic(prior))
+        posterior = recipe.fit(model, (x, y))
+        with pytest.warns(lw.ConvergenceWarning, match=r"rounding of the curvature") if prior == 1.0 else nullcontext():
+            posterior.outputs_each(x, [posterior])

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.columnwise import Columnwise
-from lapwing.curvature.factors import Factor, Outer, Rows
+from lapwing.curvature.factors import Factor, Outer, Rows, in_double
 from lapwing.curvature.ggn import COLUMNS, identity_cotangents
 from lapwing.curvature.layers import Pass, Survey
 from lapwing.curvature.layerwise import spread
@@ -51,7 +51,8 @@ class TangentFeatures:
     backward passes, whatever the columns. *Columns* pushes all of W through the network in one batched forward-mode
     pass: about two forward passes a column. Rows is taken where a covariance is asked for, which needs them anyway,
     where there are no more outputs than columns, and where an operation of the network, which is logged, can be
-    differentiated in reverse alone.
+    differentiated in reverse alone. Rows of half precision are contracted in float64: J V Jᵀ may not fit their range,
+    and what is left of it beside φ φᵀ not their digits.
 
     Args:
         network: The network.
@@ -69,7 +70,8 @@ class TangentFeatures:
     _spread: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        blocks = [self.changes, *(variance.to(self.changes)[:, None] for variance in self.variances)]
+        changes = self.changes.double() if self._half else self.changes
+        blocks = [changes, *(variance.to(changes)[:, None] for variance in self.variances)]
         object.__setattr__(self, "_spread", spread(self.network, torch.cat(blocks, dim=1)))
 
     @property
@@ -107,8 +109,13 @@ class TangentFeatures:
         f = self.likelihood.canonical(forward.outputs)
         return Features(f, moved.double().view(*f.shape, -1))
 
+    @property
+    def _half(self) -> bool:
+        """Whether the network is in half precision."""
+        return self.network.like.element_size() < 4
+
     def _chunk(self, width: int) -> int:
-        return self.survey.chunk(width, self.network.like.element_size(), BUDGET)
+        return self.survey.chunk(width, 8 if self._half else self.network.like.element_size(), BUDGET)
 
     def _passes(self, inputs: Inputs, size: int) -> Iterator[Pass]:
         for _, part in chunks(inputs, min(size, count(inputs))):
@@ -130,7 +137,7 @@ class TangentFeatures:
         pushed: Tensor | None = None
         spreads: list[Tensor] = []
         for factor in factors:
-            factor = explicit(factor)
+            factor = explicit(in_double(factor) if self._half else factor)
             own = torch.cat([self._spread[self.network.layout.slices[name]] for name in factor.names])
             moved = part_of(factor).push(own[:, :k]).double()
             parts = [factor.covariance(variance).double() for variance in own[:, k:].unbind(1)]

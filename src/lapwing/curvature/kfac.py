@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.columns import sum_outer
-from lapwing.curvature.factors import Factor, Lookup, Outer, Rows
+from lapwing.curvature.factors import Factor, Lookup, Outer, Rows, in_double
 from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Held
 from lapwing.errors import ConfigError
@@ -39,7 +39,7 @@ class KroneckerSum:
     With n examples and t positions that share the weight, *expand* takes every position for an example of its own,
     ``G = sum_ntk g gᵀ, A = sum_nt a aᵀ / (n t)``; *reduce* averages the inputs and adds up the gradients over the
     positions first (Martens & Grosse 2015, section 3; Eschenhagen et al. 2023, equations 14 and 22). An embedding
-    always expands: its A is then diagonal, the frequency of each row.
+    always expands: its A is then diagonal, the frequency of each row. All is added up in float64, as in ``DenseSum``.
 
     Args:
         network: The network whose weights are uncertain.
@@ -68,7 +68,8 @@ class KroneckerSum:
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
         """Take in the factors of one block of cotangents of one chunk; its inputs only with the first block."""
         for factor in factors:
-            for part in separated(factor) if self._bias == "separate" else (factor,):
+            wide = in_double(factor)
+            for part in separated(wide) if self._bias == "separate" else (wide,):
                 if part.names not in self._index:
                     self._index[part.names] = block_index(part, self._network)
                 if isinstance(part, Rows):

@@ -143,9 +143,10 @@ class Propagation:
         return blockwise(*(weighed if isinstance(block, Dense) else narrowed(*weighed)), partial(in_basis, block=block))
 
     def _factors(self, part: Pass, cotangents: Float[Tensor, "k n ..."]) -> list[Factor]:
-        """The factors of a chunk, in float64 where the precision is."""
+        """The factors of a chunk; in float64 where the precision is and has no layers, whose bases are cast."""
         factors = part.factors(raw(self.likelihood, cotangents))
-        wide = self.precisions[0].operator.dtype != self.network.like.dtype
+        operator = self.precisions[0].operator
+        wide = operator.dtype != self.network.like.dtype and not isinstance(operator, BlockDiagonal)
         return [in_double(factor) for factor in factors] if wide else list(factors)
 
     def _blocks(self, factors: list[Factor], held: Held) -> Iterator[tuple[Factor, Structured]]:
@@ -193,14 +194,15 @@ def whitened_rows(rows: Float[Tensor, "n k d"], precision: Structured) -> Float[
 def in_basis(factor: Factor, block: Structured) -> Factor:
     """A layer's Jacobian in the eigenbasis of its precision block, where the covariance of its weights is diagonal."""
     if isinstance(block, Kronecker) and isinstance(factor, Lookup):
-        return replace(factor, g=factor.g @ block.left_vectors)
+        return replace(factor, g=factor.g @ block.left_vectors.to(factor.g))
     if isinstance(block, Kronecker) and isinstance(factor, Outer):
         if factor.positions > 1:
             return Rows(factor.names, rotated_matrices(factor, block).flatten(2))
-        columns = DenseColumns(block.right_vectors.mT @ factor.columns)
-        return Outer(factor.names[0], None, columns, block.left_vectors.mT @ factor.g)
+        columns = DenseColumns(block.right_vectors.to(factor.g).mT @ factor.columns)
+        return Outer(factor.names[0], None, columns, block.left_vectors.to(factor.g).mT @ factor.g)
     if isinstance(block, Dense):
-        return Rows(factor.names, factor.rows() @ block.basis.vectors.to(block.dtype))
+        rows = factor.rows()
+        return Rows(factor.names, rows @ block.basis.vectors.to(rows))
     if isinstance(factor, Outer) and factor.positions > 1:
         return Rows(factor.names, factor.rows())
     return factor
@@ -244,13 +246,12 @@ def variance_of(block: Structured, factor: Factor) -> Float[Tensor, " d"]:
     spectrum = block.eigenvalues()
     if isinstance(block, Kronecker) and isinstance(factor, Lookup):
         spectrum = block.spectrum[0].mT.flatten()
-    return (1.0 / spectrum).to(block.dtype)
+    return (1.0 / spectrum).to(factor.values if isinstance(factor, Rows) else factor.g)
 
 
 def rotated_matrices(factor: Outer, block: Kronecker) -> Float[Tensor, "n k p o i"]:
     """``Q_Gᵀ (sum_t g_t a_tᵀ) Q_A``, rotating what is smaller: the positions, or the matrix they add up to."""
     _, k, _, o, t = factor.g.shape
     g, a = factor.g, factor.columns
-    if t <= k * o:
-        return outer(block.left_vectors.mT @ g, block.right_vectors.mT @ a)
-    return block.left_vectors.mT @ outer(g, a) @ block.right_vectors
+    left, right = block.left_vectors.to(g), block.right_vectors.to(g)
+    return outer(left.mT @ g, right.mT @ a) if t <= k * o else left.mT @ outer(g, a) @ right

@@ -15,7 +15,7 @@ from lapwing import probes
 from lapwing.curvature.features import Features, TangentFeatures
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
-from lapwing.errors import UnsupportedError
+from lapwing.errors import NumericalError, UnsupportedError
 from lapwing.evidence import Complexity, complexity_of_compression, metric_root
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.linalg.eigenbasis import Eigenbasis
@@ -92,12 +92,22 @@ class Compression:
         Args:
             features: f and φ.
             prior: ``J A⁻¹ Jᵀ``; ``None`` leaves out what the span does not see.
+
+        Raises:
+            NumericalError: If a covariance is too large for the dtype of the outputs.
         """
         f, factor = features.mean, features.values @ self.root
         if prior is None:
             return Moments.from_factor(f, factor.to(f))
         seen = features.values @ self.prior_root
-        return Moments(f, (prior - seen @ seen.mT + factor @ factor.mT).to(f))
+        covariance = prior - seen @ seen.mT + factor @ factor.mT
+        if not bool(covariance.to(f).isfinite().all()):
+            raise NumericalError(
+                f"output covariances that fit {f.dtype}",
+                f"one of {float(covariance.abs().max()):.3g}",
+                "float32, or a larger prior precision",
+            )
+        return Moments(f, covariance.to(f))
 
 
 @final

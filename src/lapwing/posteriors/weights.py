@@ -14,8 +14,9 @@ from torch import Tensor
 from lapwing import probes
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
+from lapwing.errors import ConvergenceWarning, warn
 from lapwing.evidence import Complexity, Shift, complexity_of
-from lapwing.linalg import Structured
+from lapwing.linalg import Dense, Structured
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.sampled import SampledWeights
@@ -43,9 +44,14 @@ class WeightPosterior(ExactPosterior, SampledWeights):
 
     @cached_property
     def precision(self) -> Held:
-        """The posterior precision Λ."""
+        """The posterior precision Λ.
+
+        Warns:
+            ConvergenceWarning: If the rounding of a dense curvature is larger than the prior precision.
+        """
         prior = self.prior.operator(self.network.uncertain, self.network.like.to(self.held.operator.dtype))
         curvature = self.held.operator if self.noise_scale == 1.0 else self.held.operator.scaled(self.noise_scale)
+        warn_of_rounding(curvature, float(prior.values.min()))
         return Held(curvature.plus_diagonal(prior), self.held.partition)
 
     @property
@@ -79,3 +85,25 @@ class WeightPosterior(ExactPosterior, SampledWeights):
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         mean, covariance = self._propagation.joint(inputs)
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
+
+
+def warn_of_rounding(curvature: Structured, prior: float) -> None:
+    """Warn where directions that the data leave to the prior drown in the rounding of a dense curvature.
+
+    Args:
+        curvature: s G.
+        prior: Smallest precision of the prior.
+
+    Cost:
+        The trace; an eigendecomposition only where its rounding is above the prior.
+    """
+    if not isinstance(curvature, Dense):
+        return
+    rounding = float(curvature.diagonal().sum()) * torch.finfo(curvature.dtype).eps
+    if rounding > prior and float(curvature.eigenvalues()[0]) < rounding:
+        warn(
+            f"the rounding of the curvature, {rounding:.2g}, is larger than the prior precision, {prior:.2g}: "
+            "variances of what the data say little about are wrong. "
+            'Try Full(view="functions"), or a larger prior precision',
+            ConvergenceWarning,
+        )
