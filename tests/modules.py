@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -202,3 +203,28 @@ class Counting(nn.Module):
         self.calls += 1
         self.centre = 0.9 * self.centre + 0.1 * x.mean(0)
         return self.linear(x)
+
+
+class Square(torch.autograd.Function):
+    """Written the old way: reverse mode alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return 2 * ctx.saved_tensors[0] * g
+
+
+class Squared(nn.Module):
+    """Outputs squared, by PyTorch's own operation or the old-fashioned one."""
+
+    def __init__(self, custom: bool) -> None:
+        super().__init__()
+        self.layers, self.custom = nn.Linear(3, 5), custom
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = self.layers(x)
+        return Square.apply(outputs) if self.custom else outputs.square()

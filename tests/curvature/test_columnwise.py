@@ -11,6 +11,7 @@ import lapwing as lw
 from lapwing.curvature import columnwise
 from lapwing.curvature.columnwise import Columnwise
 from lapwing.curvature.network import Network
+from tests.modules import Squared
 
 
 def test_running_out_of_memory_is_said_and_not_gone_around(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,12 +27,17 @@ def test_running_out_of_memory_is_said_and_not_gone_around(monkeypatch: pytest.M
     assert whole.flatten().tolist() == [3.0, 3.0, 3.0]
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_what_it_costs_without_forward_mode_is_said_once_a_network(caplog: pytest.LogCaptureFixture) -> None:
-    model = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 1))
-    network = Network.of(model)
+    network = Network.of(Squared(custom=True))
     with caplog.at_level(logging.DEBUG, "lapwing"):
-        for products in (Columnwise(network, lw.Gaussian(), torch.ones(3, 2)) for _ in range(2)):
+        for products in (Columnwise(network, lw.Gaussian(), torch.ones(4, 3)) for _ in range(2)):
             products.push(torch.ones(network.size, 1))
     assert [record.levelname for record in caplog.records] == ["INFO", "DEBUG"]
     assert "two backward passes" in caplog.records[0].message
+
+
+def test_a_network_with_a_forward_mode_is_pushed_by_it(caplog: pytest.LogCaptureFixture) -> None:
+    network = Network.of(torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 1)))
+    with caplog.at_level(logging.DEBUG, "lapwing"):
+        Columnwise(network, lw.Gaussian(), torch.ones(3, 2)).push(torch.ones(network.size, 1))
+    assert not caplog.records

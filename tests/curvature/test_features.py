@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import lapwing as lw
 from lapwing.curvature import features
 from lapwing.curvature.features import TangentFeatures
 from lapwing.curvature.network import Network
 from lapwing.curvature.survey import find_layers
+from tests.modules import Squared
 from tests.posterior_cases import PROBLEMS, WEIGHTS, Linearised, Problem, normal, problem, seeded
 
 
@@ -55,29 +55,6 @@ def test_are_in_double_whatever_the_network_is_in() -> None:
     assert found.values.dtype == found.covariances[0].dtype == torch.float64
 
 
-class Square(torch.autograd.Function):
-    """Written the old way: reverse mode alone."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.save_for_backward(x)
-        return x.square()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return 2 * ctx.saved_tensors[0] * g
-
-
-class Squared(nn.Module):
-    def __init__(self, custom: bool) -> None:
-        super().__init__()
-        self.layers, self.custom = nn.Linear(3, 5), custom
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs = self.layers(x)
-        return Square.apply(outputs) if self.custom else outputs.square()
-
-
 def test_an_operation_without_forward_mode_is_named_and_gone_around(caplog: pytest.LogCaptureFixture) -> None:
     x, found = normal(7, 3), []
     for custom in (False, True):
@@ -85,8 +62,8 @@ def test_an_operation_without_forward_mode_is_named_and_gone_around(caplog: pyte
         network = Network.of(model)
         one = TangentFeatures(network, find_layers(network, x), lw.Categorical(), normal(network.size, 2, seed=3))
         assert not one.by_rows
-        with caplog.at_level(logging.INFO, logger="lapwing.curvature.features"):
+        with caplog.at_level(logging.INFO, logger="lapwing.curvature"):
             found.append(one.of(x).values)
-        assert ("no forward mode" in caplog.text) == custom
+        assert ("cannot push columns forward" in caplog.text) == custom
     assert "autograd.Function" in caplog.text
     torch.testing.assert_close(found[1], found[0])

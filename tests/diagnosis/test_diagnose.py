@@ -2,16 +2,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
 import lapwing as lw
+from lapwing.baselines import Map
 from lapwing.diagnosis import Diagnosis, diagnose, diagnose_samples
 from lapwing.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
 from lapwing.linalg import Dense, Diagonal
+from tests.checker import unchecked
 from tests.posterior_cases import problem
 
 DRAWS = 200
@@ -204,11 +206,10 @@ def test_an_unknown_check_is_named_with_those_there_are() -> None:
         found["stiff"]
 
 
-def test_a_posterior_without_draws_or_precision_is_refused() -> None:
-    model, x, y = torch.nn.Linear(2, 3), torch.randn(5, 2), torch.arange(5) % 3
-    functions = lw.Laplace(lw.Categorical(), structure=lw.Full(view="functions")).fit(model, (x, y))
-    with pytest.raises(UnsupportedError, match=r"FunctionPosterior.*diagnose_samples"):
-        diagnose(functions)
+def test_what_has_no_draws_or_precision_is_refused() -> None:
+    plain = Map(torch.nn.Linear(2, 3), lw.Categorical())
+    with unchecked(), pytest.raises(UnsupportedError, match=r"Map.*diagnose_samples"):
+        diagnose(cast("Any", plain))
 
 
 def test_a_posterior_made_of_draws_is_tested_on_those_it_has(generator: torch.Generator) -> None:

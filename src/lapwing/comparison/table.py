@@ -67,7 +67,7 @@ class Comparison:
         >>> print(Comparison((plain, kfac)))
         method         tuned by    NLL
         plain network  –         0.500
-        KFAC           evidence  0.250
+        KFAC           default   0.250
     """
 
     rows: tuple[Row, ...]
@@ -147,7 +147,7 @@ def pooled(comparisons: Sequence[Comparison]) -> Comparison:
         >>> runs = [Comparison((Row("KFAC", "default", ({"nll": value},)),)) for value in (1.0, 3.0)]
         >>> print(pooled(runs))
         method  tuned by            NLL
-        KFAC    evidence  2.000 ± 1.000
+        KFAC    default   2.000 ± 1.000
     """
     names = [[(row.method, row.tuned_by) for row in comparison.rows] for comparison in comparisons]
     if not names or any(other != names[0] for other in names):

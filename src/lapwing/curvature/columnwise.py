@@ -53,9 +53,14 @@ class Columnwise:
     def push(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "m k"]:
         """``J V``, each column beside a forward pass; where that has no derivative, as the adjoint of the adjoint."""
         if not self.network.padded:
+            weights = self.network.weights
+
+            def tangent(column: Float[Tensor, " d"]) -> Float[Tensor, " m"]:
+                return jvp(self._function, (weights,), (column,))[1].flatten()
+
             try:
                 with ALONE:
-                    return vmap(self._tangent, in_dims=1, out_dims=1, chunk_size=self.width)(block)
+                    return vmap(tangent, in_dims=1, out_dims=1, chunk_size=self.width)(block)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as reason:
@@ -73,9 +78,6 @@ class Columnwise:
         with twice_differentiable():
             outputs = self.network(self.inputs, self.network.with_weights(weights))
         return self.likelihood.canonical(outputs)
-
-    def _tangent(self, column: Float[Tensor, " d"]) -> Float[Tensor, " m"]:
-        return jvp(self._function, (self.network.weights,), (column,))[1].flatten()
 
     @cached_property
     def _reverse(self) -> Reverse:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from itertools import chain
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
@@ -75,5 +76,5 @@ def _words(module: nn.Module) -> Iterator[Int[Tensor, " w"]]:
 
 
 def _weights(number: int) -> Int[Tensor, " w"]:
-    """The same random numbers every time."""
-    return torch.randint(-(2**62), 2**62, (number,), generator=torch.Generator().manual_seed(0))
+    """The same random numbers every time; PyTorch's own are refused where a function is being vectorised."""
+    return torch.from_numpy(np.random.default_rng(0).integers(-(2**62), 2**62, number))

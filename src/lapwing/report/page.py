@@ -201,8 +201,8 @@ def _best(column: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str |
     return best if 2 * sum(_written(mean, column) == best for mean in means) <= len(means) else None
 
 
-def _written(value: float | None, column: Mapping[str, Any]) -> str:
-    return "–" if value is None else Column(**column).write(value)
+def _written(value: float | int | None, column: Mapping[str, Any]) -> str:
+    return "–" if value is None else Column(**column).write(float(value))
 
 
 def _inlined(folder: Path, name: str) -> str:

@@ -85,7 +85,7 @@ def parameters_of(module: nn.Module) -> Json:
     }
 
 
-def check_parameters(state: Json, module: nn.Module) -> None:
+def check_parameters(state: Any, module: nn.Module) -> None:
     """Refuses a network that differs from the saved one in the name, shape or dtype of a parameter.
 
     Args:
