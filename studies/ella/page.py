@@ -1,8 +1,8 @@
-"""The page ``docs/ella.md``: a table for each report of a study, with the command that made it.
+"""The page ``docs/ella.md``: what each study does, the command that runs it, and the tables of its report.
 
 python -m studies.ella.page --reports benchmarks/results --markdown docs/ella.md
 
-Reports and figures that are not there are left out; a figure is made by ``--join REPORT --figure FILE``.
+A study whose report is not there has its command and what it does; a figure is made by ``--join REPORT --figure FILE``.
 """
 
 from __future__ import annotations
@@ -148,10 +148,10 @@ def page(reports: Path, figures: Path) -> str:
     parts = [f"# ELLA\n\n{fill(words, 120)}\n"]
     for name, section in SECTIONS.items():
         path = reports / f"ella-{name}.json"
-        if path.exists():
-            parts.append(text(name, section, json.loads(path.read_text(encoding="utf-8"))["rows"]))
-            if (figure := figures / f"ella-{name}.png").exists():
-                parts.append(f"![{section.title}]({figures.name}/{figure.name})\n")
+        report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
+        parts.append(text(name, section, report["rows"]))
+        if (figure := figures / f"ella-{name}.png").exists():
+            parts.append(f"![{section.title}]({figures.name}/{figure.name})\n")
     return "\n".join(parts)
 
 
