@@ -178,11 +178,10 @@ Made by `{command}`; do not edit by hand.
 Two networks trained elsewhere, taken as they are. The curvature is that of {count} training images (the
 networks saw 50 000); all parameters, batch norm included, are uncertain, except in the rows of the last layer
 (full covariance). The first {VALIDATION} test images choose the temperature and, in the rows tuned by
-validation, the prior precision; every row is scored on the other 717. Evidence is the default of lw.tune: a
-lower bound on that of the network's linear model, expected losses as they are; evidence at the weights is
-Laplace's, at the trained weights. Predictions are linearised, with the probit link. NLL in nats, ECE with 15
-bins, ± one standard error of the difference on the same images. Seconds are for fitting, tuning and predicting
-the 717 images.
+validation, the prior precision; every row is scored on the other 717. Default is what lw.tune does by itself:
+mixtures of training images; evidence at the weights is Laplace's, at the trained weights. Predictions are
+linearised, by the link of each posterior. NLL in nats, ECE with 15 bins, ± one standard error
+of the difference on the same images. Seconds are for fitting, tuning and predicting the 717 images.
 """
     return text + "".join(f"\n## {NETWORKS[name]}\n\n{body}\n" for name, body in sections.items())
 
