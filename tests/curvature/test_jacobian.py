@@ -6,7 +6,7 @@ import logging
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lapwing.curvature import layers
 from lapwing.curvature.jacobian import BatchJacobian, Jacobian
@@ -20,6 +20,7 @@ from tests.cases import CASES
 from tests.curvature import naive
 from tests.curvature.naive import Known, known
 from tests.curvature.unchanged import unchanged
+from tests.modules import Squared
 
 BUDGETS = {"rows": 2**28, "columns": 0}
 
@@ -102,13 +103,13 @@ def test_single_weights_can_be_uncertain(executor: str) -> None:
     torch.testing.assert_close(part.pull(torch.eye(12, dtype=torch.float64)), rows.mT)
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_without_forward_mode_the_adjoint_of_the_adjoint_will_do(caplog: pytest.LogCaptureFixture) -> None:
-    model = nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)).double()
+    model, same = Squared(custom=True).double(), Squared(custom=False).double()
+    same.load_state_dict(model.state_dict())
     network, x = Network.of(model), torch.randn(4, 3, dtype=torch.float64)
     part = BatchJacobian(network, find_layers(network, x), Gaussian(), x, budget=0)
     block = torch.randn(network.size, 3, dtype=torch.float64)
     with caplog.at_level(logging.INFO, "lapwing"):
         pushed = part.push(block)
     assert "adjoint of the adjoint" in caplog.text
-    torch.testing.assert_close(pushed, naive.jacobian(model, x)[1].flatten(0, 1) @ block)
+    torch.testing.assert_close(pushed, naive.jacobian(same, x)[1].flatten(0, 1) @ block)
