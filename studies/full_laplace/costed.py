@@ -155,7 +155,7 @@ def network(way: str, size: int, device: str) -> tuple[Callable[[], Any], Callab
 
     if way == "ggn":
         return gradient, lambda _: GGNProduct(net, find_layers(net, data.first()), Gaussian(), data), net.size
-    return gradient, lambda _: HessianProduct(net, Gaussian(), data), net.size
+    return gradient, lambda _: HessianProduct(net, find_layers(net, data.first()), Gaussian(), data), net.size
 
 
 def shifted(curvature: Operator, condition: float) -> Operator:

@@ -9,10 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import lapwing as lw
+from lapwing.curvature import hessian
 from lapwing.curvature.costs import Form
 from lapwing.curvature.gauss_newton import GGNProduct
 from lapwing.curvature.hessian import HessianProduct
 from lapwing.curvature.network import Network
+from lapwing.curvature.survey import find_layers
 from lapwing.data import Data
 from lapwing.likelihoods import Gaussian
 from lapwing.testing import check_symmetric
@@ -48,7 +51,7 @@ def exact_hessian(name: str) -> Tensor:
 @pytest.mark.parametrize("name", TWICE)
 def test_products_with_the_hessian(name: str, form: Form | None) -> None:
     case = known(name)
-    operator = HessianProduct(case.network, case.case.likelihood, case.data, form=form)
+    operator = HessianProduct(case.network, case.survey, case.case.likelihood, case.data, form=form)
     with unchanged(case.case.model):
         dense = operator.dense()
     torch.testing.assert_close(dense, exact_hessian(name), rtol=1e-5, atol=1e-6)
@@ -62,7 +65,7 @@ def test_products_are_sums_over_batches() -> None:
     assert isinstance(x, Tensor)
     data = Data([(x[:3], y[:3]), (x[3:], y[3:])], like=case.network.like)
     for parts, whole in (
-        (HessianProduct(case.network, case.case.likelihood, data), exact_hessian("mlp")),
+        (HessianProduct(case.network, case.survey, case.case.likelihood, data), exact_hessian("mlp")),
         (GGNProduct(case.network, case.survey, case.case.likelihood, data), naive.ggn(case)),
     ):
         torch.testing.assert_close(parts.dense(), whole, rtol=1e-5, atol=1e-6)
@@ -74,7 +77,7 @@ def test_the_hessian_through_a_weight_norm_is_that_of_its_formula() -> None:
     layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 1)).double()
     x, y = torch.tensor([[1.0, -2.0], [0.5, 3.0]]).double(), torch.zeros(2, 1, dtype=torch.float64)
     network = Network.of(layer)
-    found = HessianProduct(network, Gaussian(), Data([(x, y)], like=network.like)).dense()
+    found = HessianProduct(network, find_layers(network, x), Gaussian(), Data([(x, y)], like=network.like)).dense()
 
     def loss(weights: Tensor) -> Tensor:
         bias, g, v = weights[0], weights[1], weights[2:]
@@ -89,6 +92,38 @@ def test_rows_without_a_gradient_have_no_curvature() -> None:
     model = nn.Sequential(nn.Embedding(3, 2, padding_idx=0), nn.Flatten(), nn.Tanh(), nn.Linear(4, 1)).double()
     x, y = torch.tensor([[0, 1], [2, 0]]), torch.zeros(2, 1, dtype=torch.float64)
     network = Network.of(model)
-    hessian = HessianProduct(network, Gaussian(), Data([(x, y)], like=network.like)).dense()
+    hessian = HessianProduct(network, find_layers(network, x), Gaussian(), Data([(x, y)], like=network.like)).dense()
     torch.testing.assert_close(hessian, hessian.mT)
     assert not hessian[:2].any() and hessian[2:6].any()
+
+
+def test_columns_and_examples_are_cut_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch on the numbers cannot be recorded: every column goes through the network again."""
+
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if torch._C._functorch.maybe_current_level() is not None:
+                examples.append(len(x))
+            return self.layers(x) if float(x.sum()) < torch.inf else x[:, :2]
+
+    torch.manual_seed(0)
+    examples = list[int]()
+    model, x = Branching().double(), torch.randn(12, 2, dtype=torch.float64)
+    y = model(x).argmax(-1).detach()
+    laplace = lw.Laplace(lw.Categorical(), curvature=lw.Hessian(50.0), structure=lw.Full(view="weights"))
+    whole = laplace.fit(model, (x, y)).predict(x).logits.variance
+    network = Network.of(model)
+    example, columns = 8 * sum(find_layers(network, x).floats), network.size
+    for room in (5, 24):
+        monkeypatch.setattr(hessian, "BUDGET", room * example, raising=False)
+        examples.clear()
+        found = laplace.fit(model, (x, y))
+        attempt, *mapped = [n for n in examples if n > 3]  # at recording, then columns
+        size = max(mapped)
+        assert attempt == size <= room
+        assert len(mapped) == 12 // size * -(-columns // (room // size))
+        torch.testing.assert_close(found.predict(x).logits.variance, whole)

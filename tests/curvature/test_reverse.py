@@ -92,7 +92,9 @@ def test_every_derivative_is_that_of_the_ordinary_twin(kind: str) -> None:
         columns, weights = Columnwise(network, lw.Categorical(), X), network.weights + 0.1 * directions.mT
         with unchanged(model):
             products = [columns.push(directions), columns.pull(moved)]
-            products += [HessianProduct(network, lw.Categorical(), data, form=f) @ directions for f in (None, "plain")]
+            products += [
+                HessianProduct(network, survey, lw.Categorical(), data, form=f) @ directions for f in (None, "plain")
+            ]
             copies = Copies(network, survey, lw.Categorical())
             found.append([*products, copies.outputs(weights, X), *copies.losses(weights, Batch(X, Y))])
     for ours, theirs in zip(found[1], found[0], strict=True):
@@ -126,7 +128,7 @@ def test_gradients_that_cannot_be_differentiated_again_get_a_sentence() -> None:
     with refused(UnsupportedError, expected="forward-mode derivative", got="once_differentiable", hint="KFAC()"):
         columns.push(directions)
     with refused(UnsupportedError, expected="forward-mode derivative", got="once_differentiable", hint="KFAC()"):
-        _ = HessianProduct(network, lw.Categorical(), data) @ directions
+        _ = HessianProduct(network, find_layers(network, X), lw.Categorical(), data) @ directions
     unknown = Reverse.of(nn.functional.hardsigmoid, normal(3))
     with refused(UnsupportedError, expected="forward-mode derivative", got="hardsigmoid_backward", hint="KFAC()"):
         unknown.push(normal(3))

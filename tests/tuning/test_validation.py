@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+import weakref
 from itertools import chain, repeat
 from typing import Any
 
@@ -145,6 +146,24 @@ class TestSolves:
             assert step.validation_nll == pytest.approx(nll(there, data_of_solves(case)), rel=1e-6)
             assert step.log_marginal is None and step.effective_dimension is None
         assert type(tuned) is type(posterior)
+
+    def test_the_draws_of_one_precision_are_dropped_before_the_next_is_solved(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        case, solve = problem("categorical"), lw.CG.solve
+        solved: list[weakref.ref[Tensor]] = []
+        alive: list[int] = []
+
+        def watched(*args: Any, **options: Any) -> Any:
+            alive.append(sum(draws() is not None for draws in solved))
+            solution = solve(*args, **options)
+            solved.append(weakref.ref(solution.value))
+            return solution
+
+        monkeypatch.setattr(lw.CG, "solve", watched)
+        posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(5)))
+        lw.tune(posterior, lw.Validation(data_of_solves(case)))
+        assert len(alive) >= 4 and max(alive) <= 1
 
     def test_many_draws_choose_as_the_dense_matrices_do(self) -> None:
         case = problem("categorical")

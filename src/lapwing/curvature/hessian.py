@@ -15,11 +15,13 @@ from torch.func import grad, jvp, vjp, vmap
 
 from lapwing.curvature.costs import Form
 from lapwing.curvature.ggn import COLUMNS
+from lapwing.curvature.layers import Survey
 from lapwing.curvature.network import Network, twice_differentiable
-from lapwing.curvature.products import MEMORY, Executor, Prepared, Store, total
+from lapwing.curvature.products import MEMORY, WORKING, Executor, Prepared, Store, total
 from lapwing.curvature.recording import Recording, Traced
 from lapwing.curvature.reverse import Reverse, derivative
 from lapwing.curvature.split import Split, Tensors
+from lapwing.curvature.sums import BUDGET
 from lapwing.curvature.unchanged import ALONE
 from lapwing.data import Batch, Data
 from lapwing.likelihoods import Likelihood
@@ -39,6 +41,7 @@ class HessianProduct(Operator):
 
     Args:
         network: The network.
+        survey: What is known of its layers.
         likelihood: The likelihood.
         data: The data; read once a product, or once in all.
         memory: Bytes a product may occupy, what is kept included.
@@ -53,6 +56,7 @@ class HessianProduct(Operator):
     """
 
     network: Network
+    survey: Survey
     likelihood: Likelihood
     data: Data
     memory: int = MEMORY
@@ -78,12 +82,10 @@ class HessianProduct(Operator):
 
     @cached_property
     def _executor(self) -> Executor[Prepared]:
-        plain = Pearlmutter(self.network, self.likelihood)
-        return plain if self.form == "plain" else RecordedHessian(self.network, self.likelihood, WHOLE, plain)
-
-
-WHOLE = 2**62
-"""Examples to a chunk where batches stay whole."""
+        example = self.survey.bytes(1, self.network.like.itemsize)
+        room = max(1, min(BUDGET, self.memory // WORKING) // example)
+        plain = Pearlmutter(self.network, self.likelihood, room)
+        return plain if self.form == "plain" else RecordedHessian(self.network, self.likelihood, room, plain)
 
 
 def second_derivative(traced: Traced, *column: Tensor) -> Tensors:
@@ -135,11 +137,17 @@ class Pearlmutter(Executor[Prepared]):
     Args:
         network: The network.
         likelihood: The likelihood.
+        room: Examples times columns that there is memory for; a chunk has no more examples, which take one column.
     """
 
     network: Network
     likelihood: Likelihood
+    room: int
     form = "plain"
+
+    def size(self, examples: int) -> int:
+        """As many as there is room for with one column."""
+        return min(examples, self.room)
 
     def prepare(self, batch: Batch) -> Prepared:
         """Nothing can be prepared."""
@@ -149,16 +157,19 @@ class Pearlmutter(Executor[Prepared]):
                 f = self.likelihood.canonical(self.network(batch.inputs, self.network.with_weights(weights)))
             return self.likelihood.nll(f, self.likelihood.canonical_targets(f, batch.targets)).sum()
 
-        return Prepared(lambda block: self._product(loss, block), None)
+        width = max(1, min(COLUMNS, self.room // len(batch)))
+        return Prepared(lambda block: self._product(loss, block, width), None)
 
-    def _product(self, loss: Callable[[Tensor], Tensor], block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        """The derivative of the gradient in each direction of the block."""
+    def _product(
+        self, loss: Callable[[Tensor], Tensor], block: Float[Tensor, "d k"], width: int
+    ) -> Float[Tensor, "d k"]:
+        """The derivative of the gradient in each direction of the block, ``width`` of them at once."""
         weights = self.network.weights
         if not self.network.padded:
             try:
                 push = lambda column: jvp(grad(loss), (weights,), (column,))[1]  # noqa: E731
                 with ALONE, twice_differentiable():
-                    return vmap(push, in_dims=1, out_dims=1, chunk_size=COLUMNS)(block)
+                    return vmap(push, in_dims=1, out_dims=1, chunk_size=width)(block)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as reason:

@@ -125,7 +125,7 @@ class Refit:
     def precision(self) -> Operator:
         """``P``, the exact Hessian of the loss and the prior at the trained weights, by products."""
         form = "plain" if self.network.size <= SMALL else None
-        hessian = HessianProduct(self.network, self.likelihood, self.training, form=form)
+        hessian = HessianProduct(self.network, self.survey, self.likelihood, self.training, form=form)
         prior = self.prior.to(self.network.like)[:, None]
 
         def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:

@@ -104,7 +104,7 @@ class Full:
 
     def _exact(self, task: Task) -> Posterior:
         """The posterior with the exact Hessian, refused where that and the prior are not positive definite."""
-        matrix = HessianProduct(task.network, task.likelihood, task.data).dense(self.max_bytes)
+        matrix = HessianProduct(task.network, task.survey, task.likelihood, task.data).dense(self.max_bytes)
         damping = task.curvature.damping if isinstance(task.curvature, Hessian) else 0.0
         damped = (matrix + matrix.mT) / 2 + damping * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
         posterior = task.posterior(task.totals(), Held(Dense(damped)))
