@@ -146,6 +146,21 @@ def test_an_exact_preconditioner_takes_one_step(dtype: torch.dtype) -> None:
     assert (solution.stopped, solution.iterations) == ("converged", 1)
 
 
+def test_a_preconditioner_in_half_precision_solves_with_small_residuals_too() -> None:
+    """Where a residual of 1e-4 over 9000 is zero."""
+    values = torch.tensor([3000.0, 6000.0, 9000.0])
+    b = torch.tensor([1e-4, 2e-4, 1e-4])
+    solution = conjugate_gradients(Diagonal(values), b, rtol=1e-6, preconditioner=Diagonal(values.half()))
+    assert solution.converged
+    torch.testing.assert_close(solution.value, b / values, rtol=1e-5, atol=0.0)
+
+
+def test_ends_where_no_direction_is_left() -> None:
+    """Below rounding, along the one axis there is."""
+    solution = conjugate_gradients(Diagonal(torch.tensor([1.3])), torch.tensor([0.7]), rtol=1e-17)
+    assert solution.value.item() == pytest.approx(0.7 / 1.3) and solution.matvecs < 10
+
+
 def test_a_preconditioner_pays() -> None:
     root, base = 100 * normal(60, 5), spectrum(60, 1e4)
     operator = LowRank(root, Diagonal(base))

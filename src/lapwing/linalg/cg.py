@@ -151,7 +151,7 @@ def _recurrence(
 ) -> Iterator[float]:
     """The steps of BFBCG on the columns above their goal, ``x`` overwritten: yields the largest residual over its goal.
 
-    Ends where all are within it, or where the curvature ``VᵀAV`` is singular.
+    Ends where all are within it, where the curvature ``VᵀAV`` is singular, or no direction is left.
     """
     entered = _measured(r, unit) > goal
     r, goal = r[:, entered], goal[entered]
@@ -161,6 +161,8 @@ def _recurrence(
     while bool((ratio > 1).any()):
         z = precondition(preconditioner, r)
         v = _orthonormal(torch.addmm(z, v, torch.cholesky_solve(q.mT @ z, factor), alpha=-1))
+        if not v.shape[1]:
+            return
         q = product(v)
         curvature = finite(v.mT @ q)
         largest = max(largest, curvature.diagonal().max().item())

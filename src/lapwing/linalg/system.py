@@ -48,10 +48,15 @@ def check_system(
 
 
 def precondition(preconditioner: Structured | None, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-    """``P⁻¹ V`` for float64 columns, cast for the solve alone; the block itself without a preconditioner."""
+    """``P⁻¹ V`` for float64 columns, cast for the solve alone; the block itself without a preconditioner.
+
+    They are cast at lengths about one, since half precision knows no small number: powers of two change no digit.
+    """
     if preconditioner is None:
         return block
-    return preconditioner.solve(block.to(preconditioner.dtype)).detach().double()
+    size = lengths(block)
+    unit = torch.where(size > 0, size / torch.frexp(size).mantissa, 1.0)
+    return preconditioner.solve((block / unit).to(preconditioner.dtype)).detach().double() * unit
 
 
 def lengths(block: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
