@@ -25,8 +25,8 @@ import lapwing as lw
 from benchmarks.cost import timed
 from benchmarks.data import CHECKPOINTS, cifar10
 from benchmarks.measure import Row, write_json
-from lapwing.baselines import Temperature
-from lapwing.metrics import accuracy, brier, ece, nll
+from lapwing.evaluation.baselines import Temperature
+from lapwing.evaluation.metrics import accuracy, brier, ece, nll
 
 NETWORKS = {"resnet20": "ResNet-20, zero-padded shortcuts", "ella_resnet20": "ResNet-20 of the ELLA paper"}
 VALIDATION = 300

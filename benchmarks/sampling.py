@@ -25,13 +25,13 @@ import lapwing as lw
 from benchmarks.data import mnist
 from benchmarks.measure import Row, write_json
 from benchmarks.training import accuracy, digit_cnn, digits, train
-from lapwing import probes
-from lapwing.diagnosis import Diagnosis, diagnose_samples
+from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples
+from lapwing.ground import probes
+from lapwing.ground.results import Solution
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.linalg.eigenpairs import top_eigenpairs
+from lapwing.linear.problem import Problem
 from lapwing.posteriors import MatrixFreePosterior
-from lapwing.problem import Problem
-from lapwing.results import Solution
 
 ALPHA = 0.1
 TOLERANCES = (1e-3, 1e-4, 1e-5, 1e-6)

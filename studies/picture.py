@@ -12,8 +12,8 @@ import torch
 
 import lapwing as lw
 from lapwing.demo.gap import curve, fitted, gap
-from lapwing.plots import plot_band
 from lapwing.predictive import Regression
+from lapwing.show.plots import plot_band
 from studies.report import figure
 
 

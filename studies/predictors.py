@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.evaluation import Predictor
+from lapwing.evaluation.scores import Predictor
 from lapwing.posteriors import SampledWeights
 from lapwing.posteriors.pushed import pushed
 from lapwing.predictive import Classification, Moments

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.baselines import Map
-from lapwing.marginal import (
+from lapwing.evaluation.baselines import Map
+from lapwing.methods.marginal import (
     Bound,
     ByGradient,
     MarginalTraining,

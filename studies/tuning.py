@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.baselines import Temperature
-from lapwing.data import Data
-from lapwing.errors import LapwingError
+from lapwing.evaluation.baselines import Temperature
+from lapwing.ground.data import Data
+from lapwing.ground.errors import LapwingError
 from lapwing.predictive import Moments, held_out_losses
 from lapwing.tuning.mixup import BOUNDS
 from studies.pairs import Case, recipes, resnet

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lapwing import probes
+from lapwing.ground import probes
 
 LEFT, GAP, RIGHT = (-1.0, -0.2), (-0.2, 0.4), (0.4, 1.0)
 POINTS, NOISE = 160, 0.1

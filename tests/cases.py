@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lapwing.ground.types import Inputs
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
-from lapwing.types import Inputs
 from tests.modules import (
     Bare,
     Branching,

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 import lapwing as lw
-from lapwing.curvature.network import Network
-from lapwing.errors import LapwingError
+from lapwing.ground.errors import LapwingError
+from lapwing.ground.tree import Layout
+from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior
-from lapwing.selection import Selection
 from lapwing.structures import Structure
-from lapwing.tree import Layout
+from lapwing.structures.selection import Selection
 
 
 @contextmanager

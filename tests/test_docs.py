@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import lapwing as lw
-from lapwing.hessian_free import HessianFreePosterior
+from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.posteriors import (
     FunctionPosterior,
     MatrixFreePosterior,

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from benchmarks.meter import Meter
 from benchmarks.networks import weight_count
 from benchmarks.products.problems import PROBLEMS
-from lapwing.curvature.costs import Form
-from lapwing.curvature.gauss_newton import GGNProduct
-from lapwing.curvature.network import Network
-from lapwing.curvature.products import MEMORY
-from lapwing.curvature.survey import find_layers
-from lapwing.data import Data
+from lapwing.ground.data import Data
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.survey import find_layers
+from lapwing.jacobian.products.costs import Form
+from lapwing.jacobian.products.gauss_newton import GGNProduct
+from lapwing.jacobian.products.products import MEMORY
 from lapwing.likelihoods import Categorical
 
 FORMS: tuple[Form, ...] = ("layers", "split", "plain")

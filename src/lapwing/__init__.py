@@ -5,27 +5,30 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from lapwing.comparison import Comparison, compare
-from lapwing.corruptions import corrupt, corruption_sweep
 from lapwing.curvature.ggn import GGN, EmpiricalFisher, Hessian, MCFisher
-from lapwing.curvature.invariance import normalised
-from lapwing.curves import EvidenceCurve, evidence_curve
-from lapwing.diagnosis import diagnose
-from lapwing.errors import ConvergenceWarning, DataWarning, LapwingError
-from lapwing.evaluation import Scores, evaluate
-from lapwing.hessian_free import HessianFree, PerPoint, PreTrained, Probed, prune_uncertain
-from lapwing.laplace import Laplace
+from lapwing.evaluation import baselines, corruptions, diagnosis, metrics
+from lapwing.evaluation.corruptions import corrupt, corruption_sweep
+from lapwing.evaluation.diagnosis import diagnose
+from lapwing.evaluation.scores import Scores, evaluate
+from lapwing.ground.errors import ConvergenceWarning, DataWarning, LapwingError
+from lapwing.jacobian.network.invariance import normalised
+from lapwing.jacobian.tangent import Tangent
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
-from lapwing.marginal import MarginalLikelihood, train_marginal
-from lapwing.nystrom import EarlyStopping
+from lapwing.linear import preconditioners, solvers
+from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows
+from lapwing.linear.solvers import CG, SGD, Contour, Lanczos, Perturb
+from lapwing.methods import hessian_free, marginal
+from lapwing.methods.hessian_free import HessianFree, PerPoint, PreTrained, Probed, prune_uncertain
+from lapwing.methods.laplace import Laplace
+from lapwing.methods.marginal import MarginalLikelihood, train_marginal
 from lapwing.posteriors import MatrixFreePosterior, NystromPosterior, Posterior, SampledPosterior
-from lapwing.precondition import PivotedCholesky, RankOne, Subsample, TopRows
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise
-from lapwing.selection import All, LastLayer, Mask, Names, Subnetwork
-from lapwing.solvers import CG, SGD, Contour, Lanczos, Perturb
 from lapwing.store import load, read_header, save
 from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, Sampled
-from lapwing.tangent import Tangent
+from lapwing.structures.ella import EarlyStopping
+from lapwing.structures.selection import All, LastLayer, Mask, Names, Subnetwork
 from lapwing.tuning import ELBO, EM, EvidenceGradient, MacKay, Mixup, Validation, tune
+from lapwing.tuning.curve import EvidenceCurve, evidence_curve
 
 try:
     __version__ = version("lapwing")
@@ -92,17 +95,25 @@ __all__ = [
     "Tangent",
     "TopRows",
     "Validation",
+    "baselines",
     "compare",
     "corrupt",
     "corruption_sweep",
+    "corruptions",
     "diagnose",
+    "diagnosis",
     "evaluate",
     "evidence_curve",
+    "hessian_free",
     "load",
+    "marginal",
+    "metrics",
     "normalised",
+    "preconditioners",
     "prune_uncertain",
     "read_header",
     "save",
+    "solvers",
     "train_marginal",
     "tune",
 ]

@@ -87,7 +87,7 @@ def evaluate(setup: str, posterior: Path, /) -> None:
         posterior: What lapwing fit saved.
     """
     import lapwing as lw
-    from lapwing.errors import DataError
+    from lapwing.ground.errors import DataError
 
     task = read(setup, "test")
     if not posterior.exists():
@@ -106,7 +106,7 @@ def compare(setup: str, /, *, out: Path = Path("runs/compare/results.json")) -> 
         out: Where the numbers go; report.html is put beside them.
     """
     import lapwing as lw
-    from lapwing.report import write_json, write_report
+    from lapwing.show.report import write_json, write_report
 
     task = read(setup, "train", "test")
     result = lw.compare(task.pop("model"), task.pop("train"), task.pop("test"), **task, progress=True)
@@ -122,7 +122,7 @@ def report(results: Path, /, *, out: Path | None = None) -> None:
         results: What lapwing demo or lapwing compare wrote.
         out: Where the page goes; report.html beside the results if not given.
     """
-    from lapwing.report import write_report
+    from lapwing.show.report import write_report
 
     say(str(write_report(results, out)))
 
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         import tyro
     except ImportError:
         sys.exit("The command line needs tyro. Try pip install 'lapwing[cli]'.")
-    from lapwing.errors import LapwingError
+    from lapwing.ground.errors import LapwingError
 
     logging.basicConfig(format="%(name)s: %(message)s")
     logging.getLogger("lapwing").setLevel(logging.INFO)
@@ -172,7 +172,7 @@ def read(setup: str, *needed: str) -> dict[str, Any]:
     Raises:
         ConfigError: If there is no such function, or it returns something else.
     """
-    from lapwing.errors import ConfigError
+    from lapwing.ground.errors import ConfigError
 
     result = function_of(setup)()
     if not isinstance(result, Mapping | tuple):
@@ -194,7 +194,7 @@ def function_of(setup: str) -> Callable[[], Any]:
     Raises:
         ConfigError: If there is no such module, or no such function in it.
     """
-    from lapwing.errors import ConfigError
+    from lapwing.ground.errors import ConfigError
 
     expected = "a function as module:function, such as mymodule:setup"
     module, _, name = setup.partition(":")

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing import probes
+from lapwing.ground import probes
 from lapwing.linalg import Operator, Structured
 
 

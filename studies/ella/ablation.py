@@ -24,9 +24,9 @@ from torch import Tensor
 
 import lapwing as lw
 from benchmarks.cost import timed
-from lapwing import probes
-from lapwing.curvature.jacobian import BatchJacobian, Jacobian
-from lapwing.data import Data
+from lapwing.ground import probes
+from lapwing.ground.data import Data
+from lapwing.jacobian.products.jacobian import BatchJacobian, Jacobian
 from lapwing.posteriors import MatrixFreePosterior, NystromPosterior
 from studies.ella.setting import Case, Setting
 from studies.report import Row, figure

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lapwing import probes
+from lapwing.ground import probes
 
 SHIFT = 4
 """Most pixels an image of 32 is moved by in each direction."""

@@ -17,7 +17,7 @@ from typing import Any
 import lapwing as lw
 from benchmarks.cifar_table import RECIPES
 from benchmarks.cost import peak_gib, reset_peak, timed
-from lapwing.baselines import Map
+from lapwing.evaluation.baselines import Map
 from lapwing.posteriors import NystromPosterior, Posterior
 from studies.ella.augment import STRENGTHS, augmentation
 from studies.ella.scored import Drawn, at_precision, ella, scores, watched

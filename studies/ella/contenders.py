@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import lapwing as lw
-from lapwing.baselines import Map
+from lapwing.evaluation.baselines import Map
 from studies.ella.cifar import OTHERS
 from studies.ella.scored import Drawn, ella, watched
 from studies.ella.setting import Case, Setting

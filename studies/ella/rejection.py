@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from benchmarks.data import mnist
 from benchmarks.training import digits
-from lapwing import metrics
+from lapwing.evaluation import metrics
 from studies.ella.contenders import contenders
 from studies.ella.setting import Case, Setting
 from studies.predictors import probabilities

@@ -19,7 +19,7 @@ from torch.func import functional_call, jvp, vmap  # noqa: TID251, the bare pass
 
 import lapwing as lw
 from benchmarks.cost import timed
-from lapwing.baselines import Map
+from lapwing.evaluation.baselines import Map
 from lapwing.posteriors import NystromPosterior
 from studies.ella.cifar import OTHERS
 from studies.ella.scored import Drawn, at_precision

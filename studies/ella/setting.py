@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import lapwing as lw
 from benchmarks.data import mnist
 from benchmarks.training import digits
-from lapwing.corruptions import CORRUPTIONS
+from lapwing.evaluation.corruptions import CORRUPTIONS
 from studies.kept import kept_network
 from studies.sampled import resnets
 from studies.sampled.setting import Setting as Options

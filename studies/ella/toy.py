@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 import lapwing as lw
-from lapwing import probes
+from lapwing.ground import probes
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Regression
 from studies.ella.setting import Setting

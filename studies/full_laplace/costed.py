@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.meter import Meter
-from lapwing import probes
-from lapwing.curvature.gauss_newton import GGNProduct
-from lapwing.curvature.hessian import HessianProduct
-from lapwing.curvature.network import Network
-from lapwing.curvature.survey import find_layers
-from lapwing.data import Data
+from lapwing.ground import probes
+from lapwing.ground.data import Data
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.survey import find_layers
+from lapwing.jacobian.products.gauss_newton import GGNProduct
+from lapwing.jacobian.products.hessian import HessianProduct
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.linalg.cg import conjugate_gradients

@@ -19,14 +19,13 @@ from torch import Tensor
 
 import lapwing as lw
 from benchmarks.networks import weight_count
-from lapwing import metrics
-from lapwing.baselines import Map
-from lapwing.diagnosis import Diagnosis, diagnose_samples
-from lapwing.evaluation import Predictor
+from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples
+from lapwing.evaluation.scores import Predictor, metrics
 from lapwing.likelihoods import Likelihood
+from lapwing.linear.solvers import CG
 from lapwing.posteriors.matrix_free import MatrixFreePosterior
 from lapwing.predictive import Classification, Draws, Predictive, predictive
-from lapwing.solvers import CG
 from studies.full_laplace.setting import Setting, matrix_free
 from studies.predictors import Batched, Linearised
 from studies.report import Row, attempt, figure

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.networks import weight_count
+from lapwing.ground.results import Solution
 from lapwing.linalg import Operator
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linalg.interval import spectral_interval
+from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, approximation
 from lapwing.posteriors.matrix_free import MatrixFreePosterior
-from lapwing.precondition import PivotedCholesky, Preconditioner, RankOne, Subsample, approximation
-from lapwing.results import Solution
 from studies.full_laplace.setting import ALPHA, Setting, matrix_free
 from studies.report import Row, attempt, figure
 from studies.seeds import generator

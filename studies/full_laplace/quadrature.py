@@ -19,16 +19,16 @@ from torch import Tensor
 
 import lapwing as lw
 from benchmarks.networks import weight_count
-from lapwing.diagnosis import Diagnosis, diagnose_samples, directions_of
+from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples, directions_of
+from lapwing.ground.probes import gaussian
 from lapwing.linalg import Diagonal
 from lapwing.linalg.contour import contour_inverse_root, inverse_root_rule
 from lapwing.linalg.interval import spectral_interval
 from lapwing.linalg.minres import shifted_minres
 from lapwing.linalg.shifted_cg import shifted_conjugate_gradients
 from lapwing.linalg.shifts import ShiftedSolver
+from lapwing.linear.preconditioners import Preconditioner, approximation
 from lapwing.posteriors.matrix_free import MatrixFreePosterior
-from lapwing.precondition import Preconditioner, approximation
-from lapwing.probes import gaussian
 from studies.full_laplace.setting import ALPHA, Setting, matrix_free
 from studies.full_laplace.spectrum import EXACT, spectrum
 from studies.report import Row, attempt, figure

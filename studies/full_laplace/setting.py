@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import lapwing as lw
 from benchmarks.data import Split, mnist
 from benchmarks.training import digit_cnn, digits, train
+from lapwing.linear.solvers import CG, Perturb, Root
 from lapwing.posteriors.matrix_free import MatrixFreePosterior
-from lapwing.solvers import CG, Perturb, Root
 
 ALPHA = 0.1
 """The source's prior precision."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from lapwing.hessian_free import PerPoint, PreTrained, Probed
+from lapwing.methods.hessian_free import PerPoint, PreTrained, Probed
 from studies.hessian_free.methods import METHODS, refitted
 from studies.hessian_free.shallow import Fitted, fitted
 from studies.hessian_free.table import REFERENCE, variances

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing import probes
+from lapwing.ground import probes
 from studies.seeds import generator
 
 Pair = tuple[Tensor, Tensor]

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.hessian_free import Probed, Signs, weight_uncertainty
+from lapwing.methods.hessian_free import Probed, Signs, weight_uncertainty
 from studies.hessian_free.methods import covariance, exact, top_eigenvectors
 from studies.hessian_free.shallow import Fitted
 

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing import probes
-from lapwing.plots import plot_intervals
+from lapwing.ground import probes
+from lapwing.show.plots import plot_intervals
 from studies.hessian_free.curves import CURVES
 from studies.hessian_free.deviations import DEVIATIONS
 from studies.hessian_free.shallow import fitted

@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.baselines import Map
-from lapwing.evaluation import Predictor
-from lapwing.hessian_free import EigenPosterior, TopEigen
+from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.scores import Predictor
+from lapwing.methods.hessian_free import EigenPosterior, TopEigen
 from lapwing.posteriors import WeightPosterior
 from studies.hessian_free.shallow import Fitted
 

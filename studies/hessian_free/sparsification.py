@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.plots import plot_pruning
+from lapwing.show.plots import plot_pruning
 from studies.hessian_free.curves import CURVES, Pair
 from studies.hessian_free.deviations import DEVIATIONS
 from studies.hessian_free.shallow import Fitted, fitted, flat

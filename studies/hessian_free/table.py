@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.hessian_free import HessianFreePosterior
+from lapwing.methods.hessian_free import HessianFreePosterior
 from studies.hessian_free.curves import CURVES
 from studies.hessian_free.methods import METHODS, Method
 from studies.hessian_free.shallow import Fitted, fitted

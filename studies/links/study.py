@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing import metrics
-from lapwing.baselines import Map
+from lapwing.evaluation import metrics
+from lapwing.evaluation.baselines import Map
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Link, Moments, held_out_losses, predictive
 from studies.pairs import Case, recipes, resnet

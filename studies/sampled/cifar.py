@@ -24,10 +24,10 @@ from typing import Any, get_args
 import lapwing as lw
 from benchmarks.cost import peak_gib, reset_peak, timed
 from benchmarks.networks import weight_count
-from lapwing import metrics
-from lapwing.baselines import Map
+from lapwing.evaluation import metrics
+from lapwing.evaluation.baselines import Map
+from lapwing.jacobian.tangent import Target
 from lapwing.posteriors import SampledPosterior, Step
-from lapwing.tangent import Target
 from studies.predictors import probabilities
 from studies.report import Row, attempt
 from studies.sampled.resnets import QUICK, RESNETS, Amount, Task

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import lapwing as lw
 from benchmarks.cost import peak_gib
-from lapwing import metrics
+from lapwing.evaluation import metrics
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Moments, predictive
 from studies.report import Row, attempt

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import lapwing as lw
 from benchmarks.data import Split
 from benchmarks.training import digits
-from lapwing.curvature.invariance import normalised
+from lapwing.jacobian.network.invariance import normalised
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import Posterior
 from lapwing.priors import Prior

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing import probes
+from lapwing.ground import probes
 
 LEFT, GAP, RIGHT = (-2.0, -1.0), (-1.0, 0.5), (0.5, 2.5)
 LENGTH, NOISE = 0.5, 0.15

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from benchmarks.data import CHECKPOINTS, Split, cifar10, generated_images
 from benchmarks.networks import ResNet
-from lapwing import metrics
-from lapwing.baselines import Map
-from lapwing.corruptions.corrupt import CORRUPTIONS
+from lapwing.evaluation import metrics
+from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.corruptions.corrupt import CORRUPTIONS
 from studies.sampled.setting import Setting
 
 RESNETS = ("ella_resnet20", "resnet20", "resnet32")

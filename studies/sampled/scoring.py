@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing import metrics
+from lapwing.evaluation import metrics
 from lapwing.posteriors import Posterior
 from studies.predictors import BATCH, Batched, Linearised, probabilities
 from studies.report import Row

@@ -17,8 +17,8 @@ from typing import Any
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.baselines import Map
-from lapwing.evaluation import Predictor
+from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.scores import Predictor
 from lapwing.posteriors import Posterior
 from lapwing.priors import Prior
 from studies.report import Row, attempt

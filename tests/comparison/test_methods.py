@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.baselines import Map
 from lapwing.comparison import likelihood_of, recipes
 from lapwing.comparison.methods import calibrated, plain
-from lapwing.errors import DataError, DataWarning, UnsupportedError
+from lapwing.evaluation.baselines import Map
+from lapwing.ground.errors import DataError, DataWarning, UnsupportedError
 
 
 def test_default_recipes_all_have_the_likelihood() -> None:

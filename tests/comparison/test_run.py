@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.baselines import Map
 from lapwing.comparison import compare
-from lapwing.data import Source
-from lapwing.errors import ConfigError, DataError, LapwingError, TooLargeError
+from lapwing.evaluation.baselines import Map
+from lapwing.ground.data import Source
+from lapwing.ground.errors import ConfigError, DataError, LapwingError, TooLargeError
 from lapwing.tuning.choices import P
 from tests.checker import unchecked
 from tests.curvature.unchanged import unchanged

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from lapwing.comparison import Comparison, Row, pooled
-from lapwing.errors import ConfigError
+from lapwing.ground.errors import ConfigError
 
 
 def one(nll: float, **more: float) -> Comparison:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lapwing.curvature.capture import ConvOptions
-from lapwing.curvature.layers import Survey
-from lapwing.curvature.network import Network
-from lapwing.curvature.survey import find_layers
-from lapwing.data import Data, outputs_of, take
-from lapwing.types import Inputs
+from lapwing.ground.data import Data, outputs_of, take
+from lapwing.ground.types import Inputs
+from lapwing.jacobian.layers.capture import ConvOptions
+from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.survey import find_layers
 from tests.cases import Case, build
 
 

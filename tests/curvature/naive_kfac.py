@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from lapwing.curvature.capture import ConvOptions
-from lapwing.data import take
+from lapwing.ground.data import take
+from lapwing.jacobian.layers.capture import ConvOptions
 from tests.cases import Case
 from tests.curvature.naive import call, patches
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from lapwing.curvature.dense import DenseSum, jacobian_rows
-from lapwing.curvature.factors import Rows
 from lapwing.curvature.ggn import GGN, EmpiricalFisher
-from lapwing.curvature.network import Network
 from lapwing.curvature.sums import sweep
+from lapwing.jacobian.layers.factors import Rows
+from lapwing.jacobian.network.network import Network
 from lapwing.linalg import Dense
 from tests.cases import CASES
 from tests.curvature import naive

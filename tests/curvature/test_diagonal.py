@@ -9,9 +9,9 @@ from torch import nn
 import lapwing as lw
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.ggn import GGN, EmpiricalFisher
-from lapwing.curvature.network import Network
 from lapwing.curvature.sums import sweep
-from lapwing.errors import NumericalError
+from lapwing.ground.errors import NumericalError
+from lapwing.jacobian.network.network import Network
 from lapwing.linalg import Diagonal
 from tests.cases import CASES
 from tests.curvature import naive

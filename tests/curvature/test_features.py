@@ -12,8 +12,8 @@ from torch import nn
 import lapwing as lw
 from lapwing.curvature import features
 from lapwing.curvature.features import TangentFeatures
-from lapwing.curvature.network import Network
-from lapwing.curvature.survey import find_layers
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.survey import find_layers
 from tests.modules import Squared
 from tests.posterior_cases import PROBLEMS, WEIGHTS, Linearised, Problem, normal, problem, seeded
 
@@ -62,7 +62,7 @@ def test_an_operation_without_forward_mode_is_named_and_gone_around(caplog: pyte
         network = Network.of(model)
         one = TangentFeatures(network, find_layers(network, x), lw.Categorical(), normal(network.size, 2, seed=3))
         assert not one.by_rows
-        with caplog.at_level(logging.INFO, logger="lapwing.curvature"):
+        with caplog.at_level(logging.INFO, logger="lapwing"):
             found.append(one.of(x).values)
         assert ("cannot push columns forward" in caplog.text) == custom
     assert "autograd.Function" in caplog.text

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher, by_position, identity_cotangents
-from lapwing.errors import ConfigError, UnsupportedError
+from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
 from tests.curvature import naive
 from tests.curvature.naive import known

@@ -9,9 +9,9 @@ from torch import Tensor
 from lapwing.curvature import gram
 from lapwing.curvature.ggn import GGN
 from lapwing.curvature.gram import TangentKernel
-from lapwing.curvature.network import Network
-from lapwing.curvature.survey import find_layers
-from lapwing.data import take
+from lapwing.ground.data import take
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.survey import find_layers
 from tests.cases import CASES
 from tests.curvature import naive
 from tests.curvature.naive import Known, known

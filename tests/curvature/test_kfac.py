@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from lapwing.curvature import kfac
 from lapwing.curvature.ggn import GGN, MCFisher
 from lapwing.curvature.kfac import KroneckerSum
-from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Held, sweep
-from lapwing.curvature.survey import find_layers
-from lapwing.data import Data
-from lapwing.errors import ConfigError
+from lapwing.ground.data import Data
+from lapwing.ground.errors import ConfigError
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.survey import find_layers
 from lapwing.likelihoods import Categorical, Gaussian
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
 from tests.cases import Case

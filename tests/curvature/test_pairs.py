@@ -8,7 +8,7 @@ import torch
 import lapwing as lw
 from lapwing.curvature import pairs as module
 from lapwing.curvature.pairs import Pairs, pair_rows
-from lapwing.data import take
+from lapwing.ground.data import take
 from tests.posterior_cases import WEIGHTS, Linearised, labels, problem
 
 

@@ -14,11 +14,11 @@ from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.ggn import GGN, EmpiricalFisher, MCFisher
 from lapwing.curvature.kfac import KroneckerSum
-from lapwing.curvature.layers import FEW
-from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Accumulator, Held, Tally, Totals, chunk_size, raw, score, sweep, visit
-from lapwing.data import Data
-from lapwing.errors import DataError, ShapeError
+from lapwing.ground.data import Data
+from lapwing.ground.errors import DataError, ShapeError
+from lapwing.jacobian.layers.layers import FEW
+from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Categorical, Gaussian
 from tests.cases import CASES
 from tests.curvature.naive import Known, known

@@ -13,11 +13,11 @@ from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.ggn import GGN
 from lapwing.curvature.kfac import KroneckerSum
-from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Accumulator, Held, sweep
-from lapwing.curvature.survey import find_layers
 from lapwing.curvature.variance import Propagation, sum_of
-from lapwing.data import take
+from lapwing.ground.data import take
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.survey import find_layers
 from tests.cases import CASES
 from tests.curvature.naive import Known, known
 from tests.curvature.unchanged import unchanged

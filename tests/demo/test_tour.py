@@ -8,7 +8,7 @@ import pytest
 
 from lapwing.comparison import Comparison, Row
 from lapwing.demo import Demo, run, tour
-from lapwing.errors import ConfigError
+from lapwing.ground.errors import ConfigError
 from lapwing.posteriors import Posterior
 
 pytest.importorskip("sklearn")

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.errors import ConfigError, DataError, LapwingError, ShapeError, TooLargeError
-from lapwing.errors import UnsupportedError as Unsupported
+from lapwing.ground.errors import ConfigError, DataError, LapwingError, ShapeError, TooLargeError
+from lapwing.ground.errors import UnsupportedError as Unsupported
 from tests.posterior_cases import labels, mlp, normal, problem, refused
 
 X, Y = normal(12, 3), labels(12, classes=3)

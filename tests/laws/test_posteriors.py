@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.errors import ConfigError, UnsupportedError
+from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.linalg import Dense, Diagonal, LowRank
 from lapwing.posteriors import SampledWeights, WeightPosterior
 from lapwing.predictive import Classification, Counts, JointMoments, Moments, MultiLabel, Regression

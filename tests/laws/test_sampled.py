@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import lapwing as lw
+from lapwing.linear.problem import Perturbation
 from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import Draws, Moments
-from lapwing.problem import Perturbation
 from tests.laws.test_posteriors import check_covariance, close, moments
 from tests.posterior_cases import PRIORS, PROBLEMS, WEIGHTS, Problem, marginal_blocks, portrait, prior_for, problem
 

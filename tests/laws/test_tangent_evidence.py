@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.bounds import at_mode
-from lapwing.curvature.invariance import normalised
-from lapwing.curves import evidence_curve
-from lapwing.tangent import Mode, Tangent
+from lapwing.jacobian.network.invariance import normalised
+from lapwing.jacobian.tangent import Mode, Tangent
+from lapwing.linear.bounds import at_mode
+from lapwing.tuning.curve import evidence_curve
 from tests.laws.test_rescaling import EPS, rescaled
 from tests.posterior_cases import Linearised, Problem, labels, normal, problem, seeded
 

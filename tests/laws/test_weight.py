@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import lapwing as lw
+from lapwing.jacobian.tangent import Tangent
 from lapwing.predictive import canonical_targets, log_predictive, predictive
 from lapwing.structures import Structure
-from lapwing.tangent import Tangent
 from tests.posterior_cases import PROBLEMS, STRUCTURES, normal, problem
 
 TIMES = 3

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, hessian, vmap
 
-from lapwing.errors import ConfigError, DataError, ShapeError
+from lapwing.ground.errors import ConfigError, DataError, ShapeError
 from lapwing.likelihoods import (
     Bernoulli,
     Categorical,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from lapwing.errors import DataError, ShapeError
+from lapwing.ground.errors import DataError, ShapeError
 from lapwing.likelihoods import Bernoulli
 
 

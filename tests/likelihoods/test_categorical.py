@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from lapwing.errors import DataError, ShapeError
+from lapwing.ground.errors import DataError, ShapeError
 from lapwing.likelihoods import Categorical
 
 LIKELIHOOD = Categorical()

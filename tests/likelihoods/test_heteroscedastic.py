@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from lapwing.errors import DataError, ShapeError
+from lapwing.ground.errors import DataError, ShapeError
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 
 LIKELIHOOD = HeteroscedasticGaussian()

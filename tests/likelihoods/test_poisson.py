@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import poisson_nll_loss
 
-from lapwing.errors import DataError, ShapeError
+from lapwing.ground.errors import DataError, ShapeError
 from lapwing.likelihoods import Poisson
 
 

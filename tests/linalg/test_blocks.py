@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.errors import ShapeError, UnsupportedError
+from lapwing.ground.errors import ShapeError, UnsupportedError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank
 from tests.linalg.cases import normal, spd
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.errors import ConfigError, NumericalError
+from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.linalg.bounds import (
     log_determinant_lower,
     log_determinant_upper,

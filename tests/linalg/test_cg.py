@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.errors import ConfigError, NumericalError, ShapeError, UnsupportedError
+from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, UnsupportedError
 from lapwing.linalg import Dense, Diagonal, FunctionOperator, LowRank
 from lapwing.linalg.cg import conjugate_gradients
 from tests.linalg.cases import eye, normal, spd, spectrum

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.errors import ShapeError
+from lapwing.ground.errors import ShapeError
 from lapwing.linalg import Dense, FunctionOperator
 from lapwing.linalg.congruence import congruence
 from tests.linalg.cases import normal, spd

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lapwing.errors import ConfigError, NumericalError, ShapeError
+from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
 from lapwing.linalg import Dense, Diagonal, LowRank
 from lapwing.linalg.contour import contour_inverse_root, contour_root, inverse_root_rule
 from lapwing.linalg.minres import shifted_minres

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.errors import NumericalError, ShapeError
+from lapwing.ground.errors import NumericalError, ShapeError
 from lapwing.linalg import Dense, Diagonal
 from lapwing.testing import check_structured
 from tests.linalg.cases import eye, normal, spd

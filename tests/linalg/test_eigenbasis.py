@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.errors import NumericalError
+from lapwing.ground.errors import NumericalError
 from lapwing.linalg.eigenbasis import Eigenbasis, nonnegative, positive, symmetric
 from tests.linalg.cases import normal, spd, spectrum
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.errors import ConfigError, NumericalError
+from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linalg.interval import spectral_interval
 from lapwing.linalg.lanczos import lanczos

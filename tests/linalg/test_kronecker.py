@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.errors import NumericalError, ShapeError, UnsupportedError
+from lapwing.ground.errors import NumericalError, ShapeError, UnsupportedError
 from lapwing.linalg import Diagonal, Kronecker
 from tests.linalg.cases import normal, spd, spectrum
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import lapwing.linalg.lanczos as module
-from lapwing.errors import ConfigError, NumericalError, ShapeError, UnsupportedError
+from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, UnsupportedError
 from lapwing.linalg import Dense, Diagonal, FunctionOperator
 from lapwing.linalg.krylov import Krylov
 from lapwing.linalg.lanczos import apply_function, lanczos

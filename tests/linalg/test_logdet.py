@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.errors import ConfigError, NumericalError, ShapeError
+from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
+from lapwing.ground.results import Estimate
 from lapwing.linalg import Dense, Diagonal, LowRank, Structured
 from lapwing.linalg.logdet import log_determinant
-from lapwing.results import Estimate
 from tests.linalg.cases import normal, spd, spectrum
 from tests.linalg.test_lanczos import counted
 

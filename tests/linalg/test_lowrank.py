@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.errors import NumericalError, ShapeError, TooLargeError
+from lapwing.ground.errors import NumericalError, ShapeError, TooLargeError
 from lapwing.linalg import Diagonal, LowRank
 from tests.linalg.cases import normal, spectrum
 

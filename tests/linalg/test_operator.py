@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.errors import ShapeError, TooLargeError, UnsupportedError
+from lapwing.ground.errors import ShapeError, TooLargeError, UnsupportedError
 from lapwing.linalg import Diagonal, FunctionOperator
 from lapwing.testing import check_adjoint, check_linear, check_matches_dense
 from tests.linalg.cases import normal

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.errors import ConfigError, NumericalError, ShapeError
+from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
 from lapwing.linalg import Dense, Diagonal, FunctionOperator, LowRank
 from lapwing.linalg.pivoted import pivoted_cholesky
 from lapwing.linalg.pivoted import pivots_of as chosen_pivots

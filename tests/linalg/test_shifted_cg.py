@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.errors import NumericalError
+from lapwing.ground.errors import NumericalError
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linalg.minres import shifted_minres

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.errors import ConfigError, NumericalError, ShapeError, UnsupportedError
+from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, UnsupportedError
 from lapwing.linalg import Dense, Diagonal, FunctionOperator, LowRank
 from lapwing.linalg.minres import shifted_minres
 from lapwing.linalg.shifted_cg import shifted_conjugate_gradients

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.errors import ConfigError, NumericalError, ShapeError
+from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
 from lapwing.linalg import Dense, Diagonal, Kronecker, LowRank, Structured
 from tests.linalg.cases import normal, spd
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.errors import ShapeError, UnsupportedError
+from lapwing.ground.errors import ShapeError, UnsupportedError
 from lapwing.linalg import Dense, Diagonal, FunctionOperator, Kronecker, LowRank, Structured, Sum
 from tests.linalg.cases import eye, normal, spd, spectrum
 

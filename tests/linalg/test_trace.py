@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.errors import ConfigError, NumericalError, ShapeError
+from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
 from lapwing.linalg import Dense, Diagonal, FunctionOperator, LowRank
 from lapwing.linalg.trace import hutch_plus_plus, hutchinson, xtrace
 from tests.linalg.cases import normal, spd

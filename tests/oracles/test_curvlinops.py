@@ -19,10 +19,10 @@ from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher
 from lapwing.curvature.kfac import KroneckerSum
-from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Accumulator, Held, sweep
-from lapwing.curvature.survey import find_layers
-from lapwing.data import Data
+from lapwing.ground.data import Data
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.survey import find_layers
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from lapwing.linalg import BlockDiagonal, Kronecker
 

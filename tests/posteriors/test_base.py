@@ -10,7 +10,7 @@ import torch
 
 import lapwing as lw
 from lapwing.curvature import gram, variance
-from lapwing.errors import ConfigError, DataError, ShapeError, TooLargeError, UnsupportedError
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, TooLargeError, UnsupportedError
 from lapwing.posteriors import SampledWeights, Step, base
 from lapwing.posteriors.base import first
 from lapwing.posteriors.noise import check_noise

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.errors import ConfigError, MismatchError, TooLargeError, UnsupportedError
+from lapwing.ground.errors import ConfigError, MismatchError, TooLargeError, UnsupportedError
+from lapwing.ground.results import Solution
 from lapwing.posteriors import Step, base, draws
 from lapwing.posteriors.integral import log_det_ratios
 from lapwing.predictive import Moments
-from lapwing.results import Solution
 from lapwing.tuning.dimensions import by_draws
 from tests.checker import unchecked
 from tests.posterior_cases import problem, refused

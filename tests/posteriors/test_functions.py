@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.errors import UnsupportedError
-from lapwing.evidence import Grams, Spectrum
+from lapwing.ground.errors import UnsupportedError
+from lapwing.jacobian.tangent import Tangent
+from lapwing.linear.evidence import Grams, Spectrum
 from lapwing.posteriors import FunctionPosterior, WeightPosterior, functions
-from lapwing.tangent import Tangent
 from tests.posterior_cases import PROBLEMS, Linearised, Problem, problem, refused
 
 

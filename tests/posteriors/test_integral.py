@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from lapwing.linalg import Diagonal
+from lapwing.linear.problem import Perturbation, Problem
+from lapwing.linear.solvers import CG
 from lapwing.posteriors import integral
 from lapwing.posteriors.integral import log_det_ratios, quadrature
-from lapwing.problem import Perturbation, Problem
-from lapwing.solvers import CG
 from tests.posterior_cases import normal
 
 EXACT = CG(rtol=1e-12)

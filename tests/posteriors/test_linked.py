@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.errors import ConfigError
+from lapwing.ground.errors import ConfigError
 from lapwing.posteriors import Posterior
 from lapwing.predictive import predictive
 from tests.checker import unchecked

@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.errors import ConfigError, DataError, MismatchError, NumericalError, UnsupportedError
+from lapwing.ground.errors import ConfigError, DataError, MismatchError, NumericalError, UnsupportedError
+from lapwing.linear.solvers import roots
 from lapwing.posteriors import MatrixFreePosterior, matrix_free
-from lapwing.solvers import roots
 from tests.meter import Meter
 from tests.posterior_cases import normal, problem, refused, seeded
 

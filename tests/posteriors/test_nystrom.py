@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.errors import NumericalError, UnsupportedError
-from lapwing.evidence import metric_root
+from lapwing.ground.errors import NumericalError, UnsupportedError
+from lapwing.linear.evidence import metric_root
 from lapwing.posteriors.nystrom import Compression, distinct
 from tests.laws.test_posteriors import check_covariance, close
 from tests.posterior_cases import (

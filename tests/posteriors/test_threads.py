@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.hessian_free import HessianFreePosterior, PreTrained
+from lapwing.methods.hessian_free import HessianFreePosterior, PreTrained
 from lapwing.posteriors import Posterior, SampledWeights
 from lapwing.structures import Structure
 from tests.posterior_cases import STRUCTURES, portrait, problem

@@ -7,7 +7,7 @@ import torch
 from numpy.polynomial.hermite import hermgauss
 from torch.distributions import MultivariateNormal
 
-from lapwing.errors import ConfigError, DataError, NumericalError, ShapeError
+from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
 from lapwing.predictive import (
     Classification,

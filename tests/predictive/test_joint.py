@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.errors import ConfigError, ShapeError
+from lapwing.ground.errors import ConfigError, ShapeError
 from lapwing.predictive import Draws, JointMoments
 from tests.posterior_cases import refused
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.errors import ConfigError, NumericalError, ShapeError
+from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
 from lapwing.predictive import Moments, concentration, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
 
 LINKS: list[Any] = [probit, laplace_bridge, lambda m: laplace_bridge(m, normalise=True), pairwise]

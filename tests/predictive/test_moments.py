@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.errors import NumericalError, ShapeError
+from lapwing.ground.errors import NumericalError, ShapeError
 from lapwing.predictive import Moments
 from lapwing.predictive.moments import nonnegative
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.errors import ConfigError, NumericalError, UnsupportedError
+from lapwing.ground.errors import ConfigError, NumericalError, UnsupportedError
 from lapwing.likelihoods import (
     Bernoulli,
     Categorical,

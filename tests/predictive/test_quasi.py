@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.errors import ConfigError, NumericalError, UnsupportedError
+from lapwing.ground.errors import ConfigError, NumericalError, UnsupportedError
 from lapwing.predictive import Moments, expected_sigmoid, monte_carlo, quasi_monte_carlo
 from lapwing.predictive.quasi import contrasts, sobol_normals
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.errors import ConfigError
+from lapwing.ground.errors import ConfigError
 from lapwing.predictive import Counts, JointMoments, Moments, Regression
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.errors import ConfigError, NumericalError, ShapeError
+from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
+from lapwing.ground.tree import Layout
 from lapwing.priors import GPrior
-from lapwing.tree import Layout
 from tests.checker import unchecked
 from tests.posterior_cases import refused
 

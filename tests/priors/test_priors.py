@@ -11,9 +11,9 @@ import torch
 from torch.distributions import Normal
 
 import lapwing as lw
-from lapwing.errors import ConfigError, ShapeError
+from lapwing.ground.errors import ConfigError, ShapeError
+from lapwing.ground.tree import Layout
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior, prior_from_state
-from lapwing.tree import Layout
 from tests.checker import unchecked
 from tests.posterior_cases import refused
 

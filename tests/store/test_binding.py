@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.errors import MismatchError
+from lapwing.ground.errors import MismatchError
 from lapwing.store import load, save
 
 

@@ -13,8 +13,8 @@ import pytest
 from torch import nn
 
 import lapwing as lw
-from lapwing.errors import DataError, LapwingError
-from lapwing.hessian_free import PreTrained, TopEigen
+from lapwing.ground.errors import DataError, LapwingError
+from lapwing.methods.hessian_free import PreTrained, TopEigen
 from lapwing.store import load, read_header, save
 from lapwing.store.archive import POSTERIOR
 from tests.posterior_cases import problem

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.errors import DataError, UnsupportedError
+from lapwing.ground.errors import DataError, UnsupportedError
 from tests.posterior_cases import problem
 
 

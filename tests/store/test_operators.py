@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.errors import DataError, UnsupportedError
-from lapwing.files import Tensors
+from lapwing.ground.archive import Tensors
+from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.linalg import (
     BlockDiagonal,
     Dense,

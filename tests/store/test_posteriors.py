@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.curvature.sums import Held
-from lapwing.errors import ConfigError, DataError, UnsupportedError
+from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
+from lapwing.ground.tree import Layout
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.posteriors import FunctionPosterior, Posterior, Step, WeightPosterior
 from lapwing.priors import Prior
 from lapwing.store import load, posteriors, read_header, save
 from lapwing.store.archive import POSTERIOR
 from lapwing.structures import Structure
-from lapwing.tree import Layout
 from tests.checker import unchecked
 from tests.posterior_cases import PROBLEMS, STRUCTURES, WEIGHTS, normal, problem, refused
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
 import lapwing as lw
-from lapwing.curvature.layers import Layer, Survey
 from lapwing.curvature.sums import Fingerprint, Totals
-from lapwing.errors import ConfigError, DataError, UnsupportedError
-from lapwing.files import Tensors, inputs_from, inputs_state
+from lapwing.ground.archive import Tensors, inputs_from, inputs_state
+from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
+from lapwing.jacobian.layers.layers import Layer, Survey
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import Step
 from lapwing.priors import GPrior, Prior

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.baselines import Map
-from lapwing.errors import ConfigError, MismatchError, UnsupportedError
-from lapwing.hessian_free import EigenPosterior, HessianFreePosterior, PreTrained, TopEigen
+from lapwing.evaluation.baselines import Map
+from lapwing.ground.errors import ConfigError, MismatchError, UnsupportedError
+from lapwing.methods.hessian_free import EigenPosterior, HessianFreePosterior, PreTrained, TopEigen
 from lapwing.store import load, read_header, save
 from tests.checker import unchecked
 from tests.posterior_cases import Problem, normal, problem, refused

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.errors import DataError, UnsupportedError
+from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.store import load, read_header, save
 from tests.posterior_cases import problem, refused
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import lapwing as lw
-from lapwing.errors import DataError, UnsupportedError
+from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.store.solvers import solver_from, solver_state
 from tests.posterior_cases import refused
 

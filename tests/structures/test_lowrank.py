@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.errors import ConfigError, UnsupportedError
+from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.linalg import LowRank
 from lapwing.posteriors import WeightPosterior
 from lapwing.structures.lowrank import Method, left_out

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.errors import DataError, UnsupportedError
+from lapwing.ground.errors import DataError, UnsupportedError
 from tests.posterior_cases import mlp, normal, problem, refused
 
 

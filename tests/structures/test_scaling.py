@@ -12,7 +12,7 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.curvature.ggn import GGN
 from lapwing.curvature.noise import Noise
-from lapwing.errors import ConfigError, UnsupportedError
+from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.posteriors import FunctionPosterior, WeightPosterior
 from lapwing.priors import GPrior
 from lapwing.store import load, save
@@ -188,7 +188,7 @@ def test_products_alone() -> None:
 
 
 def test_training_on_the_marginal_likelihood_is_refused() -> None:
-    from lapwing.marginal.hyper import Hyperparameters
+    from lapwing.methods.marginal.hyper import Hyperparameters
 
     case = problem("categorical")
     posterior = case.fit(lw.Laplace(case.likelihood, prior=GPrior(), structure=lw.Diagonal()))

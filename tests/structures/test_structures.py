@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.curvature.network import Network
-from lapwing.curvature.survey import find_layers
-from lapwing.data import Data
-from lapwing.errors import ConfigError, NumericalError, ShapeError, TooLargeError, UnsupportedError
-from lapwing.hessian_free import HessianFree, TopEigen
+from lapwing.ground.data import Data
+from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, TooLargeError, UnsupportedError
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.survey import find_layers
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
+from lapwing.methods.hessian_free import HessianFree, TopEigen
 from lapwing.posteriors import FunctionPosterior, WeightPosterior
 from lapwing.structures import AFFORDABLE, Structure, Task
 from lapwing.structures.full import seconds

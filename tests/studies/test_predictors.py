@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.baselines import Map
+from lapwing.evaluation.baselines import Map
 from lapwing.posteriors import SampledWeights
 from studies.predictors import BATCH, Batched, Linearised
 from studies.seeds import generator

@@ -17,10 +17,10 @@ import torch
 from safetensors.torch import save_file
 
 import lapwing as lw
-from lapwing.errors import ConfigError, ConvergenceWarning, DataError, LapwingError, MismatchError
-from lapwing.files import Tensors
+from lapwing.ground.archive import Tensors
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, LapwingError, MismatchError
+from lapwing.linear.problem import Perturbation
 from lapwing.posteriors import Step
-from lapwing.problem import Perturbation
 from lapwing.tuning import checkpoint, em
 from lapwing.tuning.checkpoint import Checkpoint, State
 from tests.posterior_cases import normal, refused
@@ -134,7 +134,7 @@ class TestFile:
 
 
 class TestResume:
-    @pytest.mark.filterwarnings("ignore::lapwing.errors.ConvergenceWarning")
+    @pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")
     @pytest.mark.parametrize("kind", STRUCTURES)
     @pytest.mark.parametrize("name", ["gaussian", "categorical"])
     def test_the_trace_is_that_of_a_run_that_was_not_interrupted(self, kind: str, name: str, tmp_path: Path) -> None:

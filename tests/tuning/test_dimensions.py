@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg import Diagonal
+from lapwing.linear.problem import Problem
 from lapwing.posteriors.dimension import LEAST, Dimensions, weights_are_better
-from lapwing.problem import Problem
 from lapwing.tuning.dimensions import by_draws
 from tests.posterior_cases import normal
 

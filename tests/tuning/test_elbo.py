@@ -13,12 +13,12 @@ from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
 
 import lapwing as lw
-from lapwing.errors import ConfigError, ConvergenceWarning
-from lapwing.metrics import nll
+from lapwing.evaluation.metrics import nll
+from lapwing.ground.errors import ConfigError, ConvergenceWarning
+from lapwing.jacobian.tangent import Tangent
 from lapwing.posteriors import WeightPosterior
 from lapwing.posteriors.exact import with_evidence
-from lapwing.selection import Selection
-from lapwing.tangent import Tangent
+from lapwing.structures.selection import Selection
 from lapwing.tuning import uphill
 from lapwing.tuning.elbo import natural_target
 from lapwing.tuning.expectation import Expectation, training_of
@@ -247,7 +247,7 @@ def test_it_climbs_where_the_curvature_at_the_weights_is_next_to_nothing(structu
     assert 0.0 < trail.best.log_factor < max(trail.bounds)
 
 
-@pytest.mark.filterwarnings("ignore::lapwing.errors.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")
 @pytest.mark.parametrize("start", [1e6, 1e8])
 def test_far_too_strong_a_prior_is_no_place_to_stay(start: float) -> None:
     x, y = blobs()

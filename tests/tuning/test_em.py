@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing import probes
-from lapwing.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError
+from lapwing.ground import probes
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError
+from lapwing.jacobian.tangent import Mode, Tangent
 from lapwing.likelihoods import Gaussian
-from lapwing.tangent import Mode, Tangent
 from lapwing.tuning.expectation import warn_unless_found
 from tests.posterior_cases import STRUCTURES, Linearised, Problem, mlp, normal, portrait, problem, refused
 from tests.tuning.em_cases import Regression, learnt

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.errors import ConfigError, ConvergenceWarning
+from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from tests.checker import unchecked
 from tests.posterior_cases import mlp, normal, refused, seeded
 
-STILL_CLIMBING = "ignore:.*steps:lapwing.errors.ConvergenceWarning"
+STILL_CLIMBING = "ignore:.*steps:lapwing.ground.errors.ConvergenceWarning"
 """What a method also says of a maximum that is nowhere."""
 
 

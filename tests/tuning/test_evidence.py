@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.errors import ConfigError, ConvergenceWarning, NumericalError, UnsupportedError
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, NumericalError, UnsupportedError
 from lapwing.tuning import evidence_at
 from tests.posterior_cases import STRUCTURES, problem, refused
 from tests.tuning.cases import (

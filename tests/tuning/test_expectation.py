@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 import lapwing as lw
-from lapwing.errors import MismatchError
+from lapwing.ground.errors import MismatchError
+from lapwing.jacobian.tangent import Tangent
 from lapwing.posteriors import WeightPosterior
-from lapwing.tangent import Tangent
 from lapwing.tuning.expectation import Expectation, training_of
 from tests.posterior_cases import refused
 from tests.tuning.em_cases import Regression

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.data import Batch
+from lapwing.ground.data import Batch
 from lapwing.tuning.held_out import Contracted, Solved, held_out, spread, weights_at
 from tests.posterior_cases import STRUCTURES, problem
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.bounds import DecoupledBound
-from lapwing.errors import UnsupportedError
-from lapwing.evidence import Evidence, Spectrum
+from lapwing.ground.errors import UnsupportedError
+from lapwing.jacobian.tangent import Mode
+from lapwing.linear.bounds import DecoupledBound
+from lapwing.linear.evidence import Evidence, Spectrum
 from lapwing.posteriors.dimension import Dimensions
-from lapwing.tangent import Mode
 from lapwing.tuning.maximisation import Expected, MStep, mackay_scale, maximised
 from tests.posterior_cases import normal, refused
 

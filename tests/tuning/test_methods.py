@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.errors import ConvergenceWarning, UnsupportedError
+from lapwing.ground.errors import ConvergenceWarning, UnsupportedError
 from lapwing.tuning import Method
 from tests.posterior_cases import Problem, mlp, problem, refused
 from tests.tuning.cases import (

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.errors import ConfigError, DataError, UnsupportedError
+from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
 from lapwing.posteriors import Posterior
 from lapwing.tuning.method import default
 from lapwing.tuning.mixup import BOUNDS, MOST, MOST_OF_IMAGES, blend, blending, images, natural_share

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.baselines import Temperature
-from lapwing.errors import ConfigError, ConvergenceWarning, DataError
+from lapwing.evaluation.baselines import Temperature
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError
 from lapwing.predictive import log_predictive
 from tests.posterior_cases import Problem, labels, normal, problem, refused
 from tests.tuning.cases import at_step, fit, held_out

@@ -12,20 +12,20 @@ import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from lapwing.baselines import Map
 from lapwing.comparison.meter import Measured, measured
 from lapwing.comparison.methods import Contender, calibrated
 from lapwing.comparison.table import Row
-from lapwing.data import Data, Source, concatenated
-from lapwing.errors import LapwingError
-from lapwing.evaluation import Predictor, Scores, evaluate
-from lapwing.hessian_free import HessianFree, HessianFreePosterior, PreTrained
-from lapwing.laplace import Laplace
+from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.scores import Predictor, Scores, evaluate
+from lapwing.ground.data import Data, Source, concatenated
+from lapwing.ground.errors import LapwingError
+from lapwing.ground.types import Inputs, Unpack
 from lapwing.likelihoods import Categorical
+from lapwing.methods.hessian_free import HessianFree, HessianFreePosterior, PreTrained
+from lapwing.methods.laplace import Laplace
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link
 from lapwing.tuning import Method, tune
-from lapwing.types import Inputs, Unpack
 
 T = TypeVar("T")
 

@@ -9,16 +9,16 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from lapwing.baselines import Map
-from lapwing.data import Data, Source
-from lapwing.errors import ConfigError, DataError, DataWarning, UnsupportedError, warn
-from lapwing.evaluation import Predictor
-from lapwing.hessian_free import HessianFree
-from lapwing.laplace import Laplace
+from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.scores import Predictor
+from lapwing.ground.data import Data, Source
+from lapwing.ground.errors import ConfigError, DataError, DataWarning, UnsupportedError, warn
+from lapwing.ground.types import Unpack
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
-from lapwing.selection import LastLayer
+from lapwing.methods.hessian_free import HessianFree
+from lapwing.methods.laplace import Laplace
 from lapwing.structures import AFFORDABLE, KFAC, Diagonal, Full
-from lapwing.types import Unpack
+from lapwing.structures.selection import LastLayer
 
 Contender: TypeAlias = Laplace | HessianFree | Predictor
 """What can be compared: a recipe, which is fitted, or a predictor as it is."""

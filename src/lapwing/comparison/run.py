@@ -11,15 +11,15 @@ from tqdm.auto import tqdm
 from lapwing.comparison.bench import Bench
 from lapwing.comparison.methods import Contender, check_rereadable, common_likelihood, likelihood_of, plain, recipes
 from lapwing.comparison.table import Comparison
-from lapwing.data import Source
-from lapwing.errors import check_kind
-from lapwing.evaluation import Predictor
-from lapwing.hessian_free import HessianFree
-from lapwing.laplace import Laplace
+from lapwing.evaluation.scores import Predictor
+from lapwing.ground.data import Source
+from lapwing.ground.errors import check_kind
+from lapwing.ground.types import Unpack
 from lapwing.likelihoods import Likelihood
+from lapwing.methods.hessian_free import HessianFree
+from lapwing.methods.laplace import Laplace
 from lapwing.predictive import Link
 from lapwing.tuning import Method, Validation
-from lapwing.types import Unpack
 
 
 def compare(

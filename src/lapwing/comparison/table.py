@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from lapwing.comparison.columns import COLUMNS, Column
-from lapwing.errors import ConfigError
-from lapwing.evaluation import Predictor
-from lapwing.results import Estimate
+from lapwing.evaluation.scores import Predictor
+from lapwing.ground.errors import ConfigError
+from lapwing.ground.results import Estimate
 
 
 @final

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.factors import Factor
-from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Held
+from lapwing.jacobian.layers.factors import Factor
+from lapwing.jacobian.network.network import Network
 from lapwing.linalg import Dense
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
-from lapwing.curvature.factors import Factor
-from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Held
+from lapwing.jacobian.layers.factors import Factor
+from lapwing.jacobian.network.network import Network
 from lapwing.linalg import Diagonal
 from lapwing.linalg.eigenbasis import finite
 

@@ -11,17 +11,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.columnwise import Columnwise
-from lapwing.curvature.factors import Factor, Outer, Rows, in_double
 from lapwing.curvature.ggn import COLUMNS, identity_cotangents
-from lapwing.curvature.layers import Pass, Survey
-from lapwing.curvature.layerwise import spread
-from lapwing.curvature.network import Network
-from lapwing.curvature.parts import part_of
 from lapwing.curvature.sums import BUDGET, raw
-from lapwing.data import chunks, count
+from lapwing.ground.data import chunks, count
+from lapwing.ground.types import Inputs
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows, in_double
+from lapwing.jacobian.layers.layers import Pass, Survey
+from lapwing.jacobian.layers.layerwise import spread
+from lapwing.jacobian.layers.parts import part_of
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.products.columnwise import Columnwise
 from lapwing.likelihoods import Likelihood
-from lapwing.types import Inputs
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ConfigError, UnsupportedError, check_count
+from lapwing.ground.errors import ConfigError, UnsupportedError, check_count
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.targets import IGNORED
 

@@ -10,14 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.factors import Factor, Lookup, Outer, Rows, in_double, taken
 from lapwing.curvature.ggn import identity_cotangents
-from lapwing.curvature.layers import Pass, Survey
-from lapwing.curvature.network import Network
 from lapwing.curvature.sums import BUDGET, raw
-from lapwing.data import chunks, count, take
+from lapwing.ground.data import chunks, count, take
+from lapwing.ground.types import Inputs
+from lapwing.jacobian.layers.factors import Factor, Lookup, Outer, Rows, in_double, taken
+from lapwing.jacobian.layers.layers import Pass, Survey
+from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
-from lapwing.types import Inputs
 
 SHARE = 8
 """One in so many bytes of the budget is for the explicit rows of a layer: both sides, with copies, beside factors."""

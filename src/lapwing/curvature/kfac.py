@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.curvature.columns import sum_outer
-from lapwing.curvature.factors import Factor, Lookup, Outer, Rows, in_double
-from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Held
-from lapwing.errors import ConfigError
+from lapwing.ground.errors import ConfigError
+from lapwing.jacobian.layers.columns import sum_outer
+from lapwing.jacobian.layers.factors import Factor, Lookup, Outer, Rows, in_double
+from lapwing.jacobian.network.network import Network
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 
 Sharing: TypeAlias = Literal["expand", "reduce"]

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing import probes
 from lapwing.curvature.ggn import COLUMNS, Curvature
-from lapwing.errors import check_count
+from lapwing.ground import probes
+from lapwing.ground.errors import check_count
 from lapwing.likelihoods import Likelihood
 
 

@@ -10,12 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.dense import jacobian_rows
-from lapwing.curvature.layers import Pass, Survey
-from lapwing.curvature.network import Network
 from lapwing.curvature.sums import BUDGET, raw
-from lapwing.data import chunks, count, take
+from lapwing.ground.data import chunks, count, take
+from lapwing.ground.types import Inputs
+from lapwing.jacobian.layers.layers import Pass, Survey
+from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
-from lapwing.types import Inputs
 
 
 @final

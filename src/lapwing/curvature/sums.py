@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.factors import Factor
 from lapwing.curvature.ggn import GGN, Curvature
-from lapwing.curvature.layers import Pass, Survey
-from lapwing.curvature.network import Network
-from lapwing.data import Data, check_inputs, chunks, tensors
-from lapwing.errors import DataError
+from lapwing.ground.data import Data, check_inputs, chunks, tensors
+from lapwing.ground.errors import DataError
+from lapwing.jacobian.layers.factors import Factor
+from lapwing.jacobian.layers.layers import Pass, Survey
+from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.linalg import Structured
 

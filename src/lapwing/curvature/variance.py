@@ -11,21 +11,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.columns import DenseColumns
-from lapwing.curvature.contraction import contracted, covariances
 from lapwing.curvature.dense import jacobian_rows
-from lapwing.curvature.factors import Factor, Lookup, Outer, Rows, in_double, outer
 from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.gram import blockwise, narrowed
 from lapwing.curvature.kfac import separated
-from lapwing.curvature.layers import Pass, Survey
-from lapwing.curvature.network import Network
 from lapwing.curvature.sums import BUDGET as WHOLE
 from lapwing.curvature.sums import Held, raw
-from lapwing.data import chunks, count
+from lapwing.ground.data import chunks, count
+from lapwing.ground.types import Inputs
+from lapwing.jacobian.layers.columns import DenseColumns
+from lapwing.jacobian.layers.contraction import contracted, covariances
+from lapwing.jacobian.layers.factors import Factor, Lookup, Outer, Rows, in_double, outer
+from lapwing.jacobian.layers.layers import Pass, Survey
+from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
-from lapwing.types import Inputs
 
 BUDGET = 2**25
 """Bytes the layer factors of one chunk of inputs may take (32 MiB): a prediction fits beside the user's own work."""

@@ -10,7 +10,7 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor, nn
 
-from lapwing.errors import ConfigError
+from lapwing.ground.errors import ConfigError
 
 Pair: TypeAlias = tuple[Tensor, Tensor]
 """Inputs and targets."""

@@ -1,4 +1,4 @@
-"""The figures of the demo: drawn by ``lapwing.plots``, set side by side."""
+"""The figures of the demo: drawn by ``lapwing.show.plots``, set side by side."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from lapwing.comparison import Comparison, Row
 from lapwing.demo.digits import Digits
 from lapwing.demo.findings import AT_WEIGHTS
 from lapwing.demo.gap import Gap, curve
-from lapwing.metrics import auroc, ece, rejection_curve
-from lapwing.plots import plot_band, plot_confidence, plot_evidence, plot_rejection, plot_reliability
+from lapwing.evaluation.metrics import auroc, ece, rejection_curve
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Regression
+from lapwing.show.plots import plot_band, plot_confidence, plot_evidence, plot_rejection, plot_reliability
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, final
 
 from lapwing.comparison import Comparison, Row
-from lapwing.results import Estimate
+from lapwing.ground.results import Estimate
 
 PLAIN = ("plain network", "")
 TEMPERATURE = ("temperature scaling", "validation")

@@ -8,8 +8,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from lapwing import probes
 from lapwing.demo.digits import Pair, one_thread
+from lapwing.ground import probes
 
 NOISE = 0.15
 EDGES = (-4.0, -1.0, 1.5, 4.0)

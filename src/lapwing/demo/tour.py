@@ -18,9 +18,9 @@ from lapwing.demo import figures, text
 from lapwing.demo.digits import Digits, digits, trained
 from lapwing.demo.findings import AT_WEIGHTS, PLAIN, TEMPERATURE, Finding, findings
 from lapwing.demo.gap import Gap, fitted, gap
-from lapwing.errors import ConfigError
+from lapwing.ground.errors import ConfigError
 from lapwing.likelihoods import Gaussian
-from lapwing.report import write_json, write_report
+from lapwing.show.report import write_json, write_report
 from lapwing.tuning import EvidenceGradient
 
 if TYPE_CHECKING:

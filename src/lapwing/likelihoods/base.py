@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from lapwing.data import check_finite
-from lapwing.errors import ConfigError, ShapeError, check_positive
+from lapwing.ground.data import check_finite
+from lapwing.ground.errors import ConfigError, ShapeError, check_positive
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from lapwing import probes
-from lapwing.errors import DataError
+from lapwing.ground import probes
+from lapwing.ground.errors import DataError
 from lapwing.likelihoods.base import Likelihood
 from lapwing.likelihoods.targets import check_shape, elementwise
 

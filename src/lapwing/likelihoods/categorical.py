@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lapwing import probes
-from lapwing.errors import DataError
+from lapwing.ground import probes
+from lapwing.ground.errors import DataError
 from lapwing.likelihoods.base import Likelihood
 from lapwing.likelihoods.targets import IGNORED, check_shape, is_integral
 

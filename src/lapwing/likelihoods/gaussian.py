@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing import probes
-from lapwing.data import check_finite
-from lapwing.errors import ConfigError, DataError, ShapeError
+from lapwing.ground import probes
+from lapwing.ground.data import check_finite
+from lapwing.ground.errors import ConfigError, DataError, ShapeError
 from lapwing.likelihoods.base import Likelihood
 from lapwing.likelihoods.targets import check_shape, elementwise, is_integral
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lapwing.errors import ShapeError
+from lapwing.ground.errors import ShapeError
 
 IGNORED = -100
 """The label that marks a position without a target, as in ``torch.nn.functional.cross_entropy``."""

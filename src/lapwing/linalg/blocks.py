@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ShapeError
+from lapwing.ground.errors import ShapeError
 from lapwing.linalg.operator import FunctionOperator, Operator
 from lapwing.linalg.structured import Diagonal, Structured
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ConfigError, NumericalError
+from lapwing.ground.errors import ConfigError, NumericalError
 
 ROUNDING = 1e-6
 """How far from possible, relative to the largest, traces summed in float32 may be."""

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import NumericalError, ShapeError
+from lapwing.ground.errors import NumericalError, ShapeError
+from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg.eigenbasis import finite, rounding_of
 from lapwing.linalg.operator import Operator, check_operand, in_float64
 from lapwing.linalg.structured import Structured
 from lapwing.linalg.system import check_system, lengths, precondition
-from lapwing.results import Solution, Stopped
 
 Callback: TypeAlias = Callable[[int, float], bool | None]
 """Called after each step with its number and the largest relative residual; True ends the iteration."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lapwing.errors import ShapeError
+from lapwing.ground.errors import ShapeError
 from lapwing.linalg.operator import FunctionOperator, Operator, check_square, in_float64
 
 

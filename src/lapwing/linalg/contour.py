@@ -12,14 +12,14 @@ from jaxtyping import Float
 from scipy.special import ellipj, ellipkm1
 from torch import Tensor
 
-from lapwing.errors import ConfigError, NumericalError
+from lapwing.ground.errors import ConfigError, NumericalError
+from lapwing.ground.results import Solution
 from lapwing.linalg.interval import spectral_interval
 from lapwing.linalg.operator import Operator, check_operand
 from lapwing.linalg.shifted_cg import shifted_conjugate_gradients
 from lapwing.linalg.shifts import ShiftedSolver
 from lapwing.linalg.structured import Structured
 from lapwing.linalg.system import check_system
-from lapwing.results import Solution
 
 
 @final

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import NumericalError
+from lapwing.ground.errors import NumericalError
 
 
 @final

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import NumericalError, check_count, check_positive
+from lapwing.ground.errors import NumericalError, check_count, check_positive
+from lapwing.ground.probes import gaussian
+from lapwing.ground.results import Stopped
 from lapwing.linalg.eigenbasis import finite
 from lapwing.linalg.operator import Operator, check_square, in_float64
-from lapwing.probes import gaussian
-from lapwing.results import Stopped
 
 
 @final

@@ -6,13 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ConfigError
+from lapwing.ground.errors import ConfigError
+from lapwing.ground.probes import gaussian
 from lapwing.linalg.congruence import congruence
 from lapwing.linalg.krylov import Krylov
 from lapwing.linalg.lanczos import lanczos
 from lapwing.linalg.operator import Operator, check_square
 from lapwing.linalg.structured import Structured
-from lapwing.probes import gaussian
 
 
 def spectral_interval(

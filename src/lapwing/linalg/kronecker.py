@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ShapeError, UnsupportedError
+from lapwing.ground.errors import ShapeError, UnsupportedError
 from lapwing.linalg.eigenbasis import Eigenbasis, nonnegative, positive
 from lapwing.linalg.operator import FunctionOperator, check_shape
 from lapwing.linalg.structured import Diagonal, Structured

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lapwing.errors import NumericalError
+from lapwing.ground.errors import NumericalError
 
 Function: TypeAlias = Callable[[Tensor], Tensor]
 

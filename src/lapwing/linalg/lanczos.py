@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import NumericalError, ShapeError, check_count, check_option, check_positive
+from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_option, check_positive
+from lapwing.ground.results import Solution, joined
 from lapwing.linalg.krylov import Function, Krylov
 from lapwing.linalg.operator import Operator, check_operand, check_square, in_float64
-from lapwing.results import Solution, joined
 
 MEMORY = 2**31
 """Bytes that the bases of the columns a function is applied to may take (2 GiB)."""

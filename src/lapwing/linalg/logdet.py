@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from lapwing.errors import NumericalError, check_count, check_positive
+from lapwing.ground.errors import NumericalError, check_count, check_positive
+from lapwing.ground.probes import rademacher
+from lapwing.ground.results import Estimate
 from lapwing.linalg.congruence import congruence
 from lapwing.linalg.krylov import Krylov
 from lapwing.linalg.lanczos import lanczos
 from lapwing.linalg.operator import Operator, check_square
 from lapwing.linalg.structured import Structured
-from lapwing.probes import rademacher
-from lapwing.results import Estimate
 
 
 def log_determinant(

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import NumericalError, ShapeError
+from lapwing.ground.errors import NumericalError, ShapeError
 from lapwing.linalg.eigenbasis import Eigenbasis, finite, positive
 from lapwing.linalg.operator import FunctionOperator, check_shape
 from lapwing.linalg.structured import Diagonal, Structured

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lapwing.ground.results import Solution
 from lapwing.linalg.operator import Operator
 from lapwing.linalg.shifts import ROUNDING, Systems, solve_shifted
 from lapwing.linalg.structured import Structured
-from lapwing.results import Solution
 
 
 def shifted_minres(

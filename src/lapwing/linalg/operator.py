@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ShapeError, TooLargeError, UnsupportedError
+from lapwing.ground.errors import ShapeError, TooLargeError, UnsupportedError
 
 
 class Operator(abc.ABC):

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.errors import NumericalError, ShapeError, check_count, check_positive
+from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_positive
+from lapwing.ground.probes import gaussian
 from lapwing.linalg.eigenbasis import finite
 from lapwing.linalg.operator import Operator, check_square, in_float64
-from lapwing.probes import gaussian
 
 
 def pivoted_cholesky(

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lapwing.errors import NumericalError
+from lapwing.ground.errors import NumericalError
+from lapwing.ground.results import Solution
 from lapwing.linalg.eigenbasis import rounding_of
 from lapwing.linalg.operator import Operator
 from lapwing.linalg.shifts import Systems, solve_shifted
 from lapwing.linalg.structured import Structured
-from lapwing.results import Solution
 
 NOISE = rounding_of(torch.float32)
 """Relative to the entries of its row, a negative pivot beyond this is not rounding, in any dtype."""

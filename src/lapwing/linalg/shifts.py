@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lapwing.errors import NumericalError, ShapeError
+from lapwing.ground.errors import NumericalError, ShapeError
+from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg.eigenbasis import finite
 from lapwing.linalg.operator import Operator, in_float64
 from lapwing.linalg.structured import Structured
 from lapwing.linalg.system import check_system, precondition
-from lapwing.results import Solution, Stopped
 
 ROUNDING = 10 * torch.finfo(torch.float64).eps
 """Relative to the entries of its row, an entry of ``T`` within this is rounding."""

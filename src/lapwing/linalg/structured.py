@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ConfigError, ShapeError
+from lapwing.ground.errors import ConfigError, ShapeError
 from lapwing.linalg.eigenbasis import nonnegative, positive
 from lapwing.linalg.operator import FunctionOperator, Operator, check_operand, check_shape, on_columns
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ShapeError, UnsupportedError
+from lapwing.ground.errors import ShapeError, UnsupportedError
 from lapwing.linalg.dense import Dense
 from lapwing.linalg.lowrank import LowRank
 from lapwing.linalg.operator import Operator

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ConfigError, ShapeError, check_kind
+from lapwing.ground.errors import ConfigError, ShapeError, check_kind
 from lapwing.linalg.eigenbasis import finite
 from lapwing.linalg.operator import Operator, check_operand, check_square
 from lapwing.linalg.structured import Structured

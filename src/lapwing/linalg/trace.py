@@ -7,11 +7,11 @@ from jaxtyping import Float
 from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
-from lapwing.errors import check_count
+from lapwing.ground.errors import check_count
+from lapwing.ground.probes import gaussian, rademacher
+from lapwing.ground.results import Estimate
 from lapwing.linalg.eigenbasis import finite
 from lapwing.linalg.operator import Operator, check_square, in_float64
-from lapwing.probes import gaussian, rademacher
-from lapwing.results import Estimate
 
 LEVEL = 0.975
 """Upper end of the central interval of 95 %."""

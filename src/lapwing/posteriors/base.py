@@ -11,24 +11,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing import probes
-from lapwing.curvature.layers import Survey
-from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Totals
-from lapwing.data import Data, checked, count
-from lapwing.errors import TooLargeError, UnsupportedError
-from lapwing.evidence import Complexity, Evidence, Spectrum
+from lapwing.ground import probes
+from lapwing.ground.data import Data, checked, count
+from lapwing.ground.errors import TooLargeError, UnsupportedError
+from lapwing.ground.modes import undisturbed
+from lapwing.ground.results import Estimate
+from lapwing.ground.types import Inputs
+from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Gaussian, Likelihood
-from lapwing.modes import undisturbed
+from lapwing.linear.evidence import Complexity, Evidence, Spectrum
+from lapwing.linear.problem import Training
 from lapwing.posteriors.linked import Linked
 from lapwing.posteriors.noise import check_noise, check_noise_free
 from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, Predictive, predictive
 from lapwing.predictive.links import SAMPLES
 from lapwing.priors import Prior
-from lapwing.problem import Training
-from lapwing.results import Estimate
-from lapwing.types import Inputs
 
 JOINT = 2**32
 """Bytes a joint covariance of the outputs may take (4 GiB)."""

@@ -12,10 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing import probes
-from lapwing.errors import check_count, check_option
+from lapwing.ground import probes
+from lapwing.ground.errors import check_count, check_option
+from lapwing.ground.modes import undisturbed
+from lapwing.ground.results import Estimate, Solution
+from lapwing.ground.types import Inputs
 from lapwing.likelihoods import Bernoulli, Categorical, Likelihood
-from lapwing.modes import undisturbed
+from lapwing.linear.problem import NOISE, Perturbation
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Dimensions, Estimator, by_group
 from lapwing.posteriors.integral import log_det_ratios
@@ -24,9 +27,6 @@ from lapwing.posteriors.solved import SolvedWeights, warn_unless
 from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs
 from lapwing.priors import Prior
-from lapwing.problem import NOISE, Perturbation
-from lapwing.results import Estimate, Solution
-from lapwing.types import Inputs
 
 BLOCKS = 2**28
 """Bytes of draws, of several choices, that are pushed forward together (256 MiB)."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from lapwing.errors import UnsupportedError
-from lapwing.evidence import Complexity, Evidence
+from lapwing.ground.errors import UnsupportedError
 from lapwing.likelihoods import Likelihood
+from lapwing.linear.evidence import Complexity, Evidence
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.step import Step
 from lapwing.priors import Prior

@@ -11,18 +11,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing import probes
-from lapwing.curvature.contraction import contracted
 from lapwing.curvature.gram import TangentKernel
-from lapwing.curvature.layers import Pass
 from lapwing.curvature.sums import BUDGET, Held, raw
 from lapwing.curvature.variance import Propagation
-from lapwing.data import chunks
-from lapwing.errors import UnsupportedError
-from lapwing.evidence import Complexity, Grams, Spectrum, semidefinite
+from lapwing.ground import probes
+from lapwing.ground.data import chunks
+from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.types import Inputs
+from lapwing.jacobian.layers.contraction import contracted
+from lapwing.jacobian.layers.layers import Pass
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Dense, FunctionOperator, Operator
 from lapwing.linalg.eigenbasis import Eigenbasis
+from lapwing.linear.evidence import Complexity, Grams, Spectrum, semidefinite
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.multiples import distinct
@@ -31,7 +32,6 @@ from lapwing.posteriors.sampled import SampledWeights
 from lapwing.posteriors.step import Step
 from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
-from lapwing.types import Inputs
 
 
 @final

@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from lapwing.ground.results import Solution
 from lapwing.linalg import Diagonal
-from lapwing.problem import Perturbation, Problem
-from lapwing.results import Solution
-from lapwing.solvers import Solver
+from lapwing.linear.problem import Perturbation, Problem
+from lapwing.linear.solvers import Solver
 
 TAIL = 0.01
 """Effective dimension, about, at which the integral over prior precisions ends: the rest is off by half its square."""

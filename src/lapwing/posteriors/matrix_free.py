@@ -10,24 +10,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing import probes
 from lapwing.curvature.dense import jacobian_rows
 from lapwing.curvature.ggn import identity_cotangents
-from lapwing.curvature.layers import Pass
 from lapwing.curvature.sums import raw
-from lapwing.data import chunks, count
-from lapwing.errors import NumericalError
+from lapwing.ground import probes
+from lapwing.ground.data import chunks, count
+from lapwing.ground.errors import NumericalError
+from lapwing.ground.modes import undisturbed
+from lapwing.ground.results import Estimate, Solution, joined
+from lapwing.ground.types import Inputs
+from lapwing.jacobian.layers.layers import Pass
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg.logdet import log_determinant
-from lapwing.modes import undisturbed
+from lapwing.linear.solvers import Perturb, Root
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.solved import SolvedWeights, warn_unless
 from lapwing.posteriors.step import Step
 from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
-from lapwing.results import Estimate, Solution, joined
-from lapwing.solvers import Perturb, Root
-from lapwing.types import Inputs
 
 BUDGET = 2**27
 """Bytes the Jacobian rows of one solve may take (128 MiB)."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from lapwing.errors import UnsupportedError
+from lapwing.ground.errors import UnsupportedError
 from lapwing.likelihoods import Gaussian, Likelihood
 
 

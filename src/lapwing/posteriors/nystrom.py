@@ -11,22 +11,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing import probes
 from lapwing.curvature.features import Features, TangentFeatures
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
-from lapwing.errors import NumericalError, UnsupportedError
-from lapwing.evidence import Complexity, complexity_of_compression, metric_root
+from lapwing.ground import probes
+from lapwing.ground.errors import NumericalError, UnsupportedError
+from lapwing.ground.results import Estimate
+from lapwing.ground.types import Inputs
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.linalg.eigenbasis import Eigenbasis
+from lapwing.linear.evidence import Complexity, complexity_of_compression, metric_root
+from lapwing.linear.problem import Training
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.multiples import distinct
 from lapwing.posteriors.sampled import SampledWeights
 from lapwing.predictive import JointMoments, Moments
-from lapwing.problem import Training
-from lapwing.results import Estimate
-from lapwing.types import Inputs
 
 
 @final

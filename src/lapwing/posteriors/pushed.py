@@ -7,13 +7,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.ggn import COLUMNS
-from lapwing.curvature.jacobian import BatchJacobian
-from lapwing.curvature.layers import Survey
-from lapwing.curvature.network import Network
 from lapwing.curvature.sums import BUDGET
-from lapwing.data import chunks, count
+from lapwing.ground.data import chunks, count
+from lapwing.ground.types import Inputs
+from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.products.jacobian import BatchJacobian
 from lapwing.likelihoods import Likelihood
-from lapwing.types import Inputs
 
 
 def pushed(

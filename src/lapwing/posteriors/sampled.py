@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing import probes
+from lapwing.ground import probes
+from lapwing.ground.types import Inputs, Params
 from lapwing.linalg import Operator
 from lapwing.posteriors.base import Posterior
-from lapwing.types import Inputs, Params
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import torch
 
-from lapwing.errors import ConvergenceWarning, warn
+from lapwing.ground.errors import ConvergenceWarning, warn
+from lapwing.ground.results import Solution
 from lapwing.linalg import Operator
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers import Solver
 from lapwing.posteriors.sampled import SampledWeights
-from lapwing.problem import Problem
-from lapwing.results import Solution
-from lapwing.solvers import Solver
 
 S = TypeVar("S", bound="SolvedWeights")
 

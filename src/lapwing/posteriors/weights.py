@@ -11,17 +11,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing import probes
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
-from lapwing.errors import ConvergenceWarning, warn
-from lapwing.evidence import Complexity, Shift, complexity_of
+from lapwing.ground import probes
+from lapwing.ground.errors import ConvergenceWarning, warn
+from lapwing.ground.types import Inputs
 from lapwing.linalg import Dense, Structured
+from lapwing.linear.evidence import Complexity, Shift, complexity_of
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.sampled import SampledWeights
 from lapwing.predictive import JointMoments, Moments
-from lapwing.types import Inputs
 
 
 @final

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ConfigError, NumericalError
+from lapwing.ground.errors import ConfigError, NumericalError
+from lapwing.ground.results import Estimate
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood
 from lapwing.likelihoods.targets import IGNORED
 from lapwing.predictive.classification import Classification, MultiLabel
@@ -17,7 +18,6 @@ from lapwing.predictive.links import SAMPLES
 from lapwing.predictive.moments import Moments
 from lapwing.predictive.predict import Link, Predictive, predictive
 from lapwing.predictive.regression import Counts, Regression
-from lapwing.results import Estimate
 
 COUNT_DRAWS = 512
 """Draws of the rate behind the density of a count."""

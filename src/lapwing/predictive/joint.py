@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing import probes
-from lapwing.errors import ShapeError, check_count
+from lapwing.ground import probes
+from lapwing.ground.errors import ShapeError, check_count
 from lapwing.predictive.moments import Moments, check_factor, nonnegative, semidefinite_root
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ConfigError, ShapeError
+from lapwing.ground.errors import ConfigError, ShapeError
 from lapwing.predictive.moments import Moments
 from lapwing.predictive.positions import MAX_BYTES, by_position
 

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing import probes
-from lapwing.errors import NumericalError, ShapeError, check_count
+from lapwing.ground import probes
+from lapwing.ground.errors import NumericalError, ShapeError, check_count
 
 
 @final

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from lapwing.errors import ConfigError, NumericalError, UnsupportedError
+from lapwing.ground.errors import ConfigError, NumericalError, UnsupportedError
 from lapwing.likelihoods import (
     Bernoulli,
     Categorical,

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from lapwing.errors import UnsupportedError, check_count
+from lapwing.ground.errors import UnsupportedError, check_count
 from lapwing.predictive.moments import Moments, nonnegative
 from lapwing.predictive.positions import MAX_BYTES, by_position
 from lapwing.predictive.quadrature import expected_sigmoid

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing import probes
-from lapwing.errors import check_level
+from lapwing.ground import probes
+from lapwing.ground.errors import check_level
 from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.moments import Moments
 

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.errors import ConfigError, ShapeError
+from lapwing.ground.errors import ConfigError, ShapeError
+from lapwing.ground.tree import Layout
 from lapwing.linalg.structured import Diagonal
-from lapwing.tree import Layout
 
 
 @dataclass(frozen=True)

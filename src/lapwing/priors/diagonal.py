@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lapwing.ground.tree import Layout
 from lapwing.priors.base import Prior, checked, expanded
-from lapwing.tree import Layout
 
 
 @final

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.errors import ConfigError, NumericalError, ShapeError, check_count, check_fraction
+from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, check_count, check_fraction
+from lapwing.ground.tree import Layout
 from lapwing.priors.base import Prior, check_length, checked, checked_one
-from lapwing.tree import Layout
 
 
 @final

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.errors import ConfigError
+from lapwing.ground.errors import ConfigError
+from lapwing.ground.tree import Layout
 from lapwing.priors.base import Prior, check_length, checked, checked_one, expanded
-from lapwing.tree import Layout
 
 
 @final

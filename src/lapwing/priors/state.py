@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lapwing.errors import ConfigError
+from lapwing.ground.errors import ConfigError
 from lapwing.priors.base import Prior
 from lapwing.priors.diagonal import DiagonalPrior
 from lapwing.priors.gprior import GPrior

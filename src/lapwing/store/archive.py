@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from os import PathLike
 
-from lapwing.files import Archive, Json
+from lapwing.ground.archive import Archive, Json
 
 POSTERIOR = Archive("lapwing", "lapwing.posterior", 1, "lapwing.save")
 """The kind of file."""

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from lapwing.curvature.network import Network
-from lapwing.errors import DataError, MismatchError
-from lapwing.files import REPAIR, Json, Tensors
+from lapwing.ground.archive import REPAIR, Json, Tensors
+from lapwing.ground.errors import DataError, MismatchError
+from lapwing.jacobian.network.network import Network
 from lapwing.store.families import records
 from lapwing.store.operators import index_state
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from lapwing.files import Families, Records, Tensors
-from lapwing.hessian_free.posterior import Amortised, Answers, ProbedTable, Table
-from lapwing.hessian_free.regularisers import Augmented, InSample, OutputSums, Regulariser, WeightSums
+from lapwing.ground.archive import Families, Records, Tensors
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
 from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, Structured, Sum
 from lapwing.linalg import Diagonal as DiagonalMatrix
-from lapwing.precondition import PivotedCholesky, RankOne, Subsample, TopRows
-from lapwing.precondition.base import Preconditioner
+from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows
+from lapwing.linear.preconditioners.base import Preconditioner
+from lapwing.linear.solvers import CG, SGD, Solver
+from lapwing.methods.hessian_free.posterior import Amortised, Answers, ProbedTable, Table
+from lapwing.methods.hessian_free.regularisers import Augmented, InSample, OutputSums, Regulariser, WeightSums
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
-from lapwing.solvers import CG, SGD, Solver
 from lapwing.structures import KFAC, Diagonal
 from lapwing.structures import LowRank as LowRankStructure
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from lapwing.curvature.layers import Survey
-from lapwing.curvature.network import Network
-from lapwing.data import count
-from lapwing.errors import DataError
-from lapwing.files import REPAIR
-from lapwing.hessian_free import EigenPosterior, HessianFreePosterior
+from lapwing.ground.archive import REPAIR
+from lapwing.ground.data import count
+from lapwing.ground.errors import DataError
+from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import BlockDiagonal
+from lapwing.methods.hessian_free import EigenPosterior, HessianFreePosterior
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
 
 AXES = 64

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.files import Json, Tensors
+from lapwing.ground.archive import Json, Tensors
 from lapwing.posteriors import NystromPosterior, NystromReport
 from lapwing.store.families import records
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lapwing.errors import UnsupportedError
-from lapwing.files import Json, Tensors
+from lapwing.ground.archive import Json, Tensors
+from lapwing.ground.errors import UnsupportedError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Operator, Structured, Sum
 from lapwing.store.families import records
 

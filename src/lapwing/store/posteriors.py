@@ -9,15 +9,16 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from lapwing.curvature.network import Network, unwrapped
+from lapwing.curvature.repeatability import check_same
 from lapwing.curvature.sums import Held
-from lapwing.data import Data, Source
-from lapwing.errors import DataError, UnsupportedError, check_kind
-from lapwing.files import REPAIR, Json, Tensors, check_directory, file_at, inputs_state
-from lapwing.hessian_free import EigenPosterior, HessianFreePosterior
+from lapwing.ground.archive import REPAIR, Json, Tensors, check_directory, file_at, inputs_state
+from lapwing.ground.data import Data, Source
+from lapwing.ground.errors import DataError, UnsupportedError, check_kind
+from lapwing.ground.types import Inputs, Unpack
+from lapwing.jacobian.network.network import Network, unwrapped
+from lapwing.methods.hessian_free import EigenPosterior, HessianFreePosterior
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
 from lapwing.predictive import Link
-from lapwing.repeatability import check_same
 from lapwing.store.archive import POSTERIOR
 from lapwing.store.binding import bound, check_parameters, network_state
 from lapwing.store.families import records
@@ -38,7 +39,6 @@ from lapwing.store.records import (
 )
 from lapwing.store.refits import refitted_from, refitted_state
 from lapwing.store.sampled import sampled_from, sampled_state
-from lapwing.types import Inputs, Unpack
 
 Saved: TypeAlias = Posterior | HessianFreePosterior | EigenPosterior
 """What a file may hold."""

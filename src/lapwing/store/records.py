@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.layers import Survey
 from lapwing.curvature.sums import Fingerprint, Totals
-from lapwing.files import INLINE, Json, Tensors
+from lapwing.ground.archive import INLINE, Json, Tensors
+from lapwing.jacobian.layers.layers import Survey
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import Step
 from lapwing.priors import DiagonalPrior, GPrior, Prior, prior_from_state

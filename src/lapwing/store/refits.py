@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from lapwing.curvature.network import Network
-from lapwing.data import Data
-from lapwing.files import Json, Tensors
-from lapwing.hessian_free import EigenPosterior, HessianFreePosterior
-from lapwing.hessian_free.passes import Passes
-from lapwing.hessian_free.refit import Refit
+from lapwing.ground.archive import Json, Tensors
+from lapwing.ground.data import Data
+from lapwing.jacobian.network.network import Network
+from lapwing.methods.hessian_free import EigenPosterior, HessianFreePosterior
+from lapwing.methods.hessian_free.passes import Passes
+from lapwing.methods.hessian_free.refit import Refit
 from lapwing.store.families import records
 
 

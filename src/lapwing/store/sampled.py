@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.files import Json, Tensors
+from lapwing.ground.archive import Json, Tensors
+from lapwing.ground.results import Solution, Stopped
+from lapwing.linear.problem import Perturbation
+from lapwing.linear.solvers import Solver
 from lapwing.posteriors import SampledPosterior
-from lapwing.problem import Perturbation
-from lapwing.results import Solution, Stopped
-from lapwing.solvers import Solver
 from lapwing.store.families import records
 
 

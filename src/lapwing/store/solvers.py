@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lapwing.files import Json
-from lapwing.solvers import Solver
+from lapwing.ground.archive import Json
+from lapwing.linear.solvers import Solver
 from lapwing.store.families import records
 
 
@@ -16,7 +16,7 @@ def solver_state(solver: Solver) -> Json:
         UnsupportedError: If one of the two is none of lapwing's.
 
     Example:
-        >>> from lapwing.solvers import CG
+        >>> from lapwing.linear.solvers import CG
         >>> from lapwing.structures import Diagonal
         >>> solver_state(CG(preconditioner=Diagonal()))["preconditioner"]
         {'kind': 'Diagonal'}

@@ -12,15 +12,22 @@ from torch import Tensor
 from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.ggn import Hessian
 from lapwing.curvature.gram import TangentKernel
-from lapwing.curvature.hessian import HessianProduct
 from lapwing.curvature.sums import Held, Tally, Totals, chunk_size, visit
-from lapwing.data import concatenated
-from lapwing.errors import NumericalError, TooLargeError, UnsupportedError, check_count, check_option, check_positive
+from lapwing.ground.data import concatenated
+from lapwing.ground.errors import (
+    NumericalError,
+    TooLargeError,
+    UnsupportedError,
+    check_count,
+    check_option,
+    check_positive,
+)
+from lapwing.ground.types import Inputs
+from lapwing.jacobian.products.hessian import HessianProduct
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior
 from lapwing.priors import DiagonalPrior
 from lapwing.structures.task import Task
-from lapwing.types import Inputs
 
 View: TypeAlias = Literal["auto", "weights", "functions"]
 

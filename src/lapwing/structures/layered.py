@@ -10,11 +10,11 @@ import torch
 from lapwing import linalg
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.kfac import Bias, KroneckerSum, Sharing
-from lapwing.curvature.layers import NORMS
-from lapwing.errors import UnsupportedError, check_option
+from lapwing.ground.errors import UnsupportedError, check_option
+from lapwing.jacobian.layers.layers import NORMS
+from lapwing.linear.preconditioners import CurvatureRecipe, summed, training_of
+from lapwing.linear.problem import Problem
 from lapwing.posteriors import Posterior
-from lapwing.precondition import CurvatureRecipe, summed, training_of
-from lapwing.problem import Problem
 from lapwing.structures.task import Task
 
 

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from lapwing import linalg
 from lapwing.curvature.diagonal import DiagonalSum
-from lapwing.curvature.gauss_newton import GGNProduct
 from lapwing.curvature.sums import Held, sweep
-from lapwing.errors import check_count, check_fraction, check_option
+from lapwing.ground.errors import check_count, check_fraction, check_option
+from lapwing.jacobian.products.gauss_newton import GGNProduct
 from lapwing.linalg.eigenpairs import nystrom, randomised_eigenpairs, top_eigenpairs
+from lapwing.linear.preconditioners import CurvatureRecipe
+from lapwing.linear.problem import Problem
 from lapwing.posteriors import Posterior
-from lapwing.precondition import CurvatureRecipe
-from lapwing.problem import Problem
 from lapwing.structures.task import Task, check_products
 
 logger = logging.getLogger(__name__)

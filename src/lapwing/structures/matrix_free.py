@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-from lapwing.errors import check_kind
+from lapwing.ground.errors import check_kind
+from lapwing.linear.solvers import CG, Perturb, Root, Solver
 from lapwing.posteriors import MatrixFreePosterior, Posterior
-from lapwing.solvers import CG, Perturb, Root, Solver
 from lapwing.structures.lowrank import LowRank
 from lapwing.structures.task import Task, check_products
 

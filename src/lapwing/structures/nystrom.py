@@ -10,9 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.features import TangentFeatures
-from lapwing.errors import ConfigError, check_count, check_fraction, check_kind, check_option
-from lapwing.evidence import metric_root
-from lapwing.nystrom import (
+from lapwing.ground.errors import ConfigError, check_count, check_fraction, check_kind, check_option
+from lapwing.linear.evidence import metric_root
+from lapwing.posteriors import NystromPosterior, NystromReport, Posterior
+from lapwing.structures.ella import (
     EarlyStopping,
     LandmarkRows,
     Landmarks,
@@ -25,7 +26,6 @@ from lapwing.nystrom import (
     missed,
     span,
 )
-from lapwing.posteriors import NystromPosterior, NystromReport, Posterior
 from lapwing.structures.task import Task, check_products
 
 CHECKED = 64

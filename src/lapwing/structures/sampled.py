@@ -7,10 +7,10 @@ from typing import final
 
 import torch
 
-from lapwing.errors import check_count, check_kind
+from lapwing.ground.errors import check_count, check_kind
+from lapwing.linear.problem import NOISE, Problem
+from lapwing.linear.solvers import CG, Solver
 from lapwing.posteriors import Posterior, SampledPosterior
-from lapwing.problem import NOISE, Problem
-from lapwing.solvers import CG, Solver
 from lapwing.structures.lowrank import LowRank
 from lapwing.structures.task import Task, check_products
 

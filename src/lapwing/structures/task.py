@@ -8,15 +8,15 @@ from typing import final
 import torch
 
 from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher
-from lapwing.curvature.layers import Survey
-from lapwing.curvature.network import Network
 from lapwing.curvature.sums import Accumulator, Held, Tally, Totals, chunk_size, sweep, visit
-from lapwing.data import Data
-from lapwing.errors import UnsupportedError
+from lapwing.ground.data import Data
+from lapwing.ground.errors import UnsupportedError
+from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
+from lapwing.linear.problem import Training
 from lapwing.posteriors import Step, WeightPosterior
 from lapwing.priors import Prior
-from lapwing.problem import Training
 
 
 @final

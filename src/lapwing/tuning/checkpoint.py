@@ -10,10 +10,10 @@ from typing import TypeAlias, final
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import MismatchError
-from lapwing.files import Archive, Records, check_directory
+from lapwing.ground.archive import Archive, Records, check_directory
+from lapwing.ground.errors import MismatchError
+from lapwing.linear.problem import Perturbation
 from lapwing.posteriors import Step
-from lapwing.problem import Perturbation
 
 CHECKPOINT = Archive(
     "lapwing.em", "lapwing.em", 4, "EM(checkpoint=...)", "another checkpoint=, or deleting the file", oldest=4

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.errors import ConfigError, NumericalError, UnsupportedError, check_option
-from lapwing.evidence import Evidence, Matrix, Spectrum
+from lapwing.ground.errors import ConfigError, NumericalError, UnsupportedError, check_option
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg.eigenbasis import Eigenbasis
+from lapwing.linear.evidence import Evidence, Matrix, Spectrum
 from lapwing.posteriors import Posterior, Step, WeightPosterior
 from lapwing.posteriors.base import first
 from lapwing.posteriors.draws import SampledPosterior

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lapwing.linear.problem import Problem
 from lapwing.posteriors.dimension import Dimensions, Estimator, by_group
-from lapwing.problem import Problem
 
 
 def by_draws(

@@ -7,20 +7,20 @@ from typing import final, get_args
 
 from tqdm.auto import tqdm
 
-from lapwing.curvature.network import Network
-from lapwing.data import Source
-from lapwing.errors import ConfigError, check_count, check_kind, check_option
+from lapwing.ground.data import Source
+from lapwing.ground.errors import ConfigError, check_count, check_kind, check_option
+from lapwing.ground.types import Unpack
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.tangent import Tangent, Target
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
+from lapwing.linear.solvers import Solver
 from lapwing.posteriors import Posterior
-from lapwing.selection import last_layer
-from lapwing.solvers import Solver
-from lapwing.tangent import Tangent, Target
+from lapwing.structures.selection import last_layer
 from lapwing.tuning.choices import P, chosen
 from lapwing.tuning.em import EM
 from lapwing.tuning.endings import warn_of_endings
 from lapwing.tuning.expectation import Expectation, training_of, warn_unless_found, with_data
 from lapwing.tuning.uphill import Climb
-from lapwing.types import Unpack
 
 RTOL = 0.03
 """Relative gradient at which a mode is found: the bound moves by far less."""

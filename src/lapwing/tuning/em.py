@@ -10,23 +10,23 @@ from typing import final, get_args
 import torch
 from tqdm.auto import tqdm
 
-from lapwing.data import Source
-from lapwing.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
-from lapwing.files import file_at
+from lapwing.ground.archive import file_at
+from lapwing.ground.data import Source
+from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
+from lapwing.ground.types import Unpack
+from lapwing.jacobian.tangent import Tangent, Target
 from lapwing.likelihoods import Gaussian
+from lapwing.linear.solvers import SGD, Solver
 from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.posteriors.dimension import LEAST, Estimator
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.solved import warn_unless
-from lapwing.solvers import SGD, Solver
-from lapwing.tangent import Tangent, Target
 from lapwing.tuning.checkpoint import Checkpoint, State
 from lapwing.tuning.choices import P, chosen, tunes_noise
 from lapwing.tuning.endings import warn_of_endings
 from lapwing.tuning.expectation import Expectation, training_of, warn_unless_found, with_data
 from lapwing.tuning.maximisation import Expected, MStep, maximised
 from lapwing.tuning.stopping import distance, enough, moves_of
-from lapwing.types import Unpack
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ascent import BOUNDS
-from lapwing.errors import ConvergenceWarning, warn
+from lapwing.ground.errors import ConvergenceWarning, warn
 from lapwing.posteriors import Posterior
+from lapwing.tuning.ascent import BOUNDS
 
 SEVERAL = 3.0
 """A noise so many times the residuals at the trained weights is more than the data say."""

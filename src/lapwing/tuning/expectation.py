@@ -11,26 +11,26 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.bounds import at_mode
-from lapwing.data import Data, Source
-from lapwing.errors import ConvergenceWarning, MismatchError, UnsupportedError, warn
-from lapwing.evidence import Evidence
+from lapwing.curvature.repeatability import check_same
+from lapwing.ground.data import Data, Source
+from lapwing.ground.errors import ConvergenceWarning, MismatchError, UnsupportedError, warn
+from lapwing.ground.results import Solution
+from lapwing.ground.types import Unpack
+from lapwing.jacobian.tangent import Mode, Tangent
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
+from lapwing.linear.bounds import at_mode
+from lapwing.linear.evidence import Evidence
+from lapwing.linear.preconditioners import Known
+from lapwing.linear.problem import Perturbation, Training
+from lapwing.linear.solvers import CG, SGD, Solver
 from lapwing.posteriors import ExactPosterior, FunctionPosterior, Posterior, SolvedWeights, WeightPosterior
 from lapwing.posteriors.dimension import Dimensions, Estimator
 from lapwing.posteriors.draws import SampledPosterior
-from lapwing.precondition import Known
-from lapwing.problem import Perturbation, Training
-from lapwing.repeatability import check_same
-from lapwing.results import Solution
-from lapwing.solvers import CG, SGD, Solver
-from lapwing.tangent import Mode, Tangent
 from lapwing.tuning.checkpoint import State
 from lapwing.tuning.choices import P, check_definite, chosen
 from lapwing.tuning.dimensions import by_draws
 from lapwing.tuning.maximisation import Expected
-from lapwing.types import Unpack
 
 logger = logging.getLogger(__name__)
 

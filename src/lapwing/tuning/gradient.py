@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias, final, get_args
 
 from tqdm.auto import tqdm
 
-from lapwing.ascent import BOUNDS, climb
-from lapwing.errors import check_option
+from lapwing.ground.errors import check_option
+from lapwing.tuning.ascent import BOUNDS, climb
 from lapwing.tuning.choices import At, P, chosen, evidence_at, step_of, tunes_noise
 from lapwing.tuning.endings import warn_of_endings
 

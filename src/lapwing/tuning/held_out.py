@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.data import Batch, take
+from lapwing.ground.data import Batch, take
 from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.predictive import Moments
 from lapwing.tuning.choices import P, chosen

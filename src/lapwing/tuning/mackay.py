@@ -8,7 +8,7 @@ from typing import final
 import torch
 from tqdm.auto import tqdm
 
-from lapwing.ascent import BOUNDS, warn_of_steps
+from lapwing.tuning.ascent import BOUNDS, warn_of_steps
 from lapwing.tuning.choices import At, P, chosen, evidence_at, step, tunes_noise
 from lapwing.tuning.endings import warn_of_endings
 from lapwing.tuning.maximisation import mackay_scale

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ascent import BOUNDS, climb
-from lapwing.bounds import decoupled_precisions, decoupled_scale
-from lapwing.errors import UnsupportedError
-from lapwing.evidence import Evidence
+from lapwing.ground.errors import UnsupportedError
+from lapwing.jacobian.tangent import Mode
+from lapwing.linear.bounds import decoupled_precisions, decoupled_scale
+from lapwing.linear.evidence import Evidence
 from lapwing.posteriors import Posterior, Step
 from lapwing.posteriors.dimension import LEAST, Dimensions
-from lapwing.tangent import Mode
+from lapwing.tuning.ascent import BOUNDS, climb
 from lapwing.tuning.choices import step_of
 
 MStep: TypeAlias = Literal["mackay", "bound", "elbo"]

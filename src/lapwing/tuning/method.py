@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, cast, runtime_checkable
 
-from lapwing.data import Source
-from lapwing.errors import check_kind
+from lapwing.ground.data import Source
+from lapwing.ground.errors import check_kind
+from lapwing.ground.modes import undisturbed
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import BlockDiagonal, Diagonal
-from lapwing.modes import undisturbed
 from lapwing.posteriors import ExactPosterior, Posterior, WeightPosterior
 from lapwing.tuning.choices import P
 from lapwing.tuning.elbo import ELBO

@@ -12,8 +12,9 @@ from jaxtyping import Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.data import Batch, Data, chunks, concatenated, count, take
-from lapwing.errors import ConfigError, DataError, UnsupportedError, check_count
+from lapwing.ground.data import Batch, Data, chunks, concatenated, count, take
+from lapwing.ground.errors import ConfigError, DataError, UnsupportedError, check_count
+from lapwing.ground.types import Inputs
 from lapwing.likelihoods import Bernoulli
 from lapwing.likelihoods.targets import IGNORED
 from lapwing.posteriors import Posterior
@@ -21,7 +22,6 @@ from lapwing.tuning.choices import P
 from lapwing.tuning.search import Search
 from lapwing.tuning.tokens import pairs_of_tokens
 from lapwing.tuning.validation import candidates, labelled
-from lapwing.types import Inputs
 
 ERRORS = 1 / 8
 """Part of the mixtures that the network is to get wrong: enough to tell caution from its lack, few enough to trust."""

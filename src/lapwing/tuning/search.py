@@ -10,8 +10,8 @@ from typing import Any, Generic, final
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from lapwing.data import Batch
-from lapwing.errors import ConvergenceWarning, DataError, NumericalError, warn
+from lapwing.ground.data import Batch
+from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, warn
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian
 from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.predictive import Link, Moments, held_out_losses

@@ -13,17 +13,17 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ascent import BOUNDS, climb
-from lapwing.errors import ConvergenceWarning, warn
+from lapwing.ground.errors import ConvergenceWarning, warn
+from lapwing.ground.types import Inputs
+from lapwing.linear.preconditioners import balanced
 from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.posteriors.pushed import pushed
-from lapwing.precondition import balanced
 from lapwing.predictive import Moments
+from lapwing.tuning.ascent import BOUNDS, climb
 from lapwing.tuning.checkpoint import State
 from lapwing.tuning.choices import chosen
 from lapwing.tuning.expectation import Expectation
 from lapwing.tuning.maximisation import Expected
-from lapwing.types import Inputs
 
 logger = logging.getLogger(__name__)
 

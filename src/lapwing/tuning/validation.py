@@ -8,14 +8,14 @@ from typing import final
 
 from tqdm.auto import tqdm
 
-from lapwing.data import Data, Source
-from lapwing.errors import ConfigError
+from lapwing.ground.data import Data, Source
+from lapwing.ground.errors import ConfigError
+from lapwing.ground.types import Unpack
 from lapwing.likelihoods import Bernoulli, Categorical, Likelihood
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Link, check_link
 from lapwing.tuning.choices import P
 from lapwing.tuning.search import TEMPERATURES, Search
-from lapwing.types import Unpack
 
 BOUNDS = (1e-6, 1e6)
 """Factors of the prior precisions tried."""

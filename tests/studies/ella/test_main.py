@@ -15,7 +15,7 @@ ONLY = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::lapwing.errors.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")
 @pytest.mark.parametrize("name", NAMES)
 def test_each_study_runs_and_draws(name: str, tmp_path: Path, capsys) -> None:
     pytest.importorskip("matplotlib")

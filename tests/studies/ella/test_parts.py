@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.curvature.jacobian import BatchJacobian
+from lapwing.jacobian.products.jacobian import BatchJacobian
 from lapwing.posteriors import NystromPosterior
 from studies.ella import toy
 from studies.ella.ablation import Exact, leading, relative

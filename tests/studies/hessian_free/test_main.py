@@ -16,7 +16,7 @@ def test_an_unknown_study_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     assert "sparsification" in capsys.readouterr().err
 
 
-@pytest.mark.filterwarnings("ignore::lapwing.errors.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")
 @pytest.mark.parametrize("name", ["table", "cost", "digits", "intervals", "sparsification"])
 def test_each_study_runs_and_says_what_its_seeds_mean(name: str, tmp_path: Path, capsys) -> None:
     pytest.importorskip("matplotlib")

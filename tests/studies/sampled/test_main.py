@@ -14,7 +14,7 @@ def test_an_unknown_study_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     assert "fidelity" in capsys.readouterr().err
 
 
-@pytest.mark.filterwarnings("ignore::lapwing.errors.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")
 @pytest.mark.parametrize(
     ("name", "only"),
     [

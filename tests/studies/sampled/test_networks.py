@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.data import Split
 from benchmarks.training import digits
-from lapwing.curvature.invariance import normalised
+from lapwing.jacobian.network.invariance import normalised
 from studies.sampled.clouds import Transformer, cloud
 from studies.sampled.convolutional import CNN, FixUpBlock, ResNet
 from studies.sampled.trained import FAMILIES, SIZES, Training, inputs, network, trained

@@ -1,8 +1,0 @@
-"""What a Laplace approximation must beat: the plain network, and one temperature."""
-
-from __future__ import annotations
-
-from lapwing.baselines.map import Map
-from lapwing.baselines.temperature import Temperature
-
-__all__ = ["Map", "Temperature"]

@@ -1,0 +1,136 @@
+"""Two readings of the training data, compared: shuffled targets, augmentation and dropped batches get a name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sized
+
+from lapwing.curvature.sums import Fingerprint, Tally, Totals, visit
+from lapwing.ground.data import Data
+from lapwing.ground.errors import DataError, DataWarning, warn
+from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.network.network import Network
+from lapwing.likelihoods import Likelihood
+
+
+def check_repeatable(
+    network: Network, survey: Survey, data: Data, likelihood: Likelihood, totals: Totals, *, strict: bool = False
+) -> None:
+    """Read the data again and name what changed since the curvature was computed.
+
+    Lists and pairs of tensors cannot change and are not read again; neither is an iterator, which is spent.
+
+    Args:
+        network: The network.
+        survey: What is known of its layers.
+        data: The training data.
+        likelihood: The likelihood.
+        totals: Sums of the first reading.
+        strict: Whether the data will be read again after the fit, so that any difference is an error.
+
+    Raises:
+        DataError: If the same inputs came with other targets, or anything else differs where ``strict``.
+
+    Warns:
+        DataWarning: If examples were left out, or the inputs changed.
+
+    Cost:
+        One batch where the order is fixed; a forward pass over the data where it is shuffled.
+    """
+    complete = _is_complete(data, totals)
+    if not (complete or strict) or isinstance(data.source, list | tuple | Iterator):
+        return
+    first, size = totals.parts[0], totals.parts[0].examples
+    tally = Tally(likelihood, with_score=False)
+    for forward, f, y in visit(network, survey, data, likelihood, size):
+        tally.add(forward, f, y)
+        if len(tally.parts) == 1 and alike(first, tally.parts[0]):
+            return
+    again = tally.totals()
+    _compare(total(totals), total(again), strict)
+
+
+def check_same(network: Network, survey: Survey, data: Data, likelihood: Likelihood, totals: Totals) -> None:
+    """Refuse data that are not those of another time, by their sums; the order does not matter.
+
+    Args:
+        network: The network.
+        survey: What is known of its layers.
+        data: The data at hand.
+        likelihood: The likelihood.
+        totals: Sums over the data of then.
+
+    Raises:
+        DataError: If they differ beyond rounding.
+
+    Cost:
+        A forward pass over the data.
+    """
+    tally = Tally(likelihood, with_score=False)
+    for forward, f, y in visit(network, survey, data, likelihood, max(part.examples for part in totals.parts)):
+        tally.add(forward, f, y)
+    then, now = total(totals), total(tally.totals())
+    if not alike(then, now):
+        raise DataError(
+            f"the data the posterior was fitted to ({then.examples} examples, NLL {then.nll:.6g} nats)",
+            f"others ({now.examples} examples, NLL {now.nll:.6g} nats)",
+            "the loader given to Laplace.fit, without augmentation",
+        )
+
+
+def _is_complete(data: Data, totals: Totals) -> bool:
+    """Whether every example of the loader's dataset was read, as far as one can tell; warns if not."""
+    dataset = getattr(data.source, "dataset", None)
+    if not isinstance(dataset, Sized) or len(dataset) <= totals.examples:
+        return True
+    warn(
+        f"the loader gave {totals.examples} of its dataset's {len(dataset)} examples: the posterior will be too wide. "
+        "Try drop_last=False, or a sampler that visits every example",
+        DataWarning,
+    )
+    return False
+
+
+def _compare(first: Fingerprint, second: Fingerprint, strict: bool) -> None:
+    if first.examples != second.examples:
+        changed = f"{first.examples} examples, then {second.examples}"
+        cure = "drop_last=False and a sampler that visits every example once"
+    elif not close(first.inputs, second.inputs):
+        changed, cure = (
+            "other inputs",
+            "the dataset without random augmentation, of which the curvature is that of one random copy, and "
+            "drop_last=False where the loader shuffles",
+        )
+    elif not close(first.targets, second.targets):
+        changed, cure = "other targets", "a loader without random labels (mixup, label noise)"
+    elif not close(first.nll, second.nll):
+        raise DataError(
+            "the same target for the same input in every pass over the data",
+            f"the same inputs and targets in another pairing (NLL {first.nll:.6g}, then {second.nll:.6g} nats)",
+            "shuffling inputs and targets together",
+        )
+    else:
+        return
+    if strict:
+        raise DataError("the same data in every pass, for a posterior that reads them again", changed, cure)
+    warn(f"two passes over the training data differ: {changed}. Try {cure}", DataWarning)
+
+
+def total(totals: Totals) -> Fingerprint:
+    """One fingerprint of all examples."""
+    parts = totals.parts
+    return Fingerprint(
+        totals.examples, sum(part.inputs for part in parts), sum(part.targets for part in parts), totals.nll
+    )
+
+
+def alike(a: Fingerprint, b: Fingerprint) -> bool:
+    """Whether two fingerprints agree up to rounding."""
+    return (
+        a.examples == b.examples and close(a.inputs, b.inputs) and close(a.targets, b.targets) and close(a.nll, b.nll)
+    )
+
+
+def close(a: float, b: float) -> bool:
+    """Whether two sums agree up to float32 rounding."""
+    return math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-6)

@@ -1,9 +1,0 @@
-"""Whether draws have the distribution they should have, told from products with its precision alone."""
-
-from __future__ import annotations
-
-from lapwing.diagnosis.diagnose import Diagnosis, diagnose, diagnose_samples
-from lapwing.diagnosis.directions import Family, directions_of
-from lapwing.diagnosis.statistics import Check
-
-__all__ = ["Check", "Diagnosis", "Family", "diagnose", "diagnose_samples", "directions_of"]

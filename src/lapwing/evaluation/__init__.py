@@ -1,0 +1,1 @@
+"""Scores of predictions, baselines, shifted data and checks of draws."""

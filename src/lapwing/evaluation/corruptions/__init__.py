@@ -1,0 +1,13 @@
+"""Images made worse, on purpose: does confidence fall as accuracy does?
+
+Fourteen kinds of corruption at five severities, generated from the images themselves. The idea is that of CIFAR-10-C
+(Hendrycks and Dietterich 2019); the images are not those of that benchmark, and scores are not comparable with
+scores on it. Lengths are stated for images of 32 pixels and grow with the shorter side of the image.
+"""
+
+from __future__ import annotations
+
+from lapwing.evaluation.corruptions.corrupt import CORRUPTIONS, SEVERITIES, corrupt
+from lapwing.evaluation.corruptions.sweep import Sweep, corruption_sweep
+
+__all__ = ["CORRUPTIONS", "SEVERITIES", "Sweep", "corrupt", "corruption_sweep"]

@@ -1,0 +1,47 @@
+"""Scores of predictions, computed in float64.
+
+Classification scores take probabilities ``[*n, c]`` (examples, tokens or pixels, class axis last) and integer
+labels ``[*n]``; elements labelled -100 are ignored. A multi-label problem with probabilities ``p [n, c]`` is
+one of n c two-class elements: pass ``torch.stack([1 - p, p], -1)`` and its 0/1 targets. Regression scores
+take tensors of one shape and average over every scalar in them. Distances to a reference (``symmetric_kl`` of
+probabilities, ``gaussian_symmetric_kl`` and ``gaussian_wasserstein`` of output moments) are returned for each
+example; ``joint_log_likelihood`` takes draws of the outputs.
+
+All but the CRPS are written out, a few lines each, because ``torchmetrics`` answers another question where it
+matters: it works in float32, sends probabilities that exceed 1 by rounding through a softmax and scores
+outside [0, 1] through a sigmoid, and gives confidences of exactly 1 a bin of their own. The tests compare
+with it where the two agree.
+"""
+
+from __future__ import annotations
+
+from lapwing.evaluation.metrics.calibration import Reliability, adaptive_ece, debiased_ece, ece, ece_floor, reliability
+from lapwing.evaluation.metrics.classification import accuracy, brier, nll
+from lapwing.evaluation.metrics.detection import RejectionCurve, auroc, rejection_curve
+from lapwing.evaluation.metrics.divergence import symmetric_kl
+from lapwing.evaluation.metrics.gaussians import gaussian_symmetric_kl, gaussian_wasserstein
+from lapwing.evaluation.metrics.joint import joint_log_likelihood
+from lapwing.evaluation.metrics.regression import crps, gaussian_nll, picp, rmse
+
+__all__ = [
+    "RejectionCurve",
+    "Reliability",
+    "accuracy",
+    "adaptive_ece",
+    "auroc",
+    "brier",
+    "crps",
+    "debiased_ece",
+    "ece",
+    "ece_floor",
+    "gaussian_nll",
+    "gaussian_symmetric_kl",
+    "gaussian_wasserstein",
+    "joint_log_likelihood",
+    "nll",
+    "picp",
+    "rejection_curve",
+    "reliability",
+    "rmse",
+    "symmetric_kl",
+]

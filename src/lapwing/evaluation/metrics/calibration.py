@@ -1,0 +1,204 @@
+"""Calibration: does a confidence of 80 % mean right in 80 % of cases?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing.evaluation.metrics.elements import elements, ranked, top
+from lapwing.ground.errors import ConfigError
+
+FLOOR_DRAWS = 100
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """Confidence against accuracy, bin by bin; empty bins hold 0.
+
+    Args:
+        edges: Limits of the bins in confidence, shape ``[b + 1]``.
+        confidence: Mean confidence of each bin, shape ``[b]``.
+        accuracy: Share of correct labels in each bin, shape ``[b]``.
+        count: Examples in each bin, shape ``[b]``.
+    """
+
+    edges: Float[Tensor, " edges"]
+    confidence: Float[Tensor, " b"]
+    accuracy: Float[Tensor, " b"]
+    count: Int[Tensor, " b"]
+
+    @property
+    def error(self) -> float:
+        """Expected calibration error: Σ_b (n_b / n) |acc_b - conf_b|."""
+        gap = (self.accuracy - self.confidence).abs()
+        return float((gap * self.count).sum() / self.count.sum())
+
+
+def reliability(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) -> Reliability:
+    """The numbers of a reliability diagram; their ``error`` is the ECE.
+
+    Args:
+        probs: Class probabilities.
+        targets: Labels ``[*n]``; -100 is ignored.
+        bins: Number of equal-width bins, each open at its lower limit.
+
+    Returns:
+        Mean confidence, accuracy and count of each bin.
+
+    Raises:
+        ShapeError: The shapes do not match.
+        DataError: Nothing to score, or not probabilities, or labels outside the classes.
+        ConfigError: Fewer than one bin.
+
+    Example:
+        >>> reliability(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]), bins=2).count.tolist()
+        [0, 2]
+    """
+    _check_bins(bins)
+    confidence, correct = top(*elements(probs, targets))
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=probs.device)
+    index = torch.bucketize(confidence, edges[1:-1])
+    count = torch.bincount(index, minlength=bins)
+    mean_confidence, mean_accuracy = (
+        torch.zeros_like(edges[1:]).index_add_(0, index, values) / count.clamp(min=1)
+        for values in (confidence, correct)
+    )
+    return Reliability(edges, mean_confidence, mean_accuracy, count)
+
+
+def ece(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) -> float:
+    """Expected calibration error over bins of equal width (Guo et al. 2017, eq. 3).
+
+    Σ_b (n_b / n) |acc_b - conf_b|, with bins ((b - 1)/B, b/B] in the confidence: the probability of the most
+    probable class.
+
+    Args:
+        probs: Class probabilities.
+        targets: Labels ``[*n]``; -100 is ignored.
+        bins: Number of bins B.
+
+    Returns:
+        A number in [0, 1].
+
+    Raises:
+        ShapeError: The shapes do not match.
+        DataError: Nothing to score, or not probabilities, or labels outside the classes.
+        ConfigError: Fewer than one bin.
+
+    Example:
+        >>> round(ece(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1])), 4)
+        0.35
+    """
+    return reliability(probs, targets, bins).error
+
+
+def ece_floor(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) -> float:
+    """The ECE that a perfectly calibrated predictor of the same confidences has on so many examples, on average.
+
+    ``E Σ_b (1/n) |Σ_{i in b} (y_i - conf_i)|`` where y_i is 1 with probability conf_i: bins of few examples never hold
+    quite their share of correct labels (Bröcker and Smith 2007, "Increasing the reliability of reliability diagrams").
+    The mean over a hundred draws of the labels, the same at every call; its standard error is some percent.
+
+    Args:
+        probs: Class probabilities.
+        targets: Labels ``[*n]``, to tell which are ignored.
+        bins: Number of equal-width bins.
+
+    Returns:
+        A number in [0, 1]; an ECE near it shows no miscalibration.
+
+    Raises:
+        ShapeError: The shapes do not match.
+        DataError: Nothing to score, or not probabilities, or labels outside the classes.
+        ConfigError: Fewer than one bin.
+
+    Example:
+        >>> probs = torch.tensor([[0.75, 0.25]]).expand(1000, 2)
+        >>> round(ece_floor(probs, torch.zeros(1000, dtype=torch.long)), 3)
+        0.01
+    """
+    _check_bins(bins)
+    confidence, _ = top(*elements(probs, targets))
+    confidence = confidence.cpu()
+    index = torch.bucketize(confidence, torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1])
+    generator = torch.Generator().manual_seed(0)
+    total = 0.0
+    for _ in range(FLOOR_DRAWS):
+        correct = torch.rand(confidence.shape, generator=generator, dtype=torch.float64) < confidence
+        gaps = torch.zeros(bins, dtype=torch.float64).index_add_(0, index, correct.double() - confidence)
+        total += float(gaps.abs().sum())
+    return total / (FLOOR_DRAWS * confidence.numel())
+
+
+def debiased_ece(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) -> float:
+    """Root of the mean squared gap between accuracy and confidence, without what chance adds to it.
+
+    ``√(Σ_b (n_b / n) [(acc_b - conf_b)² - acc_b (1 - acc_b) / (n_b - 1)])`` over the bins of ``ece`` (Kumar, Liang and
+    Ma 2019, "Verified uncertainty calibration", section 5): the square is unbiased, so a calibrated predictor has 0 on
+    average however few examples there are. Below 0 the root of its size is taken, with a minus. Bins of one example
+    say nothing of their accuracy and are left out.
+
+    Args:
+        probs: Class probabilities.
+        targets: Labels ``[*n]``; -100 is ignored.
+        bins: Number of equal-width bins.
+
+    Returns:
+        A number in [-1, 1]; at least as large as an ECE without bias, for its gaps are squared.
+
+    Raises:
+        ShapeError: The shapes do not match.
+        DataError: Nothing to score, or not probabilities, or labels outside the classes.
+        ConfigError: Fewer than one bin.
+
+    Example:
+        >>> probs = torch.tensor([[0.9, 0.1]]).expand(10, 2)
+        >>> labels = torch.tensor([0, 0, 0, 0, 0, 0, 0, 1, 1, 1])
+        >>> round(ece(probs, labels), 3), round(debiased_ece(probs, labels), 3)
+        (0.2, 0.129)
+    """
+    found = reliability(probs, targets, bins)
+    several = found.count > 1
+    chance = found.accuracy * (1 - found.accuracy) / (found.count - 1).clamp(min=1)
+    squares = ((found.accuracy - found.confidence).square() - chance) * found.count
+    mean = float(squares[several].sum() / found.count[several].sum().clamp(min=1))
+    return math.copysign(math.sqrt(abs(mean)), mean)
+
+
+def adaptive_ece(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) -> float:
+    """Expected calibration error over bins of equally many examples (Nguyen & O'Connor 2015).
+
+    Examples of equal confidence share their mean accuracy, so the order of the data does not matter.
+
+    Args:
+        probs: Class probabilities.
+        targets: Labels ``[*n]``; -100 is ignored.
+        bins: Number of bins; their sizes differ by one example at most.
+
+    Returns:
+        A number in [0, 1].
+
+    Raises:
+        ShapeError: The shapes do not match.
+        DataError: Nothing to score, or not probabilities, or labels outside the classes.
+        ConfigError: Fewer than one bin.
+
+    Example:
+        >>> round(adaptive_ece(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]), bins=1), 4)
+        0.25
+    """
+    _check_bins(bins)
+    confidence, correct = ranked(*elements(probs, targets))
+    gaps = torch.tensor_split(correct - confidence, bins)
+    return float(torch.stack([gap.sum().abs() for gap in gaps]).sum() / confidence.numel())
+
+
+def _check_bins(bins: int) -> None:
+    if bins < 1:
+        raise ConfigError("at least one bin", f"bins={bins}", "bins=15")

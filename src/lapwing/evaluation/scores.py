@@ -1,0 +1,195 @@
+"""Scores of a predictor on held-out data: one call, one small table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from typing import Any, Protocol, final, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from lapwing.evaluation import metrics
+from lapwing.ground.data import Data, Source
+from lapwing.ground.errors import ConfigError, check_kind
+from lapwing.ground.types import Inputs, Unpack
+from lapwing.likelihoods import Likelihood
+from lapwing.predictive import (
+    Classification,
+    Counts,
+    MultiLabel,
+    Predictive,
+    Regression,
+    canonical_targets,
+    log_predictive,
+)
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """Whatever predicts: a posterior, or a baseline."""
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """p(y | f)."""
+        ...
+
+    def predict(self, x: Inputs) -> Predictive:
+        """Predictive distribution of the targets."""
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class Scores(Mapping[str, float]):
+    """Scores by name, lower better but for accuracy, AUROC and the area under the rejection curve.
+
+    Example:
+        >>> print(Scores({"accuracy": 0.9, "nll": 0.25}))
+        accuracy  0.9000
+        nll       0.2500
+    """
+
+    values_: Mapping[str, float]
+
+    def __getitem__(self, name: str) -> float:
+        return self.values_[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_)
+
+    def __len__(self) -> int:
+        return len(self.values_)
+
+    def __str__(self) -> str:
+        width = max(map(len, self), default=0)
+        return "\n".join(f"{name:<{width}}  {value:.4f}" for name, value in self.items())
+
+
+def evaluate(
+    predictor: Predictor,
+    data: Source,
+    *,
+    ood: Source | None = None,
+    unpack: Unpack | None = None,
+    progress: bool = False,
+    **options: Any,
+) -> Scores:
+    """Scores on held-out data.
+
+    Args:
+        predictor: A posterior, or a baseline such as ``Map(model)``.
+        data: Held-out data: a loader, or a pair of tensors.
+        ood: Data from elsewhere; their targets are ignored.
+        unpack: Splits one element of a loader.
+        progress: Whether to show a progress bar.
+        **options: Passed on to ``predict``, such as ``link="mc"`` for a posterior; a baseline takes none.
+
+    Returns:
+        Classes: ``accuracy``, ``nll`` (nats a position), ``ece`` (15 bins) with ``ece_floor``, that of a
+        calibrated predictor of the same confidences, ``adaptive_ece``, ``brier``,
+        ``rejection_area``, and with ``ood`` the ``ood_auroc`` of one minus the confidence. Real targets: ``rmse``,
+        ``nll``, ``crps`` (units of y), ``picp`` (coverage of the 95 % interval), and with ``ood`` the ``ood_auroc`` of
+        the summed standard deviation. Many labels and counts: ``nll``.
+
+    Raises:
+        ConfigError: If ``predict`` has no such option.
+
+    Cost:
+        A ``predict`` a batch. What is kept of an example is a few numbers for each of its c outputs; the covariance of
+        its outputs, c² of them, is dropped with its batch.
+
+    Example:
+        >>> import lapwing as lw
+        >>> x, y = torch.randn(40, 2), torch.randint(0, 3, (40,))
+        >>> posterior = lw.Laplace(lw.Categorical()).fit(torch.nn.Linear(2, 3), (x, y))
+        >>> sorted(lw.evaluate(posterior, (x, y)))
+        ['accuracy', 'adaptive_ece', 'brier', 'ece', 'ece_floor', 'nll', 'rejection_area']
+    """
+    check_kind(
+        "the predictor", predictor, (Predictor,), "a posterior, or lapwing.evaluation.baselines.Map(model, likelihood)"
+    )
+    _check_options(predictor, options)
+    kept = _gathered(predictor, data, unpack, progress, options)
+    targets, scores = kept["targets"], dict[str, float]()
+    if "probs" in kept:
+        scores = _classification(kept["probs"], targets)
+    else:
+        scores["nll"] = float(-kept["log"].double().mean())
+    if "mean" in kept:
+        scores |= {
+            "rmse": metrics.rmse(kept["mean"], targets),
+            "crps": metrics.crps(kept["mean"], kept["std"], targets),
+            "picp": metrics.picp(kept["low"], kept["high"], targets),
+        }
+    if ood is not None:
+        outside = _gathered(predictor, ood, unpack, progress, options, False)
+        scores["ood_auroc"] = metrics.auroc(kept["uncertainty"], outside["uncertainty"])
+    return Scores(scores)
+
+
+def _gathered(
+    predictor: Predictor,
+    data: Source,
+    unpack: Unpack | None,
+    progress: bool,
+    options: Mapping[str, Any],
+    with_targets: bool = True,
+) -> dict[str, Tensor]:
+    """What the scores need of all predictions, on the CPU; a batch's outputs and their covariance go with the batch."""
+    columns: dict[str, list[Tensor]] = {}
+    for batch in Data(data, unpack=unpack, progress=progress):
+        prediction = predictor.predict(batch.inputs, **options)
+        found = {"uncertainty": _uncertainty(prediction)}
+        if with_targets:
+            targets = canonical_targets(predictor.likelihood, prediction, batch.targets)
+            found |= _scored(prediction, targets, options.get("generator"))
+        for name, values in found.items():
+            columns.setdefault(name, []).append(values.cpu())
+    return {name: torch.cat(parts) for name, parts in columns.items()}
+
+
+def _scored(prediction: Predictive, targets: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+    """What the scores need of a batch."""
+    if isinstance(prediction, Classification):
+        return {"targets": targets, "probs": prediction.probs}
+    found = {"targets": targets, "log": log_predictive(prediction, targets, generator=generator)}
+    if isinstance(prediction, Regression):
+        low, high = prediction.interval()
+        found |= {"mean": prediction.mean, "std": prediction.std, "low": low, "high": high}
+    return found
+
+
+def _check_options(predictor: Predictor, options: Mapping[str, Any]) -> None:
+    """Refuses options that ``predict`` does not take."""
+    known = signature(predictor.predict).parameters
+    unknown = [name for name in options if name not in known]
+    if unknown and not any(each.kind is Parameter.VAR_KEYWORD for each in known.values()):
+        takes = ", ".join([*known][1:]) or "none"
+        name = type(predictor).__name__
+        got = ", ".join(f"{each}={options[each]!r:.40}" for each in unknown)
+        raise ConfigError(f"options that {name}.predict takes ({takes})", got, "evaluate(predictor, data) without them")
+
+
+def _classification(probs: Tensor, targets: Tensor) -> dict[str, float]:
+    return {
+        "accuracy": metrics.accuracy(probs, targets),
+        "nll": metrics.nll(probs, targets),
+        "ece": metrics.ece(probs, targets),
+        "ece_floor": metrics.ece_floor(probs, targets),
+        "adaptive_ece": metrics.adaptive_ece(probs, targets),
+        "brier": metrics.brier(probs, targets),
+        "rejection_area": metrics.rejection_curve(probs, targets).area,
+    }
+
+
+def _uncertainty(prediction: Predictive) -> Tensor:
+    """How unsure a prediction is: the out-of-distribution score of each example."""
+    match prediction:
+        case Classification():
+            return (1 - prediction.confidence).flatten()
+        case MultiLabel():
+            return prediction.entropy.mean(-1).flatten()
+        case Regression() | Counts():
+            return prediction.std.sum(-1).flatten()

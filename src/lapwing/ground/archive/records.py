@@ -1,0 +1,236 @@
+"""JSON as the records it stands for: every value is held against the type of its field, and nothing else is built."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeAlias, Union, final, get_args, get_origin, get_type_hints
+
+import torch
+from jaxtyping import jaxtyped
+from torch import Tensor
+
+from lapwing.ground.archive.inputs import inputs_from, inputs_state
+from lapwing.ground.archive.tensors import Tensors
+from lapwing.ground.errors import DataError, UnsupportedError
+from lapwing.ground.types import Inputs
+
+INLINE = 256
+"""Most numbers of one vector that stay in the JSON, where people can read them; longer ones become tensors."""
+
+DEEPEST = 64
+"""Records within records, at most."""
+
+LARGEST = 2**62
+"""The largest whole number."""
+
+Families: TypeAlias = Mapping[type, Mapping[str, type[Any]]]
+"""The members of abstract classes by name, which are told apart by their ``"kind"``."""
+
+
+@final
+@dataclass(frozen=True)
+class Records:
+    """Frozen records as JSON and back. Tensors lie beside it, and what a file does not hold is given.
+
+    Args:
+        tensors: The tensors that the JSON speaks of.
+        device: Where they come back.
+        families: The classes there may be where a field names an abstract one.
+        given: Values of fields by their type, which are not in the JSON.
+
+    Example:
+        >>> from lapwing.ground.results import Estimate
+        >>> Records().read(Estimate, Records().state(Estimate(2.0, 0.5, 8)), "error")
+        Estimate(value=2.0, stderr=0.5, samples=8)
+        >>> Records().read(Estimate, {"value": 2.0, "stderr": None}, "error")
+        Traceback (most recent call last):
+        ...
+        lapwing.ground.errors.DataError: Expected error.stderr as float. Got None. Try saving it again: ...
+    """
+
+    tensors: Tensors = field(default_factory=Tensors)
+    device: torch.device | str = "cpu"
+    families: Families = field(default_factory=dict[type, Mapping[str, "type[Any]"]])
+    given: Mapping[type, Any] = field(default_factory=dict[type, Any])
+
+    def state(self, value: Any, at: str = "") -> Any:
+        """The JSON of a value; its tensors go to ``tensors`` under names that start with ``at``.
+
+        Raises:
+            UnsupportedError: If there is anything in it that no file holds.
+        """
+        if isinstance(value, Tensor):
+            return self.tensors.put(at, value)
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, tuple | list):
+            if len(value) > INLINE and all(isinstance(part, float) for part in value):
+                return self.tensors.put(at, torch.tensor(value, dtype=torch.float64))
+            return [self.state(part, f"{at}.{i}") for i, part in enumerate(value)]
+        kind = self._kind(value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return kind | self._fields(value, at)
+        raise UnsupportedError(
+            "records, tensors, numbers and strings to save", f"a {type(value).__name__} as {at}", "another choice"
+        )
+
+    def _kind(self, value: Any) -> dict[str, Any]:
+        """The name of a member of a family."""
+        name = type(value).__name__
+        found = [members for family, members in self.families.items() if isinstance(value, family)]
+        for members in found:
+            if members.get(name) is not type(value):
+                raise UnsupportedError(f"one of {', '.join(members)}", name, "one of lapwing's to save a posterior")
+        return {"kind": name} if found else {}
+
+    def _fields(self, value: Any, at: str) -> dict[str, Any]:
+        hints, state = get_type_hints(type(value)), dict[str, Any]()
+        for each in dataclasses.fields(value):
+            hint, place = hints[each.name], f"{at}.{each.name}" if at else each.name
+            if not each.init or hint in self.given:
+                continue
+            part = getattr(value, each.name)
+            state[each.name] = inputs_state(part, place, self.tensors) if hint == Inputs else self.state(part, place)
+        return state
+
+    def read(self, kind: Any, state: Any, at: str, depth: int = 0) -> Any:
+        """The value that gave a state.
+
+        Args:
+            kind: What it must be: a frozen dataclass, or what the field of one may be annotated with.
+            state: The JSON.
+            at: Where in the file it stands, for messages.
+            depth: Records it lies within.
+
+        Raises:
+            DataError: If it is anything else.
+            ConfigError: If it has a value that its class refuses.
+        """
+        if depth > DEEPEST:
+            raise DataError(f"at most {DEEPEST} records within each other", f"more at {at:.60}", REPAIR)
+        if kind is Any:
+            return state
+        if kind == Inputs:
+            return inputs_from(state, self.tensors, self.device)
+        if kind in self.families:
+            return self._member(kind, state, at, depth)
+        if get_origin(kind) in (Union, UnionType):
+            return self._either(get_args(kind), state, at, depth)
+        if kind is Tensor or hasattr(kind, "dim_str"):  # a shape of jaxtyping
+            return self._tensor(kind, state, at)
+        if dataclasses.is_dataclass(kind):
+            return self._record(kind, state, at, depth)
+        if get_origin(kind) is tuple or kind is torch.Size:
+            return self._sequence(kind, state, at, depth)
+        if get_origin(kind) in (dict, Mapping):
+            if not isinstance(state, dict):
+                raise unlike(at, "names with values", state)
+            part = get_args(kind)[1]
+            return {name: self.read(part, value, f"{at}.{name}", depth + 1) for name, value in state.items()}
+        return _scalar(kind, state, at)
+
+    def _record(self, kind: Any, state: Any, at: str, depth: int) -> Any:
+        if not isinstance(state, dict):
+            raise unlike(at, f"the fields of a {kind.__name__}", state)
+        hints, values = get_type_hints(kind), dict[str, Any]()
+        for each in dataclasses.fields(kind):
+            hint = hints[each.name]
+            if not each.init:
+                continue
+            if hint in self.given:
+                values[each.name] = self.given[hint]
+            elif each.name in state:
+                values[each.name] = self.read(hint, state[each.name], f"{at}.{each.name}", depth + 1)
+            elif each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING:
+                raise DataError(f"{at}.{each.name} in the file", f"fields {sorted(state)[:9]} alone", REPAIR)
+        _check_shapes(hints, values, at)
+        return kind(**values)
+
+    def _member(self, family: type, state: Any, at: str, depth: int) -> Any:
+        members = self.families[family]
+        name = state.get("kind") if isinstance(state, dict) else None
+        if isinstance(name, str) and name not in members:
+            raise DataError(f"one of {', '.join(members)} as {at}", f"'{name:.40}'", "the lapwing that wrote the file")
+        if not isinstance(name, str):
+            raise unlike(at, f"one of {', '.join(members)}", state)
+        return self._record(members[name], state, at, depth)
+
+    def _either(self, kinds: tuple[Any, ...], state: Any, at: str, depth: int) -> Any:
+        failed: DataError | None = None
+        for kind in kinds:
+            try:
+                return self.read(kind, state, at, depth + 1)
+            except DataError as reason:
+                failed = failed or reason
+        assert failed is not None
+        raise failed
+
+    def _sequence(self, kind: Any, state: Any, at: str, depth: int) -> Any:
+        parts = get_args(kind) or (int, ...)
+        if isinstance(state, dict):
+            state = self.tensors.get(state).tolist()
+        if not isinstance(state, list) or (parts[-1] is not ... and len(state) != len(parts)):
+            raise unlike(at, "a list" if parts[-1] is ... else f"a list of {len(parts)}", state)
+        kinds = parts[:1] * len(state) if parts[-1] is ... else parts
+        values = tuple(self.read(kinds[i], value, f"{at}.{i}", depth + 1) for i, value in enumerate(state))
+        return torch.Size(values) if kind is torch.Size else values
+
+    def _tensor(self, kind: Any, state: Any, at: str) -> Tensor:
+        if isinstance(state, list):
+            value = torch.tensor([_scalar(float, number, at) for number in state], dtype=torch.float64)
+        else:
+            value = self.tensors.get(state, self.device)
+        if not isinstance(value, kind):
+            shape = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+            raise DataError(f"{at} as {kind.__name__}", f"a tensor {shape}", REPAIR)
+        return value
+
+
+REPAIR = "saving it again: the file is not as lapwing wrote it"
+"""What to do about a file that holds something else."""
+
+
+def _check_shapes(hints: Mapping[str, Any], values: Mapping[str, Any], at: str) -> None:
+    """Refuses tensors of one record of which an axis of one name has two lengths."""
+    with jaxtyped("context"):  # type: ignore[no-untyped-call]
+        for name, value in values.items():
+            kinds = [part for part in (get_args(hints[name]) or (hints[name],)) if hasattr(part, "dim_str")]
+            if isinstance(value, Tensor) and kinds and not any(isinstance(value, part) for part in kinds):
+                raise DataError(f"{at}.{name} of a shape that fits the rest", f"{list(value.shape)}", REPAIR)
+
+
+def _scalar(kind: Any, state: Any, at: str) -> Any:
+    """A string, a number, a truth value, nothing, or one of a few words."""
+    if get_origin(kind) is Literal:
+        if isinstance(state, str) and state in get_args(kind):
+            return state
+        raise unlike(at, f"one of {', '.join(map(str, get_args(kind)))}", state)
+    if kind in (None, NoneType) and state is None:
+        return None
+    if kind is bool and isinstance(state, bool):
+        return state
+    if kind is str and isinstance(state, str):
+        return state
+    whole = isinstance(state, int) and not isinstance(state, bool) and abs(state) <= LARGEST
+    if kind is int and whole:
+        return state
+    if kind is float and (whole or (isinstance(state, float) and not math.isnan(state))):
+        return float(state)
+    raise unlike(at, getattr(kind, "__name__", str(kind)), state)
+
+
+def unlike(at: str, expected: str, state: Any) -> DataError:
+    """The error for a value that is not what its field must hold."""
+    shown = f"{type(state).__name__} of {len(state)}" if isinstance(state, list | dict) else f"{_short(state)}"
+    return DataError(f"{at:.80} as {expected}", shown, REPAIR)
+
+
+def _short(state: Any) -> str:
+    """A value in a few letters, however long it is: numbers of thousands of digits cannot even be written out."""
+    if isinstance(state, int) and abs(state) > LARGEST:
+        return "a whole number beyond all bounds"
+    return f"{state!r:.40}"

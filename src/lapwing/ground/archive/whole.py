@@ -1,0 +1,104 @@
+"""Files of tensors that are there whole, or not at all."""
+
+from __future__ import annotations
+
+import glob
+import os
+import platform
+import secrets
+import shutil
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lapwing.ground.errors import ConfigError, check_kind
+
+HOST = f"{zlib.crc32(platform.node().encode()):08x}"
+"""This machine, in names of files that are not whole yet."""
+
+
+def file_at(path: object) -> Path:
+    """The path of a file, from what a user gave for it.
+
+    Raises:
+        ConfigError: If it is neither a string nor a path.
+
+    Example:
+        >>> file_at("posterior.safetensors").suffix
+        '.safetensors'
+    """
+    check_kind("the path", path, (str, os.PathLike), "'posterior.safetensors'")
+    return Path(cast("str | os.PathLike[str]", path))
+
+
+def check_directory(path: Path) -> None:
+    """Refuses a file in a directory that does not exist, and a directory in place of a file.
+
+    Raises:
+        ConfigError: Naming it.
+
+    Example:
+        >>> check_directory(Path("posterior.safetensors"))
+    """
+    if not path.parent.is_dir():
+        raise ConfigError("a directory that exists", f"'{path.parent}'", "path.parent.mkdir(parents=True)")
+    if path.is_dir():
+        raise ConfigError("the path of a file", f"the directory '{path}'", "path / 'posterior.safetensors'")
+
+
+def write_whole(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Writes a safetensors file in one step: whatever happens, ``path`` holds the old file or the whole new one.
+
+    Args:
+        path: Where to; a file already there is replaced.
+        tensors: Contiguous tensors on the CPU, no two in one storage.
+        metadata: Text.
+
+    Raises:
+        ConfigError: If the directory does not exist, or the path is one.
+    """
+    check_directory(path)
+    sweep(path)
+    folder = path.with_name(f".{path.name}.{HOST}-{os.getpid()}-{secrets.token_hex(4)}")
+    folder.mkdir()  # what safetensors writes beside the file while it writes goes with it
+    try:
+        temporary = folder / "whole"
+        temporary.touch()
+        mode = temporary.stat().st_mode  # what any new file gets here: safetensors may make one only its owner can read
+        save_file(dict(tensors), temporary, metadata=dict(metadata))
+        temporary.chmod(mode)
+        with temporary.open("rb+") as written:
+            os.fsync(written.fileno())
+        temporary.replace(path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep(path: Path) -> None:
+    """Removes what processes of this machine that are no more, killed while they wrote this file, left beside it."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{HOST}-*"):
+        process = left.name.rpartition(f".{HOST}-")[2].partition("-")[0]
+        if process.isdecimal() and not running(int(process)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def running(process: int) -> bool:
+    """Whether there is such a process, or no way to know.
+
+    Example:
+        >>> running(os.getpid())
+        True
+    """
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

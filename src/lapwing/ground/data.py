@@ -1,0 +1,298 @@
+"""Loaders in, batches out: the only room that knows what a loader yields and what a network returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from operator import length_hint
+from typing import Any, TypeAlias, cast, final
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from lapwing.ground.errors import ConfigError, DataError, ShapeError
+from lapwing.ground.types import Inputs, Unpack
+
+Source: TypeAlias = Iterable[Any] | tuple[Tensor, Tensor]
+"""Training data: a loader, or a pair of tensors ``(x, y)``."""
+
+PAIR_BATCH = 256
+NUMPY = "torch.from_numpy(x) for each array, with unpack= for those of a loader"
+UNPACK = "unpack=lambda element: (inputs, targets)"
+
+
+@final
+@dataclass(frozen=True)
+class Batch:
+    """Inputs and targets of ``n`` examples, on the network's device, inputs in its dtype."""
+
+    inputs: Inputs
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return count(self.inputs)
+
+
+@final
+@dataclass(frozen=True)
+class Data:
+    """A loader read as batches, again and again.
+
+    Args:
+        source: An iterable of ``(x, y)`` pairs, of mappings with ``labels``, or one pair of tensors.
+        like: Tensor whose device the batches move to and whose dtype floating inputs take; ``None`` leaves both.
+        unpack: Splits one element of ``source`` into ``(inputs, targets)``; ``None`` knows pairs and mappings.
+        progress: Whether to show a progress bar.
+
+    Example:
+        >>> data = Data((torch.zeros(5, 2), torch.zeros(5)), like=torch.zeros(1))
+        >>> [len(batch) for batch in data]
+        [5]
+    """
+
+    source: Source
+    like: Tensor | None = None
+    unpack: Unpack | None = None
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        readable = any(hasattr(self.source, name) for name in ("__iter__", "__getitem__"))
+        arrays = isinstance(self.source, tuple) and any(isinstance(part, np.ndarray) for part in self.source)
+        if arrays or not readable:
+            hint = NUMPY if arrays else "DataLoader(dataset)"
+            raise DataError("a loader, a list of batches, or tensors (x, y)", describe(self.source), hint)
+        if not (self.unpack is None or callable(self.unpack)):
+            raise ConfigError("unpack= to be a function of one element", f"{self.unpack!r:.40}", UNPACK)
+
+    def __iter__(self) -> Iterator[Batch]:
+        seen = 0
+        once = iter(self._elements)  # tqdm would ask a loader for two iterators
+        total = length_hint(self._elements) or None
+        for element in tqdm(once, "data", total, disable=not self.progress, unit="batch", leave=False):
+            inputs, targets = split(element, self.unpack)
+            batch = Batch(inputs, targets)
+            if self.like is not None:
+                batch = Batch(place(inputs, self.like), targets.to(self.like.device))
+            if batch.targets.shape[:1] != (len(batch),):
+                raise ShapeError(
+                    f"as many targets as inputs in a batch ({len(batch)})",
+                    f"targets of shape {list(batch.targets.shape)}",
+                    "DataLoader(dataset, batch_size=256), or unpack= to say where inputs and targets are",
+                )
+            seen += len(batch)
+            if len(batch):
+                yield batch
+        if not seen:
+            raise DataError("at least one example", self._emptiness(), "a DataLoader, a list of batches, or (x, y)")
+
+    def first(self) -> Inputs:
+        """The inputs of the first batch, checked to be finite."""
+        inputs = next(iter(self)).inputs
+        check_inputs(inputs)
+        return inputs
+
+    @cached_property
+    def _elements(self) -> Iterable[Any]:
+        """What the source yields; an iterator, which can be read only once, is kept in memory."""
+        if is_pair(self.source):
+            x, y = cast("tuple[Tensor, Tensor]", self.source)
+            together = x.shape[:1] == y.shape[:1] != ()
+            return list(zip(x.split(PAIR_BATCH), y.split(PAIR_BATCH), strict=True)) if together else [(x, y)]
+        source = cast("Iterable[Any]", self.source)
+        return list(source) if isinstance(source, Iterator) else source
+
+    def _emptiness(self) -> str:
+        if isinstance(self.source, Iterator):
+            return "an iterator that is already exhausted (it can be read only once)"
+        return f"an empty {type(self.source).__name__}"
+
+
+def is_pair(source: object) -> bool:
+    """Whether ``source`` is one pair of tensors ``(x, y)`` rather than a loader of batches."""
+    return isinstance(source, tuple) and len(source) == 2 and all(isinstance(part, Tensor) for part in source)
+
+
+def split(element: Any, unpack: Unpack | None = None) -> tuple[Inputs, Tensor]:
+    """Inputs and targets of one element of a loader: a pair, several inputs then a target, or a mapping with labels.
+
+    Raises:
+        DataError: If the element is none of these, or ``unpack`` makes no inputs and targets of it.
+
+    Example:
+        >>> inputs, targets = split({"input_ids": torch.zeros(2, 3), "labels": torch.tensor([0, 1])})
+        >>> sorted(inputs), targets.tolist()
+        (['input_ids'], [0, 1])
+    """
+    if unpack is not None:
+        made: Any = unpack(element)
+        if isinstance(made, list | tuple) and len(made) == 2 and isinstance(made[1], Tensor):
+            return made[0], made[1]
+        raise DataError("a tensor of targets in the (inputs, targets) of unpack=", describe(made), cure(made, UNPACK))
+    if isinstance(element, Mapping):
+        inputs = {key: value for key, value in element.items() if key not in ("labels", "label")}
+        for key in ("labels", "label"):
+            if isinstance(element.get(key), Tensor):
+                return inputs, element[key]
+    elif isinstance(element, list | tuple) and len(element) >= 2 and isinstance(element[-1], Tensor):
+        inputs = element[0] if len(element) == 2 else element[:-1]
+        return (tuple(inputs) if isinstance(inputs, list) else inputs), element[-1]
+    raise DataError("batches of (x, y) or mappings with 'labels'", describe(element), cure(element, UNPACK))
+
+
+def cure(element: object, otherwise: str) -> str:
+    """What to try where a tensor was expected; ``otherwise`` where no NumPy array came."""
+    within = element.values() if isinstance(element, Mapping) else element if isinstance(element, list | tuple) else ()
+    return NUMPY if any(isinstance(part, np.ndarray) for part in (element, *within)) else otherwise
+
+
+def describe(element: object) -> str:
+    """A short name for what a loader yielded, with keys or shapes."""
+    if isinstance(element, Mapping):
+        return f"a mapping with keys {sorted(map(str, element))}"
+    if isinstance(element, Tensor | np.ndarray):
+        return f"a {'tensor' if isinstance(element, Tensor) else 'NumPy array'} of shape {list(element.shape)}"
+    if isinstance(element, list | tuple):
+        return f"a {type(element).__name__} of {len(element)}: {', '.join(type(part).__name__ for part in element)}"
+    return f"a {type(element).__name__}"
+
+
+def place(inputs: Inputs, like: Tensor) -> Inputs:
+    """Inputs on the device of ``like``; floating tensors also take its dtype."""
+
+    def move(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return value.to(like.device, like.dtype) if value.is_floating_point() else value.to(like.device)
+
+    return over_tensors(move, inputs)
+
+
+def checked(inputs: Inputs, like: Tensor) -> Inputs:
+    """Inputs to be predicted, on the device and in the dtype of ``like``.
+
+    Raises:
+        DataError: If there are none, or they are not finite.
+    """
+    placed = place(inputs, like)
+    if not count(placed):
+        raise DataError("at least one example", "none", "x[None] for a single example")
+    check_inputs(placed)
+    return placed
+
+
+def over_tensors(change: Any, inputs: Inputs) -> Inputs:
+    """Inputs with ``change`` applied to every value, whatever holds them."""
+    if isinstance(inputs, Mapping):
+        return {key: change(value) for key, value in inputs.items()}
+    if isinstance(inputs, tuple):
+        return tuple(change(value) for value in inputs)
+    return change(inputs)
+
+
+def tensors(inputs: Inputs) -> list[Tensor]:
+    """Every tensor among the inputs, in order."""
+    values = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def count(inputs: Inputs) -> int:
+    """Examples in the inputs: the first axis of the first tensor that has one.
+
+    Raises:
+        DataError: If there is no such tensor.
+    """
+    for tensor in tensors(inputs):
+        if tensor.ndim:
+            return tensor.shape[0]
+    hint = cure(inputs, "x[None] for a single example")
+    raise DataError("inputs with a leading axis of examples", describe(inputs), hint)
+
+
+def take(inputs: Inputs, index: slice | Tensor) -> Inputs:
+    """The examples at ``index``; values without the axis of examples stay as they are.
+
+    Example:
+        >>> take((torch.arange(3), "flag"), slice(1, 3))
+        (tensor([1, 2]), 'flag')
+    """
+    n = count(inputs)
+
+    def pick(value: Any) -> Any:
+        return value[index] if isinstance(value, Tensor) and value.ndim and value.shape[0] == n else value
+
+    return over_tensors(pick, inputs)
+
+
+def concatenated(parts: list[Inputs]) -> Inputs:
+    """Inputs one after the other; values without the axis of examples are those of the first part."""
+    first, n = parts[0], count(parts[0])
+
+    def join(values: list[Any]) -> Any:
+        batched = isinstance(values[0], Tensor) and values[0].ndim and len(values[0]) == n
+        return torch.cat(values) if batched else values[0]
+
+    if isinstance(first, Tensor):
+        return join(parts)
+    if isinstance(first, Mapping):
+        return {key: join([cast("Any", part)[key] for part in parts]) for key in first}
+    return tuple(join(list(values)) for values in zip(*cast("list[tuple[Any, ...]]", parts), strict=True))
+
+
+def chunks(inputs: Inputs, size: int) -> Iterator[tuple[slice, Inputs]]:
+    """Consecutive pieces of at most ``size`` examples, as even as can be, each with its place."""
+    n = count(inputs)
+    size = -(-n // -(-n // size))
+    for start in range(0, n, size):
+        place_ = slice(start, min(start + size, n))
+        yield place_, (inputs if n <= size else take(inputs, place_))
+
+
+def outputs_of(result: Any) -> Tensor:
+    """The output tensor of a network call: a tensor, the first of a tuple, or ``.logits``.
+
+    Raises:
+        ShapeError: If there is no such tensor.
+    """
+    if isinstance(result, Tensor):
+        return result
+    logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    if isinstance(result, list | tuple) and result and isinstance(result[0], Tensor):
+        return result[0]
+    raise ShapeError(
+        "a network that returns a tensor, a tuple that starts with one, or an object with .logits",
+        describe(result),
+        "a small module that wraps yours and returns the tensor",
+    )
+
+
+def check_finite(values: Tensor, what: str, hint: str) -> None:
+    """Raise unless every entry is finite.
+
+    Args:
+        values: Tensor to look at; integers always pass.
+        what: Its name in the message.
+        hint: What to try.
+
+    Raises:
+        DataError: If an entry is NaN or infinite.
+    """
+    if not values.is_floating_point():
+        return
+    bad = int((~torch.isfinite(values)).sum())
+    if bad:
+        raise DataError(f"finite {what}", f"{bad} NaN or infinite of {values.numel()}", hint)
+
+
+def check_inputs(inputs: Inputs) -> None:
+    """Raise unless every tensor among the inputs is finite.
+
+    Raises:
+        DataError: If an entry is NaN or infinite.
+    """
+    for tensor in tensors(inputs):
+        check_finite(tensor, "inputs", "cleaning the data")

@@ -1,0 +1,186 @@
+"""Every error lapwing raises: what was expected, what came, what to try."""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+import warnings
+from typing import Any
+
+
+class LapwingError(Exception):
+    """The root of all lapwing errors; its message has three parts.
+
+    Args:
+        expected: What the call needs, with shapes and units; completes "Expected ...".
+        got: What came instead; completes "Got ...".
+        hint: What to do about it; completes "Try ...".
+
+    Example:
+        >>> raise LapwingError("a positive prior precision", "-1.0", "Isotropic(1.0)")
+        Traceback (most recent call last):
+        ...
+        lapwing.ground.errors.LapwingError: Expected a positive prior precision. Got -1.0. Try Isotropic(1.0).
+    """
+
+    def __init__(self, expected: str, got: str, hint: str) -> None:
+        super().__init__(f"Expected {expected}. Got {got}. Try {hint}.")
+        self.expected = expected
+        self.got = got
+        self.hint = hint
+
+
+class ConfigError(LapwingError, ValueError):
+    """An option has a value that makes no sense, whatever the data."""
+
+
+class DataError(LapwingError, ValueError):
+    """The data cannot be used: empty, not finite, exhausted, or not the same on a second pass."""
+
+
+class ShapeError(LapwingError, ValueError):
+    """A tensor has the wrong shape."""
+
+
+class MismatchError(LapwingError, ValueError):
+    """A saved posterior and a network, or a network then and now, do not belong together."""
+
+
+class NumericalError(LapwingError, ArithmeticError):
+    """A number went wrong: a matrix is not positive definite, or a result is not finite."""
+
+
+class TooLargeError(LapwingError, MemoryError):
+    """The call would need more memory than allowed; nothing was allocated."""
+
+
+class UnsupportedError(LapwingError, TypeError):
+    """The combination of choices has no implementation."""
+
+
+class DataWarning(UserWarning):
+    """The data can be used, but something about them is probably a mistake."""
+
+
+class ConvergenceWarning(UserWarning):
+    """An iteration stopped short of its tolerance; the result says how far it got."""
+
+
+INSIDE = ("lapwing", "contextlib", "functools", "torch", "jaxtyping", "beartype")
+"""Packages whose frames may lie between a warning and the line that led to it."""
+
+
+def warn(sentence: str, category: type[Warning]) -> None:
+    """Warns at the line of the user's that led here, however many calls of the library lie between.
+
+    Example:
+        >>> import pytest
+        >>> with pytest.warns(ConvergenceWarning, match="steps"):
+        ...     warn("ended after 2 steps. Try a larger steps=", ConvergenceWarning)
+    """
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in INSIDE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, category, stacklevel=level)
+
+
+def check_option(name: str, value: object, options: tuple[object, ...]) -> None:
+    """Refuses an option that is not one of those there are.
+
+    Raises:
+        ConfigError: Naming the options.
+
+    Example:
+        >>> check_option("view", "weights", ("auto", "weights"))
+    """
+    if value not in options:
+        known = ", ".join(map(repr, options))
+        raise ConfigError(f"{name}= to be one of {known}", repr(value), f"{name}={options[0]!r}")
+
+
+def check_kind(name: str, value: object, kinds: tuple[type, ...], hint: str) -> None:
+    """Refuses an argument of another kind, a class in place of its instance included.
+
+    Raises:
+        ConfigError: Naming the kinds.
+
+    Example:
+        >>> check_kind("prior", 1.0, (float,), "1.0")
+    """
+    if isinstance(value, type) or not isinstance(value, kinds):
+        known = ", ".join(kind.__name__ for kind in kinds)
+        shown = f"{type(value).__name__} {' '.join(repr(value).split()):.40}"
+        got = f"the class {value.__name__}" if isinstance(value, type) else shown
+        raise ConfigError(f"{name} to be one of {known}", got, hint)
+
+
+def check_count(name: str, value: object, least: int = 1, *, usual: int | None = None) -> None:
+    """Refuses what is no whole number, and a count below the least there may be.
+
+    Args:
+        name: The option.
+        value: What came.
+        least: The least there may be.
+        usual: What to try; ``None`` for the least.
+
+    Raises:
+        ConfigError: Naming that.
+
+    Example:
+        >>> check_count("samples", 32, least=2)
+    """
+    hint = f"{name}={least if usual is None else usual}"
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        raise ConfigError(f"{name} to be a whole number, at least {least}", f"{value!r:.40}", hint)
+    if value < least:
+        raise ConfigError(f"{name} of at least {least}", f"{value}", hint)
+
+
+def check_positive(name: str, value: Any, usual: str = "1e-6") -> None:
+    """Refuses what is no positive number, NaN included.
+
+    Args:
+        name: The option.
+        value: What came.
+        usual: What to try.
+
+    Raises:
+        ConfigError: Naming it.
+
+    Example:
+        >>> check_positive("rtol", 1e-6)
+    """
+    if not (isinstance(value, numbers.Real) and float(value) > 0):
+        raise ConfigError(f"a positive {name}", f"{value!r:.40}", f"{name}={usual}")
+
+
+def check_fraction(name: str, value: Any, hint: str, *, zero: bool = False) -> None:
+    """Refuses what is no number between 0 and 1, or below 1 and at least 0.
+
+    Args:
+        name: The option.
+        value: What came.
+        hint: What to try.
+        zero: Whether 0 itself is allowed.
+
+    Raises:
+        ConfigError: Naming it.
+
+    Example:
+        >>> check_fraction("rtol", 0.1, "rtol=1e-6")
+    """
+    if not (isinstance(value, numbers.Real) and (0 < float(value) < 1 or (zero and value == 0))):
+        expected = f"{name} from 0 and below 1" if zero else f"{name} between 0 and 1"
+        raise ConfigError(expected, f"{name}={value!r:.40}", hint)
+
+
+def check_level(level: float) -> None:
+    """Refuses the probability of an interval that is not between 0 and 1.
+
+    Raises:
+        ConfigError: Naming it.
+
+    Example:
+        >>> check_level(0.95)
+    """
+    check_fraction("level", level, "level=0.95")

@@ -1,0 +1,94 @@
+"""The only source of randomness: probes drawn once, from a generator, at the edge of a computation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lapwing.ground.errors import check_count, check_kind
+
+
+def device_of(generator: torch.Generator | None) -> torch.device:
+    """Where a source of randomness draws: on the CPU without one.
+
+    Raises:
+        ConfigError: If it is none, such as a seed.
+
+    Example:
+        >>> device_of(None)
+        device(type='cpu')
+    """
+    if generator is None:
+        return torch.device("cpu")
+    check_kind("generator=", generator, (torch.Generator,), "torch.Generator().manual_seed(0)")
+    return generator.device
+
+
+def check_draws(samples: int, generator: torch.Generator | None) -> None:
+    """Refuses, before anything is computed, fewer draws than one and what is no source of randomness.
+
+    Raises:
+        ConfigError: Naming it.
+    """
+    check_count("samples", samples)
+    device_of(generator)
+
+
+def gaussian(
+    shape: Sequence[int],
+    *,
+    like: Tensor,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Standard normal probes with the device and dtype of ``like``.
+
+    The draw happens on the generator's device (the CPU without one) and is then moved, so that one seed gives the
+    same numbers on every device.
+
+    Args:
+        shape: Shape of the result.
+        like: Tensor whose device and dtype the probes take.
+        generator: Source of randomness; ``None`` draws from PyTorch's global one.
+
+    Returns:
+        Tensor of ``shape``.
+
+    Example:
+        >>> g = torch.Generator().manual_seed(0)
+        >>> gaussian([2, 3], like=torch.zeros(1), generator=g).shape
+        torch.Size([2, 3])
+    """
+    device = device_of(generator)
+    return torch.randn(list(shape), generator=generator, device=device, dtype=like.dtype).to(like.device)
+
+
+def rademacher(
+    shape: Sequence[int],
+    *,
+    like: Tensor,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Probes of independent signs (+1 or -1), otherwise as ``gaussian``.
+
+    Example:
+        >>> rademacher([4], like=torch.zeros(1)).abs().tolist()
+        [1.0, 1.0, 1.0, 1.0]
+    """
+    signs = torch.randint(0, 2, list(shape), generator=generator, device=device_of(generator)).to(like.device)
+    return signs.to(like.dtype).mul_(2).sub_(1)
+
+
+def permutation(size: int, *, generator: torch.Generator | None = None) -> list[int]:
+    """The numbers below ``size`` in random order.
+
+    Args:
+        size: How many.
+        generator: Source of randomness; ``None`` draws from PyTorch's global one.
+
+    Example:
+        >>> sorted(permutation(3))
+        [0, 1, 2]
+    """
+    return torch.randperm(size, generator=generator, device=device_of(generator)).tolist()

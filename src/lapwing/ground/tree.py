@@ -1,0 +1,192 @@
+"""The one order of the weights: named parameters on one side, flat vectors on the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from math import prod
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing.ground.errors import DataError, ShapeError
+from lapwing.ground.types import Params
+
+
+@final
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of the parameters, in the order in which they fill a flat vector of ``d`` weights.
+
+    Frozen and hashable: two layouts are equal when their names and shapes are.
+
+    Args:
+        names: Parameter names, as ``named_parameters`` gives them.
+        shapes: Shape of each.
+
+    Example:
+        >>> layout = Layout.of({"fc.weight": torch.zeros(2, 3), "fc.bias": torch.zeros(2)})
+        >>> layout.size, layout.slices["fc.bias"], layout.layers
+        (8, slice(6, 8, None), (('fc.weight', 'fc.bias'),))
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.shapes) or len(set(self.names)) != len(self.names):
+            raise DataError(
+                "one shape for each parameter name, every name once",
+                f"{len(self.names)} names ({len(set(self.names))} distinct) and {len(self.shapes)} shapes",
+                "Layout.of(dict(model.named_parameters()))",
+            )
+
+    @classmethod
+    def of(cls, params: Params) -> Layout:
+        """The layout of named parameters, in their own order.
+
+        Args:
+            params: Named tensors.
+
+        Raises:
+            DataError: If there are none.
+        """
+        if not params:
+            raise DataError(
+                "at least one parameter",
+                "none",
+                "a model with trainable parameters (requires_grad=True)",
+            )
+        return cls(tuple(params), tuple(tuple(value.shape) for value in params.values()))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of weights in each parameter."""
+        return tuple(prod(shape) for shape in self.shapes)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of weights in all, ``d``."""
+        return sum(self.sizes)
+
+    @cached_property
+    def slices(self) -> dict[str, slice]:
+        """Where each parameter lies in the flat vector."""
+        ends = accumulate(self.sizes)
+        return {name: slice(end - size, end) for name, size, end in zip(self.names, self.sizes, ends, strict=True)}
+
+    @cached_property
+    def layers(self) -> tuple[tuple[str, ...], ...]:
+        """Names grouped by the module that owns them, in order of first appearance.
+
+        The module is the text before the last dot; a bare name is a layer of its own.
+        """
+        groups: dict[str, list[str]] = {}
+        for name in self.names:
+            owner, dot, _ = name.rpartition(".")
+            groups.setdefault(owner + dot or name, []).append(name)
+        return tuple(tuple(group) for group in groups.values())
+
+    @cached_property
+    def layer_index(self) -> Int[Tensor, " d"]:
+        """Layer number of each weight, ``[d]`` on the CPU: ``layers[layer_index[i]]`` owns weight ``i``."""
+        index = torch.empty(self.size, dtype=torch.long)
+        for number, names in enumerate(self.layers):
+            for name in names:
+                index[self.slices[name]] = number
+        return index
+
+    def flatten(self, params: Params) -> Float[Tensor, " d"]:
+        """Named parameters as one vector ``[d]``; differentiable.
+
+        Args:
+            params: Tensors with exactly this layout's names and shapes, in any order.
+
+        Raises:
+            ShapeError: If a name is missing or unknown, or a shape differs.
+        """
+        self._check_names(params)
+        return torch.cat([self._checked(params, i, ()).reshape(-1) for i in range(len(self.names))])
+
+    def flatten_samples(self, params: Params) -> Float[Tensor, "s d"]:
+        """Named tensors ``[s, *shape]`` as rows ``[s, d]``."""
+        self._check_names(params)
+        lead = tuple(params[self.names[0]].shape[:1])
+        rows = [self._checked(params, i, lead).reshape(*lead, self.sizes[i]) for i in range(len(self.names))]
+        return torch.cat(rows, dim=1)
+
+    def unflatten(self, vector: Float[Tensor, "d ..."]) -> Params:
+        """Named tensors ``[*shape]`` of a vector ``[d]``, ``[*shape, k]`` of a block of columns ``[d, k]``.
+
+        Args:
+            vector: Flat weights, or a block of them.
+
+        Returns:
+            Views of ``vector`` where its strides allow them.
+
+        Raises:
+            ShapeError: If the first dimension is not ``d``.
+
+        Example:
+            >>> layout = Layout.of({"a": torch.zeros(2), "b": torch.zeros(1, 2)})
+            >>> layout.unflatten(torch.arange(4.0))["b"]
+            tensor([[2., 3.]])
+        """
+        if vector.ndim not in (1, 2) or vector.shape[0] != self.size:
+            raise ShapeError(
+                f"a flat vector [{self.size}] or a block [{self.size}, k]",
+                f"shape {list(vector.shape)}",
+                "layout.flatten(params), or unflatten_samples for rows [s, d]",
+            )
+        tail = tuple(vector.shape[1:])
+        return {
+            name: vector[self.slices[name]].reshape(shape + tail)
+            for name, shape in zip(self.names, self.shapes, strict=True)
+        }
+
+    def unflatten_samples(self, samples: Float[Tensor, "s d"]) -> Params:
+        """Rows ``[s, d]`` as named tensors ``[s, *shape]``: one network a row, ready for ``torch.vmap``.
+
+        Args:
+            samples: One flat vector a row.
+
+        Returns:
+            Views of ``samples`` where its strides allow them.
+
+        Raises:
+            ShapeError: If the rows have not ``d`` entries.
+        """
+        if samples.ndim != 2 or samples.shape[1] != self.size:
+            raise ShapeError(
+                f"rows of shape [s, {self.size}]",
+                f"shape {list(samples.shape)}",
+                "unflatten for one vector [d] or a block of columns [d, k]",
+            )
+        return {
+            name: samples[:, self.slices[name]].reshape((len(samples), *shape))
+            for name, shape in zip(self.names, self.shapes, strict=True)
+        }
+
+    def _check_names(self, params: Params) -> None:
+        if params.keys() != self.slices.keys():
+            missing = [name for name in self.names if name not in params]
+            unknown = [name for name in params if name not in self.slices]
+            raise ShapeError(
+                f"the {len(self.names)} parameters of this layout",
+                f"missing {missing}, unknown {unknown}",
+                "the parameters the layout was made from",
+            )
+
+    def _checked(self, params: Params, position: int, lead: tuple[int, ...]) -> Tensor:
+        name, shape = self.names[position], self.shapes[position]
+        value = params[name]
+        if tuple(value.shape) != lead + shape:
+            raise ShapeError(
+                f"parameter {name!r} of shape {[*lead, *shape]}",
+                f"shape {list(value.shape)}",
+                "the parameters the layout was made from",
+            )
+        return value

@@ -1,0 +1,1 @@
+"""The Jacobian of known layers as products of inputs and gradients."""

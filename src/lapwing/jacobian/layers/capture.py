@@ -1,0 +1,172 @@
+"""Watching a forward pass: which layer function used which weights, on what input, and where its gradient flows.
+
+Layers are recognised by the function that runs (``linear``, ``conv2d``, ``layer_norm``, ...) and by the identity of the
+weight it is given, not by module classes or hooks: nothing is attached to the network, a weight used twice is seen
+twice, and a functional call counts like a module.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.overrides import TorchFunctionMode
+
+from lapwing.ground.errors import UnsupportedError
+from lapwing.jacobian.layers.attention import attend
+from lapwing.jacobian.network.spelled import SPELLED
+
+Kind = Literal["linear", "conv", "channel_norm", "layer_norm", "embedding"]
+
+
+@final
+@dataclass(frozen=True)
+class Call:
+    """One use of a layer function on watched weights.
+
+    Args:
+        kind: The family of the function; decides how (a, g) make the Jacobian.
+        weight: Name of the weight, ``None`` where only the bias is watched.
+        bias: Name of the bias, ``None`` where there is none or it is not watched.
+        input: What the weight multiplies: the layer's input; for norms normalised, for embeddings the indices.
+        edge: Where the gradient of the layer's output arrives.
+        shape: Shape of the layer's output.
+        options: Geometry of a convolution.
+        padding: Row of an embedding that has no gradient.
+    """
+
+    kind: Kind
+    weight: str | None
+    bias: str | None
+    input: Tensor
+    edge: GradientEdge
+    shape: torch.Size
+    options: ConvOptions | None = None
+    padding: int | None = None
+
+
+@final
+@dataclass(frozen=True)
+class ConvOptions:
+    """Geometry of a convolution, one entry a spatial axis; padding as (before, after)."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+class Capture(TorchFunctionMode):
+    """Records every ``Call`` on the watched parameters while it is active.
+
+    Args:
+        params: Parameters to watch, by name; recognised by identity.
+    """
+
+    def __init__(self, params: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self._names = {id(value): name for name, value in params.items()}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.multi_head_attention_forward:
+            with self:
+                return attend(*args, **kwargs)
+        if func in SPELLED:
+            with self:
+                return SPELLED[func](*args, **kwargs)
+        output = func(*args, **kwargs)
+        rule = RULES.get(func)
+        if rule is not None:
+            bound = rule.signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            self._record(rule, bound.arguments, output)
+        return output
+
+    def _record(self, rule: Rule, given: dict[str, Any], output: Tensor) -> None:
+        weight, bias = (self._names.get(id(given.get(key))) for key in ("weight", "bias"))
+        if (weight is None and bias is None) or not output.requires_grad:
+            return
+        input, options = rule.read(given, weight)
+        edge, padding = get_gradient_edge(output), given.get("padding_idx")
+        if padding is not None:
+            padding %= len(given["weight"])
+        self.calls.append(Call(rule.kind, weight, bias, input, edge, output.shape, options, padding))
+
+
+@final
+@dataclass(frozen=True)
+class Rule:
+    """How to read the arguments of one layer function."""
+
+    kind: Kind
+    signature: inspect.Signature
+    read: Callable[[dict[str, Any], str | None], tuple[Tensor, ConvOptions | None]]
+
+
+def _signature(*required: str, **optional: Any) -> inspect.Signature:
+    """The signature of a function that Python cannot inspect."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind) for name in required]
+    parameters += [inspect.Parameter(name, kind, default=value) for name, value in optional.items()]
+    return inspect.Signature(parameters)
+
+
+LINEAR = _signature("input", "weight", bias=None)
+CONV = _signature("input", "weight", bias=None, stride=1, padding=0, dilation=1, groups=1)
+
+
+def _read_input(given: dict[str, Any], weight: str | None) -> tuple[Tensor, None]:
+    return given["input"].detach(), None
+
+
+def _read_conv(given: dict[str, Any], weight: str | None) -> tuple[Tensor, ConvOptions]:
+    kernel = tuple(given["weight"].shape[2:])
+    stride, dilation = (spread(given[key], len(kernel)) for key in ("stride", "dilation"))
+    padding = given["padding"]
+    if padding == "valid":
+        sides = ((0, 0),) * len(kernel)
+    elif padding == "same":
+        totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        sides = tuple((total // 2, total - total // 2) for total in totals)
+    else:
+        sides = tuple((p, p) for p in spread(padding, len(kernel)))
+    return given["input"].detach(), ConvOptions(kernel, stride, sides, dilation, given["groups"])
+
+
+def spread(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
+    """An option of a convolution for each spatial axis."""
+    return (value,) * axes if isinstance(value, int) else tuple(value) * (axes // len(value))
+
+
+def _read_norm(function: Callable[..., Tensor]) -> Callable[[dict[str, Any], str | None], tuple[Tensor, None]]:
+    def read(given: dict[str, Any], weight: str | None) -> tuple[Tensor, None]:
+        if given.get("training") or given.get("use_input_stats"):
+            raise UnsupportedError(
+                "outputs that depend on one example each",
+                "a batch norm that uses the statistics of the batch even in eval mode",
+                "BatchNorm with track_running_stats=True",
+            )
+        with torch.no_grad():
+            return function(**{**given, "weight": None, "bias": None}).detach(), None
+
+    return read
+
+
+RULES: dict[Callable[..., Any], Rule] = {
+    F.linear: Rule("linear", LINEAR, _read_input),
+    F.embedding: Rule("embedding", inspect.signature(F.embedding), _read_input),
+    **{conv: Rule("conv", CONV, _read_conv) for conv in (F.conv1d, F.conv2d, F.conv3d)},
+    F.layer_norm: Rule("layer_norm", inspect.signature(F.layer_norm), _read_norm(F.layer_norm)),
+    **{norm: Rule("channel_norm", inspect.signature(norm), _read_norm(norm)) for norm in (F.batch_norm, F.group_norm)},
+}

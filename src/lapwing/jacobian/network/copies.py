@@ -1,0 +1,174 @@
+"""A network at several values of its weights at once: outputs, losses and their gradients."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from lapwing.ground.data import Batch, chunks, count
+from lapwing.ground.types import Inputs
+from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.products.reverse import Reverse
+from lapwing.likelihoods import Likelihood
+
+logger = logging.getLogger(__name__)
+
+BUDGET = 2**28
+"""Bytes the activations of copies that go through a pass together may take (256 MiB)."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """Copies of one network that differ in their uncertain weights; the module itself is never written to.
+
+    Copies go through vectorised passes, as many copies and examples at a time as ``BUDGET`` has room for; those of a
+    network that cannot be vectorised go one after the other (which is logged).
+
+    Args:
+        network: The network.
+        survey: What is known of its layers.
+        likelihood: The likelihood.
+
+    Cost:
+        A forward pass a copy, for gradients a backward pass more; ``BUDGET`` bytes.
+    """
+
+    network: Network
+    survey: Survey
+    likelihood: Likelihood
+
+    def outputs(self, weights: Float[Tensor, "f d"], inputs: Inputs) -> Float[Tensor, "f n *event c"]:
+        """Canonical outputs of each copy.
+
+        Args:
+            weights: Uncertain weights of each copy.
+            inputs: The n examples all of them see.
+        """
+        parts = list[Tensor]()
+        for _, piece in self._pieces(inputs):
+
+            def one(w: Tensor, piece: Inputs = piece) -> Tensor:
+                return self._outputs(w, piece)
+
+            parts.append(self._over(one, (weights,), count(piece)))
+        return torch.cat(parts, dim=1)
+
+    def losses(
+        self,
+        weights: Float[Tensor, "f d"],
+        batch: Batch,
+        *,
+        moved: Float[Tensor, "f c"] | None = None,
+        along: Float[Tensor, "f n *event c"] | None = None,
+    ) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
+        """The gradient in the weights and the value of ``Σ nll(f, y + moved) − ⟨along, f⟩`` for each copy.
+
+        Args:
+            weights: Uncertain weights of each copy.
+            batch: The examples, and their targets y.
+            moved: What is added to the targets of each copy.
+            along: A linear term in the outputs of each copy.
+
+        Returns:
+            Gradients in the dtype of the network, values in float64.
+        """
+        total = _Sum()
+        for place, inputs in self._pieces(batch.inputs):
+            targets = batch.targets[place]
+
+            def one(w: Tensor, *terms: Tensor, inputs: Inputs = inputs, targets: Tensor = targets) -> Tensor:
+                parts = iter(terms)
+                f = self._outputs(w, inputs)
+                y = self.likelihood.canonical_targets(f, targets)
+                y = y if moved is None else y + next(parts)
+                loss = self.likelihood.nll(f, y).double().sum()
+                return loss if along is None else loss - (next(parts) * f).double().sum()
+
+            terms = (*(() if moved is None else (moved,)), *(() if along is None else (along[:, place],)))
+            total.add(self._over(grad_and_value(one), (weights, *terms), count(inputs), plain=gradient_of(one)))
+        return total.both
+
+    def pull(
+        self, weights: Float[Tensor, "f d"], inputs: Inputs, along: Float[Tensor, "f n *event c"]
+    ) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
+        """The gradient in the weights and the value of ``⟨along, f⟩`` for each copy; otherwise as ``losses``."""
+        total = _Sum()
+        for place, piece in self._pieces(inputs):
+
+            def one(w: Tensor, u: Tensor, piece: Inputs = piece) -> Tensor:
+                return (u * self._outputs(w, piece)).double().sum()
+
+            columns = (weights, along[:, place])
+            total.add(self._over(grad_and_value(one), columns, count(piece), plain=gradient_of(one)))
+        return total.both
+
+    def _outputs(self, weights: Float[Tensor, " d"], inputs: Inputs) -> Float[Tensor, "n *event c"]:
+        return self.likelihood.canonical(self.network(inputs, self.network.with_weights(weights)))
+
+    @property
+    def _bytes(self) -> int:
+        """What the activations of one example take in one copy."""
+        return max(1, sum(self.survey.floats) * self.network.like.element_size())
+
+    def _pieces(self, inputs: Inputs) -> Iterator[tuple[slice, Inputs]]:
+        """Examples in pieces, each of which one copy has room for."""
+        return chunks(inputs, max(1, BUDGET // self._bytes))
+
+    def _over(
+        self,
+        function: Callable[..., Any],
+        columns: tuple[Tensor, ...],
+        examples: int,
+        *,
+        plain: Callable[..., Any] | None = None,
+    ) -> Any:
+        """A function of one copy and some examples, for all copies; the same by ``plain`` where it is refused."""
+        size = max(1, min(len(columns[0]), BUDGET // (examples * self._bytes)))
+        with torch.inference_mode(False), torch.no_grad():
+            try:
+                return vmap(function, chunk_size=size)(*columns)
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, ValueError) as reason:
+                logger.info("cannot vectorise over copies (%s): going through them one by one", reason)
+            found = [(plain or function)(*column) for column in zip(*columns, strict=True)]
+            if isinstance(found[0], Tensor):
+                return torch.stack(found)
+            return tuple(torch.stack(parts) for parts in zip(*found, strict=True))
+
+
+def gradient_of(function: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The gradient in the first argument, and the value, by plain reverse mode."""
+
+    def both(weights: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+        there = Reverse.of(lambda tracked: function(tracked, *others), weights)
+        return there.pull(torch.ones_like(there.values)), there.values.detach()
+
+    return both
+
+
+class _Sum:
+    """Adds up gradients and values over pieces."""
+
+    def __init__(self) -> None:
+        self._parts: tuple[Tensor, Tensor] | None = None
+
+    def add(self, more: tuple[Tensor, Tensor]) -> None:
+        """Another piece."""
+        before = self._parts
+        self._parts = more if before is None else (before[0] + more[0], before[1] + more[1])
+
+    @property
+    def both(self) -> tuple[Tensor, Tensor]:
+        """Both sums."""
+        assert self._parts is not None
+        return self._parts

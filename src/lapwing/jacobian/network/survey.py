@@ -1,0 +1,175 @@
+"""One look at a network before any curvature: which parameters have layer factors, and where the examples are.
+
+Three examples are enough to find the axis of examples at every layer, to check the factors against automatic
+differentiation, and to catch networks whose outputs are random or depend on the other examples of the batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from lapwing.ground.data import count, take
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
+from lapwing.ground.types import Inputs
+from lapwing.jacobian.layers.capture import Call
+from lapwing.jacobian.layers.layers import NORMS, Layer, Pass, Survey, captured, leaves
+from lapwing.jacobian.network.loose import right_way
+from lapwing.jacobian.network.network import Network
+
+logger = logging.getLogger(__name__)
+
+
+def probe(inputs: Inputs, size: int) -> Inputs:
+    """The first examples, repeated where there are fewer than ``size``."""
+    return take(inputs, torch.arange(size) % count(inputs)) if size != count(inputs) else inputs
+
+
+def find_layers(network: Network, inputs: Inputs) -> Survey:
+    """Survey of a network on the first examples of ``inputs``.
+
+    Args:
+        network: The network.
+        inputs: At least one example.
+
+    Returns:
+        Layers with factors, and the parameters without, which are logged.
+
+    Raises:
+        ConfigError: If the outputs do not depend on the uncertain weights.
+        DataError: If the outputs are not finite.
+        ShapeError: If the outputs have no axis of examples, or no axis of outputs.
+        UnsupportedError: If the outputs are random, depend on the other examples of the batch, or have another type
+            than the weights.
+    """
+    params = leaves(network)
+    three = probe(inputs, 3)
+    outputs, calls = captured(network, three, params)
+    two, fewer = captured(network, probe(inputs, 2), params)
+    if not outputs.requires_grad:
+        raise ConfigError(
+            "uncertain weights that the outputs depend on",
+            f"{', '.join(network.names[:5])}, which have no part in them",
+            "weights=Names(...) or LastLayer() with others, or requires_grad_(True) on these",
+        )
+    _check_types(network, outputs)
+    _check_outputs(outputs.detach(), captured(network, three, params)[0].detach(), two.detach())
+    layers = _layers(calls, fewer)
+    survey = _survey(network, layers, calls, outputs)
+    wrong = _disagreeing(network, survey, three)
+    if wrong:
+        survey = _survey(network, tuple(x for x in layers if not wrong & set(x.names)), calls, outputs)
+    if survey.loose:
+        logger.info("no layer factors for %s: using automatic differentiation there", ", ".join(survey.loose))
+    return replace(survey, way=right_way(network, survey.loose, probe(inputs, 2)))
+
+
+def _check_types(network: Network, outputs: Tensor) -> None:
+    """Products go from the weights to the outputs and back: both have one type."""
+    params = dict(network.module.named_parameters())
+    types = {str(value.dtype).removeprefix("torch.") for value in (*(params[name] for name in network.names), outputs)}
+    if len(types) > 1:
+        raise UnsupportedError(
+            "uncertain weights and outputs of one type",
+            " and ".join(sorted(types)),
+            "model.float() before the fit, or weights=LastLayer() where the head has the type of the outputs",
+        )
+
+
+def _check_outputs(outputs: Tensor, again: Tensor, fewer: Tensor) -> None:
+    """Outputs of three examples, of the same again, and of the first two of them."""
+    if outputs.ndim < 2 or (len(outputs), len(fewer)) != (3, 2):
+        raise ShapeError(
+            "outputs of shape [n, ..., c] for n = 3 inputs",
+            f"{list(outputs.shape)}",
+            "unsqueeze(-1) for a single output, or a leading axis of examples",
+        )
+    if not bool(torch.isfinite(outputs).all()):
+        raise DataError(
+            "finite outputs",
+            f"{int((~torch.isfinite(outputs)).sum())} NaN or infinite values for the first 3 inputs",
+            "checking the inputs and the weights of the network",
+        )
+    if not torch.allclose(again, outputs, rtol=1e-3, atol=1e-5 * float(outputs.abs().max())):
+        raise UnsupportedError(
+            "a network that gives the same outputs twice in eval mode",
+            "different outputs for the same inputs",
+            "nn.Dropout instead of functional dropout that ignores eval()",
+        )
+    if not torch.allclose(fewer, outputs[:2], rtol=1e-2, atol=1e-3 * float(outputs.abs().max() + 1e-6)):
+        raise UnsupportedError(
+            "outputs that depend on one example each",
+            "an output that changes with the other examples of the batch",
+            "BatchNorm with running statistics, or a batch of size one",
+        )
+
+
+def _layers(calls: list[Call], fewer: list[Call]) -> tuple[Layer, ...]:
+    """Layers whose every call tells the same story; parameters shared across different layers are left out."""
+    found: dict[tuple[str | None, str | None], Layer | None] = {}
+    for call, smaller in zip(calls, fewer, strict=False):
+        key = (call.weight, call.bias)
+        axis = _example_axis(call.shape, smaller.shape) if (smaller.weight, smaller.bias) == key else None
+        layer = None if axis is None else Layer(call.kind, call.weight, call.bias, axis)
+        found[key] = layer if found.get(key, layer) == layer else None
+    uses: dict[str, int] = {}
+    for key in found:
+        for name in key:
+            if name is not None:
+                uses[name] = uses.get(name, 0) + 1
+    return tuple(x for x in found.values() if x is not None and all(uses[name] == 1 for name in x.names))
+
+
+def _example_axis(three: torch.Size, two: torch.Size) -> int | None:
+    """The one axis that grew from 2 to 3 parts."""
+    if len(three) != len(two):
+        return None
+    moved = [axis for axis, (a, b) in enumerate(zip(three, two, strict=True)) if a != b]
+    return moved[0] if len(moved) == 1 and three[moved[0]] * 2 == two[moved[0]] * 3 else None
+
+
+def _survey(network: Network, layers: tuple[Layer, ...], calls: list[Call], outputs: Tensor) -> Survey:
+    known = {name for layer in layers for name in layer.names}
+    loose = tuple(name for name in network.names if name not in known)
+    own = [call for call in calls if any(layer.owns(call) for layer in layers)]
+    return Survey(layers, loose, outputs.shape[1:], _floats(network, own, loose))
+
+
+def _floats(network: Network, calls: list[Call], loose: tuple[str, ...]) -> tuple[int, int]:
+    """Numbers one of three examples occupies: a cotangent's gradients and Jacobian, and the activations and inputs."""
+    outputs = sum(prod(call.shape) // 3 for call in calls if call.kind not in NORMS)
+    columns, matrices = [0], [0]
+    for call in calls:
+        if call.options is None:
+            columns.append(call.input.numel() // 3)
+        else:
+            columns.append(call.input.shape[1] * prod(call.options.kernel) * prod(call.shape[2:]))
+            matrices.append(network.params[call.weight].numel() if call.weight is not None else 0)
+    rows = sum(network.params[name].numel() for name in loose)
+    return outputs + 2 * max(matrices) + rows, 3 * outputs + 2 * max(columns)
+
+
+def _disagreeing(network: Network, survey: Survey, inputs: Inputs) -> set[str]:
+    """Parameters whose factors, for one example alone, differ from its gradient by automatic differentiation."""
+    full = Pass(network, survey, inputs)
+    cotangent = torch.linspace(0.5, 1.5, full.outputs[0].numel()).to(full.outputs).view(full.outputs.shape[1:])
+    factors = full.layer_factors(cotangent.expand_as(full.outputs).unsqueeze(0))
+    params = leaves(network)
+    with torch.enable_grad():
+        target = (network(inputs, params)[1] * cotangent).sum()
+    names = [name for factor in factors for name in factor.names]
+    if not names:
+        return set()
+    grads = torch.autograd.grad(target, [params[name] for name in names], allow_unused=True, materialize_grads=True)
+    expected = dict(zip(names, grads, strict=True))
+    wrong: set[str] = set()
+    for factor in factors:
+        truth = torch.cat([expected[name].flatten() for name in factor.names])
+        error = (factor.rows()[1, 0] - truth).norm()
+        if not bool(error <= 1e-3 * truth.norm() + 1e-6 * cotangent.norm()):
+            wrong.update(factor.names)
+    return wrong

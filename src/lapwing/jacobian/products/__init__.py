@@ -1,0 +1,1 @@
+"""Products with the Jacobian, the Gauss-Newton matrix and the Hessian."""

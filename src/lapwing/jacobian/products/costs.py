@@ -1,0 +1,127 @@
+"""What a product costs in each form, in multiplications, from numbers known before it is run: the cost rule.
+
+F is the work of a forward pass, counted once on one example; a gradient is 3 F. With c cotangents and C columns, for
+one example:
+
+- *split*: F for what does not depend on the column, and 4 F a column: a layer's own weights and its inputs, each
+  forward and back; the first layer has no inputs that change.
+- *layers*: ``LOSS`` (F + c F + the explicit rows) to build, and 2 multiplications a column for each entry of the rows
+  (at least as much as ``STREAM`` columns take: below, memory is the limit) and for those of the factors.
+
+What fits the memory given is kept from one product to the next. Its making is then charged to ``PRODUCTS`` products,
+the least that a solver asks for; what does not fit is charged to every product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from lapwing.ground.data import take
+from lapwing.ground.types import Inputs
+from lapwing.jacobian.layers.layers import Pass, Survey
+from lapwing.jacobian.layers.parts import count
+from lapwing.jacobian.network.network import Network
+
+Form = Literal["layers", "split", "plain"]
+"""How a product is executed."""
+
+PRODUCTS = 50
+"""Products that what is kept is charged to."""
+
+STREAM = 4
+"""Columns below which a product with explicit rows takes the time of reading them."""
+
+LOSS = 1.5
+"""Time of many small backward passes and of explicit rows, over that of the same multiplications in large ones."""
+
+
+TENSORS = 2
+"""Tensors of the size of a layer's output that the split keeps for each layer."""
+
+
+@final
+@dataclass(frozen=True)
+class Work:
+    """What one example takes.
+
+    Args:
+        forward: Multiplications of a forward pass, F.
+        first: Those of its first layer.
+        building: Multiplications that make the explicit rows of all cotangents.
+        rows: Entries of the explicit rows.
+        factors: Multiplications of a column by factors.
+        cotangents: Cotangents c.
+        kept: Numbers kept between products: layer by layer, and by the split.
+    """
+
+    forward: int
+    first: int
+    building: int
+    rows: int
+    factors: int
+    cotangents: int
+    kept: tuple[int, int]
+
+    @classmethod
+    def of(cls, network: Network, survey: Survey, inputs: Inputs, cotangents: int) -> Work:
+        """Count on the first example of ``inputs``: one forward and one backward pass.
+
+        Args:
+            network: The network.
+            survey: What is known of its layers.
+            inputs: At least one example.
+            cotangents: Directions an example is pulled back along, c.
+        """
+        one = take(inputs, slice(0, 1))
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            network(one)
+        forward = Pass(network, survey, one)
+        factors = forward.layer_factors(torch.ones_like(forward.outputs).unsqueeze(0))
+        loose = cotangents * sum(network.params[name].numel() for name in survey.loose)
+        counts = [count(factor, cotangents) for factor in factors]
+        work = max(counter.get_total_flops() // 2, network.layout.size)
+        return cls(
+            work,
+            counts[0].forward if counts else 0,
+            sum(each.building for each in counts) + (cotangents * work if loose else 0),
+            sum(each.rows for each in counts) + loose,
+            sum(each.factors for each in counts),
+            cotangents,
+            (sum(each.held for each in counts) + loose, TENSORS * sum(each.outputs for each in counts)),
+        )
+
+    def cost(self, form: Form, columns: int, *, kept: bool) -> float:
+        """Multiplications of one product with a block of columns, for one example.
+
+        Args:
+            form: ``"layers"`` or ``"split"``.
+            columns: Columns C of the block.
+            kept: Whether what does not depend on the columns is kept between products.
+        """
+        share = 1 / PRODUCTS if kept else 1.0
+        if form == "split":
+            return share * self.forward + columns * (4.0 * self.forward - 2.0 * self.first)
+        building = LOSS * ((1 + self.cotangents) * self.forward + self.building)
+        return share * building + 2.0 * (self.rows * max(columns, STREAM) + self.factors * columns)
+
+    def chunk(self, itemsize: int, budget: int) -> int:
+        """Examples whose split fits the budget, in bytes."""
+        return max(1, budget // max(itemsize * self.kept[1], 1))
+
+    def choose(self, columns: int, numbers: int, examples: int) -> Form:
+        """The cheaper form; never *layers* where one example takes more than a quarter of the room.
+
+        Args:
+            columns: Columns C of the block.
+            numbers: Numbers there is room for.
+            examples: Examples n of the data.
+        """
+        layers, split = (
+            self.cost(form, columns, kept=size * examples <= numbers)
+            for form, size in zip(("layers", "split"), self.kept, strict=True)
+        )
+        return "layers" if layers <= split and 4 * self.kept[0] <= numbers else "split"

@@ -1,0 +1,104 @@
+"""Two forms of the linearised network: layer by layer, and by plain automatic differentiation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.curvature.ggn import COLUMNS, by_position
+from lapwing.curvature.sums import raw
+from lapwing.ground.data import Batch
+from lapwing.jacobian.layers.layers import Pass, Survey
+from lapwing.jacobian.layers.layerwise import Layerwise
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.products.columnwise import Columnwise
+from lapwing.jacobian.products.curved import basis
+from lapwing.jacobian.products.linear import Linear
+from lapwing.jacobian.products.products import Executor
+from lapwing.likelihoods import Likelihood
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Layered(Executor[Linear]):
+    """The rows ``R = Eᵀ J`` of a chunk of examples held layer by layer; E has all changes that the likelihood sees.
+
+    Args:
+        network: The network.
+        survey: What is known of its layers.
+        likelihood: The likelihood.
+        examples: Examples to a chunk, at most.
+    """
+
+    network: Network
+    survey: Survey
+    likelihood: Likelihood
+    examples: int
+    form = "layers"
+
+    def size(self, examples: int) -> int:
+        """As many as fit the working memory."""
+        return min(examples, self.examples)
+
+    def prepare(self, batch: Batch) -> Linear:
+        """The rows: a forward pass, and a backward pass for each column of E."""
+        self.network.check_unchanged(values=False)
+        forward = Pass(self.network, self.survey, batch.inputs)
+        f = self.likelihood.canonical(forward.outputs)
+        y = self.likelihood.canonical_targets(f, batch.targets)
+        seen = basis(self.likelihood, f)
+        columns = seen.mT.view(seen.shape[1], *(1,) * (f.ndim - 1), f.shape[-1]).expand(-1, *f.shape)
+        blocks = list(by_position(columns, f.ndim - 2))
+        rows = [Layerwise.of(forward, raw(self.likelihood, cotangents)) for cotangents in blocks]
+        widths = [len(cotangents) for cotangents in blocks]
+
+        def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
+            moved = torch.cat([part.push(block) for part in rows], dim=1).movedim(-1, 0)
+            return moved.reshape(-1, *f.shape[:-1], seen.shape[1]) @ seen.mT
+
+        def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
+            split = (block @ seen).flatten(2).movedim(0, -1).split(widths, dim=1)
+            pieces = [part.pull(piece) for part, piece in zip(rows, split, strict=True)]
+            return sum(pieces[1:], start=pieces[0])
+
+        return Linear(batch.inputs, f, y, push, pull, COLUMNS, sum(part.bytes for part in rows))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Differentiated(Executor[Linear]):
+    """Each column pushed through the network again, and pulled back through it.
+
+    Args:
+        network: The network.
+        likelihood: The likelihood.
+        room: Examples times columns that there is memory for; a chunk has no more examples, which take one column.
+    """
+
+    network: Network
+    likelihood: Likelihood
+    room: int
+    form = "plain"
+
+    def size(self, examples: int) -> int:
+        """As many as there is room for with one column."""
+        return min(examples, self.room)
+
+    def prepare(self, batch: Batch) -> Linear:
+        """A forward pass; nothing else can be prepared."""
+        width = max(1, min(COLUMNS, self.room // len(batch)))
+        part = Columnwise(self.network, self.likelihood, batch.inputs, width)
+        f = part.outputs
+        y = self.likelihood.canonical_targets(f, batch.targets)
+
+        def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
+            return part.push(block).mT.reshape(-1, *f.shape)
+
+        def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
+            return part.pull(block.flatten(1).mT)
+
+        return Linear(batch.inputs, f, y, push, pull, width, None)

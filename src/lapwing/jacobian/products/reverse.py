@@ -1,0 +1,111 @@
+"""Plain reverse mode: every operation that was trained has it, also where ``torch.func`` or forward mode refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from lapwing.ground.errors import UnsupportedError
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Reverse:
+    """The derivative J of a function at some weights, from one forward pass whose graph is kept.
+
+    Args:
+        weights: The weights, tracked by autograd.
+        values: The function there.
+
+    Example:
+        >>> there = Reverse.of(lambda w: w.square().sum()[None], torch.tensor([1.0, 2.0]))
+        >>> there.pull(torch.ones(1)).tolist(), there.push(torch.ones(2)).tolist()
+        ([2.0, 4.0], [6.0])
+    """
+
+    weights: Tensor
+    values: Tensor
+
+    @classmethod
+    def of(cls, function: Callable[[Tensor], Tensor], weights: Tensor) -> Reverse:
+        """A function of the weights, run once."""
+        with torch.inference_mode(False), torch.enable_grad():
+            tracked = weights.detach().clone().requires_grad_()
+            return cls(tracked, function(tracked))
+
+    def pull(self, cotangent: Tensor) -> Tensor:
+        """``Jᵀ u``."""
+        return derivative(self.values, self.weights, cotangent)
+
+    def push(self, change: Tensor) -> Tensor:
+        """``J v``, as the adjoint of the linear map ``u -> Jᵀ u``.
+
+        Raises:
+            UnsupportedError: If a gradient cannot be differentiated again.
+        """
+        cotangent, pulled = self._adjoint
+        return derivative(pulled, cotangent, change)
+
+    @cached_property
+    def _adjoint(self) -> tuple[Tensor, Tensor]:
+        """A cotangent that autograd tracks, and what it becomes when it is pulled back."""
+        with torch.inference_mode(False), torch.enable_grad():
+            cotangent = torch.zeros_like(self.values).requires_grad_()
+            return cotangent, derivative(self.values, self.weights, cotangent, again=True)
+
+
+def derivative(values: Tensor, at: Tensor, cotangent: Tensor, *, again: bool = False) -> Tensor:
+    """The gradient of ``⟨u, values⟩`` in ``at``; zero where they do not depend on it.
+
+    Args:
+        values: Values with their graph, which is kept.
+        at: What autograd tracks.
+        cotangent: u.
+        again: Whether the gradient can be differentiated in turn.
+
+    Raises:
+        UnsupportedError: If an operation has no gradient, or none that can be differentiated again.
+    """
+    if not values.requires_grad:
+        return torch.zeros_like(at)
+    try:
+        grads = torch.autograd.grad(
+            values, at, cotangent, retain_graph=True, create_graph=again, allow_unused=True, materialize_grads=True
+        )
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as reason:
+        raise refusal(str(reason).split("\n")[0]) from reason
+    if again and ends_in_error(grads[0]):
+        raise refusal("a gradient marked @once_differentiable")
+    return grads[0]
+
+
+def ends_in_error(values: Tensor) -> bool:
+    """Whether the graph of values has the mark of ``once_differentiable``, which backward passes do not reach.
+
+    They would take its derivative for zero, without a word.
+    """
+    left, seen = [values.grad_fn], set[Node]()
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            left += [further for further, _ in node.next_functions]
+    return any(node.name().endswith("Error") for node in seen)
+
+
+def refusal(got: str) -> UnsupportedError:
+    """What is said of an operation that cannot be differentiated often enough."""
+    return UnsupportedError(
+        "operations with a forward-mode derivative, or a gradient that can be differentiated again",
+        got,
+        "GGN() in KFAC(), Diagonal() or Full(), tuned by EvidenceGradient() or Validation(data): there one gradient is "
+        "enough",
+    )

@@ -1,0 +1,1 @@
+"""Gaussian linear models: the problem, its solvers and preconditioners, its evidence."""

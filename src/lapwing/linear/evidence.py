@@ -1,0 +1,298 @@
+"""The evidence of a Gaussian linear model as a function of prior precisions and noise, reusing one eigendecomposition.
+
+    log p(y) = log p(y | θ*) - ½ Σ_g α_g |θ_g|² - ½ log det Λ / det A          (Immer et al. 2021, equation 9)
+
+with Λ = s G + A, A = α_g on the weights of group g, and s the noise precision relative to the one G was computed with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing.ground.errors import NumericalError
+from lapwing.linalg import BlockDiagonal, Dense, Diagonal, LowRank, Structured
+from lapwing.linalg.eigenbasis import Eigenbasis, positive
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """``log det Λ / det A`` where G commutes with A: a sum over eigenvalues, each belonging to one group.
+
+    Args:
+        eigenvalues: Eigenvalues of G, or of its Gram matrix: zeros may be left out.
+        group: Group of each.
+    """
+
+    eigenvalues: Float[Tensor, " m"]
+    group: Int[Tensor, " m"]
+
+    def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """``sum log(1 + s λ / α)``; refused where the sum of an indefinite G and A is not positive definite."""
+        ratios = scale * self.eigenvalues / self.spread(precisions)
+        positive(1 + ratios.detach())
+        return torch.log1p(ratios).sum()
+
+    def spread(self, precisions: Float[Tensor, " g"]) -> Float[Tensor, " m"]:
+        """The precision that belongs to each eigenvalue."""
+        return precisions if len(precisions) == 1 else precisions.gather(0, self.group)
+
+    def by_group(self, values: Float[Tensor, " m"], precisions: Float[Tensor, " g"]) -> Float[Tensor, " g"]:
+        """Values of the eigenvalues, added up over each group."""
+        if len(precisions) == 1:
+            return values.sum().view(1)
+        return torch.zeros_like(precisions).index_add(0, self.group, values)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """``log det Λ / det A`` for a dense G and several groups: one Cholesky factorisation a call.
+
+    Args:
+        curvature: G.
+        group: Group of each weight.
+    """
+
+    curvature: Float[Tensor, "d d"]
+    group: Int[Tensor, " d"]
+
+    def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """``log det(I + s A^-½ G A^-½)``."""
+        root = precisions[self.group].rsqrt()
+        return log_det_one_plus(scale * root[:, None] * self.curvature * root)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Grams:
+    """``log det Λ / det A`` from tangent-kernel Gram matrices, one a group: one Cholesky factorisation a call.
+
+    Args:
+        matrices: ``Sᵀ J_g J_gᵀ S`` for each group g.
+    """
+
+    matrices: Float[Tensor, "g m m"]
+
+    def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """``log det(I + s sum_g K_g / α_g)``."""
+        return log_det_one_plus(scale * torch.einsum("g,gmn->mn", 1.0 / precisions, self.matrices))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Compressed:
+    """``log det Λ / det A`` for a G compressed on the span of W: ``log det(M + s S) / det M`` with ``M = Wᵀ A W``.
+
+    It is a lower bound of that of G itself, whatever W: eigenvalues of a compression interlace.
+
+    Args:
+        changes: W.
+        curvature: ``S = Wᵀ G W``, float64.
+        group: Group of each weight.
+        relative: Precision of each weight relative to its group's; ``None`` for 1.
+    """
+
+    changes: Float[Tensor, "d k"]
+    curvature: Float[Tensor, "k k"]
+    group: Int[Tensor, " d"]
+    relative: Float[Tensor, " d"] | None = None
+
+    def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """``log det(I + s M^-½ S M^-½)``; ``d k²`` multiplications a call."""
+        return log_det_one_plus(scale * self.whitened(precisions))
+
+    def whitened(self, precisions: Float[Tensor, " g"]) -> Float[Tensor, "k k"]:
+        """``M^-½ S M^-½`` for a triangular root of M."""
+        prior = precisions[self.group]
+        prior = prior if self.relative is None else prior * self.relative
+        lower = metric_root(self.changes, prior).mT
+        half = torch.linalg.solve_triangular(lower, self.curvature, upper=False)
+        matrix = torch.linalg.solve_triangular(lower, half.mT, upper=False)
+        return (matrix + matrix.mT) / 2
+
+
+def metric_root(changes: Float[Tensor, "d k"], prior: Float[Tensor, " d"]) -> Float[Tensor, "k k"]:
+    """Triangular ``R`` with ``Rᵀ R = Wᵀ A W``, float64: that product would be singular where a diagonal A is not."""
+    return torch.linalg.qr(prior.double().sqrt()[:, None] * changes.double()).R
+
+
+Complexity: TypeAlias = Spectrum | Matrix | Grams | Compressed
+"""What the evidence charges for the directions the data determined."""
+
+
+def log_det_one_plus(matrix: Float[Tensor, "m m"]) -> Float[Tensor, ""]:
+    """``log det(I + M)`` of a positive semi-definite M, differentiable.
+
+    Raises:
+        NumericalError: If the factorisation fails.
+    """
+    eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    factor, failed = torch.linalg.cholesky_ex(eye + matrix)
+    if bool(failed):
+        raise NumericalError("a positive definite precision", f"a pivot that is not, at {int(failed)}", "float64")
+    return 2.0 * factor.diagonal().log().sum()
+
+
+def semidefinite(matrix: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+    """The matrix in float64, negative eigenvalues that are rounding set to 0: weak priors would blow them up."""
+    basis = Eigenbasis(matrix)
+    return (basis.vectors * basis.values) @ basis.vectors.mT
+
+
+def complexity_of(
+    curvature: Structured, group: Int[Tensor, " d"], relative: Float[Tensor, " d"] | None = None
+) -> Complexity:
+    """The cheapest exact form of ``log det Λ / det A`` for a structure and a grouping of the weights.
+
+    Args:
+        curvature: G, on the flat vector of weights.
+        group: Group of each weight.
+        relative: r, for weights whose prior precision is r times that of their group; ``None`` for 1.
+
+    Raises:
+        UnsupportedError: If a block's structure has no exact sum with several precisions.
+    """
+    group = group.to(curvature.device)
+    if relative is not None:
+        curvature = in_units(curvature, relative.to(curvature.device))
+    if isinstance(curvature, Diagonal):
+        return Spectrum(curvature.eigenvalues(), group)
+    if bool((group == group[0]).all()):
+        return Spectrum(curvature.eigenvalues(), group)
+    if isinstance(curvature, BlockDiagonal) and curvature.index is not None:
+        parts = [complexity_of(b, group[i]) for b, i in zip(curvature.blocks, curvature.index, strict=True)]
+        spectra = [part for part in parts if isinstance(part, Spectrum)]
+        if len(spectra) == len(parts):
+            return Spectrum(torch.cat([x.eigenvalues for x in spectra]), torch.cat([x.group for x in spectra]))
+    if not isinstance(curvature, Dense):
+        curvature.plus_diagonal(Diagonal((1.0 + group).to(curvature.diagonal())))
+    return Matrix(semidefinite(curvature.dense()), group)
+
+
+def complexity_of_compression(
+    changes: Float[Tensor, "d k"],
+    curvature: Float[Tensor, "k k"],
+    group: Int[Tensor, " d"],
+    relative: Float[Tensor, " d"] | None = None,
+) -> Complexity:
+    """The cheapest exact form for a curvature compressed on the span of W; arguments as for ``Compressed``."""
+    relative = None if relative is None else relative.to(changes.device)
+    form = Compressed(changes, curvature, group.to(changes.device), relative)
+    if not bool((group == group[0]).all()):
+        return form
+    eigenvalues = Eigenbasis(form.whitened(curvature.new_ones(1))).values
+    return Spectrum(eigenvalues, torch.zeros(len(eigenvalues), dtype=torch.long, device=changes.device))
+
+
+def in_units(curvature: Structured, relative: Float[Tensor, " d"]) -> Structured:
+    """``R^-½ G R^-½`` for a diagonal R: the curvature in units in which a prior precision R is 1.
+
+    Raises:
+        UnsupportedError: If the sum of the structure and R has no exact form.
+    """
+    if isinstance(curvature, Diagonal):
+        return Diagonal(curvature.values.double() / relative)
+    root = relative.rsqrt()
+    if isinstance(curvature, LowRank) and curvature.base is None:
+        return LowRank(root[:, None] * curvature.factor.double())
+    if not isinstance(curvature, Dense):
+        curvature.plus_diagonal(Diagonal(relative.to(curvature.dtype)))
+    return Dense(semidefinite(root[:, None] * curvature.dense().double() * root))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The log evidence as a differentiable function of the prior precisions and the noise.
+
+    Args:
+        complexity: The log-determinant term.
+        square_norms: ``|θ_g|²`` of each group, every weight times its precision relative to the group's.
+        sizes: Weights in each group.
+        nll: Negative log likelihood at s = 1, nats.
+        misfit: Weighted squared error at s = 1, for Gaussian noise; 0 otherwise.
+        observations: Scalar observations; 0 where the likelihood has no noise.
+        shift: What moves with the mode of the linear model; ``None`` keeps the trained weights.
+    """
+
+    complexity: Complexity
+    square_norms: Float[Tensor, " g"]
+    sizes: Float[Tensor, " g"]
+    nll: float
+    misfit: float
+    observations: float
+    shift: Shift | None = None
+
+    def log_marginal(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """Log evidence in nats, differentiable in both arguments."""
+        return self.log_joint(precisions, scale) - 0.5 * self.complexity.log_det_ratio(precisions, scale)
+
+    def log_joint(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """``log p(y | θ) - ½ Σ_g α_g |θ_g|²``, nats: the evidence but for its charge for what the data determined."""
+        misfit, norms = self.fit(precisions, scale)
+        return self.log_likelihood(misfit, scale) - 0.5 * (precisions * norms).sum()
+
+    def log_likelihood(self, misfit: Tensor, scale: Tensor) -> Tensor:
+        """Log likelihood when the squared error is ``misfit`` and the noise precision is scaled by s."""
+        at_one = -self.nll + 0.5 * self.misfit
+        return at_one - 0.5 * scale * misfit + 0.5 * self.observations * scale.log()
+
+    def fit(self, precisions: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Squared error and ``|θ_g|²``, at the trained weights or at the linear model's mode."""
+        if self.shift is None:
+            return scale.new_tensor(self.misfit), self.square_norms
+        return self.shift.fit(self.misfit, precisions, scale)
+
+    def effective_dimensions(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, " g"]:
+        """``γ_g = d_g - α_g tr(Λ⁻¹)_g``: directions of each group the data determined (MacKay 1992, equation 4.9)."""
+        log_precisions = precisions.detach().log().requires_grad_()
+        with torch.enable_grad():
+            ratio = self.complexity.log_det_ratio(log_precisions.exp(), scale.detach())
+            (gradient,) = torch.autograd.grad(ratio, log_precisions)
+        return -gradient
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """The mode of the linear model around the trained weights: one Newton step, exact for Gaussian noise.
+
+    Args:
+        curvature: G at s = 1.
+        score: Gradient of the log likelihood in the weights at s = 1.
+        weights: Trained weights.
+        group: Group of each weight.
+        relative: Precision of each weight relative to its group's; ``None`` for 1.
+    """
+
+    curvature: Structured
+    score: Float[Tensor, " d"]
+    weights: Float[Tensor, " d"]
+    group: Int[Tensor, " d"]
+    relative: Float[Tensor, " d"] | None = None
+
+    def step(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, " d"]:
+        """``Λ⁻¹ (s ∇ log p(y | θ) - A θ)``."""
+        prior = (precisions[self.group] * self._relative).to(self.weights)
+        precision = self.curvature.scaled(float(scale)).plus_diagonal(Diagonal(prior))
+        return precision.solve(scale.to(self.score) * self.score - prior * self.weights)
+
+    def fit(self, misfit: float, precisions: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Squared error and ``|θ_g|²`` at the mode. The step is held fixed: at a mode its derivative has no effect."""
+        with torch.no_grad():
+            step = self.step(precisions, scale)
+            moved = self.weights + step
+            error = misfit - 2.0 * (self.score * step).sum() + (step * (self.curvature @ step)).sum()
+            squares = self._relative * moved.to(precisions).square()
+            norms = torch.zeros_like(precisions).index_add(0, self.group, squares)
+        return error.to(precisions), norms
+
+    @property
+    def _relative(self) -> Float[Tensor, " d"] | float:
+        return 1.0 if self.relative is None else self.relative

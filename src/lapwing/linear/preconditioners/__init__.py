@@ -1,0 +1,36 @@
+"""Cheap structured approximations of a posterior precision, for Krylov methods to start from.
+
+A preconditioner is any ``Structured`` operator P ≈ Λ. The recipes here make one from what they know of the problem; the
+structures ``Diagonal()``, ``KFAC()`` and ``LowRank()`` are recipes too. The closer P, the fewer the iterations; each
+costs a solve with P, which should be cheap beside a product with Λ.
+"""
+
+from __future__ import annotations
+
+from lapwing.linear.preconditioners.base import (
+    CurvatureRecipe,
+    Known,
+    Preconditioner,
+    approximation,
+    summed,
+    training_of,
+)
+from lapwing.linear.preconditioners.pivoted import PivotedCholesky, Pivots
+from lapwing.linear.preconditioners.rank_one import RankOne
+from lapwing.linear.preconditioners.subsample import Subsample, balanced
+from lapwing.linear.preconditioners.top_rows import TopRows
+
+__all__ = [
+    "CurvatureRecipe",
+    "Known",
+    "PivotedCholesky",
+    "Pivots",
+    "Preconditioner",
+    "RankOne",
+    "Subsample",
+    "TopRows",
+    "approximation",
+    "balanced",
+    "summed",
+    "training_of",
+]

@@ -1,0 +1,98 @@
+"""Solvers that touch the precision through products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground.errors import check_count, check_fraction, check_kind
+from lapwing.ground.results import Solution, joined
+from lapwing.linalg import Structured
+from lapwing.linalg.cg import conjugate_gradients
+from lapwing.linear.preconditioners import Preconditioner, approximation
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers.base import Solver
+
+VECTORS = 8
+"""Blocks of columns conjugate gradients hold at once, in float64."""
+
+
+@final
+@dataclass(frozen=True)
+class CG(Solver):
+    """Preconditioned block conjugate gradients: all right-hand sides share one Krylov space.
+
+    Args:
+        rtol: Relative residual ``|b - Λ x| / |b|`` at which a column is done; ``None`` for 1e-6, in float32 for 1e-4,
+            about what its products resolve.
+        max_iterations: Most products with a block.
+        preconditioner: A recipe for P ≈ Λ: ``PivotedCholesky(100)``, ``Subsample(50)``, ``LowRank(100)``, ``KFAC()``,
+            ``Diagonal()``, ``RankOne()``; ``None`` for the prior alone, P = A: free, and nothing where all
+            its precisions are alike.
+        max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
+
+    Raises:
+        ConfigError: If a number is not positive.
+
+    Cost:
+        An iteration: one product with Λ and one solve with P for each block, and ``d k²`` for the block's own algebra.
+
+    Example:
+        >>> CG(rtol=1e-4)
+        CG(rtol=0.0001, max_iterations=1000, preconditioner=None, max_bytes=1073741824)
+    """
+
+    cure = "a preconditioner such as CG(preconditioner=PivotedCholesky(100)), or a larger max_iterations"
+
+    rtol: float | None = None
+    max_iterations: int = 1000
+    preconditioner: Preconditioner | None = None
+    max_bytes: int = 2**30
+
+    def __post_init__(self) -> None:
+        if self.rtol is not None:
+            check_fraction("rtol", self.rtol, "CG(rtol=1e-6)")
+        check_count("max_iterations", self.max_iterations)
+        check_count("max_bytes", self.max_bytes)
+        if self.preconditioner is not None:
+            check_kind("preconditioner=", self.preconditioner, (Preconditioner,), "PivotedCholesky(100)")
+
+    def solve(
+        self, problem: Problem, b: Float[Tensor, "d *k"], *, initial: Float[Tensor, "d *k"] | None = None
+    ) -> Solution:
+        """See ``Solver.solve``."""
+        prepared = self.prepared(problem)
+        block = b if b.ndim == 2 else b[:, None]
+        start = None if initial is None else initial.view(block.shape)
+        width = self.width(problem)
+        parts = [
+            conjugate_gradients(
+                problem.precision,
+                block[:, i : i + width],
+                rtol=self.tolerance(problem.prior.dtype),
+                max_iterations=self.max_iterations,
+                preconditioner=problem.prior if prepared is None else prepared,
+                initial=None if start is None else start[:, i : i + width],
+            )
+            for i in range(0, block.shape[1], width)
+        ]
+        whole = joined(parts)
+        return replace(whole, value=whole.value.reshape(b.shape))
+
+    def prepared(self, problem: Problem) -> Structured | None:
+        """The preconditioner of a problem, made on first use."""
+        return None if self.preconditioner is None else approximation(problem, self.preconditioner)
+
+    def tolerance(self, dtype: torch.dtype) -> float:
+        """The relative residual asked of products in a dtype."""
+        if self.rtol is not None:
+            return self.rtol
+        return 1e-6 if dtype == torch.float64 else 1e-4
+
+    def width(self, problem: Problem) -> int:
+        """Columns solved together."""
+        return max(1, self.max_bytes // (VECTORS * 8 * problem.size))

@@ -1,0 +1,246 @@
+"""Stochastic gradient descent: solves that read a mini-batch of the data at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground import probes
+from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_fraction, check_positive
+from lapwing.ground.results import Solution, joined
+from lapwing.jacobian.products.products import Part
+from lapwing.linalg.operator import check_operand
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers.base import Solver
+from lapwing.linear.solvers.descent import Gradient
+from lapwing.linear.solvers.watched import Watch, settle
+
+BLOCKS = 8
+"""Blocks of columns a descent holds at once."""
+
+POWER = 5
+"""Steps of the power method on each piece of the data."""
+
+MARGIN = 1.1
+"""The power method's eigenvalues are too small; they are raised by this factor."""
+
+PROGRESS = (0.9999, 0.98)
+"""A residual that is not below this fraction of the best for a while goes no further: in one batch, in several."""
+
+
+@final
+@dataclass(frozen=True)
+class SGD(Solver):
+    """Mini-batch descent on ``½ xᵀ Λ x - bᵀ x``, all right-hand sides at once.
+
+        g = A x - b + m s Σ_{i∈S} J_iᵀ B_i J_i x                                    (Antorán 2024, equation 6.14)
+
+    for one of m mini-batches S. With b from a ``Perturbation`` this is the sample-then-optimise objective in its
+    low-variance form: the noise enters through b alone, which no mini-batch perturbs. It descends in coordinates in
+    which the prior is standard normal, so that a g-prior is a Jacobi preconditioner; Nesterov's momentum, a constant
+    step, geometric averages of the iterates. The step is ``1 / L`` with L a bound on the largest eigenvalue of any
+    mini-batch's curvature in these coordinates: the sum over its pieces of the largest eigenvalue of each, by the power
+    method, times m s, plus 1. A step that diverges, or whose noise allows no more progress, is divided by four.
+
+    It makes fast progress where the data say much, and slow progress in directions they say little about: start
+    samples at draws from the prior (``initial``), and go on from the last solution when hyper-parameters move. After t
+    steps, directions of curvature below about ``(1 - μ) L / t`` are where they started: a momentum of 0.99 reaches
+    ten times further than 0.9. The noise of mini-batches leaves a residual, less with larger batches and more epochs.
+
+    Args:
+        epochs: Most passes over the data.
+        batch: Examples to a mini-batch: consecutive pieces of the data, as the loader and memory cut them, are taken
+            together until they are so many.
+        rtol: Relative residual at which a column is done.
+        step: Length of a step in the coordinates above; ``None`` for the rule.
+        momentum: Nesterov's momentum.
+        clip: Gradients longer than so many times the right-hand side (or the first gradient, if longer) are shortened.
+        seed: Of the power method, and of the order of the mini-batches, where they are kept.
+        max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
+
+    Raises:
+        ConfigError: If a number makes no sense; it names the one.
+
+    Cost:
+        An epoch: one product with G. Before, about five products with one column; at the end, one product with Λ for
+        the residual. ``iterations`` of the solution are steps, ``matvecs`` columns times passes over the data.
+
+    Example:
+        >>> SGD(epochs=50, batch=100).momentum
+        0.9
+    """
+
+    cure = "SGD with more epochs, momentum=0.99, or CG()"
+
+    epochs: int = 200
+    batch: int = 256
+    rtol: float = 1e-2
+    step: float | None = None
+    momentum: float = 0.9
+    clip: float = 10.0
+    seed: int = 0
+    max_bytes: int = 2**30
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "max_bytes"):
+            check_count(name, getattr(self, name))
+        check_count("seed", self.seed, 0)
+        check_fraction("rtol", self.rtol, "SGD(rtol=1e-2)")
+        check_fraction("momentum", self.momentum, "SGD(momentum=0.9)", zero=True)
+        check_positive("clip", self.clip, "10.0")
+        if self.step is not None:
+            check_positive("step", self.step, "None")
+
+    def solve(
+        self, problem: Problem, b: Float[Tensor, "d *k"], *, initial: Float[Tensor, "d *k"] | None = None
+    ) -> Solution:
+        """See ``Solver.solve``.
+
+        Raises:
+            NumericalError: If ``b`` is not finite, or every step diverged.
+            ShapeError: If ``b`` has no column, or ``initial`` another shape than ``b``.
+        """
+        block, start = _columns(problem, b, initial)
+        width = max(1, self.max_bytes // (BLOCKS * block.element_size() * problem.size))
+        generator = torch.Generator().manual_seed(self.seed)
+        steps, step = self.survey(problem, min(width, block.shape[1]), generator)
+        parts = [
+            self._block(problem, block[:, i : i + width], start[:, i : i + width], steps, step, generator)
+            for i in range(0, block.shape[1], width)
+        ]
+        whole = joined(parts)
+        return replace(whole, value=whole.value.reshape(b.shape))
+
+    def resumed(self, problem: Problem, b: Float[Tensor, "d k"], start: Float[Tensor, "d k"]) -> Solution:
+        """See ``Solver.resumed``; what is left is solved for, ``Λ p = b - Λ x``, to a part ``rtol`` of it.
+
+        A start that is off by less than ``rtol`` would be taken for a solution, however often the prior moves. The
+        noise of mini-batches is in proportion to p.
+
+        Cost:
+            A product with Λ more.
+        """
+        rest = b - problem.precision @ start
+        solution = self.solve(problem, rest)
+        value, columns = start + solution.value, b[0].numel()
+        matvecs = solution.matvecs + columns
+        return replace(solution, value=value, residual=residual_of(problem, b, value), matvecs=matvecs + columns)
+
+    def _block(
+        self, problem: Problem, b: Tensor, start: Tensor, steps: int, step: float, generator: torch.Generator
+    ) -> Solution:
+        """The solution of columns that fit the memory."""
+        root = problem.prior.values.sqrt()[:, None]
+        target = b / root
+
+        def truth(z: Tensor) -> tuple[float, Tensor]:
+            residual = residual_of(problem, b, z / root)
+            return float(residual.max()), residual
+
+        watch = Watch(
+            lambda now: float(_relative(root * now.gradient, b).max()),
+            truth,
+            self.rtol,
+            max(10, self.epochs // 8),
+            PROGRESS[steps > 1],
+        )
+        done, stopped = settle(
+            root * start,
+            lambda: self._gradients(problem, target, steps, generator),
+            watch,
+            step=step,
+            steps=steps,
+            epochs=self.epochs,
+            momentum=self.momentum,
+            clip=self.clip,
+            scale=torch.linalg.vector_norm(target, dim=0),
+        )
+        residual = watch.ended(done.value)
+        matvecs = (done.epochs + watch.passes) * b.shape[1] + POWER
+        met = bool((residual <= self.rtol).all())
+        return Solution(done.value / root, residual, done.steps, matvecs, "converged" if met else stopped)
+
+    def _gradients(
+        self, problem: Problem, target: Tensor, steps: int, generator: torch.Generator
+    ) -> Iterator[Gradient]:
+        """The gradients of one epoch, in coordinates in which the prior is standard normal."""
+        root = problem.prior.values.sqrt()[:, None]
+        for batch in _batches(problem, target.shape[1], self.batch, generator):
+
+            def gradient(z: Tensor, batch: Iterator[Part] = batch) -> Tensor:
+                x, total = z / root, torch.zeros_like(z)
+                for piece in batch:
+                    total += piece.curvature @ x
+                return (steps * problem.scale) * total / root + z - target
+
+            yield gradient
+
+    def survey(self, problem: Problem, columns: int, generator: torch.Generator) -> tuple[int, float]:
+        """Mini-batches m in an epoch, and the length of a step.
+
+        Args:
+            problem: The problem.
+            columns: Columns of the blocks to come.
+            generator: Source of the power method's start.
+        """
+        steps, largest, root = 0, 0.0, problem.prior.values.sqrt()[:, None]
+        v = torch.zeros_like(root)
+        for batch in _batches(problem, columns, self.batch, generator):
+            found = 0.0
+            for piece in batch:
+                if self.step is None:
+                    v, value = _dominant(piece, root, v, generator)
+                    found += value
+            largest, steps = max(largest, found), steps + 1
+        return steps, self.step or 1 / (MARGIN * steps * problem.scale * largest + 1)
+
+
+def residual_of(problem: Problem, b: Float[Tensor, "d k"], x: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
+    """The true relative residual ``|b - Λ x| / |b|`` of each column, float64."""
+    return _relative(b - problem.precision @ x, b)
+
+
+def _relative(rest: Float[Tensor, "d k"], b: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
+    size = torch.linalg.vector_norm(b, dim=0, dtype=torch.float64)
+    return torch.linalg.vector_norm(rest, dim=0, dtype=torch.float64) / torch.where(size > 0, size, 1.0)
+
+
+def _columns(problem: Problem, b: Tensor, initial: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Right-hand sides and where to start, as columns."""
+    block = check_operand(problem.precision, b, problem.size).detach().view(problem.size, -1)
+    if not block.numel():
+        raise ShapeError("at least one right-hand side", f"shape {list(b.shape)}", "a block [d, k] with k > 0")
+    start = torch.zeros_like(block)
+    if initial is not None:
+        if initial.shape != b.shape:
+            raise ShapeError(f"initial shaped as b, {list(b.shape)}", f"{list(initial.shape)}", "a solution for b")
+        start = check_operand(problem.precision, initial, problem.size).detach().view(block.shape)
+    if not bool(block.isfinite().all() and start.isfinite().all()):
+        raise NumericalError("finite right-hand sides and starts", "NaN or infinity", "checking the data and weights")
+    return block, start
+
+
+def _batches(problem: Problem, columns: int, examples: int, generator: torch.Generator) -> Iterator[Iterator[Part]]:
+    """The curvature in mini-batches; in one piece where the problem does not say how it adds up."""
+    if problem.parts is None:
+        return iter([iter([Part(problem.curvature, 1)])])
+    return problem.parts(columns, batch=examples, generator=generator)
+
+
+def _dominant(piece: Part, root: Tensor, v: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:
+    """The dominant eigenvector and eigenvalue of a piece in the prior's units, from near those of another."""
+    noise = probes.gaussian(v.shape, like=v, generator=generator)
+    v, value = v + 0.5 * noise / torch.linalg.vector_norm(noise), 0.0
+    for _ in range(POWER):
+        v = v / torch.linalg.vector_norm(v)
+        moved = (piece.curvature @ (v / root)) / root
+        value = float(torch.linalg.vector_norm(moved))
+        if not value:
+            return v, value
+        v = moved
+    return v / value, value

@@ -1,0 +1,1 @@
+"""Whole methods: the Laplace recipe, Hessian-free Laplace, training on the marginal likelihood."""

@@ -1,0 +1,35 @@
+"""Hessian-free Laplace: variances of the outputs from refits of the network under small perturbations."""
+
+from __future__ import annotations
+
+from lapwing.methods.hessian_free.choices import Objective, PerPoint, PreTrained, Probed, Signs
+from lapwing.methods.hessian_free.eigen import EigenPosterior, TopEigen
+from lapwing.methods.hessian_free.inner import LBFGS, Descent, Inner, NewtonCG, Refitted
+from lapwing.methods.hessian_free.linearity import Linearity
+from lapwing.methods.hessian_free.posterior import HessianFreePosterior
+from lapwing.methods.hessian_free.probed import Variances
+from lapwing.methods.hessian_free.prune import prune_uncertain
+from lapwing.methods.hessian_free.recipe import HessianFree
+from lapwing.methods.hessian_free.weights import WeightUncertainty, weight_uncertainty
+
+__all__ = [
+    "LBFGS",
+    "Descent",
+    "EigenPosterior",
+    "HessianFree",
+    "HessianFreePosterior",
+    "Inner",
+    "Linearity",
+    "NewtonCG",
+    "Objective",
+    "PerPoint",
+    "PreTrained",
+    "Probed",
+    "Refitted",
+    "Signs",
+    "TopEigen",
+    "Variances",
+    "WeightUncertainty",
+    "prune_uncertain",
+    "weight_uncertainty",
+]

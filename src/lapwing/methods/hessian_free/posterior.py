@@ -1,0 +1,201 @@
+"""What can be asked of a Hessian-free posterior: predictions, and how far to trust them."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground.data import checked
+from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.modes import undisturbed
+from lapwing.ground.types import Inputs
+from lapwing.jacobian.network.network import Network
+from lapwing.likelihoods import Likelihood
+from lapwing.methods.hessian_free.linearity import Linearity
+from lapwing.methods.hessian_free.points import Points
+from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances, absolute
+from lapwing.methods.hessian_free.refit import Refit
+from lapwing.methods.hessian_free.responses import Responses
+from lapwing.posteriors.linked import Linked
+from lapwing.predictive import JointMoments, Link, Moments, Predictive, predictive
+from lapwing.predictive.links import SAMPLES
+from lapwing.priors import Prior
+
+
+class Answers(abc.ABC):
+    """Covariances of the outputs, as the fits tell them."""
+
+    @abc.abstractmethod
+    def blocks(self, inputs: Inputs) -> Float[Tensor, "n *event c c"]:
+        """The covariance of the outputs at each position, positive semi-definite, float64."""
+
+    def variances(self, inputs: Inputs) -> Variances:
+        """Variances of the outputs with their standard errors, which are 0 where nothing random went into them."""
+        value = self.blocks(inputs).diagonal(dim1=-2, dim2=-1)
+        return Variances(value, torch.zeros_like(value), 0)
+
+    def joint(self, inputs: Inputs) -> Float[Tensor, "n *event c n *event c"]:
+        """The covariance between all outputs of the inputs."""
+        raise UnsupportedError(
+            "probed fits for a joint covariance", "fits that answer for one input each", "fits=Probed()"
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Table(Answers):
+    """Covariances at the evaluation points alone.
+
+    Args:
+        points: The points.
+        values: ``[m, *event, c, c]``, float64.
+    """
+
+    points: Points
+    values: Float[Tensor, "m *event c c"]
+
+    def blocks(self, inputs: Inputs) -> Float[Tensor, "n *event c c"]:
+        """See ``Answers.blocks``."""
+        return self.values[self.points.find(inputs).to(self.values.device)]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ProbedTable(Answers):
+    """Covariances within and between the evaluation points, from random probes.
+
+    Args:
+        points: The points.
+        covariance: Over all of them.
+    """
+
+    points: Points
+    covariance: ProbedCovariance
+
+    def blocks(self, inputs: Inputs) -> Float[Tensor, "n *event c c"]:
+        """See ``Answers.blocks``."""
+        return self._at(inputs).blocks
+
+    def variances(self, inputs: Inputs) -> Variances:
+        """Unbiased estimates."""
+        return self._at(inputs).variances
+
+    def joint(self, inputs: Inputs) -> Float[Tensor, "n *event c n *event c"]:
+        """``U Uᵀ``, and the rest within each position."""
+        part = self._at(inputs)
+        shape = part.factor.shape[:-1]
+        flat, rest = part.factor.flatten(0, -2), part.blocks - part.factor @ part.factor.mT
+        c = shape[-1]
+        return (flat @ flat.mT + torch.block_diag(*rest.reshape(-1, c, c))).view(*shape, *shape)
+
+    def _at(self, inputs: Inputs) -> ProbedCovariance:
+        return self.covariance.take(self.points.find(inputs).to(self.covariance.factor.device))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Amortised(Answers):
+    """Covariances with mean outputs, for any input: the refitted networks are asked again.
+
+    Args:
+        responses: One for each output.
+    """
+
+    responses: Responses
+
+    def blocks(self, inputs: Inputs) -> Float[Tensor, "n *event c c"]:
+        """See ``Answers.blocks``."""
+        return absolute(self.responses.outputs(inputs).movedim(0, -1))
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class HessianFreePosterior(Linked):
+    """Outputs with variances from refits: it predicts, and has neither weights to sample nor an evidence.
+
+    Args:
+        refit: The network and what it was fitted to.
+        likelihood: p(y | f).
+        prior: p(θ).
+        answers: Covariances of the outputs.
+        linearity: How much of the responses is not linear in λ, and what the fits took.
+    """
+
+    refit: Refit
+    likelihood: Likelihood
+    prior: Prior
+    answers: Answers
+    linearity: Linearity
+
+    def __repr__(self) -> str:
+        """Name, recipe and sizes; never the numbers."""
+        return (
+            f"HessianFreePosterior({self.prior}, {self.likelihood}, {self._shown_link(self.likelihood)}"
+            f"{self.network.size} weights, {self.linearity.fits} fits)"
+        )
+
+    @property
+    def network(self) -> Network:
+        """The network at its trained weights."""
+        return self.refit.network
+
+    @undisturbed()
+    def predict(
+        self,
+        x: Inputs,
+        link: Link | None = None,
+        *,
+        joint: bool = False,
+        samples: int = SAMPLES,
+        generator: torch.Generator | None = None,
+    ) -> Predictive:
+        """Predictive distribution of the targets, ``f ~ N(f(x; θ̂), J P⁻¹ Jᵀ)`` passed through the link.
+
+        Args:
+            x: Inputs of n examples; of ``PerPoint`` and ``Probed`` fits, some of the evaluation points.
+            link: For classes, how the logits' uncertainty is averaged, see ``Posterior.predict``; ``None`` for the
+                posterior's own.
+            joint: Whether to return the covariance between the examples too, ``[n, c, n, c]``; of ``Probed`` fits.
+            samples: Draws, where the link needs them.
+            generator: Source of randomness for them.
+
+        Returns:
+            As ``Posterior.predict``: ``Classification``, ``Regression``, ``MultiLabel`` or ``Counts``.
+
+        Raises:
+            DataError: If there are no inputs, or they are not finite.
+            MismatchError: If the network was written to since the fit.
+            UnsupportedError: If an input is no evaluation point, or a joint covariance is asked of other fits.
+
+        Cost:
+            A forward pass; of ``PreTrained`` fits one for each of them more.
+        """
+        inputs = self._inputs(x)
+        with torch.no_grad():
+            mean = self.refit.trained_outputs(inputs).to(self.network.like)
+            if joint:
+                outputs = JointMoments(mean, self.answers.joint(inputs).to(mean))
+            else:
+                outputs = Moments(mean, self.answers.blocks(inputs).to(mean))
+            link, temperature = link or self.link, self.temperature
+            return predictive(
+                self.likelihood, outputs, link, temperature=temperature, samples=samples, generator=generator
+            )
+
+    def variances(self, x: Inputs) -> Variances:
+        """Variances of the outputs, unbiased where they come from probes, with their standard errors.
+
+        Args:
+            x: As in ``predict``.
+        """
+        with torch.no_grad():
+            return self.answers.variances(self._inputs(x))
+
+    def _inputs(self, x: Inputs) -> Inputs:
+        self.network.check_unchanged()
+        return checked(x, self.network.like)

@@ -1,0 +1,142 @@
+"""A covariance from its products with random signs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing.ground.errors import check_level
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Variances:
+    """Variances of the outputs, each with its standard error.
+
+    Args:
+        value: ``[n, *event, c]``, float64; an unbiased estimate, which may be negative where its error is large.
+        stderr: Standard error of each; 0 where nothing is random.
+        samples: Independent probes behind the standard error.
+
+    Example:
+        >>> Variances(torch.tensor([[2.0]]), torch.tensor([[0.1]]), 8).interval()[0].round(decimals=2)
+        tensor([[1.7600]])
+    """
+
+    value: Float[Tensor, "*batch c"]
+    stderr: Float[Tensor, "*batch c"]
+    samples: int
+
+    def interval(self, level: float = 0.95) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch c"]]:
+        """Confidence limits by Student's t with ``samples - 1`` degrees of freedom.
+
+        Args:
+            level: Probability with which the truth lies between them.
+
+        Raises:
+            ConfigError: If it is not between 0 and 1.
+        """
+        check_level(level)
+        from scipy import stats
+
+        t = float(stats.t.ppf(0.5 + level / 2, max(self.samples - 1, 1)))
+        return self.value - t * self.stderr, self.value + t * self.stderr
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ProbedCovariance:
+    """``C ≈ U Uᵀ + R`` from responses ``Y = C Ω``.
+
+    Args:
+        factor: U, ``[n, *event, c, r]``, float64.
+        residual: Unbiased estimates of the c × c blocks of the rest R, ``[n, *event, c, c]``.
+        stderr: Standard errors of their diagonals, ``[n, *event, c]``.
+        samples: Probes behind them.
+        asymmetry: ``|K − Kᵀ| / |K|`` of ``K = Ωᵀ Y``: 0 but for what refits leave.
+    """
+
+    factor: Float[Tensor, "*batch c r"]
+    residual: Float[Tensor, "*batch c c"]
+    stderr: Float[Tensor, "*batch c"]
+    samples: int
+    asymmetry: float
+
+    @classmethod
+    def of(
+        cls, omega: Float[Tensor, "s *batch c"], responses: Float[Tensor, "s *batch c"], probes: int, noise: float
+    ) -> ProbedCovariance:
+        """The approximation from the first probes, and what it leaves out from the others.
+
+        Args:
+            omega: Random signs.
+            responses: ``C ω`` of each.
+            probes: How many are for the approximation.
+            noise: Relative error of the responses; what is smaller in ``Ωᵀ Y`` than that is left to the rest.
+        """
+        z, y = omega.flatten(1).double(), responses.flatten(1).double()
+        factor, asymmetry = nystrom_factor(z[:probes], y[:probes], noise)
+        rest = y[probes:] - (z[probes:] @ factor) @ factor.mT
+        shape = responses.shape[1:]
+        z, rest = z[probes:].view(-1, *shape), rest.view(-1, *shape)
+        outer = z[..., :, None] * rest[..., None, :]
+        blocks = 0.5 * (outer + outer.mT)
+        diagonal = z * rest
+        samples = len(z)
+        return cls(factor.view(*shape, -1), blocks.mean(0), diagonal.std(0) / samples**0.5, samples, asymmetry)
+
+    def take(self, which: Int[Tensor, " n"]) -> ProbedCovariance:
+        """That of some of the examples."""
+        factor, residual, stderr = self.factor[which], self.residual[which], self.stderr[which]
+        return ProbedCovariance(factor, residual, stderr, self.samples, self.asymmetry)
+
+    @property
+    def variances(self) -> Variances:
+        """The diagonal of C: unbiased, with standard errors."""
+        value = self.factor.square().sum(-1) + self.residual.diagonal(dim1=-2, dim2=-1)
+        return Variances(value, self.stderr, self.samples)
+
+    @property
+    def left_out(self) -> float:
+        """Share of the trace of C that the rest has, by its estimate."""
+        rest = float(self.residual.diagonal(dim1=-2, dim2=-1).sum())
+        return rest / max(rest + float(self.factor.square().sum()), 1e-300)
+
+    @property
+    def blocks(self) -> Float[Tensor, "*batch c c"]:
+        """The covariance of the outputs at each position; the rest as the nearest positive semi-definite matrix."""
+        return self.factor @ self.factor.mT + semidefinite(self.residual)
+
+
+def nystrom_factor(
+    omega: Float[Tensor, "s m"], responses: Float[Tensor, "s m"], noise: float
+) -> tuple[Float[Tensor, "m r"], float]:
+    """``U`` with ``U Uᵀ = Y (Ωᵀ Y)⁺ Yᵀ``, and the asymmetry of ``Ωᵀ Y``.
+
+    Args:
+        omega: ``Ωᵀ``.
+        responses: ``Yᵀ``.
+        noise: Relative error of Y.
+    """
+    core = omega @ responses.mT
+    size = torch.linalg.matrix_norm(core).clamp(min=1e-300)
+    asymmetry = float(torch.linalg.matrix_norm(core - core.mT) / size)
+    values, vectors = torch.linalg.eigh(0.5 * (core + core.mT))
+    kept = values > max(noise, asymmetry, 1e-13) * values[-1].abs()
+    return responses.mT @ (vectors[:, kept] * values[kept].rsqrt()), asymmetry
+
+
+def semidefinite(blocks: Float[Tensor, "*batch c c"]) -> Float[Tensor, "*batch c c"]:
+    """The nearest positive semi-definite matrix to each symmetric one: negative eigenvalues become 0."""
+    values, vectors = torch.linalg.eigh(blocks)
+    return (vectors * values.clamp(min=0.0).unsqueeze(-2)) @ vectors.mT
+
+
+def absolute(blocks: Float[Tensor, "*batch c c"]) -> Float[Tensor, "*batch c c"]:
+    """``(M²)^½`` for the symmetric part M of each block: eigenvalues become their absolute values."""
+    values, vectors = torch.linalg.eigh(0.5 * (blocks + blocks.mT))
+    return (vectors * values.abs().unsqueeze(-2)) @ vectors.mT

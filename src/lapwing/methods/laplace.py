@@ -1,0 +1,133 @@
+"""The recipe: a trained network and its loader in, a posterior out."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, final, get_args
+
+import torch
+from torch import nn
+
+from lapwing.curvature.ggn import GGN, Curvature
+from lapwing.curvature.repeatability import check_repeatable
+from lapwing.ground.data import Source
+from lapwing.ground.errors import ConfigError, check_kind
+from lapwing.ground.modes import undisturbed
+from lapwing.ground.types import Unpack
+from lapwing.jacobian.network.network import opened
+from lapwing.jacobian.network.survey import find_layers
+from lapwing.likelihoods import Likelihood
+from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
+from lapwing.priors import Isotropic, Prior
+from lapwing.structures import Auto, Structure, Task
+from lapwing.structures.scaling import scaled
+from lapwing.structures.selection import All, Selection
+
+R = TypeVar("R")
+
+
+def by_name(cls: type[R]) -> type[R]:
+    """A recipe that answers laplace-torch's call, the network first and strings for choices, in a sentence."""
+    init, names = cls.__init__, inspect.signature(cls).parameters
+
+    @functools.wraps(init)
+    def checked(self: R, *args: Any, **choices: Any) -> None:
+        unknown = sorted(choices.keys() - names.keys())
+        if unknown or len(args) > 1 or isinstance(next(iter(args), None), nn.Module):
+            came = [f"a {type(each).__name__}" for each in args] + [f"{name}=" for name in unknown]
+            raise ConfigError(
+                f"a likelihood, then choices by name ({', '.join([*names][1:])}); fit takes the network",
+                ", ".join(came),
+                "Laplace(Categorical(), structure=KFAC()).fit(model, data); docs/migration.md turns calls of "
+                "laplace-torch into these",
+            )
+        init(self, *args, **choices)
+
+    cls.__init__ = checked
+    return cls
+
+
+@final
+@by_name
+@dataclass(frozen=True)
+class Laplace:
+    """The Laplace approximation: p(θ | y) ≈ N(θ*, Λ⁻¹) with Λ = G + A (MacKay 1992; Daxberger et al. 2021).
+
+    A likelihood and four choices, each an object with its own options. A recipe is frozen, comparable, holds no data.
+
+    Args:
+        likelihood: p(y | f): ``Categorical()``, ``Gaussian()``, ``Bernoulli()``, ``Poisson()``, ...
+        prior: p(θ), with diagonal precision A: ``Isotropic``, ``Layerwise``, ``DiagonalPrior``, ``GPrior``.
+        structure: How Λ is held: ``Auto``, ``Full``, ``Diagonal``, ``KFAC``, ``LowRank``, ``Nystrom``,
+            ``MatrixFree``, ``Sampled``.
+        weights: Which weights are uncertain: ``All``, ``LastLayer``, ``Names``, ``Subnetwork``, ``Mask``.
+        curvature: Which matrix G: ``GGN``, ``MCFisher``, ``EmpiricalFisher``, ``Hessian``.
+
+    Example:
+        >>> import lapwing as lw
+        >>> x, y = torch.randn(50, 4), torch.randint(0, 3, (50,))
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+        >>> posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, (x, y))
+        >>> posterior.predict(x[:5]).probs.shape
+        torch.Size([5, 3])
+    """
+
+    likelihood: Likelihood
+    prior: Prior = field(default_factory=Isotropic, kw_only=True)
+    structure: Structure = field(default_factory=Auto, kw_only=True)
+    weights: Selection = field(default_factory=All, kw_only=True)
+    curvature: Curvature = field(default_factory=GGN, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_kind("the likelihood", self.likelihood, (Likelihood,), "Categorical() or Gaussian()")
+        check_kind("prior=", self.prior, (Prior,), "Isotropic(1.0)")
+        check_kind("structure=", self.structure, get_args(Structure), "KFAC() or Full()")
+        check_kind("weights=", self.weights, get_args(Selection), "All() or LastLayer()")
+        check_kind("curvature=", self.curvature, (Curvature,), "GGN()")
+
+    def fit(
+        self,
+        model: nn.Module,
+        data: Source,
+        *,
+        unpack: Unpack | None = None,
+        progress: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Posterior:
+        """The posterior of a trained network.
+
+        Args:
+            model: The trained network; used in eval mode and left exactly as it is.
+            data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair of tensors.
+            unpack: Splits one element of the loader into ``(inputs, targets)``.
+            progress: Whether to show a progress bar.
+            generator: Source of randomness, for ``MCFisher`` and a ``GPrior`` with samples.
+
+        Returns:
+            A ``WeightPosterior``; from ``Full`` in the function view a ``FunctionPosterior``, from ``MatrixFree`` a
+            ``MatrixFreePosterior``, from ``Sampled`` a ``SampledPosterior``, from ``Nystrom`` a ``NystromPosterior``.
+
+        Raises:
+            ConfigError: If no weight is left to be uncertain.
+            DataError: If the data are empty, not finite, change between two passes, or do not fit the likelihood.
+            ShapeError: If outputs or targets have the wrong shape, or the prior has too few or many precisions.
+            TooLargeError: If the structure would not fit in memory.
+            UnsupportedError: If the network is random in eval mode, or its outputs depend on other examples.
+
+        Cost:
+            One pass over the data: a forward pass, and a backward pass through the activations for each output.
+        """
+        module, read = opened(model, data, "fit(model, data)", unpack=unpack, progress=progress)
+        with undisturbed():
+            self.prior.check_names([name for name, _ in module.named_parameters()])
+            network = self.weights.choose(module, read, self.likelihood, self.prior)
+            self.prior.precisions(network.uncertain)
+            survey = find_layers(network, read.first())
+            task = Task(network, survey, read, self.likelihood, self.prior, self.curvature, generator)
+            posterior = self.structure.fit(scaled(task))
+            strict = isinstance(posterior, MatrixFreePosterior | SampledPosterior)
+            if not posterior.partial:
+                check_repeatable(network, survey, read, self.likelihood, posterior.totals, strict=strict)
+        return posterior

@@ -1,0 +1,119 @@
+"""How long to train on the marginal likelihood, and whether that was long enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import final
+
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, warn
+from lapwing.methods.marginal.terms import Epoch
+from lapwing.tuning.ascent import BOUNDS
+
+STEPS = 2000
+"""Steps of the optimiser, where nobody says how many."""
+
+EPOCHS = 50
+"""Fewest epochs, where nobody says how many."""
+
+FALL = 0.02
+"""Nats an example that the likelihood may still gain from one quarter of the settling to the next."""
+
+CLEAR = 2.0
+"""Standard deviations, over the epochs of a quarter, beyond which that is no scatter; a steady fall has 3.5."""
+
+LOOKED_AT = 5
+"""Fewest epochs in such a quarter for a judgement."""
+
+
+@final
+@dataclass(frozen=True)
+class Length:
+    """The three parts of training, in epochs.
+
+    Args:
+        epochs: All three together.
+        warm_up: On the likelihood alone.
+        settle: Without the log-determinant in the loss of the weights.
+
+    Example:
+        >>> Length.of(None, None, None, steps=1)
+        Length(epochs=2000, warm_up=100, settle=950)
+    """
+
+    epochs: int
+    warm_up: int
+    settle: int
+
+    @staticmethod
+    def of(epochs: int | None, warm_up: int | None, settle: int | None, *, steps: int, heard: bool = True) -> Length:
+        """What was asked for, and the defaults for the rest.
+
+        Args:
+            epochs: Epochs, or ``None`` for about 2000 steps and at least 50 epochs.
+            warm_up: Or ``None`` for a twentieth, and at least one.
+            settle: Or ``None`` for half of what is left.
+            steps: Steps in an epoch.
+            heard: Whether the weights are to hear of a log-determinant in the end.
+
+        Raises:
+            ConfigError: If a part after one of these would have no epoch.
+        """
+        epochs = max(EPOCHS, -(-STEPS // steps)) if epochs is None else epochs
+        warm_up = min(max(1, epochs // 20), epochs - 1) if warm_up is None else warm_up
+        if not 0 <= warm_up < epochs:
+            raise ConfigError(
+                "at least one epoch after the warm-up", f"epochs={epochs}, warm_up={warm_up}", "epochs=200, warm_up=10"
+            )
+        settle = (epochs - warm_up) // 2 if settle is None else settle
+        if heard and warm_up + settle >= epochs:
+            raise ConfigError(
+                "epochs beyond warm_up and settle, in which the log-determinant is in the loss of the weights",
+                f"epochs={epochs}, warm_up={warm_up}, settle={settle}",
+                "settle=None for half of them, or log_det=None for no log-determinant",
+            )
+        return Length(epochs, warm_up, settle)
+
+
+def warn_of(history: Sequence[Epoch], examples: int) -> None:
+    """Warn, in one sentence each, of a fit that was still improving and of precisions at a bound.
+
+    Args:
+        history: All epochs.
+        examples: N, examples in the training data.
+    """
+    for sentence in (*_unsettled(history, examples), *_at_bounds(history[-1])):
+        warn(sentence, ConvergenceWarning)
+
+
+def _unsettled(history: Sequence[Epoch], examples: int) -> list[str]:
+    """The likelihood while the network settles, where the learning rate is still high: it falls to zero."""
+    settling = [record.nll for record in history if not record.warm_up and math.isnan(record.half_log_det)]
+    quarter = len(settling) // 4
+    if quarter < LOOKED_AT:
+        return []
+    last = settling[-quarter:]
+    fall = fmean(settling[-2 * quarter : -quarter]) - fmean(last)
+    if fall <= max(FALL * examples, CLEAR * stdev(last)):
+        return []
+    return [
+        f"the negative log likelihood was still falling, by {fall / examples:.2g} nats an example over {quarter} "
+        "epochs, when the log-determinant came in, which holds what is not fitted by then for noise: "
+        f"try epochs={2 * len(history)}, or another lr"
+    ]
+
+
+def _at_bounds(last: Epoch) -> list[str]:
+    low, high = BOUNDS[0] * (1 + 1e-6), BOUNDS[1] / (1 + 1e-6)
+    found = [f"prior precision {value:.3g}" for value in last.prior_precision if not low < value < high]
+    if last.noise_precision is not None and not low < last.noise_precision < high:
+        found.append(f"noise precision {last.noise_precision:.3g}")
+    if not found:
+        return []
+    return [
+        f"{' and '.join(found)} ended at a bound of the range from {BOUNDS[0]:.0e} to {BOUNDS[1]:.0e}, where the "
+        "evidence has no maximum: try more epochs, an Isotropic() prior, noise=False, or targets "
+        "that are not constant"
+    ]

@@ -1,0 +1,290 @@
+"""The marginal likelihood as the loss of an ordinary training loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lapwing.ground.data import Data, Source, count, outputs_of, place
+from lapwing.ground.errors import ConfigError, DataError, check_kind
+from lapwing.ground.types import Inputs, Unpack
+from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.network.differentiable import LiveBatch, live
+from lapwing.jacobian.network.loose import right_way
+from lapwing.jacobian.network.network import Network, unwrapped
+from lapwing.jacobian.network.survey import find_layers, probe
+from lapwing.likelihoods import Gaussian, Likelihood
+from lapwing.methods.marginal.batch import LogDeterminant, MiniBatch
+from lapwing.methods.marginal.gram import EXACT
+from lapwing.methods.marginal.hyper import Hyperparameters
+from lapwing.methods.marginal.terms import Epoch, Terms, epoch_of
+from lapwing.methods.marginal.updates import ByEvidence, Updates
+from lapwing.posteriors.base import first
+from lapwing.priors import GPrior, Isotropic, Prior
+
+
+@final
+class MarginalLikelihood:
+    """The negative log marginal likelihood of a network, for a loop that trains weights and hyper-parameters together.
+
+        -log p(y) = -log p(y | θ) - log p(θ) - d/2 log 2π + ½ log det Λ        (Brack 2023, equation 3.5)
+
+    with the likelihood and the curvature of a mini-batch scaled by N/B. It is a sum over the data, in nats: the scale
+    of the log-determinant leaves no freedom to average. Training has three parts:
+
+    - *warm-up*: the scaled negative log likelihood of the module as it is called: dropout drops, batch norm collects
+      its statistics;
+    - *settling*: likelihood and prior, while the hyper-parameters are learned already. A network that does not fit yet
+      has large residuals, which pass for noise, and then the log-determinant would hold it to what is simple;
+    - the whole of the above, to the end.
+
+    After the warm-up the module is read in eval mode, its buffers frozen, because Λ is that of the network that will be
+    served: dropout has no effect, and its part is played by the prior.
+
+    Args:
+        model: The network, trained in place; parameters that require no gradient are fixed and no part of d.
+        likelihood: p(y | f), with the noise to start from.
+        prior: p(θ), with the precision to start from.
+        data_size: N, examples in the training data.
+        log_det: How the log-determinant of the loss is computed: ``Gram()``, ``Bound()``, ``StochasticLanczos()``, or
+            ``None`` for no such term: then only the hyper-parameters hear of the evidence.
+        updates: Who chooses the hyper-parameters: ``ByEvidence()``, from all data after an epoch, or ``ByGradient()``.
+        warm_up: Epochs of training on the likelihood alone.
+        settle: Epochs after those in which the weights do not hear of the log-determinant.
+        noise: Whether to learn the noise of a Gaussian likelihood.
+        unpack: Splits one element of a loader into inputs and targets.
+        generator: Source of randomness of the log-determinant.
+
+    Raises:
+        ConfigError: If an option makes no sense.
+
+    Example:
+        >>> import lapwing as lw
+        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> x = torch.linspace(-1, 1, 40)[:, None]
+        >>> loader = DataLoader(TensorDataset(x, torch.sin(5 * x)), batch_size=20)
+        >>> model = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+        >>> marginal = MarginalLikelihood(model, lw.Gaussian(), data_size=40, warm_up=1, settle=1)
+        >>> optimiser = torch.optim.Adam([*model.parameters(), *marginal.hyperparameters()])
+        >>> for epoch in range(3):
+        ...     for inputs, targets in loader:
+        ...         optimiser.zero_grad()
+        ...         marginal.loss(inputs, targets).backward()
+        ...         _ = optimiser.step()
+        ...     _ = marginal.end_of_epoch(loader)
+        >>> posterior = lw.Laplace(marginal.likelihood, prior=marginal.prior).fit(model, loader)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        likelihood: Likelihood,
+        prior: Prior | None = None,
+        *,
+        data_size: int,
+        log_det: LogDeterminant | None = EXACT,
+        updates: Updates | None = None,
+        warm_up: int = 10,
+        settle: int = 50,
+        noise: bool = True,
+        unpack: Unpack | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        prior = Isotropic() if prior is None else prior
+        updates = ByEvidence() if updates is None else updates
+        check_kind("the model", model, (nn.Module,), "MarginalLikelihood(model, likelihood, data_size=n)")
+        check_kind("the likelihood", likelihood, (Likelihood,), "Categorical() or Gaussian()")
+        check_kind("prior=", prior, (Prior,), "Isotropic(1.0)")
+        if isinstance(prior, GPrior):
+            raise ConfigError(
+                "a prior that does not follow the curvature while weights are trained",
+                f"{prior}",
+                "Isotropic() or Layerwise()",
+            )
+        check_kind("log_det=", log_det, (LogDeterminant, type(None)), "Gram()")
+        check_kind("updates=", updates, (Updates,), "ByEvidence()")
+        if data_size < 1 or warm_up < 0 or settle < 0:
+            raise ConfigError(
+                "data_size of at least one example, and warm_up and settle of no less than 0 epochs",
+                f"data_size={data_size}, warm_up={warm_up}, settle={settle}",
+                "data_size=len(dataset)",
+            )
+        if log_det is None and updates.by_gradient:
+            raise ConfigError(
+                "a log-determinant to learn the precisions from", "log_det=None, updates=ByGradient()", "log_det=Gram()"
+            )
+        self.model, self.data_size, self.log_det, self.updates = model, data_size, log_det, updates
+        self.warm_up, self.settle, self.generator, self._unpack = warm_up, settle, generator, unpack
+        self.history: list[Epoch] = []
+        self._module, self._terms = unwrapped(model), list[Terms]()
+        self.counted = False  # whether the data are known to be data_size examples
+        self._survey: Survey | None = None
+        network = Network.of(self._module)
+        prior.check_names([name for name, _ in self._module.named_parameters()])
+        self._hyper = Hyperparameters(prior, likelihood, network.uncertain, network.like, noise=noise)
+        for value in self._hyper.parameters():
+            value.requires_grad_(value.requires_grad and updates.by_gradient)
+
+    @property
+    def epoch(self) -> int:
+        """Epochs that have ended."""
+        return len(self.history)
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether the loss is the likelihood's alone."""
+        return self.epoch < self.warm_up
+
+    @property
+    def settling(self) -> bool:
+        """Whether the weights do not hear of the log-determinant yet."""
+        return self.epoch < self.warm_up + self.settle
+
+    @property
+    def prior(self) -> Prior:
+        """The prior with the precisions learned so far."""
+        return self._hyper.prior
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood with the noise learned so far."""
+        return self._hyper.likelihood
+
+    def hyperparameters(self) -> list[nn.Parameter]:
+        """Log prior precisions ``[g]`` and log noise precision relative to the first, for an optimiser.
+
+        With ``ByEvidence`` they require no gradient, and an optimiser leaves them alone.
+        """
+        return list(self._hyper.parameters())
+
+    def loss(self, x: Inputs, y: Tensor) -> Float[Tensor, ""]:
+        """The loss of a mini-batch, nats, float64; its terms are kept for ``history``.
+
+        Args:
+            x: Inputs of B examples.
+            y: Their targets, as the loader gives them.
+
+        Raises:
+            DataError: If the batch is larger than the data, or inputs, outputs or targets are not finite.
+            ShapeError: If outputs or targets do not fit the likelihood.
+            UnsupportedError: If the network is random in eval mode, or its outputs depend on other examples.
+
+        Cost:
+            A forward pass and the log-determinant's; a backward pass through both when it is differentiated.
+        """
+        like = next(self._module.parameters())
+        inputs, labels = place(x, like), y.to(like.device)
+        with torch.enable_grad():
+            if self.warming_up:
+                return self._likelihood_alone(inputs, labels)
+            network = live(self._module)
+            batch = LiveBatch(network, self._hyper.reference, inputs, labels)
+            nll = self.data_size / count(inputs) * self._hyper.nll(batch.outputs, batch.targets)
+            norm = self._hyper.square_norm(network.layout.flatten(network.params))
+            ratio = self._ratio(batch)
+            loss = nll + 0.5 * norm + (0.0 if ratio is None else 0.5 * ratio)
+        log_det_prior, constant = self._hyper.log_det_prior().item(), network.size * math.log(2 * math.pi)
+        half = math.nan if ratio is None else 0.5 * (ratio.item() + log_det_prior)
+        self._terms.append(Terms(nll.item(), 0.5 * (log_det_prior - norm.item() - constant), half, network.size))
+        return loss
+
+    def end_of_epoch(self, data: Source | None = None) -> Epoch:
+        """Say that all batches of an epoch have been seen: its record is made, and the hyper-parameters updated.
+
+        The first update is at the end of the warm-up.
+
+        Args:
+            data: All training data, for ``ByEvidence``: a loader or a pair of tensors.
+
+        Returns:
+            The record, also in ``history``.
+
+        Raises:
+            ConfigError: If there was no loss since the last epoch, or the updates need data and there are none.
+            DataError: If there are not ``data_size`` examples in the data.
+            NumericalError: If a hyper-parameter is not finite.
+        """
+        if not self._terms:
+            raise ConfigError(
+                "at least one loss in an epoch", "none since the last", "marginal.loss(x, y) for each batch"
+            )
+        self._count(data)
+        warm = self.warming_up
+        if self.epoch + 1 >= self.warm_up:
+            self.updates.end_of_epoch(self.epoch + 1 - self.warm_up, self.model, data, self._hyper, self._unpack)
+        precisions = tuple(self.prior.precisions(self._hyper.layout).tolist())
+        likelihood = self.likelihood
+        noise = first(likelihood.precision) if isinstance(likelihood, Gaussian) else None
+        record = epoch_of(self._terms, precisions, noise, warm_up=warm)
+        self.history.append(record)
+        self._terms.clear()
+        return record
+
+    def _count(self, data: Source | None) -> None:
+        """Refuses data of another size than ``data_size``, at the first end of an epoch that is given any."""
+        if data is None or self.counted or isinstance(data, Iterator):
+            return
+        examples = sum(len(batch) for batch in Data(data, unpack=self._unpack))
+        if examples != self.data_size:
+            raise DataError(
+                f"data of data_size={self.data_size} examples, by which the likelihood is scaled",
+                f"{examples}",
+                f"MarginalLikelihood(..., data_size={examples}), or all training data in end_of_epoch",
+            )
+        self.counted = True
+
+    def _ratio(self, batch: LiveBatch) -> Float[Tensor, ""] | None:
+        """``log det Λ / det A``; ``None`` where nobody asks for it."""
+        survey = self._surveyed(batch.inputs)
+        if self.log_det is None or (self.settling and not self.updates.by_gradient):
+            return None
+        network = live(self._module, pull=0.0) if self.settling else batch.network
+        batch = replace(batch, network=network, way=survey.way)
+        return self.log_det.ratio(MiniBatch(batch, self._hyper, survey, self.data_size), self.generator)
+
+    def _likelihood_alone(self, inputs: Inputs, labels: Tensor) -> Float[Tensor, ""]:
+        outputs = self._hyper.reference.canonical(outputs_of(called(self.model, inputs)))
+        targets = self._hyper.reference.canonical_targets(outputs.detach(), labels)
+        self._hyper.reference.check(outputs.detach(), targets)
+        nll = self.data_size / count(inputs) * self._hyper.nll(outputs, targets)
+        self._terms.append(Terms(nll.item(), math.nan, math.nan, 0))
+        return nll
+
+    def _surveyed(self, inputs: Inputs) -> Survey:
+        """What is known of the layers, from the first batch after the warm-up."""
+        if self._survey is None:
+            check_statistics(self._module)
+            network = Network.of(self._module)
+            survey = find_layers(network, inputs)
+            self._survey = replace(survey, way=right_way(network, network.names, probe(inputs, 2)))
+        return self._survey
+
+
+def called(model: nn.Module, inputs: Inputs) -> object:
+    """What the module returns, called as a user would."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def check_statistics(module: nn.Module) -> None:
+    """Refuses batch norms whose running statistics have seen no data: in eval mode they normalise nothing.
+
+    Raises:
+        ConfigError: Naming one.
+    """
+    for name, part in module.named_modules():
+        if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+            tracked = part.num_batches_tracked
+            if tracked is not None and int(tracked) == 0:
+                raise ConfigError(
+                    "batch norms whose running statistics have seen data: they are frozen after the warm-up",
+                    f"{name!r} as it was made",
+                    "warm_up= of some epochs with model.train() before them, or GroupNorm",
+                )

@@ -1,7 +1,0 @@
-"""One JSON file with the numbers, one HTML page made from it."""
-
-from __future__ import annotations
-
-from lapwing.report.page import render, write_json, write_report
-
-__all__ = ["render", "write_json", "write_report"]

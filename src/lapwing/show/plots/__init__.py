@@ -1,0 +1,33 @@
+"""One function a figure: each takes results, draws on ``ax`` and returns it.
+
+Nothing is shown and no global style is touched. Without ``ax`` a figure of its own is made, outside pyplot's
+list: ``ax.figure.savefig("name.png")`` writes it, a cell that ends in ``ax.figure`` shows it. Colours are
+those of Okabe & Ito (2008), distinct to colour-blind readers; hatches and line styles tell them apart in
+print.
+"""
+
+from __future__ import annotations
+
+from lapwing.show.plots.calibration import plot_reliability
+from lapwing.show.plots.corruptions import plot_sweep
+from lapwing.show.plots.detection import plot_confidence, plot_rejection
+from lapwing.show.plots.diagnosis import plot_diagnosis
+from lapwing.show.plots.evidence import plot_evidence
+from lapwing.show.plots.evidence_curves import plot_evidence_curves
+from lapwing.show.plots.pruning import plot_intervals, plot_pruning
+from lapwing.show.plots.regression import plot_band
+from lapwing.show.plots.stopping import plot_stopping
+
+__all__ = [
+    "plot_band",
+    "plot_confidence",
+    "plot_diagnosis",
+    "plot_evidence",
+    "plot_evidence_curves",
+    "plot_intervals",
+    "plot_pruning",
+    "plot_rejection",
+    "plot_reliability",
+    "plot_stopping",
+    "plot_sweep",
+]

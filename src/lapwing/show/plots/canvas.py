@@ -1,0 +1,41 @@
+"""Where figures are drawn: axes, colours, labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lapwing.ground.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BLUE, SKY, ORANGE, GREY, INK = "#0072B2", "#56B4E9", "#D55E00", "#999999", "#333333"
+LINES = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", SKY, INK)
+"""Colours of lines that are drawn one after another."""
+
+
+def axes(ax: Axes | None, width: float, height: float) -> Axes:
+    """The axes given, or those of a new figure that pyplot does not know.
+
+    Args:
+        ax: Axes to use as they are, or ``None``.
+        width: Width of a new figure, inches.
+        height: Height of a new figure, inches.
+
+    Raises:
+        ConfigError: If ``matplotlib`` is not installed.
+    """
+    if ax is not None:
+        return ax
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError("matplotlib, to draw", str(error), "pip install lapwing[plot]") from error
+    new = Figure(figsize=(width, height), layout="constrained", dpi=150).subplots()
+    new.spines[["top", "right"]].set_visible(False)
+    return new
+
+
+def percent(value: float, _: object) -> str:
+    """A tick label: 0.25 is 25 %."""
+    return f"{100 * value:g} %"

@@ -1,0 +1,111 @@
+"""What draws look like to the precision they should have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from lapwing.evaluation.diagnosis import Diagnosis
+from lapwing.ground.errors import ConfigError
+from lapwing.show.plots.canvas import BLUE, GREY, INK, LINES, ORANGE, SKY, axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Three = tuple["Axes", "Axes", "Axes"]
+
+
+def plot_diagnosis(diagnosis: Diagnosis, *, ax: Sequence[Axes] | None = None, **kw: Any) -> Three:
+    """Distances against χ²(d) as histogram and QQ plot, and projections by family against N(0, 1).
+
+    Args:
+        diagnosis: Result of ``lapwing.diagnose``.
+        ax: Three axes to draw on; ``None`` makes a figure with a row of three.
+        **kw: Passed on to ``Axes.hist`` for the distances.
+
+    Returns:
+        The three axes, histogram first.
+
+    Raises:
+        ConfigError: ``matplotlib`` is not installed, or there are not three axes.
+
+    Example:
+        >>> import torch
+        >>> from lapwing.evaluation.diagnosis import diagnose_samples
+        >>> from lapwing.linalg import Diagonal
+        >>> found = diagnose_samples(torch.randn(20, 5), torch.zeros(5), Diagonal(torch.ones(5)), directions=0)
+        >>> [panel.get_xlabel() for panel in plot_diagnosis(found)]
+        ['squared distance d²', 'quantiles of χ²(5)', 'standardised projection z']
+    """
+    if ax is None:
+        figure: Any = axes(None, 13.2, 3.8).figure
+        figure.clear()
+        ax = tuple(figure.subplots(1, 3))
+        for panel in ax:
+            panel.spines[["top", "right"]].set_visible(False)
+    if len(ax) != 3:
+        raise ConfigError("three axes", f"{len(ax)}", "figure.subplots(1, 3)")
+    histogram, quantiles, projections = ax
+    _histogram(diagnosis, histogram, kw)
+    _quantiles(diagnosis, quantiles)
+    _projections(diagnosis, projections)
+    return histogram, quantiles, projections
+
+
+def _histogram(diagnosis: Diagnosis, ax: Axes, kw: dict[str, Any]) -> None:
+    from scipy import stats
+
+    distances = diagnosis.distances.numpy(force=True)
+    bars: dict[str, Any] = {"bins": "sqrt", "density": True, "color": SKY, "edgecolor": "white", "linewidth": 0.8}
+    bars |= {"label": f"{len(distances)} draws"} | kw
+    ax.hist(distances, **bars)
+    chi2: Any = stats.chi2(diagnosis.dimension)
+    low, high = min(distances.min(), chi2.ppf(1e-3)), max(distances.max(), chi2.ppf(1 - 1e-3))
+    at = np.linspace(low, high, 400)
+    ax.plot(at, chi2.pdf(at), color=INK, linewidth=1.5, label=f"χ²({diagnosis.dimension})")
+    ax.set(xlabel="squared distance d²", ylabel="density")
+    ax.set_ylim(top=1.45 * ax.dataLim.ymax)  # room for the legend
+    ax.legend(
+        frameon=False,
+        loc="upper left",
+        title=f"Kolmogorov-Smirnov p = {diagnosis['radius'].p_value:.2g}",
+        alignment="left",
+    )
+
+
+def _quantiles(diagnosis: Diagnosis, ax: Axes) -> None:
+    expected, found = (values.numpy(force=True) for values in diagnosis.quantiles())
+    ends = [float(min(expected[0], found[0])), float(max(expected[-1], found[-1]))]
+    ax.plot(ends, ends, color=INK, linestyle="--", linewidth=1, label="equal")
+    ax.plot(expected, found, color=BLUE, linestyle="none", marker="o", markersize=3, label="draws")
+    ax.set(xlabel=f"quantiles of χ²({diagnosis.dimension})", ylabel="quantiles of d²")
+    ax.legend(frameon=False)
+
+
+def _projections(diagnosis: Diagnosis, ax: Axes) -> None:
+    """Distribution functions: they show an error of mean or variance at any number of draws, and need no bins."""
+    from scipy import stats
+
+    at = np.linspace(-3.5, 3.5, 200)
+    ax.plot(at, stats.norm.cdf(at), color=GREY, linewidth=4, alpha=0.6, label="N(0, 1)")
+    for family, color in zip(diagnosis.families, _colours(len(diagnosis.families)), strict=True):
+        z = _sorted(family.z)
+        share = (np.arange(len(z)) + 0.5) / len(z)
+        label = f"{len(family.z)} {family.name}, variance {family.variance:.3g}"
+        ax.plot(z, share, color=color, linewidth=1.4, label=label)
+    failed = f"{len(diagnosis.rejected)} of {len(diagnosis.checks)} checks reject"
+    title = f"{failed if diagnosis.rejected else 'no check rejects'} at level {diagnosis.level:g}"
+    ax.set(xlabel="standardised projection z", ylabel="share of draws below", ylim=(0, 1), title=title)
+    ax.legend(frameon=False, loc="lower right")
+
+
+def _colours(count: int) -> list[str]:
+    chosen = (ORANGE, BLUE, *LINES[2:])
+    return [chosen[k % len(chosen)] for k in range(count)]
+
+
+def _sorted(values: Tensor) -> np.ndarray:
+    return np.sort(values.flatten().numpy(force=True))

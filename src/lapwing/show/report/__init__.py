@@ -1,0 +1,7 @@
+"""One JSON file with the numbers, one HTML page made from it."""
+
+from __future__ import annotations
+
+from lapwing.show.report.page import render, write_json, write_report
+
+__all__ = ["render", "write_json", "write_report"]

@@ -1,0 +1,219 @@
+"""From ``results.json`` to a page that needs nothing but itself."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, final
+
+from lapwing.comparison import Column
+from lapwing.ground.archive import Records
+from lapwing.ground.errors import ConfigError, DataError
+
+FORMAT = re.compile(r"\.[0-9]?[efg]")
+"""How a table may write a number."""
+
+KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
+"""Pictures a page can hold."""
+
+
+def write_json(results: Mapping[str, Any], path: Path) -> None:
+    """Write results, replacing the file whole or not at all.
+
+    Args:
+        results: What ``Comparison.to_dict`` gives and, as wished, a ``title``, paragraphs of ``text``, ``findings``,
+            ``figures`` (``file`` relative to the JSON, ``title``, ``caption``), further ``sections`` of all these, and
+            ``about``, a mapping for the foot of the page.
+        path: Where to; its folder is made if need be.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def write_report(results: Path, out: Path | None = None) -> Path:
+    """Write the page of a results file; figures are inlined, nothing is linked.
+
+    Args:
+        results: A file that ``write_json`` or ``Comparison.to_json`` wrote.
+        out: Where to; ``None`` puts ``report.html`` beside it.
+
+    Returns:
+        Where the page is.
+
+    Raises:
+        DataError: If the file is missing, is no JSON, has no rows, or names a figure that is not there.
+        ConfigError: If ``jinja2`` is not installed.
+    """
+    try:
+        content = json.loads(results.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        said = f"{results}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise DataError("a JSON file of results", said, "lapwing demo, or lapwing compare, which write one") from error
+    page = render(content, results.parent)
+    out = out or results.with_name("report.html")
+    out.write_text(page, encoding="utf-8")
+    return out
+
+
+def render(results: Any, folder: Path) -> str:
+    """The page of some results, as text.
+
+    Args:
+        results: As in ``write_json``.
+        folder: Where figures are.
+
+    Raises:
+        DataError: If there are no rows, or a figure is not there.
+        ConfigError: If ``jinja2`` is not installed.
+    """
+    try:
+        from jinja2 import Environment, StrictUndefined
+    except ImportError as error:
+        raise ConfigError("jinja2, to make the page", str(error), "pip install lapwing[report]") from error
+    if not isinstance(results, Mapping) or not isinstance(results.get("rows"), list) or not results["rows"]:
+        raise DataError("results with rows", _outline(results), "a results.json of lapwing demo or lapwing compare")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(files("lapwing.show.report").joinpath("page.html").read_text(encoding="utf-8"))
+    others = Records().read(tuple[dict[str, Any], ...], results.get("sections", []), "sections")
+    about = Records().read(dict[str, Any], results.get("about", {}), "about")
+    sections = [_section(part, folder) for part in (results, *others)]
+    return template.render(sections=sections, about=about)
+
+
+@final
+@dataclass(frozen=True)
+class Number:
+    """A number of a row, with its standard error where it has one."""
+
+    mean: float | None
+    stderr: float | None
+
+
+@final
+@dataclass(frozen=True)
+class Row:
+    """What a row has beside its numbers."""
+
+    method: str
+    tuned_by: str | None
+    note: str | None
+
+
+@final
+@dataclass(frozen=True)
+class Claim:
+    """A finding."""
+
+    claim: str
+    holds: bool
+    difference: float
+    stderr: float
+
+
+@final
+@dataclass(frozen=True)
+class Picture:
+    """A figure."""
+
+    file: str
+    title: str
+    caption: str
+    wide: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Section:
+    """A section of a results file."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[dict[str, Any], ...]
+    title: str = "Methods side by side"
+    text: tuple[str, ...] = ()
+    findings: tuple[Claim, ...] = ()
+    figures: tuple[Picture, ...] = ()
+
+
+def _check(part: Any) -> None:
+    """Refuses a section with anything in it that a page cannot show.
+
+    Raises:
+        DataError: Naming it.
+    """
+    section: Section = Records().read(Section, part, "results")
+    for column in section.columns:
+        if not FORMAT.fullmatch(column.format):
+            raise DataError("a format of numbers such as '.3f'", f"{column.format!r:.40}", "the lapwing that wrote it")
+    for i, row in enumerate(section.rows):
+        Records().read(Row, {"note": None} | row, f"rows.{i}")
+        for column in section.columns:
+            Records().read(Number | None, row.get(column.name), f"rows.{i}.{column.name}")
+
+
+def _section(part: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A section as the template takes it."""
+    _check(part)
+    columns = [column for column in part["columns"] if column["tabled"]]
+    best = {column["name"]: _best(column, part["rows"]) for column in columns}
+    return {
+        "title": part.get("title", "Methods side by side"),
+        "text": part.get("text", []),
+        "columns": columns,
+        "rows": [_row(row, columns, best) for row in part["rows"]],
+        "findings": part.get("findings", []),
+        "figures": [
+            {"wide": False} | figure | {"source": _inlined(folder, figure["file"])}
+            for figure in part.get("figures", [])
+        ],
+    }
+
+
+def _row(
+    row: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], best: Mapping[str, str | None]
+) -> dict[str, Any]:
+    cells: list[dict[str, Any]] = []
+    for column in columns:
+        number = row.get(column["name"])
+        mean, stderr = (number["mean"], number["stderr"]) if number else (None, None)
+        text = _written(mean, column)
+        spread = f"± {_written(stderr, column)}" if column["spread"] and stderr is not None else ""
+        cells.append({"text": text, "spread": spread, "best": mean is not None and text == best[column["name"]]})
+    ran = any(cell["text"] != "–" for cell in cells)
+    baseline = not row.get("fit_seconds")
+    note = "" if ran else row.get("note", "")
+    return {"method": row["method"], "tuned_by": row["tuned_by"], "note": note, "cells": cells, "baseline": baseline}
+
+
+def _best(column: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """The best score of a column as it is written; ``None`` for costs, and where most rows share it."""
+    means = [row[column["name"]]["mean"] for row in rows if row.get(column["name"])]
+    means = [mean for mean in means if mean is not None]
+    if column["better"] == "neither" or not column["spread"] or not means:
+        return None
+    best = _written(max(means) if column["better"] == "higher" else min(means), column)
+    return best if 2 * sum(_written(mean, column) == best for mean in means) <= len(means) else None
+
+
+def _written(value: float | int | None, column: Mapping[str, Any]) -> str:
+    return "–" if value is None else Column(**column).write(float(value))
+
+
+def _inlined(folder: Path, name: str) -> str:
+    """A picture as a data URI."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise DataError(f"a figure in '{folder}'", f"{path}", "a copy of it there, named relative to the JSON file")
+    if path.suffix not in KINDS or not path.exists():
+        raise DataError(f"a figure, {' or '.join(KINDS)}", f"{path}", "running lapwing demo again, which draws them")
+    return f"data:{KINDS[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
+
+
+def _outline(results: object) -> str:
+    return f"keys {sorted(map(str, results))}" if isinstance(results, Mapping) else f"a {type(results).__name__}"

@@ -1,0 +1,289 @@
+"""Which weights are uncertain; the rest stay fixed at their trained values."""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final, get_args
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from lapwing.curvature.diagonal import DiagonalSum
+from lapwing.curvature.ggn import GGN
+from lapwing.curvature.sums import sweep
+from lapwing.ground.data import Data
+from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_option
+from lapwing.jacobian.layers.layers import captured, leaves
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.survey import find_layers, probe
+from lapwing.likelihoods import Likelihood
+from lapwing.priors import Prior
+
+logger = logging.getLogger(__name__)
+
+By: TypeAlias = Literal["variance", "magnitude", "random"]
+"""What makes a weight important."""
+
+
+@final
+@dataclass(frozen=True)
+class All:
+    """Every parameter that requires a gradient.
+
+    Example:
+        >>> import lapwing as lw
+        >>> lw.Laplace(lw.Categorical(), weights=All()).weights
+        All()
+    """
+
+    def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
+        """The network with these weights uncertain."""
+        return Network.of(module)
+
+
+@final
+@dataclass(frozen=True)
+class LastLayer:
+    """The weight and bias of the layer that makes the outputs: one forward pass through the rest is all it costs.
+
+    A weight that is tied to another, such as a language model's head to its embedding, is uncertain in both places.
+
+    Args:
+        name: Name of the module, such as ``"classifier"``; ``None`` finds it by following the outputs back.
+
+    Raises:
+        ConfigError: If there is no such module, or the outputs do not come from one linear layer.
+
+    Example:
+        >>> import lapwing as lw
+        >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> x, y = torch.randn(9, 2), torch.arange(9) % 3
+        >>> lw.Laplace(lw.Categorical(), weights=LastLayer()).fit(model, (x, y)).network.names
+        ('2.weight', '2.bias')
+    """
+
+    name: str | None = None
+
+    def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
+        """The network with these weights uncertain."""
+        known = own_names(module)
+        if self.name is None:
+            return Network(module, last_layer(Network(module, tuple(dict.fromkeys(known.values()))), data))
+        names = matching(known, lambda name: name.rpartition(".")[0] == self.name)
+        if not names:
+            owners = sorted({name.rpartition(".")[0] for name in known})
+            raise ConfigError("the name of a module with parameters", repr(self.name), f"one of {owners}")
+        return Network(module, names)
+
+
+@final
+@dataclass(frozen=True)
+class Names:
+    """Parameters whose names match a pattern, such as ``"layer4.*"`` or ``"*.bias"``, whether or not they are frozen.
+
+    Frozen ones that the outputs do not depend on, such as the original beside the copy that an adapter trains, are left
+    out, which is logged.
+
+    Args:
+        patterns: One shell-style pattern, or several; a parameter is uncertain if it matches any.
+
+    Raises:
+        ConfigError: If none matches, or the outputs depend on none that does.
+
+    Example:
+        >>> Names("layer4.*") == Names(("layer4.*",))
+        True
+    """
+
+    patterns: str | tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.patterns, str):
+            object.__setattr__(self, "patterns", (self.patterns,))
+
+    def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
+        """The network with these weights uncertain."""
+        known = own_names(module)
+        names = matching(known, lambda name: any(fnmatch.fnmatchcase(name, p) for p in self.patterns))
+        if not names:
+            raise ConfigError(
+                f"patterns that match one of {len(known)} parameters",
+                f"{self.patterns}",
+                f"names such as {list(known)[:5]}",
+            )
+        params = dict(module.named_parameters())
+        if all(params[name].requires_grad for name in names):
+            return Network(module, names)
+        used = reached(Network(module, names), data)
+        idle = [name for name in names if name not in used and not params[name].requires_grad]
+        if idle:
+            logger.info("left out, frozen and without a part in the outputs: %s", ", ".join(idle))
+        if len(idle) == len(names):
+            raise ConfigError(
+                "parameters that the outputs depend on", f"{idle[:5]}, which have no part in them", "other patterns"
+            )
+        return Network(module, tuple(name for name in names if name not in idle))
+
+
+@final
+@dataclass(frozen=True)
+class Subnetwork:
+    """Single weights, the most important ones: a full covariance on them costs little (Daxberger et al. 2021b).
+
+    Args:
+        count: How many weights.
+        by: ``"variance"`` takes those with the largest marginal variance under the diagonal posterior, which minimises
+            the Wasserstein distance to the full posterior; ``"magnitude"`` the largest in absolute value; ``"random"``
+            a uniform draw.
+        seed: Seed of the draw.
+
+    Raises:
+        ConfigError: If the network has fewer weights than ``count``, or ``by`` is none of these.
+
+    Example:
+        >>> import lapwing as lw
+        >>> model, x, y = nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
+        >>> lw.Laplace(lw.Categorical(), weights=Subnetwork(4)).fit(model, (x, y)).sample(5).shape
+        torch.Size([5, 4])
+    """
+
+    count: int
+    by: By = "variance"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_option("by", self.by, get_args(By))
+        check_count("seed", self.seed, 0)
+
+    def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
+        """The network with these weights uncertain."""
+        network = Network.of(module)
+        if not 0 < self.count <= network.size:
+            raise ConfigError(f"a count from 1 to {network.size} weights", f"{self.count}", "All() for all of them")
+        if self.by == "random":
+            generator = torch.Generator().manual_seed(self.seed)
+            index = torch.randperm(network.size, generator=generator)[: self.count].to(network.like.device)
+        elif self.by == "magnitude":
+            index = network.weights.abs().topk(self.count).indices
+        else:
+            total = DiagonalSum(network)
+            sweep(network, find_layers(network, data.first()), data, likelihood, GGN(), total)
+            precision = total.result().operator.diagonal() + prior.diagonal(network.layout, network.like)
+            index = precision.topk(self.count, largest=False).indices
+        return masked(module, network, index)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """Single weights marked by hand.
+
+    Args:
+        mask: True where a weight is uncertain, one flat vector in the order of the parameters that require a gradient.
+
+    Raises:
+        ShapeError: If it has not one entry a weight.
+
+    Example:
+        >>> import lapwing as lw
+        >>> model, x, y = nn.Linear(1, 2, bias=False), torch.randn(9, 1), torch.arange(9) % 2
+        >>> recipe = lw.Laplace(lw.Categorical(), weights=Mask(torch.tensor([True, False])))
+        >>> recipe.fit(model, (x, y)).network.size
+        1
+    """
+
+    mask: Bool[Tensor, " d"]
+
+    def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
+        """The network with these weights uncertain."""
+        network = Network.of(module)
+        if self.mask.shape != (network.size,) or self.mask.dtype != torch.bool:
+            raise ShapeError(
+                f"a boolean mask [{network.size}]",
+                f"{self.mask.dtype} {list(self.mask.shape)}",
+                "one entry for each weight that requires a gradient",
+            )
+        return masked(module, network, self.mask.nonzero().squeeze(1).to(network.like.device))
+
+
+Selection: TypeAlias = All | LastLayer | Names | Subnetwork | Mask
+"""Which weights are uncertain."""
+
+
+def masked(module: nn.Module, network: Network, index: Int[Tensor, " k"]) -> Network:
+    """The network in which only the weights at ``index`` are uncertain; parameters without any are dropped.
+
+    Raises:
+        ConfigError: If there are none.
+    """
+    if not len(index):
+        raise ConfigError("at least one uncertain weight", "none", "All() or a wider selection")
+    index = index.sort().values
+    kept = torch.zeros(network.size, dtype=torch.bool, device=index.device)
+    kept[index] = True
+    names = tuple(name for name, place in network.layout.slices.items() if bool(kept[place].any()))
+    within = torch.cat([kept[network.layout.slices[name]] for name in names])
+    return Network(module, names, within.nonzero().squeeze(1))
+
+
+def own_names(module: nn.Module) -> dict[str, str]:
+    """Every name of every parameter, with the first of its names, by which it goes: tied weights have several.
+
+    Example:
+        >>> pair = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+        >>> pair[1].weight = pair[0].weight
+        >>> own_names(pair)
+        {'0.weight': '0.weight', '1.weight': '0.weight'}
+    """
+    first = {id(value): name for name, value in module.named_parameters()}
+    return {name: first[id(value)] for name, value in module.named_parameters(remove_duplicate=False)}
+
+
+def matching(known: dict[str, str], wanted: Callable[[str], bool]) -> tuple[str, ...]:
+    """The parameters that have a wanted name, each by its first one, in their own order."""
+    chosen = {own for name, own in known.items() if wanted(name)}
+    return tuple(name for name, own in known.items() if name == own and own in chosen)
+
+
+def reached(network: Network, data: Data) -> set[str]:
+    """Uncertain parameters that the outputs of the first batch depend on."""
+    watched = leaves(network)
+    outputs, _ = captured(network, data.first(), watched)
+    names = {id(value): name for name, value in watched.items()}
+    found, left, seen = set[str](), [outputs.grad_fn], set[object]()
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        found.update(names[key] for key in {id(getattr(node, "variable", None))} & names.keys())
+        left.extend(parent for parent, _ in node.next_functions)
+    return found
+
+
+def last_layer(network: Network, data: Data) -> tuple[str, ...]:
+    """Parameters of the linear layer whose output is the network's, up to a change of shape.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    outputs, calls = captured(network, probe(data.first(), 2), leaves(network))
+    node, passed = outputs.grad_fn, []
+    edges = {call.edge.node: call for call in calls if call.kind in ("linear", "conv")}
+    while node is not None and node not in edges:
+        passed.append(node.name())
+        following = [parent for parent, _ in node.next_functions if parent is not None]
+        reshapes = any(word in node.name() for word in ("View", "Reshape", "Squeeze", "Transpose", "Permute", "Slice"))
+        node = following[0] if reshapes and len(following) == 1 else None
+    if node is None:
+        raise ConfigError(
+            "outputs that come straight from a linear layer",
+            f"outputs made by {passed[-1] if passed else 'no watched layer'}",
+            "LastLayer('name of the module')",
+        )
+    call = edges[node]
+    return tuple(name for name in network.names if name in (call.weight, call.bias))

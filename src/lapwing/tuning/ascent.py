@@ -1,0 +1,178 @@
+"""Climbing the log evidence in the logarithms of prior and noise precisions, in which it is concave at fixed weights.
+
+Two ways up: Newton's method on the stationarity conditions, where the evidence is a sum over eigenvalues and everything
+has a closed form; L-BFGS with automatic derivatives, where it is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.optimize import minimize
+from torch import Tensor
+
+from lapwing.ground.errors import ConvergenceWarning, warn
+from lapwing.linear.evidence import Evidence, Spectrum
+
+BOUNDS = (1e-10, 1e12)
+"""Precisions considered."""
+
+LEAP = 7.0
+"""Largest Newton step in a log precision: a factor of a thousand."""
+
+TOLERANCE = 1e-10
+"""Newton stops when no precision moves by more, relatively."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Point:
+    """Where the climb has come to.
+
+    Args:
+        precisions: Prior precision of each group.
+        scale: Noise precision, relative to the one the curvature was computed with.
+        log_marginal: Log evidence, nats.
+        effective_dimension: Directions the data determined.
+    """
+
+    precisions: Float[Tensor, " g"]
+    scale: Float[Tensor, ""]
+    log_marginal: float
+    effective_dimension: float
+
+
+def climb(
+    evidence: Evidence, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], *, noisy: bool, steps: int
+) -> Iterator[Point]:
+    """Points of increasing evidence, the last one its maximum.
+
+    Args:
+        evidence: The log evidence.
+        precisions: Prior precisions to start from.
+        scale: Relative noise precision to start from.
+        noisy: Whether the noise may change.
+        steps: Most steps.
+
+    Warns:
+        ConvergenceWarning: If they were too few.
+    """
+    if isinstance(evidence.complexity, Spectrum) and evidence.shift is None:
+        return newton(evidence, evidence.complexity, precisions, scale, noisy, steps)
+    return quasi_newton(evidence, precisions, scale, noisy, steps)
+
+
+def newton(
+    evidence: Evidence, spectrum: Spectrum, precisions: Tensor, scale: Tensor, noisy: bool, steps: int
+) -> Iterator[Point]:
+    """Newton's method on MacKay's conditions ``log γ_g = log(α_g |θ_g|²)`` and ``log(N - γ) = log(s misfit)``.
+
+    With t = sλ / (α + sλ), γ_g = Σ t and w_g = Σ t (1 - t) over the eigenvalues of a group, the slope of the first in
+    log α is -(1 + w_g / γ_g), between -1 and -2: the steps never overshoot far and few are needed. Where γ is more
+    than half of N, and that of a diagonal can exceed it, the second condition is ``log N = log(s misfit + γ)``. A step
+    that lowers the evidence is taken back and halved.
+
+    Warns:
+        ConvergenceWarning: If it ended before its maximum.
+
+    Cost:
+        About ten passes over the eigenvalues a step.
+    """
+    alpha, s, best, step = precisions.clone(), scale.clone(), None, None
+    for _ in range(steps):
+        there = _point(evidence, spectrum, alpha, s)
+        if best is None or step is None or there.log_marginal > best.log_marginal - _rounding(best):
+            yield there
+            best, step = there, newton_step(evidence, spectrum, alpha, s, noisy)
+        else:
+            step = step / 2
+        leap = step.clamp(-LEAP, LEAP).exp()
+        alpha, s = (best.precisions * leap[:-1]).clamp(*BOUNDS), (best.scale * leap[-1]).clamp(*BOUNDS)
+        moved = torch.cat([alpha / best.precisions, (s / best.scale).view(1)]).log().abs()
+        if float(moved.max()) < TOLERANCE:
+            break
+    else:
+        warn_of_steps(steps)
+    last = _point(evidence, spectrum, alpha, s)
+    yield last if best is None or last.log_marginal >= best.log_marginal - _rounding(best) else best
+
+
+def newton_step(
+    evidence: Evidence, spectrum: Spectrum, alpha: Float[Tensor, " g"], s: Float[Tensor, ""], noisy: bool
+) -> Float[Tensor, " m"]:
+    """The step in the log precisions, the noise's last; see ``newton``."""
+    scaled = s * spectrum.eigenvalues
+    t = scaled / (scaled + spectrum.spread(alpha))
+    gamma, w = spectrum.by_group(t, alpha), spectrum.by_group(t * (1 - t), alpha)
+    total = gamma.clamp_min(1e-300)
+    slope = 1 + w / total
+    move = (total / (alpha * evidence.square_norms.clamp_min(1e-300))).log() / slope
+    if not noisy:
+        return torch.cat([move, move.new_zeros(1)])
+    misfit = s * max(evidence.misfit, 1e-300)
+    free = evidence.observations - gamma.sum()
+    if free > gamma.sum():
+        off, pull, own = (free / misfit).log(), w / free, 1 + w.sum() / free
+    else:
+        whole = misfit + gamma.sum()
+        off, pull, own = (evidence.observations / whole).log(), w / whole, (misfit + w.sum()) / whole
+    shift = (off + (pull * move).sum()) / (own - (pull * (w / total) / slope).sum())
+    return torch.cat([move + (w / total) / slope * shift, shift.view(1)])
+
+
+def _point(evidence: Evidence, spectrum: Spectrum, alpha: Tensor, s: Tensor) -> Point:
+    scaled = s * spectrum.eigenvalues
+    gamma = (scaled / (scaled + spectrum.spread(alpha))).sum()
+    return Point(alpha, s, float(evidence.log_marginal(alpha, s)), float(gamma))
+
+
+def _rounding(point: Point) -> float:
+    """What an evidence may be off by."""
+    return TOLERANCE * (1 + abs(point.log_marginal))
+
+
+def warn_of_steps(steps: int) -> None:
+    """Warn that so many steps did not reach the maximum."""
+    warn(
+        f"the search for the largest evidence had not converged after {steps} steps. Try a larger steps=, or a prior "
+        "with fewer precisions",
+        ConvergenceWarning,
+    )
+
+
+def quasi_newton(evidence: Evidence, precisions: Tensor, scale: Tensor, noisy: bool, steps: int) -> Iterator[Point]:
+    """L-BFGS on the log evidence; the effective dimension comes with the gradient ``(γ_g - α_g |θ_g|²) / 2``.
+
+    Cost:
+        A log-determinant and its derivative an evaluation.
+    """
+    start = torch.cat([precisions.log(), scale.log().view(1)[: int(noisy)]])
+    groups, points = len(precisions), list[Point]()
+
+    def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
+        logs = torch.tensor(x, dtype=torch.float64, device=start.device, requires_grad=True)
+        with torch.enable_grad():
+            alpha, s = logs[:groups].exp(), logs[-1].exp() if noisy else scale
+            value = evidence.log_marginal(alpha, s)
+            (gradient,) = torch.autograd.grad(value, logs)
+        alpha, s = alpha.detach(), s.detach()
+        gamma = 2 * gradient[:groups] + alpha * evidence.fit(alpha, s)[1]
+        points.append(Point(alpha, s, value.item(), float(gamma.sum())))
+        return -value.item(), -gradient.cpu().numpy()
+
+    limits = [(math.log(BOUNDS[0]), math.log(BOUNDS[1]))] * len(start)
+    options = {"maxiter": steps, "ftol": 1e-15, "gtol": 1e-9}
+    found = minimize(objective, start.cpu().numpy(), jac=True, method="L-BFGS-B", bounds=limits, options=options)
+    best = -math.inf
+    for point in points:
+        if point.log_marginal > best:
+            best = point.log_marginal
+            yield point
+    if found.status == 1:  # the limit of steps
+        warn_of_steps(steps)

@@ -1,0 +1,202 @@
+"""The evidence, or a bound on it, as a curve over the prior precision: for every way to hold the covariance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_count, check_kind, check_option
+from lapwing.jacobian.tangent import Mode, Tangent, Target
+from lapwing.linear.bounds import DecoupledBound, at_mode
+from lapwing.linear.evidence import Evidence
+from lapwing.linear.solvers import Solver
+from lapwing.posteriors import ExactPosterior, Posterior
+from lapwing.posteriors.exact import with_evidence
+from lapwing.priors.base import checked
+from lapwing.tuning.ratios import log_det_ratios
+
+Place: TypeAlias = Literal["weights", "mode", "bound", "elbo"]
+"""What the curve is of; see ``evidence_curve``."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class EvidenceCurve:
+    """The log evidence at some prior precisions.
+
+    Args:
+        precisions: The prior precisions, in the order they were asked for.
+        log_marginal: Log evidence at each, nats.
+        stderr: Its standard error, nats; 0 where it is exact.
+        at: What the curve is of; see ``evidence_curve``.
+
+    Example:
+        >>> precisions = torch.tensor([1.0, 2.0, 4.0, 8.0]).double()
+        >>> curve = EvidenceCurve(precisions, -(precisions.log2() - 1.5).square(), 0 * precisions, "weights")
+        >>> round(curve.best, 6), curve.inside
+        (2.828427, True)
+    """
+
+    precisions: Float[Tensor, " m"]
+    log_marginal: Float[Tensor, " m"]
+    stderr: Float[Tensor, " m"]
+    at: Place
+
+    @property
+    def best(self) -> float:
+        """The precision of largest evidence, by a parabola in its logarithm through the largest values."""
+        return self._peak[0]
+
+    @property
+    def largest(self) -> float:
+        """The log evidence there, nats."""
+        return self._peak[1]
+
+    @property
+    def inside(self) -> bool:
+        """Whether the largest of the values is not at an end of the curve, where a larger one may lie beyond."""
+        place = int(self.log_marginal.argmax())
+        return bool(
+            (self.precisions < self.precisions[place]).any() and (self.precisions > self.precisions[place]).any()
+        )
+
+    @property
+    def _peak(self) -> tuple[float, float]:
+        order = self.precisions.argsort()
+        x, y = self.precisions[order].log(), self.log_marginal[order]
+        top = int(y.argmax())
+        highest = float(self.precisions[order[top]]), float(y[top])
+        if not self.inside:
+            return highest
+        left, right = x[top - 1] - x[top], x[top + 1] - x[top]
+        rise, fall = (y[top - 1] - y[top]) / left, (y[top + 1] - y[top]) / right
+        bend = (fall - rise) / (right - left)
+        slope = rise - bend * left
+        if not float(bend) < 0:
+            return highest
+        move = -0.5 * slope / bend
+        return float((x[top] + move).exp()), float(y[top] + 0.5 * slope * move)
+
+
+def evidence_curve(
+    posterior: Posterior,
+    precisions: Float[Tensor, "*m"] | Sequence[float],
+    *,
+    at: Place = "weights",
+    target: Target = "affine",
+    group: int | None = None,
+    solver: Solver | None = None,
+    samples: int = 32,
+    seed: int = 0,
+    progress: bool = False,
+) -> EvidenceCurve:
+    """The log evidence of a posterior at other prior precisions, its curvature and its noise as they are.
+
+        𝒢_u(A) = log p(y | u) - ½ |u|²_A - ½ log det(I + s A⁻¹ G)                  (Antorán 2024, section 5.2)
+
+    ``at`` says what u is:
+
+    - ``"weights"``: the trained weights; too small a precision is best where training stopped short of a mode.
+    - ``"mode"``: the mode w* of the tangent model, found for every precision. For Gaussian noise and an exact G the
+      evidence ``log N(y; J A⁻¹ Jᵀ + B⁻¹ / s)`` of the tangent model itself.
+    - ``"bound"``: w* for the present prior, kept: a lower bound on ``"mode"``, equal to it at the present prior.
+    - ``"elbo"``: w* and the covariance for the present prior, kept: a lower bound on that; see ``DecoupledBound``.
+
+    Args:
+        posterior: The posterior.
+        precisions: Prior precisions; for a g-prior, its a.
+        at: See above.
+        target: The tangent model, where one is needed: ``"affine"`` or ``"simplified"``.
+        group: The group of weights whose precision it is, those of others staying; ``None`` gives it to all.
+        solver: What finds modes; ``None`` for ``CG()``.
+        samples: Probes of a ``MatrixFree`` posterior's log determinants; a ``Sampled`` one has its draws.
+        seed: Of these probes, the same for every precision: the curve is smooth.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        ConfigError: If a precision is not a positive finite number, or ``at``, ``target`` or ``group`` makes no sense.
+        ShapeError: If the precisions are not a vector.
+        UnsupportedError: If the posterior has no evidence, or, for ``"elbo"``, none that is exact.
+
+    Warns:
+        ConvergenceWarning: If the solves of a ``Sampled`` posterior, or the quadratures of a ``MatrixFree`` one, missed
+            their tolerance.
+
+    Cost:
+        Exact posteriors: no data, a pass over the eigenvalues or a Cholesky factorisation each. ``MatrixFree``: one
+        stochastic log determinant for all; one each where ``group`` singles out one of several. ``Sampled``: one
+        ``log_marginal`` for the largest precision, and from there a few block solves each. With ``"mode"`` besides, a
+        ``Tangent.mode`` each, from the one before.
+
+    Example:
+        >>> import lapwing as lw
+        >>> x = torch.randn(50, 2)
+        >>> posterior = lw.Laplace(lw.Gaussian()).fit(torch.nn.Linear(2, 1), (x, x.sum(1, keepdim=True)))
+        >>> evidence_curve(posterior, [0.01, 0.1, 1.0], at="mode").log_marginal.shape
+        torch.Size([3])
+    """
+    check_kind("the posterior", posterior, (Posterior,), "evidence_curve(recipe.fit(model, data), [0.1, 1.0, 10.0])")
+    check_option("at", at, get_args(Place))
+    check_count("seed", seed, 0)
+    values = checked(precisions, "precisions=[0.1, 1.0, 10.0]")
+    if values.ndim != 1:
+        raise ShapeError("a vector of precisions [m]", "a single number", "precisions=[0.1, 1.0, 10.0]")
+    if at == "elbo" and not isinstance(posterior, ExactPosterior):
+        got = f"a {type(posterior).__name__}, whose evidence is an estimate"
+        raise UnsupportedError("a posterior whose evidence is exact for at='elbo'", got, "at='bound', or KFAC()")
+    order = values.argsort(descending=True)
+    path = _path(posterior, values[order], group)
+    with torch.no_grad():
+        fits = list(_fits(posterior, path, at, target, solver, progress))
+        if at == "elbo":
+            present = DecoupledBound(fits[0], posterior.prior_precisions, posterior.scale)
+            found = torch.stack([present.log_marginal(row, posterior.scale) for row in path])
+            error = torch.zeros_like(found)
+        else:
+            joint = torch.stack([fit.log_joint(row, posterior.scale) for fit, row in zip(fits, path, strict=True)])
+            ratio, spread = log_det_ratios(posterior, path, samples=samples, seed=seed, progress=progress)
+            found, error = joint - 0.5 * ratio, 0.5 * spread
+    back = order.argsort()
+    return EvidenceCurve(values, found.cpu()[back], error.cpu()[back], at)
+
+
+def _path(posterior: Posterior, values: Float[Tensor, " m"], group: int | None) -> Float[Tensor, "m g"]:
+    """The precisions of all groups along the curve."""
+    present = posterior.prior_precisions
+    if group is not None and not 0 <= group < len(present):
+        raise ConfigError(f"a group of the prior, 0 to {len(present) - 1}", f"group={group}", "group=None, for all")
+    path = present.repeat(len(values), 1)
+    path[:, slice(None) if group is None else slice(group, group + 1)] = values.to(present)[:, None]
+    return path
+
+
+def _fits(
+    posterior: Posterior, path: Float[Tensor, "m g"], at: Place, target: Target, solver: Solver | None, progress: bool
+) -> Iterator[Evidence]:
+    """The evidence at the weights that belong to each point of the path."""
+    base = posterior.joint_evidence if at != "elbo" else with_evidence(posterior).evidence
+    if at == "weights":
+        yield from [base] * len(path)
+        return
+    tangent, layout, like = Tangent(posterior.training, target), posterior.network.uncertain, posterior.network.like
+    points = path if at == "mode" else posterior.prior_precisions[None]
+    mode, fit = None, base
+    for row in tqdm(points, desc="modes", disable=not progress, unit="mode", leave=False):
+        prior = posterior.prior.with_precisions(row.cpu())
+        start = None if mode is None else mode.weights
+        mode = tangent.mode(prior.operator(layout, like), posterior.noise_scale, solver=solver, initial=start)
+        fit = _moved(base, posterior, mode)
+        yield fit
+    if at != "mode":
+        yield from [fit] * (len(path) - 1)
+
+
+def _moved(base: Evidence, posterior: Posterior, mode: Mode) -> Evidence:
+    norms = posterior.prior.square_norms(mode.weights, posterior.network.uncertain)
+    return at_mode(base, norms, nll=mode.nll, misfit=mode.misfit)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lapwing.evaluation.metrics import accuracy, adaptive_ece, ece, reliability
+from lapwing.ground.errors import ConfigError
+
+
+@pytest.fixture
+def predictions(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    logits = 2 * torch.randn(997, 5, generator=generator, dtype=torch.float64)
+    return logits.softmax(-1), torch.randint(0, 5, (997,), generator=generator)
+
+
+def definition(probs: Tensor, targets: Tensor, bins: list[np.ndarray]) -> float:
+    """Σ_b (n_b / n) |acc_b - conf_b| over bins given as masks or index arrays."""
+    p, y = probs.numpy(), targets.numpy()
+    confidence, correct = p.max(1), p.argmax(1) == y
+    total = 0.0
+    for b in bins:
+        if len(confidence[b]):
+            total += len(confidence[b]) / len(y) * abs(correct[b].mean() - confidence[b].mean())
+    return total
+
+
+def equal_width(probs: Tensor, bins: int) -> list[np.ndarray]:
+    confidence = probs.numpy().max(1)
+    return [(confidence > b / bins) & (confidence <= (b + 1) / bins) for b in range(bins)]
+
+
+@pytest.mark.parametrize("bins", [1, 10, 15])
+def test_ece_equals_its_definition(bins: int, predictions: tuple[Tensor, Tensor]) -> None:
+    expected = definition(*predictions, equal_width(predictions[0], bins))
+    assert ece(*predictions, bins) == pytest.approx(expected, rel=1e-13)
+
+
+@pytest.mark.parametrize("bins", [1, 15, 400])
+def test_adaptive_ece_equals_its_definition(bins: int, predictions: tuple[Tensor, Tensor]) -> None:
+    order = np.argsort(predictions[0].numpy().max(1))
+    expected = definition(*predictions, np.array_split(order, bins))
+    assert adaptive_ece(*predictions, bins) == pytest.approx(expected, rel=1e-13)
+
+
+def test_ece_equals_torchmetrics_where_no_confidence_is_one(predictions: tuple[Tensor, Tensor]) -> None:
+    classification = pytest.importorskip("torchmetrics.functional.classification")
+    theirs = classification.multiclass_calibration_error(*predictions, 5, n_bins=15)
+    assert ece(*predictions) == pytest.approx(float(theirs), abs=1e-6)
+
+
+def test_confidences_of_exactly_one_share_the_last_bin() -> None:
+    probs = torch.tensor([[1.0, 0.0], [0.95, 0.05]], dtype=torch.float64)
+    targets = torch.tensor([1, 0])
+    assert ece(probs, targets) == pytest.approx(abs(0.5 - 0.975))
+    assert reliability(probs, targets).count[-1] == 2
+
+
+def test_a_confidence_on_an_edge_belongs_to_the_bin_below() -> None:
+    probs = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64)
+    assert reliability(probs, torch.tensor([0]), bins=4).count.tolist() == [0, 1, 0, 0]
+
+
+def test_reliability_holds_the_numbers_of_the_diagram(predictions: tuple[Tensor, Tensor]) -> None:
+    r = reliability(*predictions)
+    p, y = (tensor.numpy() for tensor in predictions)
+    assert torch.equal(r.edges, torch.linspace(0, 1, 16, dtype=torch.float64))
+    for b, mask in enumerate(equal_width(predictions[0], 15)):
+        assert r.count[b] == mask.sum()
+        if mask.any():
+            assert float(r.confidence[b]) == pytest.approx(p[mask].max(1).mean(), rel=1e-13)
+            assert float(r.accuracy[b]) == pytest.approx((p[mask].argmax(1) == y[mask]).mean(), rel=1e-13)
+        else:
+            assert (float(r.confidence[b]), float(r.accuracy[b])) == (0, 0)
+    assert r.error == ece(*predictions)
+    assert float((r.accuracy * r.count).sum() / r.count.sum()) == pytest.approx(accuracy(*predictions))
+
+
+@pytest.mark.parametrize("score", [ece, adaptive_ece])
+def test_the_order_of_the_data_does_not_matter(score, generator: torch.Generator) -> None:
+    top = torch.tensor([0.6, 0.8])[torch.randint(0, 2, (100,), generator=generator)].double()
+    probs, targets = torch.stack([top, 1 - top], -1), torch.randint(0, 2, (100,), generator=generator)
+    shuffled = torch.randperm(100, generator=generator)
+    assert score(probs, targets) == pytest.approx(score(probs[shuffled], targets[shuffled]), rel=1e-12)
+    by_label = targets.argsort()
+    assert score(probs, targets) == pytest.approx(score(probs[by_label], targets[by_label]), rel=1e-12)
+
+
+def test_labels_drawn_from_the_probabilities_are_calibrated(generator: torch.Generator) -> None:
+    probs = (2 * torch.randn(40_000, 3, generator=generator, dtype=torch.float64)).softmax(-1)
+    targets = torch.multinomial(probs, 1, generator=generator)[:, 0]
+    assert ece(probs, targets) < 0.01
+    assert adaptive_ece(probs, targets) < 0.01
+    sharpened = (2 * probs.log()).softmax(-1)
+    assert ece(sharpened, targets) > 0.05
+
+
+@pytest.mark.parametrize("score", [ece, adaptive_ece, reliability])
+def test_no_bins_costs_a_sentence(score, predictions: tuple[Tensor, Tensor]) -> None:
+    with pytest.raises(ConfigError, match=r"at least one bin. Got bins=0. Try bins=15"):
+        score(*predictions, bins=0)

@@ -1,0 +1,245 @@
+"""Loaders in, batches out."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from lapwing.ground import data
+from lapwing.ground.data import PAIR_BATCH, Data
+from lapwing.ground.errors import ConfigError, DataError, ShapeError
+from tests.checker import unchecked
+from tests.posterior_cases import labels, normal, refused
+
+X, Y = normal(5, 2), labels(5, classes=3)
+
+
+def sizes(source: Any, **options: Any) -> list[int]:
+    return [len(batch) for batch in Data(source, **options)]
+
+
+def together(source: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    """All inputs and all targets of a source whose inputs are tensors."""
+    batches = list(Data(source, **options))
+    return torch.cat([batch.inputs for batch in batches]), torch.cat([batch.targets for batch in batches])
+
+
+class TestFormats:
+    @pytest.mark.parametrize(
+        "source",
+        [
+            (X, Y),
+            [(X[:2], Y[:2]), (X[2:], Y[2:])],
+            [[X[:2], Y[:2]], [X[2:], Y[2:]]],
+            DataLoader(TensorDataset(X, Y), batch_size=2),
+            [(X, Y), (X[:0], Y[:0])],
+        ],
+        ids=["pair", "tuples", "lists", "loader", "empty batch"],
+    )
+    def test_pairs(self, source: Any) -> None:
+        x, y = together(source)
+        assert torch.equal(x, X) and torch.equal(y, Y)
+        assert 0 not in sizes(source)
+
+    def test_a_pair_is_read_in_batches(self) -> None:
+        x = torch.arange(PAIR_BATCH + 1.0)[:, None]
+        assert sizes((x, x)) == [PAIR_BATCH, 1]
+
+    @pytest.mark.parametrize("key", ["labels", "label"])
+    @pytest.mark.parametrize("kind", [dict, UserDict])
+    def test_mappings(self, kind: Any, key: str) -> None:
+        (batch,) = Data([kind({"input_ids": X, "mask": None, key: Y})], like=X)
+        assert list(batch.inputs) == ["input_ids", "mask"]
+        assert torch.equal(batch.inputs["input_ids"], X) and batch.inputs["mask"] is None
+        assert torch.equal(batch.targets, Y) and len(batch) == 5
+
+    @pytest.mark.parametrize("element", [(X, 2 * X, Y), ((X, 2 * X), Y), [[X, 2 * X], Y]])
+    def test_several_inputs(self, element: Any) -> None:
+        (batch,) = Data([element], like=X)
+        assert isinstance(batch.inputs, tuple)
+        assert [torch.equal(a, b) for a, b in zip(batch.inputs, (X, 2 * X), strict=True)] == [True, True]
+
+    def test_collated_pairs_of_inputs(self) -> None:
+        class Twice(Dataset):
+            def __len__(self) -> int:
+                return 5
+
+            def __getitem__(self, index: int) -> Any:
+                return (X[index], -X[index]), Y[index]
+
+        batches = list(Data(DataLoader(Twice(), batch_size=3)))
+        assert torch.equal(torch.cat([batch.inputs[1] for batch in batches]), -X)
+
+    def test_unpack(self) -> None:
+        x, y = together([{"data": {"x": X}, "answer": Y}], unpack=lambda it: (it["data"]["x"], it["answer"]))
+        assert torch.equal(x, X) and torch.equal(y, Y)
+
+    def test_an_iterator_can_be_read_again(self) -> None:
+        source = Data(iter([(X[:2], Y[:2]), (X[2:], Y[2:])]))
+        assert [len(batch) for batch in source] == [2, 3]
+        assert [len(batch) for batch in source] == [2, 3]
+
+
+class TestBatches:
+    def test_take_the_device_and_dtype_of_the_network(self, device: torch.device) -> None:
+        ids, flag = torch.arange(5), "flag"
+        like = torch.zeros(1, dtype=torch.float32, device=device)
+        (batch,) = Data([((X, ids, flag), X)], like=like)
+        x, moved, kept = batch.inputs
+        assert (x.dtype, moved.dtype, kept) == (torch.float32, torch.int64, "flag")
+        assert {x.device.type, moved.device.type, batch.targets.device.type} == {device.type}
+        assert batch.targets.dtype == torch.float64
+
+    def test_stay_as_they_are_without_a_network(self) -> None:
+        (batch,) = Data((X, Y))
+        assert batch.inputs.dtype == torch.float64
+
+    @pytest.mark.parametrize("progress", [False, True])
+    def test_show_progress_on_request(self, progress: bool, capsys: pytest.CaptureFixture[str]) -> None:
+        sizes((X, Y), progress=progress)
+        assert ("batch" in capsys.readouterr().err) == progress
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("source", "got"),
+        [
+            ([], "an empty list"),
+            ((X[:0], Y[:0]), "an empty tuple"),
+            (DataLoader(TensorDataset(X, Y), batch_size=9, drop_last=True), "an empty DataLoader"),
+            (iter(()), "an iterator that is already exhausted"),
+        ],
+    )
+    def test_nothing(self, source: Any, got: str) -> None:
+        with refused(DataError, expected="at least one example", got=got, hint="a DataLoader"):
+            list(Data(source))
+
+    @pytest.mark.parametrize(
+        ("element", "got"),
+        [
+            (X, "a tensor of shape [5, 2]"),
+            ((X,), "a tuple of 1: Tensor"),
+            ([X.numpy(), Y.numpy()], "a list of 2: ndarray, ndarray"),
+            ({"input_ids": X}, "a mapping with keys ['input_ids']"),
+            ("text", "a str"),
+        ],
+    )
+    def test_elements_it_cannot_split(self, element: Any, got: str) -> None:
+        with refused(DataError, expected="batches of (x, y) or mappings with 'labels'", got=got, hint="unpack="):
+            list(Data([element]))
+
+    @pytest.mark.parametrize("source", [(X, Y[:3]), [(X, Y[:3])], (X, torch.tensor(1))])
+    def test_another_number_of_targets(self, source: Any) -> None:
+        shape = list(source[1].shape) if isinstance(source, tuple) else [3]
+        with refused(ShapeError, expected="as many targets as inputs", got=f"{shape}", hint="unpack="):
+            list(Data(source))
+
+    def test_a_long_pair_is_not_cut_to_the_shorter_part(self) -> None:
+        x = torch.zeros(2 * PAIR_BATCH, 1)
+        with refused(ShapeError, expected=f"({2 * PAIR_BATCH})", got=f"[{PAIR_BATCH}, 1]", hint="unpack="):
+            list(Data((x, x[:PAIR_BATCH])))
+
+    def test_single_examples(self) -> None:
+        with refused(ShapeError, expected="as many targets", got="shape []", hint="DataLoader(dataset, batch_size"):
+            list(Data([(X[0], Y[0])]))
+
+    @pytest.mark.parametrize(("inputs", "got"), [(torch.tensor(1.0), "shape []"), (("a", "b"), "str, str")])
+    def test_inputs_without_examples(self, inputs: Any, got: str) -> None:
+        with refused(DataError, expected="a leading axis of examples", got=got, hint="x[None]"):
+            data.count(inputs)
+
+    @pytest.mark.parametrize(
+        "source", [(X.numpy(), Y.numpy()), (X, Y.numpy()), [(X.numpy(), Y.numpy())], [{"x": X.numpy(), "labels": 0}]]
+    )
+    def test_arrays(self, source: Any) -> None:
+        with unchecked(), refused(DataError, expected="(x, y)", got="", hint="torch.from_numpy(x)"):
+            list(Data(source))
+        with (
+            unchecked(),
+            refused(DataError, expected="axis of examples", got="NumPy array of shape [5, 2]", hint="torch.from_numpy"),
+        ):
+            data.checked(X.numpy(), X)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(("source", "got"), [(None, "NoneType"), (3, "int")])
+    def test_what_is_no_data(self, source: Any, got: str) -> None:
+        with (
+            unchecked(),
+            refused(DataError, expected="a loader, a list of batches, or tensors (x, y)", got=got, hint="DataLoader("),
+        ):
+            Data(source)
+
+    def test_an_unpack_that_is_no_function(self) -> None:
+        unpack: Any = "x"
+        with unchecked(), refused(ConfigError, expected="unpack= to be a function", got="'x'", hint="unpack=lambda"):
+            Data([(X, Y)], unpack=unpack)
+
+    @pytest.mark.parametrize(
+        ("unpack", "got", "hint"),
+        [
+            (lambda _: (X, Y, Y), "a tuple of 3", "unpack=lambda element"),
+            (lambda _: X, "a tensor of shape [5, 2]", "unpack=lambda element"),
+            (lambda _: (X, Y.tolist()), "Tensor, list", "unpack=lambda element"),
+            (lambda _: (X, Y.numpy()), "Tensor, ndarray", "torch.from_numpy"),
+        ],
+    )
+    def test_an_unpack_that_returns_something_else(self, unpack: Any, got: str, hint: str) -> None:
+        with unchecked(), refused(DataError, expected="(inputs, targets) of unpack=", got=got, hint=hint):
+            list(Data([(X, Y)], unpack=unpack))
+
+    @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+    def test_inputs_that_are_not_finite(self, bad: float) -> None:
+        spoilt = X.clone()
+        spoilt[2, 1] = bad
+        with refused(DataError, expected="finite inputs", got="1 NaN or infinite of 10", hint="cleaning"):
+            data.check_inputs((X, spoilt))
+
+    def test_finite_numbers_pass(self) -> None:
+        data.check_inputs({"x": X, "ids": Y})
+
+
+class TestInputs:
+    INPUTS: tuple[Any, ...] = (X, {"x": X, "flag": True, "ids": Y}, (X, "flag", Y))
+
+    @pytest.mark.parametrize("inputs", INPUTS, ids=["tensor", "mapping", "tuple"])
+    def test_pieces_put_together_again_are_the_whole(self, inputs: Any) -> None:
+        pieces = list(data.chunks(inputs, 2))
+        assert [(place.start, place.stop) for place, _ in pieces] == [(0, 2), (2, 4), (4, 5)]
+        assert [data.count(part) for _, part in pieces] == [2, 2, 1]
+        whole = data.concatenated([part for _, part in pieces])
+        assert type(whole) is type(inputs)
+        for a, b in zip(data.tensors(whole), data.tensors(inputs), strict=True):
+            assert torch.equal(a, b)
+
+    def test_values_that_are_no_tensors_stay(self) -> None:
+        assert data.concatenated([(X, "a"), (X, "a")])[1] == "a"
+        assert data.take({"x": X, "flag": True}, slice(1, 2))["flag"] is True
+
+    def test_pieces_are_as_even_as_can_be(self) -> None:
+        assert [data.count(part) for _, part in data.chunks(torch.zeros(10, 1), 4)] == [4, 4, 2]
+        assert [data.count(part) for _, part in data.chunks(torch.zeros(9, 1), 8)] == [5, 4]
+
+    def test_one_piece_is_not_copied(self) -> None:
+        ((place, part),) = data.chunks(X, 5)
+        assert part is X and place == slice(0, 5)
+
+
+class TestOutputs:
+    @pytest.mark.parametrize(
+        "result", [X, (X, None), [X, Y], {"logits": X, "loss": None}, SimpleNamespace(logits=X, hidden=Y)]
+    )
+    def test_are_found(self, result: Any) -> None:
+        assert data.outputs_of(result) is X
+
+    @pytest.mark.parametrize(
+        ("result", "got"),
+        [({"out": X}, "keys ['out']"), ((), "a tuple of 0"), ((None, X), "NoneType"), (None, "NoneType")],
+    )
+    def test_are_asked_for(self, result: Any, got: str) -> None:
+        with refused(ShapeError, expected="an object with .logits", got=got, hint="a small module"):
+            data.outputs_of(result)

@@ -1,0 +1,104 @@
+"""Every error has three parts, and a built-in class that callers already catch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lapwing as lw
+from lapwing.ground import errors
+from tests.posterior_cases import refused
+
+KINDS = {
+    errors.ConfigError: ValueError,
+    errors.DataError: ValueError,
+    errors.ShapeError: ValueError,
+    errors.MismatchError: ValueError,
+    errors.NumericalError: ArithmeticError,
+    errors.TooLargeError: MemoryError,
+    errors.UnsupportedError: TypeError,
+}
+
+
+@pytest.mark.parametrize(("kind", "builtin"), KINDS.items())
+def test_says_what_was_expected_what_came_and_what_to_try(kind: type[errors.LapwingError], builtin: type) -> None:
+    with refused(kind, expected="a cat", got="a dog", hint="meowing"):
+        raise kind("a cat", "a dog", "meowing")
+    assert issubclass(kind, errors.LapwingError) and issubclass(kind, builtin)
+
+
+def test_every_error_of_the_module_is_tested() -> None:
+    public = {value for name, value in vars(errors).items() if name.endswith("Error")}
+    assert public == {*KINDS, errors.LapwingError}
+
+
+def test_warnings_are_shown_by_default() -> None:
+    assert issubclass(errors.DataWarning, UserWarning)
+
+
+def test_an_option_is_one_of_those_there_are() -> None:
+    with pytest.raises(
+        errors.ConfigError, match=r"view= to be one of 'auto', 'weights'\. Got 'both'\. Try view='auto'"
+    ):
+        errors.check_option("view", "both", ("auto", "weights"))
+
+
+def test_a_count_has_a_least_and_a_number_is_positive() -> None:
+    errors.check_count("samples", 2, 2)
+    with pytest.raises(errors.ConfigError, match=r"samples of at least 2\. Got 1\. Try samples=2"):
+        errors.check_count("samples", 1, 2)
+    errors.check_positive("rtol", 1e-300)
+    for bad in (0.0, -1.0, float("nan")):
+        with pytest.raises(errors.ConfigError, match=rf"a positive rtol\. Got {bad}\. Try rtol=1e-6"):
+            errors.check_positive("rtol", bad)
+
+
+@pytest.mark.parametrize("bad", [5.5, float("nan"), True])
+def test_a_count_is_a_whole_number(bad: float) -> None:
+    with pytest.raises(errors.ConfigError, match=r"samples to be a whole number, at least 2\. Got .*\. Try samples=2"):
+        errors.check_count("samples", bad, 2)
+
+
+def test_a_level_is_a_probability() -> None:
+    errors.check_level(0.5)
+    for bad in (0.0, 1.0, 95.0, float("nan")):
+        with pytest.raises(errors.ConfigError, match=rf"between 0 and 1\. Got level={bad}"):
+            errors.check_level(bad)
+
+
+def test_warnings_name_the_line_that_led_to_them() -> None:
+    x = torch.linspace(-1, 1, 20)[:, None]
+    posterior = lw.Laplace(lw.Gaussian()).fit(torch.nn.Linear(1, 1), (x, x))
+    with pytest.warns(errors.ConvergenceWarning, match="ended after 1 steps") as caught:
+        lw.tune(posterior, lw.EM(steps=1))
+    own = [warning for warning in caught if warning.category is errors.ConvergenceWarning]
+    assert {warning.filename for warning in own} == {__file__}
+
+
+@pytest.mark.parametrize("bad", ["a", None, (1.0,), 1j])
+def test_a_number_is_a_number(bad: object) -> None:
+    with refused(errors.ConfigError, expected="a positive clip", got=f"{bad!r}", hint="clip=10.0"):
+        errors.check_positive("clip", bad, "10.0")
+    with refused(errors.ConfigError, expected="rtol between 0 and 1", got=f"rtol={bad!r}", hint="rtol=0.1"):
+        errors.check_fraction("rtol", bad, "rtol=0.1")
+
+
+def test_a_fraction_may_begin_at_0() -> None:
+    errors.check_fraction("momentum", 0.0, "0.9", zero=True)
+    for bad, zero, expected in ((0.0, False, "between 0 and 1"), (1.0, True, "from 0 and below 1")):
+        with refused(errors.ConfigError, expected=expected, got=f"momentum={bad}", hint="0.9"):
+            errors.check_fraction("momentum", bad, "0.9", zero=zero)
+
+
+def test_a_count_suggests_what_is_usual() -> None:
+    with refused(errors.ConfigError, expected="samples of at least 1", got="0", hint="samples=64"):
+        errors.check_count("samples", 0, usual=64)
+
+
+def test_a_class_is_not_its_instance_and_arrays_are_shown_in_a_line() -> None:
+    with refused(errors.ConfigError, expected="preconditioner", got="the class LowRank", hint="LowRank(100)"):
+        errors.check_kind("preconditioner", lw.LowRank, (lw.preconditioners.Preconditioner,), "LowRank(100)")
+    with refused(
+        errors.ConfigError, expected="x to be one of float", got="Tensor tensor([[0., 0.], [0., 0.]])", hint=""
+    ):
+        errors.check_kind("x", torch.zeros(2, 2), (float,), "0.0")

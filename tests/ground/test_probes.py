@@ -1,0 +1,62 @@
+"""Probes: the right distribution, the same numbers from the same generator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lapwing.ground import probes
+from lapwing.ground.errors import ConfigError
+from tests.checker import unchecked
+from tests.posterior_cases import refused
+
+every_kind = pytest.mark.parametrize("draw", [probes.gaussian, probes.rademacher])
+
+
+@every_kind
+def test_moments(draw: Callable[..., Tensor], generator: torch.Generator) -> None:
+    x = draw([40_000, 2], like=torch.zeros(1, dtype=torch.float64), generator=generator)
+    assert x.mean(0).abs().max() < 5 / 200
+    torch.testing.assert_close(x.mT @ x / len(x), torch.eye(2, dtype=torch.float64), rtol=0, atol=5 * 2**0.5 / 200)
+
+
+def test_kurtosis_tells_the_kinds_apart(generator: torch.Generator) -> None:
+    like = torch.zeros(1, dtype=torch.float64)
+    assert probes.rademacher([1000], like=like, generator=generator).pow(4).unique().tolist() == [1.0]
+    assert probes.gaussian([40_000], like=like, generator=generator).pow(4).mean() == pytest.approx(3.0, abs=0.3)
+
+
+@every_kind
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_follows_like_and_the_generator(draw: Callable[..., Tensor], dtype: torch.dtype, device: torch.device) -> None:
+    like = torch.zeros(1, dtype=dtype, device=device)
+    first, again, other = (draw((3, 5), like=like, generator=torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
+    assert first.shape == (3, 5) and first.dtype == dtype and first.device.type == device.type
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    here = draw((3, 5), like=like.cpu(), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(first.cpu(), here)
+
+
+@every_kind
+def test_without_a_generator_draws_from_the_global_one(draw: Callable[..., Tensor]) -> None:
+    like = torch.zeros(1)
+    torch.manual_seed(3)
+    first = draw([8], like=like)
+    torch.manual_seed(3)
+    assert torch.equal(draw([8], like=like), first)
+    assert not torch.equal(draw([8], like=like), first)
+
+
+def test_a_seed_is_no_generator() -> None:
+    seed: Any = 0
+    for draw in (
+        lambda: probes.gaussian([2], like=torch.zeros(1), generator=seed),
+        lambda: probes.rademacher([2], like=torch.zeros(1), generator=seed),
+        lambda: probes.permutation(3, generator=seed),
+    ):
+        with unchecked(), refused(ConfigError, expected="generator=", got="int 0", hint="Generator().manual_seed(0)"):
+            draw()

@@ -1,0 +1,127 @@
+"""Each kind of layer factor answers the three questions as its explicit Jacobian does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from lapwing.jacobian.layers.capture import ConvOptions
+from lapwing.jacobian.layers.columns import ConvColumns, DenseColumns
+from lapwing.jacobian.layers.factors import Factor, Lookup, Outer, Rows
+
+N, K = 3, 4
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64)
+
+
+def linear(positions: int, groups: int = 1) -> tuple[Outer, Tensor]:
+    a, g = normal(N, groups, 5, positions), normal(N, K, groups, 2, positions)
+    return Outer("w", "b", DenseColumns(a), g), naive_outer(a, g)
+
+
+def convolution() -> tuple[Outer, Tensor]:
+    columns = ConvColumns(normal(N, 4, 3, 3), ConvOptions((2, 2), (1, 1), ((1, 0), (0, 0)), (1, 1), 2))
+    g = normal(N, K, 2, 3, columns.positions)
+    return Outer("w", "b", columns, g), naive_outer(columns.columns(), g)
+
+
+def naive_outer(a: Tensor, g: Tensor) -> Tensor:
+    """``sum_t g_t a_tᵀ`` then ``sum_t g_t``, by explicit loops."""
+    n, k, p, o, t = g.shape
+    weight = torch.zeros(n, k, p, o, a.shape[2], dtype=torch.float64)
+    for example in range(n):
+        for direction in range(k):
+            for group in range(p):
+                for position in range(t):
+                    weight[example, direction, group] += torch.outer(
+                        g[example, direction, group, :, position], a[example, group, :, position]
+                    )
+    return torch.cat([weight.flatten(2), g.sum(-1).flatten(2)], dim=-1)
+
+
+def part(build: Callable[[], tuple[Outer, Tensor]], weight: str | None, bias: str | None) -> tuple[Outer, Tensor]:
+    factor, rows = build()
+    biases = factor.g.shape[2] * factor.g.shape[3]
+    kept = (rows[..., :-biases] if weight else rows[..., :0], rows[..., -biases:] if bias else rows[..., :0])
+    return replace(factor, weight=weight, bias=bias), torch.cat(kept, dim=-1)
+
+
+def lookup() -> tuple[Lookup, Tensor]:
+    index, g = torch.tensor([[1, 3, 1], [0, 3, 2], [3, 3, 3]]), normal(N, K, 3, 2)
+    rows = torch.zeros(N, K, 5, 2, dtype=torch.float64)
+    for example in range(N):
+        for position in range(3):
+            rows[example, :, index[example, position]] += g[example, :, position]
+    return Lookup("w", (5, 2), index, g), rows.flatten(2)
+
+
+def padded_lookup() -> tuple[Lookup, Tensor]:
+    factor, rows = lookup()
+    table = rows.view(N, K, 5, 2).clone()
+    table[:, :, 3] = 0.0
+    return replace(factor, padding=3), table.flatten(2)
+
+
+def explicit() -> tuple[Rows, Tensor]:
+    values = normal(N, K, 6)
+    return Rows(("w", "b"), values), values
+
+
+FACTORS: dict[str, Callable[[], tuple[Factor, Tensor]]] = {
+    "linear": lambda: linear(1),
+    "linear-groups": lambda: linear(1, 2),
+    "linear-positions": lambda: linear(3),
+    "linear-many-positions": lambda: linear(20),
+    "linear-weight": lambda: part(lambda: linear(1), "w", None),
+    "linear-bias": lambda: part(lambda: linear(1), None, "b"),
+    "positions-weight": lambda: part(lambda: linear(3), "w", None),
+    "positions-bias": lambda: part(lambda: linear(3), None, "b"),
+    "convolution": convolution,
+    "convolution-weight": lambda: part(convolution, "w", None),
+    "convolution-bias": lambda: part(convolution, None, "b"),
+    "lookup": lookup,
+    "padded-lookup": padded_lookup,
+    "rows": explicit,
+}
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_rows_are_the_explicit_jacobian(name: str) -> None:
+    factor, rows = FACTORS[name]()
+    assert factor.rows().shape == rows.shape
+    torch.testing.assert_close(factor.rows(), rows)
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_square_sum_is_that_of_the_columns(name: str) -> None:
+    factor, rows = FACTORS[name]()
+    torch.testing.assert_close(factor.square_sum(), rows.square().sum((0, 1)))
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_covariance_is_that_of_independent_weights(name: str) -> None:
+    factor, rows = FACTORS[name]()
+    variance = torch.rand(rows.shape[-1], dtype=torch.float64) + 0.1
+    variance[0] = 0.0
+    torch.testing.assert_close(factor.covariance(variance), rows @ torch.diag(variance) @ rows.mT)
+
+
+@pytest.mark.parametrize("name", [name for name in FACTORS if "lookup" not in name and name != "rows"])
+def test_weights_become_matrices_and_back(name: str) -> None:
+    factor, rows = FACTORS[name]()
+    assert isinstance(factor, Outer)
+    flat = torch.arange(rows.shape[-1], dtype=torch.float64)
+    assert torch.equal(factor.flat(factor.matrix(flat)), flat)
+
+
+def test_names_are_those_of_what_is_uncertain() -> None:
+    factor, _ = linear(1)
+    assert factor.names == ("w", "b")
+    assert replace(factor, weight=None).names == ("b",) and replace(factor, bias=None).names == ("w",)
+    assert lookup()[0].names == ("w",)

@@ -1,0 +1,97 @@
+"""Copies of a network against the network at each of their weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from lapwing.ground.data import Batch
+from lapwing.jacobian.network import copies as module
+from lapwing.jacobian.network.copies import Copies
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.survey import find_layers
+from lapwing.likelihoods import Gaussian
+from tests.cases import build
+from tests.posterior_cases import normal
+
+
+def copies(name: str, count: int = 3) -> tuple[Copies, Batch, Tensor]:
+    case = build(name)
+    network = Network.of(case.model)
+    weights = network.weights + 0.1 * normal(count, network.size)
+    return (
+        Copies(network, find_layers(network, case.inputs), case.likelihood),
+        Batch(case.inputs, case.targets),
+        weights,
+    )
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "unet", "tagger", "branching", "batch_norm", "tied"])
+def test_copies_are_the_network_at_their_weights(name: str) -> None:
+    found, batch, weights = copies(name)
+    network, likelihood = found.network, found.likelihood
+    outputs = found.outputs(weights, batch.inputs)
+    along = normal(*outputs.shape, seed=3)
+    gradients, values = found.losses(weights, batch, along=along)
+    pulled, sums = found.pull(weights, batch.inputs, along)
+    assert values.dtype == torch.float64
+    for i, row in enumerate(weights):
+        live = row.clone().requires_grad_()
+        f = likelihood.canonical(network(batch.inputs, network.with_weights(live)))
+        torch.testing.assert_close(outputs[i], f.detach())
+        loss = likelihood.nll(f, likelihood.canonical_targets(f, batch.targets)).sum()
+        reward = (along[i] * f).sum()
+        torch.testing.assert_close(values[i], (loss - reward).detach())
+        torch.testing.assert_close(sums[i], reward.detach())
+        (one,) = torch.autograd.grad(reward, live, retain_graph=True)
+        torch.testing.assert_close(pulled[i], one)
+        torch.testing.assert_close(gradients[i], torch.autograd.grad(loss, live)[0] - one)
+
+
+@pytest.mark.parametrize("name", ["mlp", "unet"])
+def test_pieces_of_copies_and_examples_add_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, batch, weights = copies(name)
+    along = normal(*found.outputs(weights, batch.inputs).shape, seed=3)
+    seen = list[int]()
+
+    def everything() -> list[Tensor]:
+        seen.clear()
+        return [
+            found.outputs(weights, batch.inputs),
+            *found.losses(weights, batch, along=along),
+            *found.pull(weights, batch.inputs, along),
+        ]
+
+    whole, forward = everything(), Network.__call__
+
+    def watched(self: Network, inputs: Tensor, *rest: object) -> Tensor:
+        seen.append(len(inputs))
+        return forward(self, inputs, *rest)
+
+    monkeypatch.setattr(Network, "__call__", watched)
+    example = sum(found.survey.floats) * found.network.like.element_size()
+    for room in (2 * example, 1):
+        monkeypatch.setattr(module, "BUDGET", room)
+        for one, other in zip(everything(), whole, strict=True):
+            torch.testing.assert_close(one, other)
+        assert max(seen) == min(len(batch), max(1, room // example))
+
+
+def test_targets_move() -> None:
+    found, batch, weights = copies("conv1d_same", 2)
+    assert isinstance(found.likelihood, Gaussian)
+    moved = normal(2, 2)
+    gradients, values = found.losses(weights, batch, moved=moved)
+    for i in range(2):
+        alone = found.losses(weights[i : i + 1], Batch(batch.inputs, batch.targets + moved[i]))
+        torch.testing.assert_close(gradients[i], alone[0][0])
+        torch.testing.assert_close(values[i], alone[1][0])
+
+
+def test_the_module_is_not_written_to() -> None:
+    found, batch, weights = copies("batch_norm")
+    own = found.network.module
+    before = {name: value.clone() for name, value in own.state_dict().items()}
+    found.losses(weights, batch)
+    assert all(torch.equal(value, before[name]) for name, value in own.state_dict().items())

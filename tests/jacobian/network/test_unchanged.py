@@ -1,0 +1,57 @@
+"""What is written to a module past autograd is seen in one number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lapwing.jacobian.network.unchanged import digest_of
+
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.complex64, torch.int64, torch.int8, torch.bool)
+
+
+def holding(value: Tensor) -> nn.Module:
+    module = nn.Module()
+    module.register_buffer("value", value)
+    return module
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_kind_of_number_is_read(dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> None:
+    value = (4 * torch.randn(7, 251, generator=generator)).to(device, dtype)
+    before = digest_of(holding(value.clone()))
+    assert before == digest_of(holding(value.clone())), "the same bits give the same number"
+    for place in ((0, 0), (6, 250)):
+        other = value.clone()
+        other[place] = 0 if bool(other[place]) else 1
+        assert digest_of(holding(other)) != before
+    assert digest_of(holding(torch.zeros((), dtype=dtype))) != digest_of(holding(torch.ones((), dtype=dtype)))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [Tensor.neg_, lambda x: x.copy_(x.flip(0)), lambda x: x.copy_(x.flip(1)), lambda x: x.copy_(x.roll(1, 0))],
+    ids=["signs", "rows", "columns", "rolled"],
+)
+@pytest.mark.parametrize("shape", [(2, 1), (4, 3), (250, 502), (2, 2**16)], ids=str)
+def test_what_norms_do_not_see(shape: tuple[int, int], write: Callable[[Tensor], object]) -> None:
+    value = torch.arange(1.0, 1 + shape[0] * shape[1]).view(shape)
+    value[1::2] *= -1  # as many of one sign as of the other
+    original = value.clone()
+    write(value)
+    assert (digest_of(holding(value)) == digest_of(holding(original))) == torch.equal(value, original)
+
+
+def test_threads_and_memory_formats_give_the_same_number(generator: torch.Generator) -> None:
+    value = torch.randn(3, 5, 50, 70, generator=generator)
+    before, threads = digest_of(holding(value)), torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        assert digest_of(holding(value)) == before
+    finally:
+        torch.set_num_threads(threads)
+    assert digest_of(holding(value.contiguous(memory_format=torch.channels_last))) == before
+    assert digest_of(nn.Module()) == 0

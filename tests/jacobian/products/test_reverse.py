@@ -1,0 +1,134 @@
+"""Plain reverse mode, and networks that nothing else differentiates, against twins of ordinary operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+import lapwing as lw
+from lapwing.ground.data import Batch, Data
+from lapwing.ground.errors import UnsupportedError
+from lapwing.jacobian.network.copies import Copies
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.survey import find_layers
+from lapwing.jacobian.products.columnwise import Columnwise
+from lapwing.jacobian.products.hessian import HessianProduct
+from lapwing.jacobian.products.reverse import Reverse
+from tests.curvature.unchanged import unchanged
+from tests.posterior_cases import labels, normal, refused, seeded
+
+
+class Silu(torch.autograd.Function):
+    """``x σ(x)``, written before ``setup_context`` was."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x.sigmoid()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        share = x.sigmoid()
+        return grad * (share + x * share * (1 - share))
+
+
+class Once(torch.autograd.Function):
+    """The same, its gradient made of numbers alone."""
+
+    forward = Silu.forward
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return Silu.backward(ctx, grad)
+
+
+class Applied(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function.apply(x)
+
+
+def twin(kind: str) -> nn.Module:
+    """One network: of ordinary operations, of a classic function, or with hooks that double gradients."""
+    between = {"classic": Applied(Silu), "once": Applied(Once)}.get(kind, nn.SiLU())
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 4), between, nn.Linear(4, 3)))
+    if kind == "hooked":
+        model[1].register_full_backward_hook(lambda _, grads, outer: (2 * grads[0],))
+        model[1].register_full_backward_pre_hook(lambda _, outer: (2 * outer[0],))
+    return model
+
+
+X, Y = normal(6, 3), labels(6, classes=3)
+
+
+def test_push_and_pull_are_the_jacobian_and_its_adjoint() -> None:
+    weights, constant = normal(3), normal(2)
+    there = Reverse.of(lambda w: torch.stack([w.prod(), w[0].square(), w[1] * 3]), weights)
+    a, b, c = weights.tolist()
+    jacobian = torch.tensor([[b * c, a * c, a * b], [2 * a, 0, 0], [0, 3, 0]], dtype=torch.float64)
+    torch.testing.assert_close(torch.stack([there.pull(u) for u in torch.eye(3).double()]), jacobian)
+    torch.testing.assert_close(torch.stack([there.push(v) for v in torch.eye(3).double()], 1), jacobian)
+    nothing = Reverse.of(lambda w: constant, weights)
+    assert nothing.pull(constant).tolist() == [0.0] * 3 and nothing.push(weights).tolist() == [0.0] * 2
+
+
+@pytest.mark.parametrize("kind", ["classic", "hooked"])
+def test_every_derivative_is_that_of_the_ordinary_twin(kind: str) -> None:
+    found = []
+    for name in ("ordinary", kind):
+        model = twin(name)
+        network = Network.of(model)
+        survey, data = find_layers(network, X), Data((X, Y), like=network.like)
+        directions, moved = normal(network.size, 2, seed=3), normal(18, 2, seed=4)
+        columns, weights = Columnwise(network, lw.Categorical(), X), network.weights + 0.1 * directions.mT
+        with unchanged(model):
+            products = [columns.push(directions), columns.pull(moved)]
+            products += [
+                HessianProduct(network, survey, lw.Categorical(), data, form=f) @ directions for f in (None, "plain")
+            ]
+            copies = Copies(network, survey, lw.Categorical())
+            found.append([*products, copies.outputs(weights, X), *copies.losses(weights, Batch(X, Y))])
+    for ours, theirs in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_every_posterior_and_its_tuning_are_those_of_the_ordinary_twin() -> None:
+    found = []
+    for name in ("ordinary", "classic"):
+        model, values = twin(name), list[Tensor]()
+        for structure in (lw.MatrixFree(), lw.LowRank(5), lw.Sampled(4, seed=1), lw.Full(view="weights")):
+            curvature = lw.Hessian(damping=9.0) if isinstance(structure, lw.Full) else lw.GGN()
+            recipe = lw.Laplace(lw.Categorical(), structure=structure, curvature=curvature)
+            values.append(recipe.fit(model, (X, Y)).predict(X, "probit").probs)
+        posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, (X, Y))
+        values.append(lw.tune(posterior, lw.ELBO(steps=2)).prior_precisions)
+        free = lw.HessianFree(lw.Categorical(), prior=lw.Isotropic(9.0), fits=lw.hessian_free.Probed(probes=2))
+        values.append(free.fit(model, (X, Y), points=X[:1]).predict(X[:1]).probs)
+        found.append(values)
+    for ours, theirs in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_that_cannot_be_differentiated_again_get_a_sentence() -> None:
+    """Autograd would take the second derivative for zero."""
+    network = Network.of(twin("once"))
+    columns, data = Columnwise(network, lw.Categorical(), X), Data((X, Y), like=network.like)
+    expected = Columnwise(Network.of(twin("ordinary")), lw.Categorical(), X).pull(normal(18, 2))
+    torch.testing.assert_close(columns.pull(normal(18, 2)), expected)
+    directions = normal(network.size, 2)
+    with refused(UnsupportedError, expected="forward-mode derivative", got="once_differentiable", hint="KFAC()"):
+        columns.push(directions)
+    with refused(UnsupportedError, expected="forward-mode derivative", got="once_differentiable", hint="KFAC()"):
+        _ = HessianProduct(network, find_layers(network, X), lw.Categorical(), data) @ directions
+    unknown = Reverse.of(nn.functional.hardsigmoid, normal(3))
+    with refused(UnsupportedError, expected="forward-mode derivative", got="hardsigmoid_backward", hint="KFAC()"):
+        unknown.push(normal(3))

@@ -1,0 +1,250 @@
+"""Mini-batch descent for a problem: the same solutions as dense algebra, as far as it says it got."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, UnsupportedError
+from lapwing.jacobian.products.gauss_newton import GGNProduct
+from lapwing.jacobian.products.products import Part
+from lapwing.linalg import Diagonal, LowRank
+from lapwing.linear.problem import Problem, RowBlocks, Training
+from lapwing.linear.solvers import CG, SGD
+from tests.checker import unchecked
+from tests.curvature import naive
+from tests.curvature.naive import known
+from tests.posterior_cases import normal, refused
+
+N, D, C = 60, 12, 2
+
+
+def linear_model(examples: int = 10, prior: Tensor | None = None) -> Problem:
+    """A Gaussian linear model of two outputs with its rows in blocks."""
+    prior = torch.linspace(20.0, 40.0, D, dtype=torch.float64) if prior is None else prior
+    return Problem.of_rows(normal(N * C, D), Diagonal(prior), 1.7, outputs=C, examples=examples)
+
+
+def flat(batches: Iterator[Iterator[Part]]) -> list[Part]:
+    return [part for batch in batches for part in batch]
+
+
+def exact(problem: Problem, b: Tensor) -> Tensor:
+    return torch.linalg.solve(problem.precision.dense(), b)
+
+
+def test_rows_add_up_to_the_curvature() -> None:
+    problem = linear_model(examples=25)
+    assert problem.parts is not None
+    parts = flat(problem.parts(3, generator=torch.Generator().manual_seed(0)))
+    assert sorted(part.examples for part in parts) == [10, 25, 25]
+    rows = normal(N * C, D)
+    torch.testing.assert_close(sum(part.curvature.dense() for part in parts), rows.mT @ rows)
+    torch.testing.assert_close(problem.curvature.dense(), rows.mT @ rows)
+
+
+def test_mini_batches_are_the_same_ones_in_every_pass() -> None:
+    """In any order: else one that holds a short last piece stands for as many examples as one that does not."""
+    problem = linear_model(examples=25)
+    assert problem.parts is not None
+    orders = set[tuple[int, ...]]()
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        passed = [tuple(part.examples for part in batch) for batch in problem.parts(batch=30, generator=generator)]
+        assert sorted(passed) == [(10,), (25, 25)]
+        orders.add(tuple(map(len, passed)))
+    assert len(orders) == 2
+
+
+def test_a_short_last_batch_draws_the_solution_nowhere() -> None:
+    """The gradients of mini-batches average to the whole one, whatever their sizes."""
+    problem, b = linear_model(examples=25), normal(D, 2, seed=3)
+    solution = SGD(batch=30, epochs=150, rtol=5e-3).solve(problem, b)
+    assert solution.residual.max() < 0.02
+    torch.testing.assert_close(solution.value, exact(problem, b), rtol=0.03, atol=3e-4)
+
+
+@pytest.mark.parametrize("columns", [(), (1,), (7,)])
+def test_solves_in_one_batch(columns: tuple[int, ...]) -> None:
+    problem, b = linear_model(), normal(D, *columns, seed=3)
+    solution = SGD(batch=N, epochs=1000, rtol=1e-9).solve(problem, b)
+    assert solution.converged and solution.residual.shape == (columns or (1,))
+    assert solution.value.shape == b.shape
+    torch.testing.assert_close(solution.value, exact(problem, b), rtol=1e-7, atol=1e-9)
+
+
+def test_solves_where_only_the_sum_is_known() -> None:
+    problem, b = linear_model(), normal(D, 2, seed=3)
+    whole = Problem(problem.curvature, problem.root, problem.prior, problem.scale)
+    solution = SGD(epochs=1000, rtol=1e-9).solve(whole, b)
+    torch.testing.assert_close(solution.value, exact(problem, b), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize(("examples", "batch"), [(10, 10), (10, 20), (7, 20)])
+def test_mini_batches_come_close_and_say_how_close(examples: int, batch: int) -> None:
+    problem, b = linear_model(examples), normal(D, 3, seed=3)
+    solution = SGD(batch=batch, epochs=400, rtol=0.02).solve(problem, b)
+    assert solution.converged
+    rest = b - problem.precision.dense() @ solution.value
+    torch.testing.assert_close(solution.residual, rest.norm(dim=0) / b.norm(dim=0), rtol=1e-6, atol=1e-12)
+    truth = exact(problem, b)
+    assert (solution.value - truth).norm() < 0.03 * truth.norm()
+
+
+def test_draws_have_the_inverse_precision_as_their_covariance(generator: torch.Generator) -> None:
+    problem = linear_model()
+    b = problem.perturbation(4000, generator=generator).right_hand_side(problem)
+    solution = SGD(batch=20, epochs=100, rtol=0.03).solve(problem, b)
+    found = solution.value @ solution.value.mT / 4000
+    truth = torch.linalg.inv(problem.precision.dense())
+    error = ((truth.diagonal()[:, None] * truth.diagonal() + truth.square()) / 4000).sqrt()
+    assert ((found - truth).abs() <= 5 * error + 0.05 * truth.diagonal().max()).all()
+
+
+def test_the_step_bounds_every_mini_batch() -> None:
+    problem, prior = linear_model(examples=5), torch.linspace(20.0, 40.0, D, dtype=torch.float64)
+    steps, step = SGD(batch=10).survey(problem, 1, torch.Generator().manual_seed(0))
+    assert steps == 6 and problem.parts is not None
+    unit = prior.rsqrt()
+    batches = [list(batch) for batch in problem.parts(1, batch=10, generator=torch.Generator().manual_seed(0))]
+    assert [len(batch) for batch in batches] == 6 * [2]
+    whitened = [unit[:, None] * (a.curvature.dense() + b.curvature.dense()) * unit for a, b in batches]
+    largest = max(float(torch.linalg.eigvalsh(6 * 1.7 * matrix)[-1]) + 1 for matrix in whitened)
+    assert largest <= 1 / step <= 2 * largest
+
+
+def test_the_prior_is_a_preconditioner() -> None:
+    """Columns of very different size, and a prior in proportion: as easy as columns of one size."""
+    size = torch.logspace(-3, 3, D, dtype=torch.float64)
+    rows, b = normal(N, D), normal(D, seed=3)
+    plain = Problem.of_rows(rows, Diagonal(torch.full((D,), 9.0, dtype=torch.float64)))
+    stretched = Problem.of_rows(rows * size, Diagonal(9.0 * size.square()))
+    one, other = (
+        SGD(batch=N, epochs=500, rtol=1e-8).solve(problem, right)
+        for problem, right in ((plain, b), (stretched, b * size))
+    )
+    assert one.converged and other.converged and abs(other.iterations - one.iterations) <= 0.2 * one.iterations + 5
+    torch.testing.assert_close(other.value * size, one.value, rtol=1e-5, atol=1e-7)
+
+
+def test_a_warm_start_is_used() -> None:
+    problem, b = linear_model(), normal(D, 3, seed=3)
+    solver = SGD(batch=N, epochs=1000, rtol=1e-6)
+    cold, warm = solver.solve(problem, b), solver.solve(problem, b, initial=exact(problem, b))
+    assert warm.iterations < cold.iterations / 3
+
+
+def test_a_start_within_the_tolerance_is_gone_on_from_all_the_same() -> None:
+    problem, b = linear_model(), normal(D, 3, seed=3)
+    truth = exact(problem, b)
+    start, solver = 1.005 * truth, SGD(batch=N, epochs=300, rtol=0.02)
+    kept, resumed = solver.solve(problem, b, initial=start), solver.resumed(problem, b, start)
+    assert kept.converged and (kept.value - truth).norm() > 0.002 * truth.norm()
+    assert resumed.converged and (resumed.value - truth).norm() < 0.0003 * truth.norm()
+    rest = b - problem.precision.dense() @ resumed.value
+    torch.testing.assert_close(resumed.residual, rest.norm(dim=0) / b.norm(dim=0), rtol=1e-6, atol=1e-12)
+
+
+def test_columns_that_do_not_fit_are_solved_in_turn() -> None:
+    problem, b = linear_model(), normal(D, 5, seed=3)
+    narrow = SGD(batch=N, epochs=1000, rtol=1e-8, max_bytes=2 * 8 * 8 * D).solve(problem, b)
+    assert narrow.converged and narrow.residual.shape == (5,)
+    torch.testing.assert_close(narrow.value, exact(problem, b), rtol=1e-6, atol=1e-8)
+
+
+def test_a_step_that_diverges_is_shortened() -> None:
+    problem, b = linear_model(), normal(D, 3, seed=3)
+    _, step = SGD(batch=N).survey(problem, 3, torch.Generator().manual_seed(0))
+    solution = SGD(batch=N, epochs=1000, rtol=1e-6, step=40 * step, clip=1e6).solve(problem, b)
+    assert solution.converged
+    torch.testing.assert_close(solution.value, exact(problem, b), rtol=1e-4, atol=1e-6)
+    with refused(NumericalError, expected="does not diverge", got="steps of", hint="larger batches"):
+        SGD(batch=N, epochs=4, step=1e9 * step, clip=1e12).solve(problem, b)
+
+
+def test_stopping_short_shows() -> None:
+    problem, b = linear_model(), normal(D, 3, seed=3)
+    short = SGD(batch=N, epochs=2, rtol=1e-9).solve(problem, b)
+    assert short.stopped == "iterations" and short.iterations == 2 and short.residual.min() > 1e-3
+    assert short.matvecs == 3 * 3 + 5
+    noisy = SGD(batch=5, epochs=60, rtol=1e-9).solve(linear_model(examples=5), b)
+    assert noisy.stopped in ("stagnated", "iterations") and noisy.residual.max() > 1e-9
+
+
+def test_a_right_hand_side_of_zero_has_the_solution_zero() -> None:
+    solution = SGD(epochs=3).solve(linear_model(), torch.zeros(D, 2, dtype=torch.float64))
+    assert solution.converged and not solution.value.any() and not solution.residual.any()
+
+
+def test_single_precision_and_repeatable() -> None:
+    rows = normal(N, D).float()
+    problem, b = Problem.of_rows(rows, Diagonal(torch.full((D,), 30.0)), examples=10), normal(D, 2, seed=3).float()
+    solver = SGD(batch=20, epochs=100, rtol=0.03)
+    first, second = solver.solve(problem, b), solver.solve(problem, b)
+    assert first.value.dtype == torch.float32 and first.converged
+    torch.testing.assert_close(first.value, second.value, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("memory", "shuffled"), [(2**31, True), (400, False)])
+def test_a_network_in_mini_batches(memory: int, shuffled: bool) -> None:
+    case = known("lenet")
+    product = GGNProduct(case.network, case.survey, case.case.likelihood, case.data, memory=memory)
+    pieces = flat(product.parts(2))
+    assert sum(piece.examples for piece in pieces) == sum(len(batch) for batch in case.data)
+    block = normal(case.network.size, 2)
+    torch.testing.assert_close(sum(p.curvature @ block for p in pieces), naive.ggn(case) @ block, rtol=1e-9, atol=1e-10)
+    assert (product.linearisation.store.kept is not None) == shuffled
+    again = flat(product.parts(2, generator=torch.Generator().manual_seed(0)))
+    torch.testing.assert_close(sum(p.curvature @ block for p in again), naive.ggn(case) @ block, rtol=1e-9, atol=1e-10)
+
+
+def test_agrees_with_conjugate_gradients_on_a_network() -> None:
+    case = known("mlp")
+    examples = sum(len(batch) for batch in case.data)
+    training = Training(case.network, case.survey, case.data, case.case.likelihood, examples)
+    problem = Problem.of(training, Diagonal(torch.ones(case.network.size, dtype=torch.float64)))
+    b = problem.perturbation(4, generator=torch.Generator().manual_seed(0)).right_hand_side(problem)
+    solution = SGD(epochs=3000, rtol=1e-6).solve(problem, b)
+    assert solution.converged
+    torch.testing.assert_close(solution.value, CG(rtol=1e-10).solve(problem, b).value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "expected", "hint"),
+    [
+        ("rtol", 0.0, "rtol between 0 and 1", "SGD(rtol=1e-2)"),
+        ("momentum", 1.0, "momentum from 0 and below 1", "SGD(momentum=0.9)"),
+        ("momentum", "x", "momentum from 0 and below 1", "SGD(momentum=0.9)"),
+        ("clip", 0.0, "a positive clip", "clip=10.0"),
+        ("step", -1.0, "a positive step", "step=None"),
+        ("step", "a", "a positive step", "step=None"),
+    ],
+)
+def test_the_option_that_is_wrong_is_named(name: str, bad: Any, expected: str, hint: str) -> None:
+    with unchecked(), refused(ConfigError, expected=expected, got=f"{bad!r}", hint=hint):
+        SGD(**{name: bad})
+
+
+@pytest.mark.parametrize("name", ["epochs", "batch", "max_bytes"])
+def test_bad_counts(name: str) -> None:
+    with refused(ConfigError, expected=f"{name} of at least 1", got="0", hint=f"{name}=1"):
+        SGD(**{name: 0})
+
+
+def test_bad_right_hand_sides() -> None:
+    problem, b = linear_model(), normal(D, 2, seed=3)
+    with refused(ShapeError, expected="at least one", got="[12, 0]", hint="k > 0"):
+        SGD().solve(problem, b[:, :0])
+    with refused(UnsupportedError, expected="float64", got="float32", hint="to(operator.dtype)"):
+        SGD().solve(problem, b.float())
+    with refused(NumericalError, expected="finite", got="NaN", hint="checking"):
+        SGD().solve(problem, b * float("nan"))
+
+
+def test_row_blocks_need_no_rows_of_others() -> None:
+    (part,) = flat(RowBlocks(normal(4, 3), outputs=2)(1))
+    assert isinstance(part, Part) and isinstance(part.curvature, LowRank) and part.examples == 2

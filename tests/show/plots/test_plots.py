@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lapwing.evaluation.metrics import auroc, ece, ece_floor, rejection_curve, reliability
+from lapwing.ground.errors import ConfigError, DataError, ShapeError
+from lapwing.show.plots import plot_band, plot_confidence, plot_evidence, plot_rejection, plot_reliability
+
+figure = pytest.importorskip("matplotlib.figure")
+colors = pytest.importorskip("matplotlib.colors")
+
+PROBS = (2 * torch.randn(300, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)).softmax(-1)
+TARGETS = torch.randint(0, 4, (300,), generator=torch.Generator().manual_seed(2))
+X = torch.linspace(-1, 1, 9, dtype=torch.float64)
+TRACE = [SimpleNamespace(log_marginal=-10.0 + k, prior_precision=2.0**k) for k in range(4)]
+FIGURES = [
+    (plot_reliability, (PROBS, TARGETS)),
+    (plot_band, (X, X**2, 0.1 + X.abs())),
+    (plot_evidence, (TRACE,)),
+    (plot_rejection, (rejection_curve(PROBS, TARGETS),)),
+    (plot_confidence, (PROBS.amax(-1), PROBS[:50].sqrt().softmax(-1).amax(-1))),
+]
+
+
+def heights(container: Any) -> np.ndarray:
+    return np.array([bar.get_height() for bar in container])
+
+
+@pytest.mark.parametrize(("plot", "arguments"), FIGURES)
+def test_every_figure_is_drawn_where_asked_and_labelled(plot, arguments) -> None:
+    ax = figure.Figure().subplots()
+    assert plot(*arguments, ax=ax) is ax
+    own = plot(*arguments)
+    assert own.figure is not ax.figure
+    assert own.get_xlabel() and own.get_ylabel()
+    own.figure.savefig("/dev/null", format="png")
+
+
+def test_no_global_state_of_matplotlib_is_touched() -> None:
+    code = """
+import copy, importlib.util, sys, matplotlib
+before = copy.deepcopy(dict(matplotlib.rcParams))
+spec = importlib.util.spec_from_file_location("cases", sys.argv[1])
+cases = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(cases)
+for plot, arguments in cases.FIGURES:
+    plot(*arguments).figure.savefig("/dev/null", format="png")
+assert dict(matplotlib.rcParams) == before
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    command = [sys.executable, "-c", code, __file__]
+    headless = os.environ | {"MPLBACKEND": "agg"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=headless)
+    assert done.returncode == 0, done.stderr
+
+
+def test_matplotlib_is_imported_only_to_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import sys, lapwing.show.plots; print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ConfigError, match=r"pip install lapwing\[plot\]"):
+        plot_evidence(TRACE)
+
+
+def test_reliability_bars_are_the_accuracies_the_gaps_and_the_counts() -> None:
+    r = reliability(PROBS, TARGETS, bins=10)
+    full = (r.count > 0).numpy()
+    ax = plot_reliability(PROBS, TARGETS, bins=10)
+    accuracy, gap = ax.containers
+    np.testing.assert_allclose(heights(accuracy), r.accuracy.numpy()[full])
+    np.testing.assert_allclose([bar.get_x() for bar in accuracy], r.edges.numpy()[:-1][full])
+    np.testing.assert_allclose([bar.get_width() for bar in accuracy], 0.1)
+    np.testing.assert_allclose([bar.get_y() for bar in gap], r.accuracy.numpy()[full])
+    np.testing.assert_allclose(heights(gap), (r.confidence - r.accuracy).numpy()[full])
+    counts = ax.child_axes[-1]
+    np.testing.assert_array_equal(heights(counts.containers[0]), r.count.numpy()[full])
+    assert counts.get_xlim() == ax.get_xlim() == (0, 1)
+    title = ax.get_legend().get_title().get_text()
+    floor = 100 * ece_floor(PROBS, TARGETS, 10)
+    assert title == f"ECE {100 * ece(PROBS, TARGETS, 10):.1f} % (calibrated {floor:.1f} %), n = 300"
+
+
+def test_options_reach_the_main_artist() -> None:
+    red = colors.to_rgba("red")
+    assert plot_reliability(PROBS, TARGETS, color="red").containers[0][0].get_facecolor() == red
+    assert colors.to_rgba(plot_band(X, X, X.abs(), color="red").lines[0].get_color()) == red
+    assert colors.to_rgba(plot_evidence(TRACE, color="red").lines[0].get_color()) == red
+    assert plot_confidence(PROBS[:, 0], PROBS[:, 1], linewidth=3).patches[0].get_linewidth() == 3
+
+
+def band_at(band: Any, x: float) -> tuple[float, float]:
+    vertices = band.get_paths()[0].vertices
+    values = vertices[np.isclose(vertices[:, 0], x), 1]
+    return float(values.min()), float(values.max())
+
+
+@pytest.mark.parametrize("noise", [0.3, torch.full_like(X, 0.3)])
+def test_bands_are_the_central_intervals(noise: float | Tensor, generator: torch.Generator) -> None:
+    shuffled = torch.randperm(9, generator=generator)
+    mean, std = X**2, 0.1 + X.abs()
+    ax = plot_band(X[shuffled], mean[shuffled], std[shuffled], noise_std=noise, level=0.9)
+    np.testing.assert_allclose(ax.lines[0].get_xdata(), X.numpy())
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), mean.numpy())
+    observations, functions = ax.collections
+    z = 1.6448536269514722
+    for x, m, s in zip(X.tolist(), mean.tolist(), std.tolist(), strict=True):
+        assert band_at(functions, x) == pytest.approx((m - z * s, m + z * s))
+        total = (s**2 + 0.09) ** 0.5
+        assert band_at(observations, x) == pytest.approx((m - z * total, m + z * total))
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "90 % of observations",
+        "90 % of functions",
+        "mean",
+    ]
+
+
+def test_without_noise_there_is_one_band_and_columns_are_accepted() -> None:
+    ax = plot_band(X[:, None], X[:, None], X[:, None].abs())
+    assert len(ax.collections) == 1
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), X.numpy())
+
+
+def test_evidence_and_precisions_are_drawn_step_by_step() -> None:
+    ax = plot_evidence(TRACE)
+    twin = ax.figure.axes[-1]
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), [-10, -9, -8, -7])
+    np.testing.assert_allclose(twin.lines[0].get_ydata(), [1, 2, 4, 8])
+    assert (twin.get_yscale(), twin.get_ylabel()) == ("log", "prior precision")
+
+
+@pytest.mark.parametrize("precision", [(1.0, 3.0), torch.tensor([1.0, 3.0])])
+def test_each_group_has_its_line(precision: object) -> None:
+    trace = [SimpleNamespace(log_marginal=0.0, prior_precision=precision)] * 3
+    twin = plot_evidence(trace).figure.axes[-1]
+    assert [line.get_ydata()[0] for line in twin.lines] == [1, 3]
+    assert twin.get_ylabel() == "prior precisions, 2 groups"
+
+
+def test_rejection_curves_share_axes_in_their_own_colours() -> None:
+    curve = rejection_curve(PROBS, TARGETS)
+    ax = plot_rejection(curve)
+    plot_rejection(curve, ax=ax, label="again")
+    np.testing.assert_allclose(ax.lines[0].get_xdata(), curve.fraction.numpy())
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), curve.accuracy.numpy())
+    assert ax.lines[0].get_color() != ax.lines[1].get_color()
+    area = f"area {curve.area:.3f}"
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [area, f"again, {area}"]
+    assert ax.xaxis.get_major_formatter()(0.25) == "25 %"
+
+
+def test_confidence_histograms_are_shares_of_each_side() -> None:
+    inside, outside = PROBS.amax(-1), PROBS[:50, 0]
+    ax = plot_confidence(inside, outside, bins=20)
+    for side, patch in zip((inside, outside), ax.patches, strict=True):
+        share = np.histogram(side.numpy(), 20, (0, 1))[0] / side.numel()
+        assert patch.get_path().vertices[:, 1].max() == pytest.approx(share.max())
+        drawn = {round(float(y), 9) for y in patch.get_path().vertices[:, 1]}
+        assert drawn == {round(float(y), 9) for y in share} | {0.0}
+    assert ax.get_legend().get_title().get_text() == f"AUROC {auroc(-inside, -outside):.3f}"
+
+
+@pytest.mark.parametrize(
+    ("plot", "arguments", "options", "error", "message"),
+    [
+        (plot_reliability, (PROBS, TARGETS), {"bins": 0}, ConfigError, "at least one bin"),
+        (plot_reliability, (PROBS.log(), TARGETS), {}, DataError, "sum to 1"),
+        (plot_band, (X, X[:3], X), {}, ShapeError, r"mean of the shape of x, \[9\]"),
+        (plot_band, (X, X, X), {"level": 95.0}, ConfigError, "level between 0 and 1. Got level=95.0"),
+        (plot_evidence, ([],), {}, DataError, "at least one step. Got none"),
+        (plot_confidence, (PROBS[:, 0], 3 * PROBS[:, 0]), {}, DataError, r"in \[0, 1\].*out of distribution"),
+        (plot_confidence, (X[:0], X), {}, DataError, "in_scores of at least one example"),
+    ],
+)
+def test_bad_input_costs_a_sentence(plot, arguments, options, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        plot(*arguments, **options)
+
+
+def test_a_bound_is_drawn_as_one_and_nothing_measured_is_said() -> None:
+    steps = [SimpleNamespace(log_marginal=None, bound=-3.0 - k, prior_precision=2.0) for k in range(3)]
+    ax = plot_evidence(steps)
+    assert ax.get_ylabel() == "lower bound on log evidence / nats"
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), [-3.0, -4.0, -5.0])
+    unknown = [SimpleNamespace(log_marginal=None, prior_precision=2.0)]
+    assert plot_evidence(unknown).get_ylabel() == "log evidence (not measured)"

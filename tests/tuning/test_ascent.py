@@ -1,0 +1,117 @@
+"""Both ways up reach the same top, where MacKay's conditions hold, from wherever they start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from lapwing.ground.errors import ConvergenceWarning
+from lapwing.linear.evidence import Evidence, Spectrum
+from lapwing.tuning.ascent import climb, newton, quasi_newton
+
+
+def made(groups: int, observations: float, generator: torch.Generator) -> Evidence:
+    """An evidence with a wide spectrum over ``groups`` groups; Gaussian noise where there are observations."""
+    eigenvalues = 10 ** (6 * torch.rand(40, generator=generator, dtype=torch.float64) - 3)
+    spectrum = Spectrum(eigenvalues, torch.arange(40) % groups)
+    norms = 0.5 + torch.rand(groups, generator=generator, dtype=torch.float64)
+    sizes = torch.full((groups,), 60.0 / groups, dtype=torch.float64)
+    return Evidence(spectrum, norms, sizes, nll=50.0, misfit=30.0 if observations else 0.0, observations=observations)
+
+
+@pytest.mark.parametrize("start", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("observations", [0.0, 200.0])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_newton_and_quasi_newton_meet(
+    groups: int, observations: float, start: float, generator: torch.Generator
+) -> None:
+    evidence = made(groups, observations, generator)
+    precisions = torch.full((groups,), start, dtype=torch.float64)
+    scale, noisy = torch.ones((), dtype=torch.float64), observations > 0
+    assert isinstance(evidence.complexity, Spectrum)
+    top = list(newton(evidence, evidence.complexity, precisions, scale, noisy, 50))
+    other = list(quasi_newton(evidence, precisions, scale, noisy, 500))[-1]
+    assert len(top) <= 25
+    torch.testing.assert_close(top[-1].precisions, other.precisions, rtol=1e-4, atol=0)
+    torch.testing.assert_close(top[-1].scale, other.scale, rtol=1e-4, atol=0)
+    assert top[-1].log_marginal >= other.log_marginal - 1e-9
+    gamma = evidence.effective_dimensions(top[-1].precisions, top[-1].scale)
+    torch.testing.assert_close(gamma, top[-1].precisions * evidence.square_norms, rtol=1e-8, atol=0)
+    assert top[-1].effective_dimension == pytest.approx(float(gamma.sum()), rel=1e-10)
+    if noisy:
+        assert float(top[-1].scale * evidence.misfit) == pytest.approx(observations - float(gamma.sum()), rel=1e-8)
+
+
+@pytest.mark.parametrize("observations", [200.0, 20.0])
+def test_a_step_of_newton_is_one_on_the_conditions(observations: float, generator: torch.Generator) -> None:
+    """By their dense Jacobian, with fewer and with more observations than directions that the data determined."""
+    evidence = made(3, observations, generator)
+    spectrum, start = evidence.complexity, torch.tensor([0.3, 1.0, 2.0, 1.5], dtype=torch.float64)
+    assert isinstance(spectrum, Spectrum)
+
+    def conditions(logs: Tensor) -> Tensor:
+        alpha, s = logs[:3].exp(), logs[3].exp()
+        determined = s * spectrum.eigenvalues / (s * spectrum.eigenvalues + alpha[spectrum.group])
+        gamma = torch.zeros_like(alpha).index_add(0, spectrum.group, determined)
+        misfit, free = s * evidence.misfit, observations - gamma.sum()
+        noise = (free / misfit).log() if observations > 100 else (observations / (misfit + gamma.sum())).log()
+        return torch.cat([(gamma / (alpha * evidence.square_norms)).log(), noise.view(1)])
+
+    with pytest.warns(ConvergenceWarning, match="after 1 steps"):
+        first, then = newton(evidence, spectrum, start[:3], start[3], True, 1)
+    assert (first.effective_dimension > observations) == (observations < 100)
+    jacobian = torch.autograd.functional.jacobian(conditions, start.log())
+    assert isinstance(jacobian, Tensor)
+    moved = torch.cat([then.precisions, then.scale.view(1)]).log() - start.log()
+    torch.testing.assert_close(moved, -torch.linalg.solve(jacobian, conditions(start.log())))
+
+
+@pytest.mark.parametrize("seed", [26, 174, 658])
+def test_newton_ends_at_the_best_point_it_passed(seed: int) -> None:
+    """Spectra on which whole steps go to and fro for ever."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(size: int) -> Tensor:
+        return torch.randn(size, generator=generator, dtype=torch.float64)
+
+    groups = int(torch.randint(1, 6, (1,), generator=generator))
+    size = int(torch.randint(groups, 60, (1,), generator=generator))
+    spread = float(torch.rand(1, generator=generator)) * 4
+    eigenvalues = 10 ** (spread * random(size)) * (torch.rand(size, generator=generator) > 0.2)
+    spectrum = Spectrum(eigenvalues, torch.arange(size) % groups)
+    norms, sizes = 10 ** (2 * random(groups)), torch.bincount(spectrum.group, minlength=groups).double()
+    observations = float(torch.randint(5, 300, (1,), generator=generator))
+    misfit = float(10 ** torch.randn(1, generator=generator)) * observations
+    evidence = Evidence(spectrum, norms, sizes, 50.0, misfit, observations)
+    start = torch.ones(groups, dtype=torch.float64), torch.ones((), dtype=torch.float64)
+    points = list(newton(evidence, spectrum, *start, True, 100))
+    values = [point.log_marginal for point in points]
+    top = max(point.log_marginal for point in quasi_newton(evidence, *start, True, 500))
+    assert values[-1] >= max(*values, top) - 1e-7
+    assert len(values) < 50
+
+
+def test_points_of_quasi_newton_only_climb(generator: torch.Generator) -> None:
+    evidence = made(2, 200.0, generator)
+    points = list(quasi_newton(evidence, torch.ones(2, dtype=torch.float64), torch.tensor(1.0).double(), True, 500))
+    values = [point.log_marginal for point in points]
+    assert values == sorted(values) and len(values) > 3
+    last = points[-1]
+    assert last.effective_dimension == pytest.approx(
+        float(evidence.effective_dimensions(last.precisions, last.scale).sum()), rel=1e-8
+    )
+
+
+def test_the_closed_form_is_for_spectra_at_the_trained_weights(generator: torch.Generator) -> None:
+    evidence = made(1, 0.0, generator)
+    one, scale = torch.ones(1, dtype=torch.float64), torch.ones((), dtype=torch.float64)
+    with pytest.warns(ConvergenceWarning, match="after 2 steps"):
+        assert len(list(climb(evidence, one, scale, noisy=False, steps=2))) == 3
+    with pytest.warns(ConvergenceWarning, match="after 1 steps"):
+        list(quasi_newton(evidence, one, scale, False, 1))
+    twice = replace(evidence, complexity=Spectrum(2 * evidence.complexity.eigenvalues, evidence.complexity.group))  # type: ignore[union-attr]
+    top = list(climb(twice, one, scale, noisy=False, steps=50))[-1]
+    assert top.log_marginal > float(twice.log_marginal(one, scale))

@@ -1,0 +1,179 @@
+"""Evidence curves against the evidence itself, dense densities of the data and a dense search for the mode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+import lapwing as lw
+from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
+from lapwing.tuning.curve import EvidenceCurve, evidence_curve
+from tests.posterior_cases import STRUCTURES, Linearised, prior_for, problem, refused
+
+VALUES = [3.0, 0.02, 40.0]
+"""In no order."""
+
+
+def fitted(name: str, structure: str = "full-weights") -> lw.Posterior:
+    case = problem(name)
+    return case.fit(lw.Laplace(case.likelihood, structure=STRUCTURES[structure]))
+
+
+def grouped(posterior: lw.Posterior, kind: str) -> lw.Posterior:
+    """With a prior of this kind."""
+    return posterior.with_choices(prior_for(kind, posterior.network.uncertain), posterior.likelihood)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("name", ["gaussian", "categorical"])
+def test_at_the_weights_it_is_the_evidence_of_each_prior(name: str, structure: str) -> None:
+    posterior = fitted(name, structure)
+    curve = evidence_curve(posterior, VALUES)
+    expected = [posterior.with_choices(lw.Isotropic(a), posterior.likelihood).log_marginal() for a in VALUES]
+    assert curve.log_marginal.tolist() == pytest.approx(expected, rel=1e-12)
+    assert curve.precisions.tolist() == VALUES
+    assert curve.stderr.tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("group", [None, 0, 1])
+def test_one_group_may_move_alone(group: int | None) -> None:
+    posterior = grouped(fitted("gaussian"), "layerwise")
+    present = posterior.prior_precisions.tolist()
+    assert len(present) == 2
+    expected = []
+    for value in VALUES:
+        rows = [value if group in (None, number) else held for number, held in enumerate(present)]
+        changed = posterior.with_choices(lw.Layerwise(tuple(rows)), posterior.likelihood)
+        expected.append(changed.log_marginal())
+    assert evidence_curve(posterior, VALUES, group=group).log_marginal.tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def dense_evidence(case, posterior: lw.Posterior, prior: Tensor, target: str) -> float:
+    """``log N(y; offset, J A⁻¹ Jᵀ + B⁻¹ / s)`` of the tangent model."""
+    dense = Linearised(case, posterior.network)
+    f, j = dense.outputs(case.x), dense.jacobian(case.x)
+    offset = f - torch.einsum("ncd,d->nc", j, dense.theta) if target == "affine" else torch.zeros_like(f)
+    noise = 1 / posterior.likelihood.precisions(f).expand(f.shape)
+    rows = j.flatten(0, 1)
+    covariance = (rows / prior) @ rows.mT + torch.diag(noise.flatten())
+    return float(torch.distributions.MultivariateNormal(offset.flatten(), covariance).log_prob(case.y.flatten()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [("isotropic", "simplified"), ("layerwise", "affine"), ("diagonal", "affine"), ("g-prior", "simplified")],
+)
+def test_at_the_mode_it_is_the_evidence_of_the_tangent_model(kind: str, target: str) -> None:
+    case, posterior = problem("gaussian-per-output"), grouped(fitted("gaussian-per-output"), kind)
+    noisier = posterior.likelihood.with_precision([0.2, 1.2])
+    posterior = posterior.with_choices(posterior.prior, noisier)
+    expected = []
+    for value in VALUES:
+        rows = posterior.prior_precisions.clone()
+        rows[0] = value
+        prior = posterior.prior.with_precisions(rows).diagonal(posterior.network.uncertain, rows)
+        expected.append(dense_evidence(case, posterior, prior, target))
+    curve = evidence_curve(posterior, VALUES, at="mode", target=target, group=0)
+    assert curve.log_marginal.tolist() == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_mode_of_classes() -> None:
+    case, posterior = problem("categorical"), fitted("categorical")
+    dense = Linearised(case, posterior.network)
+    f, j = dense.outputs(case.x), dense.jacobian(case.x)
+    targets = case.likelihood.canonical_targets(f, case.y)
+
+    def loss(w: Tensor, a: float) -> Tensor:
+        h = f + torch.einsum("ncd,d->nc", j, w - dense.theta)
+        return case.likelihood.nll(h, targets).sum() + 0.5 * a * w.square().sum()
+
+    def objective(x: np.ndarray, a: float) -> tuple[float, np.ndarray]:
+        w = torch.tensor(x, requires_grad=True)
+        value = loss(w, a)
+        return value.item(), torch.autograd.grad(value, w)[0].numpy()
+
+    expected = []
+    for a in VALUES:
+        found = minimize(objective, dense.theta.numpy(), (a,), jac=True, options={"gtol": 1e-9})
+        charge = torch.logdet(torch.eye(len(dense.theta)).double() + dense.ggn / a)
+        expected.append(-found.fun - 0.5 * float(charge))
+    curve = evidence_curve(posterior, VALUES, at="mode")
+    assert curve.log_marginal.tolist() == pytest.approx(expected, rel=1e-8)
+    weights = evidence_curve(posterior, VALUES).log_marginal
+    assert (curve.log_marginal > weights).all()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("gaussian", "layerwise"), ("categorical", "isotropic")])
+def test_the_bounds_touch_the_curve_at_the_present_prior_alone(name: str, kind: str) -> None:
+    posterior = grouped(fitted(name), kind)
+    present = float(posterior.prior_precisions[0])
+    values = [present, *VALUES]
+    curve, bound, elbo = (
+        evidence_curve(posterior, values, at=at, group=0).log_marginal for at in ("mode", "bound", "elbo")
+    )
+    torch.testing.assert_close(bound[0], curve[0], rtol=1e-9, atol=0)
+    torch.testing.assert_close(elbo[0], curve[0], rtol=1e-9, atol=0)
+    assert (bound[1:] < curve[1:] - 1e-3).all() and (elbo[1:] < bound[1:] - 1e-3).all()
+
+
+@pytest.mark.parametrize("structure", ["kfac", "full-functions"])
+def test_the_mode_is_that_of_the_tangent_model_whatever_holds_the_covariance(structure: str) -> None:
+    fits = []
+    for posterior in (fitted("categorical"), fitted("categorical", structure)):
+        ratio, precisions = posterior.evidence.complexity.log_det_ratio, torch.tensor(VALUES, dtype=torch.float64)
+        charge = torch.stack([0.5 * ratio(a, posterior.scale) for a in precisions.split(1)])
+        fits.append(evidence_curve(posterior, VALUES, at="mode").log_marginal + charge)
+    torch.testing.assert_close(fits[0], fits[1], rtol=1e-9, atol=0)
+
+
+def test_a_solver_may_be_chosen_for_the_mode() -> None:
+    posterior = fitted("gaussian")
+    expected = evidence_curve(posterior, VALUES, at="mode").log_marginal
+    solver = lw.CG(rtol=1e-3, preconditioner=lw.PivotedCholesky(5))
+    torch.testing.assert_close(
+        evidence_curve(posterior, VALUES, at="mode", solver=solver).log_marginal, expected, rtol=1e-8, atol=0
+    )
+
+
+def test_the_best_precision_is_near_that_of_the_evidence_gradient() -> None:
+    posterior = fitted("gaussian")
+    best = lw.tune(posterior, lw.EvidenceGradient(noise=False))
+    curve = evidence_curve(posterior, np.geomspace(0.03, 30, 16).tolist())
+    assert curve.inside
+    assert curve.best == pytest.approx(float(best.prior_precisions), rel=0.05)
+    assert curve.largest == pytest.approx(best.log_marginal(), abs=0.01)
+
+
+def curve_of(precisions: list[float], values: list[float]) -> EvidenceCurve:
+    y = torch.tensor(values).double()
+    return EvidenceCurve(torch.tensor(precisions).double(), y, torch.zeros_like(y), "weights")
+
+
+def test_a_curve_that_rises_to_its_end_is_best_there() -> None:
+    for precisions in ([1.0, 2.0, 9.0], [9.0, 1.0, 2.0]):
+        curve = curve_of(precisions, precisions)
+        assert (curve.best, curve.largest, curve.inside) == (9.0, 9.0, False)
+    assert curve_of([4.0], [-3.0]).best == 4.0
+
+
+def test_precisions_given_twice_or_equal_values_leave_no_doubt() -> None:
+    assert curve_of([1.0, 2.0, 2.0, 4.0], [0.0, 5.0, 5.0, 1.0]).best == 2.0
+    assert curve_of([1.0, 2.0, 4.0], [5.0, 5.0, 5.0]).largest == 5.0
+
+
+def test_bad_input_is_refused() -> None:
+    posterior = fitted("gaussian")
+    with refused(ConfigError, expected="positive finite prior precisions", got="-1", hint="precisions="):
+        evidence_curve(posterior, [1.0, -1.0])
+    with refused(ShapeError, expected="vector of precisions", got="single number", hint="precisions="):
+        evidence_curve(posterior, torch.tensor(1.0))
+    with refused(ConfigError, expected="0 to 0", got="group=1", hint="group=None"):
+        evidence_curve(posterior, VALUES, group=1)
+    with refused(UnsupportedError, expected="training data", got="from a file", hint="load("):
+        evidence_curve(replace(posterior, data=None), VALUES, at="mode")
+    assert evidence_curve(replace(posterior, data=None), VALUES).log_marginal.isfinite().all()
