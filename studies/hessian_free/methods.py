@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,8 +15,9 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
-from lapwing.methods.hessian_free import EigenPosterior, TopEigen
-from lapwing.posteriors import WeightPosterior
+from lapwing.linalg import top_eigenpairs
+from lapwing.posteriors import MatrixFreePosterior, WeightPosterior
+from lapwing.predictive import Moments, Predictive, predictive
 from studies.hessian_free.shallow import Fitted
 
 Method = Callable[[Fitted, Tensor], Predictor]
@@ -40,9 +43,35 @@ def covariance(posterior: WeightPosterior) -> Float[Tensor, "d d"]:
     return precision.solve(torch.eye(precision.shape[0], dtype=precision.dtype))
 
 
-def top_eigenvectors(fitted: Fitted, points: Tensor | None = None) -> EigenPosterior:
+@dataclass(frozen=True, eq=False)
+class TopEigen:
+    """``P⁻¹ ≈ V Λ⁻¹ Vᵀ`` with the leading eigenpairs of ``P = G + A``: nothing else is uncertain.
+
+    A baseline of the source ("Eigen. Approx."). It keeps the directions of *least* posterior variance, where
+    ``lw.LowRank`` keeps the same ones exactly *and* the prior in all others.
+
+    Args:
+        fitted: The network.
+        factor: ``V Λ^-½``.
+    """
+
+    fitted: Fitted
+    factor: Float[Tensor, "d k"]
+
+    def predict(self, x: Float[Tensor, "m 1"]) -> Predictive:
+        """What it makes of the points."""
+        moved = (self.fitted.jacobian(x) @ self.factor)[:, None]
+        return predictive(self.fitted.likelihood, Moments.from_factor(self.fitted.model(x).detach(), moved), "probit")
+
+
+def top_eigenvectors(fitted: Fitted, points: Tensor | None = None) -> TopEigen:
     """The leading ``round(ln d)`` eigenvectors of the P of the GGN, and nothing else."""
-    return TopEigen(fitted.likelihood, fitted.prior).fit(fitted.model, fitted.data.train)
+    recipe = lw.Laplace(fitted.likelihood, prior=fitted.prior, structure=lw.MatrixFree())
+    posterior = recipe.fit(fitted.model, fitted.data.train)
+    assert isinstance(posterior, MatrixFreePosterior)
+    rank = max(1, round(math.log(posterior.network.size)))
+    pairs = top_eigenpairs(posterior.problem.precision, rank, generator=torch.Generator().manual_seed(0))
+    return TopEigen(fitted, pairs.vectors * pairs.values.rsqrt())
 
 
 def refitted(options: dict[str, Any], fitted: Fitted, points: Float[Tensor, "m 1"]) -> Any:

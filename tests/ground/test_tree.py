@@ -51,20 +51,15 @@ def test_unflatten_gives_views_of_the_vector(params: dict[str, Tensor]) -> None:
     vector = torch.zeros(layout.size)
     layout.unflatten(vector)["1.bias"].fill_(1.0)
     assert float(vector.sum()) == 3.0
-    samples = torch.zeros(2, layout.size)
-    layout.unflatten_samples(samples)["2.weight"][1].fill_(1.0)
-    assert samples.sum(1).tolist() == [0.0, 8.0]
 
 
-def test_blocks_and_samples_hold_one_vector_each(params: dict[str, Tensor]) -> None:
+def test_a_block_holds_one_vector_a_column(params: dict[str, Tensor]) -> None:
     layout = Layout.of(params)
     block = torch.randn(layout.size, 4)
-    columns, rows = layout.unflatten(block), layout.unflatten_samples(block.mT)
+    columns = layout.unflatten(block)
     for j in range(4):
         for name, value in layout.unflatten(block[:, j]).items():
             assert torch.equal(columns[name][..., j], value)
-            assert torch.equal(rows[name][j], value)
-    assert torch.equal(layout.flatten_samples(rows), block.mT)
 
 
 def test_layers_group_by_owner_in_order_of_appearance(params: dict[str, Tensor]) -> None:
@@ -102,8 +97,6 @@ def test_bad_input_is_named(params: dict[str, Tensor]) -> None:
         Layout(("a", "a"), ((), ()))
     with pytest.raises(ShapeError, match=r"\[44\] or a block \[44, k\]\. Got shape \[43\]"):
         layout.unflatten(torch.zeros(43))
-    with pytest.raises(ShapeError, match=r"rows of shape \[s, 44\]\. Got shape \[44, 2\]"):
-        layout.unflatten_samples(torch.zeros(44, 2))
     with pytest.raises(ShapeError, match=r"missing \['scale'\], unknown \['other'\]"):
         layout.flatten({"other" if name == "scale" else name: value for name, value in params.items()})
     with pytest.raises(ShapeError, match=r"'scale' of shape \[\]\. Got shape \[1\]"):

@@ -14,7 +14,7 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.ground.errors import DataError, LapwingError
-from lapwing.methods.hessian_free import PreTrained, TopEigen
+from lapwing.methods.hessian_free import PreTrained
 from lapwing.store import load, read_header, save
 from lapwing.store.archive import POSTERIOR
 from tests.posterior_cases import problem
@@ -28,7 +28,6 @@ KINDS: dict[str, Any] = {
     "nystrom": lw.Nystrom(4, samples=20),
     "refits": lw.Probed(2, 2),
     "amortised": PreTrained(),
-    "eigenvectors": None,
 }
 
 DEEP: Any = {}
@@ -46,9 +45,7 @@ VARIANTS = 30
 def saved(kind: str, path: Path) -> nn.Module:
     """A file of one kind, and its network."""
     case = problem("gaussian")
-    if kind == "eigenvectors":
-        posterior: Any = TopEigen(case.likelihood).fit(case.model, case.batches())
-    elif kind in ("refits", "amortised"):
+    if kind in ("refits", "amortised"):
         recipe = lw.HessianFree(case.likelihood, prior=lw.Isotropic(50.0), fits=KINDS[kind])
         posterior = recipe.fit(case.model, (case.x, case.y), case.new)
     else:

@@ -1,4 +1,4 @@
-"""Posteriors from refits, and the baseline of a few eigenvectors, come back from a file."""
+"""Posteriors from refits come back from a file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 import lapwing as lw
 from lapwing.evaluation.baselines import Map
 from lapwing.ground.errors import ConfigError, MismatchError, UnsupportedError
-from lapwing.methods.hessian_free import EigenPosterior, HessianFreePosterior, PreTrained, TopEigen
+from lapwing.methods.hessian_free import HessianFreePosterior, PreTrained
 from lapwing.store import load, read_header, save
 from tests.checker import unchecked
-from tests.posterior_cases import Problem, normal, problem, refused
+from tests.posterior_cases import Problem, problem, refused
 
 POINTS = 2
 """Evaluation points: ``PerPoint`` fits the network for each output of each."""
@@ -77,15 +77,6 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
         next(other.parameters()).add_(1.0)
     with pytest.raises(MismatchError, match="the weights the posterior was fitted at"):
         load(tmp_path / "a", other)
-
-
-def test_eigenvectors(tmp_path: Path) -> None:
-    case = problem("categorical")
-    posterior = TopEigen(case.likelihood).fit(case.model, case.batches())
-    save(posterior, tmp_path / "a")
-    loaded = load(tmp_path / "a", case.model)
-    assert isinstance(loaded, EigenPosterior)
-    assert torch.equal(loaded.predict(normal(2, 3)).probs, posterior.predict(normal(2, 3)).probs)
 
 
 def test_what_is_no_posterior_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, TooLa
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.survey import find_layers
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
-from lapwing.methods.hessian_free import HessianFree, TopEigen
+from lapwing.methods.hessian_free import HessianFree
 from lapwing.posteriors import FunctionPosterior, WeightPosterior
 from lapwing.structures import AFFORDABLE, Structure, Task
 from lapwing.structures.full import seconds
@@ -236,7 +236,6 @@ SEEDED: dict[str, Callable[..., object]] = {
     "Subnetwork": functools.partial(lw.Subnetwork, 3),
     "PivotedCholesky": functools.partial(lw.PivotedCholesky, 3),
     "HessianFree": functools.partial(HessianFree, lw.Gaussian()),
-    "TopEigen": functools.partial(TopEigen, lw.Gaussian()),
 }
 
 

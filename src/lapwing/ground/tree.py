@@ -109,14 +109,7 @@ class Layout:
             ShapeError: If a name is missing or unknown, or a shape differs.
         """
         self._check_names(params)
-        return torch.cat([self._checked(params, i, ()).reshape(-1) for i in range(len(self.names))])
-
-    def flatten_samples(self, params: Params) -> Float[Tensor, "s d"]:
-        """Named tensors ``[s, *shape]`` as rows ``[s, d]``."""
-        self._check_names(params)
-        lead = tuple(params[self.names[0]].shape[:1])
-        rows = [self._checked(params, i, lead).reshape(*lead, self.sizes[i]) for i in range(len(self.names))]
-        return torch.cat(rows, dim=1)
+        return torch.cat([self._checked(params, i).reshape(-1) for i in range(len(self.names))])
 
     def unflatten(self, vector: Float[Tensor, "d ..."]) -> Params:
         """Named tensors ``[*shape]`` of a vector ``[d]``, ``[*shape, k]`` of a block of columns ``[d, k]``.
@@ -139,34 +132,11 @@ class Layout:
             raise ShapeError(
                 f"a flat vector [{self.size}] or a block [{self.size}, k]",
                 f"shape {list(vector.shape)}",
-                "layout.flatten(params), or unflatten_samples for rows [s, d]",
+                "layout.flatten(params), or the transpose of rows [s, d]",
             )
         tail = tuple(vector.shape[1:])
         return {
             name: vector[self.slices[name]].reshape(shape + tail)
-            for name, shape in zip(self.names, self.shapes, strict=True)
-        }
-
-    def unflatten_samples(self, samples: Float[Tensor, "s d"]) -> Params:
-        """Rows ``[s, d]`` as named tensors ``[s, *shape]``: one network a row, ready for ``torch.vmap``.
-
-        Args:
-            samples: One flat vector a row.
-
-        Returns:
-            Views of ``samples`` where its strides allow them.
-
-        Raises:
-            ShapeError: If the rows have not ``d`` entries.
-        """
-        if samples.ndim != 2 or samples.shape[1] != self.size:
-            raise ShapeError(
-                f"rows of shape [s, {self.size}]",
-                f"shape {list(samples.shape)}",
-                "unflatten for one vector [d] or a block of columns [d, k]",
-            )
-        return {
-            name: samples[:, self.slices[name]].reshape((len(samples), *shape))
             for name, shape in zip(self.names, self.shapes, strict=True)
         }
 
@@ -180,12 +150,12 @@ class Layout:
                 "the parameters the layout was made from",
             )
 
-    def _checked(self, params: Params, position: int, lead: tuple[int, ...]) -> Tensor:
+    def _checked(self, params: Params, position: int) -> Tensor:
         name, shape = self.names[position], self.shapes[position]
         value = params[name]
-        if tuple(value.shape) != lead + shape:
+        if tuple(value.shape) != shape:
             raise ShapeError(
-                f"parameter {name!r} of shape {[*lead, *shape]}",
+                f"parameter {name!r} of shape {list(shape)}",
                 f"shape {list(value.shape)}",
                 "the parameters the layout was made from",
             )

@@ -12,7 +12,7 @@ from lapwing.jacobian.layers.layers import Survey
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import BlockDiagonal
-from lapwing.methods.hessian_free import EigenPosterior, HessianFreePosterior
+from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
 
 AXES = 64
@@ -22,7 +22,7 @@ OUTPUTS = 2**40
 """Most outputs of one example."""
 
 
-def check_fits(posterior: Posterior | HessianFreePosterior | EigenPosterior) -> None:
+def check_fits(posterior: Posterior | HessianFreePosterior) -> None:
     """Refuses parts that do not belong together: sizes that differ, parameters the network has not.
 
     Raises:
@@ -61,7 +61,7 @@ def _check_survey(survey: Survey, network: Network, likelihood: Likelihood) -> N
 
 
 def _shapes(
-    posterior: Posterior | HessianFreePosterior | EigenPosterior, survey: Survey
+    posterior: Posterior | HessianFreePosterior, survey: Survey
 ) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
     """Names of parts, their shapes, and what these must be."""
     d = posterior.network.size
@@ -80,7 +80,5 @@ def _shapes(
             yield "the noise", posterior.perturbation.prior.shape, tuple(posterior.draws.shape)
         case HessianFreePosterior():
             yield "the prior", posterior.refit.prior.shape, (d,)
-        case EigenPosterior():
-            yield "the eigenvectors", posterior.factor.shape[:1], (d,)
         case _:
             pass

@@ -16,7 +16,7 @@ from lapwing.ground.data import Data, Source
 from lapwing.ground.errors import DataError, UnsupportedError, check_kind
 from lapwing.ground.types import Inputs, Unpack
 from lapwing.jacobian.network.network import Network, unwrapped
-from lapwing.methods.hessian_free import EigenPosterior, HessianFreePosterior
+from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
 from lapwing.predictive import Link
 from lapwing.store.archive import POSTERIOR
@@ -40,10 +40,10 @@ from lapwing.store.records import (
 from lapwing.store.refits import refitted_from, refitted_state
 from lapwing.store.sampled import sampled_from, sampled_state
 
-Saved: TypeAlias = Posterior | HessianFreePosterior | EigenPosterior
+Saved: TypeAlias = Posterior | HessianFreePosterior
 """What a file may hold."""
 
-KINDS = (Posterior, HessianFreePosterior, EigenPosterior)
+KINDS = (Posterior, HessianFreePosterior)
 """The same, to be asked for."""
 
 
@@ -147,7 +147,7 @@ def load(
     tensors = POSTERIOR.tensors(file_at(path), header)
     network = bound(header["network"], tensors, module)
     read = None if data is None else Data(data, like=network.like, unpack=unpack, progress=progress)
-    if header["posterior"] in ("HessianFreePosterior", "EigenPosterior"):
+    if header["posterior"] == "HessianFreePosterior":
         refitted = refitted_from(header, tensors, network, read)
         check_fits(refitted)
         return refitted

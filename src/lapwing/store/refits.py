@@ -1,4 +1,4 @@
-"""What posteriors that are not Laplace's hold: refits of the network, and a few eigenvectors."""
+"""What posteriors that are not Laplace's hold: refits of the network."""
 
 from __future__ import annotations
 
@@ -7,32 +7,26 @@ from typing import Any
 from lapwing.ground.archive import Json, Tensors
 from lapwing.ground.data import Data
 from lapwing.jacobian.network.network import Network
-from lapwing.methods.hessian_free import EigenPosterior, HessianFreePosterior
+from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.methods.hessian_free.passes import Passes
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.store.families import records
 
 
-def refitted_state(posterior: HessianFreePosterior | EigenPosterior, tensors: Tensors) -> Json:
+def refitted_state(posterior: HessianFreePosterior, tensors: Tensors) -> Json:
     """Everything but the network and the data."""
     given = around(None, None)
-    if isinstance(posterior, EigenPosterior):
-        return records(tensors, given=given).state(posterior)
     refit = records(tensors, given=given).state(posterior.refit, "refit")
     return {"refit": refit, **records(tensors, given=given | {Refit: None}).state(posterior)}
 
 
-def refitted_from(
-    header: Json, tensors: Tensors, network: Network, data: Data | None
-) -> HessianFreePosterior | EigenPosterior:
+def refitted_from(header: Json, tensors: Tensors, network: Network, data: Data | None) -> HessianFreePosterior:
     """The posterior that gave a state, around a network.
 
     Raises:
         DataError: If none gives it.
     """
     given, device = around(network, data), network.like.device
-    if header["posterior"] == "EigenPosterior":
-        return records(tensors, device, given).read(EigenPosterior, header, "the header")
     refit = records(tensors, device, given).read(Refit, header.get("refit"), "refit")
     return records(tensors, device, given | {Refit: refit}).read(HessianFreePosterior, header, "the header")
 

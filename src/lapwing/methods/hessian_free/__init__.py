@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from lapwing.methods.hessian_free.choices import Objective, PerPoint, PreTrained, Probed, Signs
-from lapwing.methods.hessian_free.eigen import EigenPosterior, TopEigen
 from lapwing.methods.hessian_free.inner import LBFGS, Descent, Inner, NewtonCG, Refitted
 from lapwing.methods.hessian_free.linearity import Linearity
 from lapwing.methods.hessian_free.posterior import HessianFreePosterior
@@ -15,7 +14,6 @@ from lapwing.methods.hessian_free.weights import WeightUncertainty, weight_uncer
 __all__ = [
     "LBFGS",
     "Descent",
-    "EigenPosterior",
     "HessianFree",
     "HessianFreePosterior",
     "Inner",
@@ -27,7 +25,6 @@ __all__ = [
     "Probed",
     "Refitted",
     "Signs",
-    "TopEigen",
     "Variances",
     "WeightUncertainty",
     "prune_uncertain",

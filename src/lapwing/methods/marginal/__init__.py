@@ -5,7 +5,6 @@ from __future__ import annotations
 from lapwing.methods.marginal.batch import LogDeterminant, MiniBatch
 from lapwing.methods.marginal.bound import Bound
 from lapwing.methods.marginal.gram import Gram
-from lapwing.methods.marginal.newton import NewtonStep, newton_step
 from lapwing.methods.marginal.objective import MarginalLikelihood
 from lapwing.methods.marginal.stochastic import StochasticLanczos
 from lapwing.methods.marginal.terms import Epoch
@@ -22,9 +21,7 @@ __all__ = [
     "MarginalLikelihood",
     "MarginalTraining",
     "MiniBatch",
-    "NewtonStep",
     "StochasticLanczos",
     "Updates",
-    "newton_step",
     "train_marginal",
 ]
