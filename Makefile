@@ -38,7 +38,7 @@ $(READY): pyproject.toml constraints.txt Makefile
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/lapwing demo
+	@$(BIN)/python -m demo
 
 test: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --cov=lapwing --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 import lapwing as lw
-from lapwing.demo.gap import curve, fitted, gap
+from demo.gap import curve, fitted, gap
 from lapwing.predictive import Regression
 from lapwing.show.plots import plot_band
 from studies.report import figure

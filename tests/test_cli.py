@@ -124,7 +124,6 @@ def test_compare_writes_numbers_and_page_and_report_makes_the_page_again(
         (["compare", "theirs:typo"], "tests, no test"),
         (["fit", "theirs:bad"], "finite inputs"),
         (["report", "nothere.json"], "Expected a JSON file of results"),
-        (["demo", "--seeds", "0"], "Expected at least one seed"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -167,7 +166,7 @@ def test_the_users_function_may_import_from_the_folder(capsys: pytest.CaptureFix
 def test_without_tyro_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tyro", None)
     with pytest.raises(SystemExit, match=r"lapwing\[cli\]"):
-        cli.main(["demo"])
+        cli.main(["fit", "theirs:pair"])
 
 
 def test_the_search_path_is_left_as_it_was() -> None:
@@ -176,26 +175,6 @@ def test_the_search_path_is_left_as_it_was() -> None:
         with pytest.raises(SystemExit):
             cli.main(["fit", setup])
     assert sys.path == before
-
-
-def test_demo_prints_both_tables_and_says_where_the_report_is(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import lapwing.demo
-    from lapwing.comparison import Comparison, Row
-    from lapwing.demo import Demo
-    from lapwing.demo.findings import Finding
-
-    def run(out: Path, **options: object) -> Demo:
-        assert options == {"seeds": 2, "quick": True, "progress": True}
-        tables = [Comparison((Row(name, "", ({"nll": 0.5},)),)) for name in ("digits row", "gap row")]
-        return Demo(*tables, (Finding("It works", -0.5, 0.25, True),), out / "results.json", out / "report.html", 61.4)
-
-    monkeypatch.setattr(lapwing.demo, "run", run)
-    cli.main(["demo", "--seeds", "2", "--quick", "--out", "there"])
-    out = capsys.readouterr().out
-    assert out.index("digits row") < out.index("gap row") < out.index("yes  It works (difference -0.5000 ± 0.2500)")
-    assert out.endswith("there/results.json, there/report.html: 61 seconds\n")
 
 
 def test_help_names_every_command_and_does_not_load_torch() -> None:
@@ -211,4 +190,4 @@ except SystemExit as end:
 assert "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert all(name in done.stdout for name in ("demo", "fit", "evaluate", "compare", "report", "module:function"))
+    assert all(name in done.stdout for name in ("fit", "evaluate", "compare", "report", "module:function"))

@@ -1,4 +1,4 @@
-"""The command line: ``lapwing demo | fit | evaluate | compare | report``.
+"""The command line: ``lapwing fit | evaluate | compare | report``.
 
 ``fit``, ``evaluate`` and ``compare`` take ``module:function``, a function of yours without arguments that returns what
 there is to work on: ``(model, train)``, ``(model, train, test)``, or a mapping with any of the names ``model``,
@@ -21,22 +21,6 @@ if TYPE_CHECKING:
     from lapwing.likelihoods import Likelihood
 
 NAMES = ("model", "train", "test", "validation", "ood", "likelihood", "unpack")
-
-
-def demo(*, out: Path = Path("runs/demo"), seeds: int = 5, quick: bool = False) -> None:
-    """Train, fit, tune and compare on handwritten digits and on a curve with a gap; write a report.
-
-    Args:
-        out: Folder for results.json, report.html and figures.
-        seeds: How many times, each with other unseen digits.
-        quick: Train for a moment only, to see that everything runs.
-    """
-    from lapwing.demo import run
-
-    done = run(out, seeds=seeds, quick=quick, progress=True)
-    for part in (done.digits.table(), done.gap.table(), "\n".join(map(str, done.findings))):
-        say(part + "\n")
-    say(f"{done.results}, {done.report}: {done.seconds:.0f} seconds")
 
 
 def fit(
@@ -119,7 +103,7 @@ def report(results: Path, /, *, out: Path | None = None) -> None:
     """Make one self-contained page of a results.json.
 
     Args:
-        results: What lapwing demo or lapwing compare wrote.
+        results: What lapwing compare or the demo wrote.
         out: Where the page goes; report.html beside the results if not given.
     """
     from lapwing.show.report import write_report
@@ -143,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(format="%(name)s: %(message)s")
     logging.getLogger("lapwing").setLevel(logging.INFO)
     sys.path.insert(0, str(Path.cwd()))  # as python -m has it, as long as the user's code may import
-    commands = {"demo": demo, "fit": fit, "evaluate": evaluate, "compare": compare, "report": report}
+    commands = {"fit": fit, "evaluate": evaluate, "compare": compare, "report": report}
     try:
         tyro.extras.subcommand_cli_from_dict(
             commands, prog="lapwing", description=(__doc__ or "").replace("``", ""), args=arguments

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 import lapwing as lw
 from benchmarks.networks import weight_count
 from benchmarks.training import train
-from lapwing.demo.digits import CLASSES, UNSEEN, Digits, Pair
-from lapwing.demo.digits import digits as drawn
+from demo.digits import CLASSES, UNSEEN, Digits, Pair
+from demo.digits import digits as drawn
 from lapwing.evaluation.baselines import Map
 from lapwing.methods.hessian_free import HessianFree, HessianFreePosterior, Probed
 from studies.report import Row, attempt

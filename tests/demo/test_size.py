@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from demo.digits import CLASSES, UNSEEN, network
 from lapwing.comparison import compare
 from lapwing.comparison.methods import recipes
-from lapwing.demo.digits import CLASSES, UNSEEN, network
 from lapwing.likelihoods import Categorical
 
 

@@ -55,7 +55,7 @@ def write_report(results: Path, out: Path | None = None) -> Path:
         content = json.loads(results.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         said = f"{results}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        raise DataError("a JSON file of results", said, "lapwing demo, or lapwing compare, which write one") from error
+        raise DataError("a JSON file of results", said, "lapwing compare, which writes one") from error
     page = render(content, results.parent)
     out = out or results.with_name("report.html")
     out.write_text(page, encoding="utf-8")
@@ -78,7 +78,7 @@ def render(results: Any, folder: Path) -> str:
     except ImportError as error:
         raise ConfigError("jinja2, to make the page", str(error), "pip install lapwing[report]") from error
     if not isinstance(results, Mapping) or not isinstance(results.get("rows"), list) or not results["rows"]:
-        raise DataError("results with rows", _outline(results), "a results.json of lapwing demo or lapwing compare")
+        raise DataError("results with rows", _outline(results), "a results.json of lapwing compare or of the demo")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("lapwing.show.report").joinpath("page.html").read_text(encoding="utf-8"))
     others = Records().read(tuple[dict[str, Any], ...], results.get("sections", []), "sections")
@@ -211,7 +211,7 @@ def _inlined(folder: Path, name: str) -> str:
     if not path.resolve().is_relative_to(folder.resolve()):
         raise DataError(f"a figure in '{folder}'", f"{path}", "a copy of it there, named relative to the JSON file")
     if path.suffix not in KINDS or not path.exists():
-        raise DataError(f"a figure, {' or '.join(KINDS)}", f"{path}", "running lapwing demo again, which draws them")
+        raise DataError(f"a figure, {' or '.join(KINDS)}", f"{path}", "running make demo again, which draws them")
     return f"data:{KINDS[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
 
 

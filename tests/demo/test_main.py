@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from demo import tour
+from demo.__main__ import main
+from demo.findings import Finding
+from demo.tour import Demo
+from lapwing.comparison import Comparison, Row
+
+
+@pytest.fixture(autouse=True)
+def level() -> Iterator[None]:
+    """What the program sets for its process is put back."""
+    before = logging.getLogger("lapwing").level
+    yield
+    logging.getLogger("lapwing").setLevel(before)
+
+
+def test_both_tables_are_printed_and_where_the_report_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(out: Path, **options: object) -> Demo:
+        assert options == {"seeds": 2, "quick": True, "progress": True}
+        tables = [Comparison((Row(name, "", ({"nll": 0.5},)),)) for name in ("digits row", "gap row")]
+        return Demo(*tables, (Finding("It works", -0.5, 0.25, True),), out / "results.json", out / "report.html", 61.4)
+
+    monkeypatch.setattr(tour, "run", run)
+    main(["--seeds", "2", "--quick", "--out", "there"])
+    out = capsys.readouterr().out
+    assert out.index("digits row") < out.index("gap row") < out.index("yes  It works (difference -0.5000 ± 0.2500)")
+    assert out.endswith("there/results.json, there/report.html: 61 seconds\n")
+
+
+def test_a_mistake_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--seeds", "0"])
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert said.startswith("demo: Expected at least one seed") and said.count("\n") == 1
+
+
+def test_an_interrupt_is_no_traceback(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object, **__: object) -> Demo:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tour, "run", run)
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert (end.value.code, capsys.readouterr().err) == (130, "demo: interrupted\n")
