@@ -27,7 +27,7 @@ from lapwing.jacobian.products.hessian import HessianProduct
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.linalg.cg import conjugate_gradients
-from lapwing.linalg.interval import spectral_interval
+from lapwing.linalg.contour import spectral_interval
 
 EXAMPLES = 32
 RTOL = 1e-5

@@ -20,7 +20,7 @@ from benchmarks.networks import weight_count
 from lapwing.ground.results import Solution
 from lapwing.linalg import Operator
 from lapwing.linalg.cg import conjugate_gradients
-from lapwing.linalg.interval import spectral_interval
+from lapwing.linalg.contour import spectral_interval
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, approximation
 from lapwing.posteriors.matrix_free import MatrixFreePosterior
 from studies.full_laplace.setting import ALPHA, Setting, matrix_free

@@ -22,11 +22,8 @@ from benchmarks.networks import weight_count
 from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples, directions_of
 from lapwing.ground.probes import gaussian
 from lapwing.linalg import Diagonal
-from lapwing.linalg.contour import contour_inverse_root, inverse_root_rule
-from lapwing.linalg.interval import spectral_interval
-from lapwing.linalg.minres import shifted_minres
-from lapwing.linalg.shifted_cg import shifted_conjugate_gradients
-from lapwing.linalg.shifts import ShiftedSolver
+from lapwing.linalg.contour import contour_inverse_root, inverse_root_rule, spectral_interval
+from lapwing.linalg.shifted import Method
 from lapwing.linear.preconditioners import Preconditioner, approximation
 from lapwing.posteriors.matrix_free import MatrixFreePosterior
 from studies.full_laplace.setting import ALPHA, Setting, matrix_free
@@ -40,7 +37,7 @@ IMAGES = 500
 FAMILY = 16
 LEVEL = 0.01
 RTOL = 1e-4
-SOLVERS: dict[str, ShiftedSolver] = {"MINRES": shifted_minres, "CG": shifted_conjugate_gradients}
+SOLVERS: dict[str, Method] = {"MINRES": "minres", "CG": "cg"}
 
 
 def rows(setting: Setting) -> Iterator[Row]:
@@ -125,7 +122,7 @@ def drawn(
     points: int,
     draws: int,
     recipe: Preconditioner | None,
-    solver: ShiftedSolver,
+    solver: Method,
     interval: tuple[float, float],
     directions: dict[str, Tensor],
 ) -> Row:
@@ -143,7 +140,7 @@ def drawn(
     prepared = None if recipe is None else approximation(posterior.problem, recipe)
     size = posterior.network.size if prepared is None else prepared.root().shape[1]
     noise = gaussian((size, draws), like=posterior.network.like, generator=generator(1))
-    options: dict[str, Any] = {"points": points, "interval": interval, "preconditioner": prepared, "solver": solver}
+    options: dict[str, Any] = {"points": points, "interval": interval, "preconditioner": prepared, "method": solver}
     options |= {"rtol": RTOL, "max_iterations": 3000}
     start = time.perf_counter()
     solution, failure = attempt(lambda: contour_inverse_root(posterior.precision_operator, noise, **options))

@@ -1,4 +1,4 @@
-"""Roots by contour quadrature."""
+"""Inverse roots by contour quadrature, and intervals that hold a spectrum."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
 from lapwing.linalg import Dense, Diagonal, LowRank
-from lapwing.linalg.contour import contour_inverse_root, contour_root, inverse_root_rule
-from lapwing.linalg.minres import shifted_minres
+from lapwing.linalg.contour import contour_inverse_root, inverse_root_rule, spectral_interval
+from lapwing.linalg.lanczos import lanczos
+from lapwing.linalg.shifted import shifted_solve
 from tests.linalg.cases import normal, spd, spectrum
 
 POINTS = (1, 2, 3, 4, 5, 8, 10, 15, 20)
@@ -72,9 +73,6 @@ def test_the_interval_is_found(generator: torch.Generator) -> None:
     p = LowRank(normal(40, 2), Diagonal(values.flip(0)))
     inverse = contour_inverse_root(Diagonal(values), b, points=20, rtol=1e-8, generator=generator)
     torch.testing.assert_close(inverse.value, b / values.sqrt()[:, None], rtol=1e-6, atol=1e-6)
-    root = contour_root(Diagonal(values), b, points=20, rtol=1e-8, generator=generator)
-    torch.testing.assert_close(root.value, b * values.sqrt()[:, None], rtol=1e-6, atol=1e-6)
-    assert (root.matvecs, root.iterations) == (inverse.matvecs + 2, inverse.iterations)
     eye = torch.eye(40, dtype=torch.float64)
     draws = contour_inverse_root(Diagonal(values), eye, points=20, preconditioner=p, generator=generator).value
     torch.testing.assert_close(draws @ draws.mT, torch.diag(1 / values), rtol=1e-4, atol=1e-4 / values.min().item())
@@ -96,10 +94,10 @@ def test_an_interval_that_is_too_narrow_costs_accuracy() -> None:
 def test_either_solver() -> None:
     operator, b, interval = Dense(spd(30, 1e4)), normal(30, 2), (3e-4, 3.0)
     conjugate = contour_inverse_root(operator, b, interval=interval, rtol=1e-9)
-    minimal = contour_inverse_root(operator, b, interval=interval, rtol=1e-9, solver=shifted_minres)
+    minimal = contour_inverse_root(operator, b, interval=interval, rtol=1e-9, method="minres")
     torch.testing.assert_close(conjugate.value, minimal.value, rtol=1e-6, atol=1e-6)
     shifts = inverse_root_rule(*interval, 10).shifts
-    each = shifted_minres(operator, b, shifts, rtol=1e-9).residual
+    each = shifted_solve(operator, b, shifts, method="minres", rtol=1e-9).residual
     torch.testing.assert_close(minimal.residual, each.max(0).values)
     assert conjugate.residual.shape == (2,)
     assert abs(conjugate.iterations - minimal.iterations) < 5
@@ -119,3 +117,49 @@ def test_operators_without_a_root(generator: torch.Generator) -> None:
         contour_inverse_root(Diagonal(values), normal(30), generator=generator)
     with pytest.raises(ShapeError, match=r"a vector \[30\] or a block of columns \[30, k\]"):
         contour_inverse_root(Diagonal(values), normal(29), preconditioner=Diagonal(values.abs()))
+
+
+@pytest.mark.parametrize("condition", [1.0, 1e2, 1e4])
+@pytest.mark.parametrize("d", [1, 2, 60, 500])
+def test_the_interval_holds_the_spectrum(condition: float, d: int, generator: torch.Generator) -> None:
+    values = spectrum(d, condition)
+    low, high = spectral_interval(Diagonal(values), generator=generator)
+    assert 0 < low < values.min() <= values.max() < high
+    assert low > values.min() / 2
+    assert high < 1.2 * values.max()
+
+
+def test_the_interval_moves_outward_while_an_end_has_not_converged() -> None:
+    values, start = torch.linspace(1.0, 1e4, 3000, dtype=torch.float64), normal(3000)
+    for steps in (4, 20):
+        ritz = lanczos(Diagonal(values), start, steps).ritz[0]
+        low, high = spectral_interval(Diagonal(values), steps=steps, margin=1.0001, start=start)
+        assert 0 < low < ritz.min() / 3
+        assert ritz.max() < 1e4 < high < 1.5e4
+
+
+def test_the_interval_of_a_preconditioned_operator(generator: torch.Generator) -> None:
+    matrix, other = spd(30, 1e3), spd(30, 1e2, seed=1)
+    exact = torch.linalg.eigvals(torch.linalg.solve(other, matrix)).real
+    low, high = spectral_interval(Dense(matrix), preconditioner=Dense(other), generator=generator)
+    assert exact.min() / 1.2 < low < exact.min()
+    assert exact.max() < high < 1.2 * exact.max()
+    low, high = spectral_interval(Dense(matrix), preconditioner=Dense(matrix), margin=1.01, generator=generator)
+    assert (low, high) == (pytest.approx(1 / 1.01), pytest.approx(1.01))
+
+
+def test_the_interval_of_indefinite_and_singular_operators(generator: torch.Generator) -> None:
+    values = torch.linspace(-2.0, 3.0, 40, dtype=torch.float64)
+    low, high = spectral_interval(Diagonal(values), generator=generator)
+    assert -2.5 < low < -2
+    assert 3 < high < 3.5
+    low, high = spectral_interval(Diagonal(torch.arange(4.0)), generator=generator)
+    assert -1e-5 < low < 1e-5
+    assert spectral_interval(Diagonal(torch.zeros(4)), generator=generator) == (0.0, 0.0)
+
+
+def test_bad_input_of_the_interval() -> None:
+    with pytest.raises(ConfigError, match="a margin above 1"):
+        spectral_interval(Dense(spd(4, 10.0)), margin=1.0)
+    with pytest.raises(NumericalError, match="finite products"):
+        spectral_interval(Diagonal(torch.tensor([1.0, float("nan")])))

@@ -9,8 +9,7 @@ from torch import Tensor
 import lapwing.linalg.lanczos as module
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, UnsupportedError
 from lapwing.linalg import Dense, Diagonal, FunctionOperator
-from lapwing.linalg.krylov import Krylov
-from lapwing.linalg.lanczos import apply_function, lanczos
+from lapwing.linalg.lanczos import Krylov, apply_function, lanczos
 from lapwing.linalg.operator import in_float64
 from tests.linalg.cases import normal, spd, spectrum
 from tests.meter import Meter

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from lapwing.ground.errors import ShapeError, TooLargeError, UnsupportedError
-from lapwing.linalg import Diagonal, FunctionOperator
+from lapwing.linalg import Dense, Diagonal, FunctionOperator
+from lapwing.linalg.operator import congruence
 from lapwing.testing import check_adjoint, check_linear, check_matches_dense
-from tests.linalg.cases import normal
+from tests.linalg.cases import normal, spd
 
 
 @pytest.fixture
@@ -58,3 +59,13 @@ def test_dense_refuses_what_is_too_large_and_names_the_bytes() -> None:
 
 def test_repr_shows_no_numbers(tall: FunctionOperator) -> None:
     assert repr(tall) == "FunctionOperator(4 x 3, torch.float64, cpu)"
+
+
+def test_a_congruence_is_its_dense_matrix() -> None:
+    matrix, w = spd(6, 10.0), normal(6, 4)
+    root = FunctionOperator(lambda e: w @ e, lambda v: w.mT @ v, (6, 4), w)
+    operator = congruence(Dense(matrix), root)
+    torch.testing.assert_close(operator.dense(), w.mT @ matrix @ w)
+    torch.testing.assert_close(operator.T.dense(), w.mT @ matrix @ w)
+    with pytest.raises(ShapeError, match="a root with 6 rows"):
+        congruence(Dense(matrix), root.T)

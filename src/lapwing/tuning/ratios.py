@@ -14,8 +14,7 @@ from lapwing.ground import probes
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, check_count, warn
 from lapwing.ground.results import Estimate
 from lapwing.linalg import Diagonal
-from lapwing.linalg.krylov import Krylov
-from lapwing.linalg.lanczos import lanczos
+from lapwing.linalg.lanczos import Krylov, lanczos
 from lapwing.posteriors import ExactPosterior, MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.posteriors.integral import log_det_ratios as ratios_by_draws
 from lapwing.posteriors.integral import moved_draws, quadrature

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias, final, get_args
+from typing import ClassVar, final, get_args
 
 import torch
 
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, check_count, check_fraction, check_kind, check_option
 from lapwing.ground.results import Solution
-from lapwing.linalg.contour import contour_inverse_root
-from lapwing.linalg.interval import spectral_interval
+from lapwing.linalg.contour import contour_inverse_root, spectral_interval
 from lapwing.linalg.lanczos import apply_function
-from lapwing.linalg.minres import shifted_minres
-from lapwing.linalg.shifted_cg import shifted_conjugate_gradients
+from lapwing.linalg.shifted import Method
 from lapwing.linear.preconditioners import Preconditioner, approximation
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.base import Solver
-
-Shifts: TypeAlias = Literal["cg", "minres"]
 
 
 @dataclass(frozen=True)
@@ -91,10 +87,10 @@ class Contour(Root):
     max_iterations: int = 1000
     preconditioner: Preconditioner | None = None
     interval: tuple[float, float] | None = None
-    shifts: Shifts = "cg"
+    shifts: Method = "cg"
 
     def __post_init__(self) -> None:
-        check_option("shifts", self.shifts, get_args(Shifts))
+        check_option("shifts", self.shifts, get_args(Method))
         check_count("points", self.points)
         check_count("max_iterations", self.max_iterations)
         check_fraction("rtol", self.rtol, "Contour(rtol=1e-6)")
@@ -123,7 +119,7 @@ class Contour(Root):
             rtol=self.rtol,
             max_iterations=self.max_iterations,
             preconditioner=prepared,
-            solver=shifted_minres if self.shifts == "minres" else shifted_conjugate_gradients,
+            method=self.shifts,
         )
 
 
