@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -16,8 +17,18 @@ from tests.posterior_cases import PROBLEMS, STRUCTURES, normal, problem
 TIMES = 3
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-@pytest.mark.parametrize("structure", [*STRUCTURES.values(), lw.Sampled(4, lw.CG(rtol=1e-12))], ids=str)
+EVERY = {**STRUCTURES, "sampled": lw.Sampled(4, lw.CG(rtol=1e-12))}
+"""Structures; each meets two problems, and one of them every problem."""
+
+
+@pytest.mark.parametrize(
+    ("name", "structure"),
+    [
+        *((name, EVERY["full-weights"]) for name in PROBLEMS),
+        *product(("gaussian-per-output", "tokens"), EVERY.values()),
+    ],
+    ids=str,
+)
 def test_the_posterior_is_that_of_repeated_examples(name: str, structure: Structure) -> None:
     case = problem(name)
     heavy = lw.Laplace(replace(case.likelihood, weight=float(TIMES)), structure=structure)

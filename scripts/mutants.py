@@ -1,0 +1,299 @@
+"""Sixty-odd faults put into the library one at a time, each of which the tests must notice.
+
+    python scripts/mutants.py [--only TEXT]
+
+A mutant is a line of mathematics, found by its text wherever it stands in ``src/``, with a sign, a factor or an axis
+changed. The tests that should notice run until the first that fails; a mutant that none of them fails has survived.
+The tree is changed in place and put back, also on Ctrl-C: run it in a checkout of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault.
+
+    Args:
+        old: A text that stands once in ``src/``.
+        new: What it becomes.
+        tests: Folders or files under ``tests/`` that should notice, those that do first.
+    """
+
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def m(old: str, new: str, *tests: str) -> Mutant:
+    """A mutant, shorter to write."""
+    return Mutant(old, new, tests)
+
+
+MUTANTS = (
+    # likelihoods and priors
+    m(
+        "targets * torch.sigmoid(-outputs) - (1 - targets)",
+        "targets * torch.sigmoid(-outputs) + (1 - targets)",
+        "likelihoods",
+    ),
+    m(
+        "torch.diag_embed(torch.sigmoid(outputs) * torch.sigmoid(-outputs))",
+        "torch.diag_embed(torch.sigmoid(outputs))",
+        "likelihoods",
+    ),
+    m(
+        "torch.where(classes == index, _complement(probs), -probs)",
+        "torch.where(classes == index, _complement(probs), probs)",
+        "likelihoods",
+    ),
+    m(
+        "(precision * (targets - outputs).square() + torch.log(2 * math.pi / precision))",
+        "(precision * (targets - outputs).square() - torch.log(2 * math.pi / precision))",
+        "likelihoods",
+    ),
+    m(
+        "return self.weight**0.5 * self._root(outputs, targets)",
+        "return self.weight * self._root(outputs, targets)",
+        "likelihoods",
+    ),
+    m("0.5 * (precisions * residuals.square() - 1)", "0.5 * (precisions * residuals.square() + 1)", "likelihoods"),
+    m("return targets - outputs.exp()", "return outputs.exp() - targets", "likelihoods"),
+    m("means + noise * torch.exp(0.5 * log_variances)", "means + noise * torch.exp(log_variances)", "likelihoods"),
+    m("(values[index] * relative).to(like)", "(values[index] / relative).to(like)", "priors"),
+    m("constant.to(vector) - 0.5 * (diagonal.to(vector)", "constant.to(vector) - (diagonal.to(vector)", "priors"),
+    m("return cls(weight_decay * n)", "return cls(weight_decay / n)", "priors"),
+    # linalg
+    m(
+        "self.scale * product.reshape(block.shape) + self.shift * block",
+        "self.scale * product.reshape(block.shape) - self.shift * block",
+        "linalg",
+    ),
+    m("self._base_entries.log().sum() + m.log1p().sum()", "self._base_entries.log().sum() - m.log1p().sum()", "linalg"),
+    m(
+        "self._split_root(self._base_entries.sqrt(), 1 / (1 + (1 + m).sqrt()))",
+        "self._split_root(self._base_entries.sqrt(), 1 / (2 + (1 + m).sqrt()))",
+        "linalg",
+    ),
+    m(
+        "Estimate(exact + mean, max(stderr, rounding), samples)",
+        "Estimate(exact - mean, max(stderr, rounding), samples)",
+        "linalg",
+        "linear",
+    ),
+    m("values.std().item() / samples**0.5", "values.std().item()", "linalg", "linear"),
+    m("LowRank(c**0.5 * self.factor", "LowRank(c * self.factor", "linalg"),
+    # the linear model
+    m(
+        "problem.scale**0.5 * self.data + problem.prior.root() @ self.prior",
+        "problem.scale**0.5 * self.data - problem.prior.root() @ self.prior",
+        "linear",
+        "laws",
+    ),
+    m("problem.prior.root() @ self.prior", "problem.prior.inverse_root() @ self.prior", "linear", "laws"),
+    m(
+        "self.log_joint(precisions, scale) - 0.5 * self.complexity",
+        "self.log_joint(precisions, scale) - self.complexity",
+        "linear",
+        "tuning",
+    ),
+    m(
+        "0.5 * scale * misfit + 0.5 * self.observations * scale.log()",
+        "0.5 * scale * misfit - 0.5 * self.observations * scale.log()",
+        "linear",
+        "tuning",
+    ),
+    m("2.0 * factor.diagonal().log().sum()", "factor.diagonal().log().sum()", "linear", "tuning"),
+    m("Diagonal((1.0 + damping) * prior.values)", "Diagonal((2.0 + damping) * prior.values)", "linear", "jacobian"),
+    m(
+        "slope = line.slope(length) + pull + length * bend",
+        "slope = line.slope(length) - pull + length * bend",
+        "linear",
+        "jacobian",
+    ),
+    m("rest = b - problem.precision @ start", "rest = b + problem.precision @ start", "linear"),
+    m(
+        "return FunctionOperator(lambda e: u @ e, lambda v: u.mT @ v",
+        "return FunctionOperator(lambda e: u @ e, lambda v: -(u.mT @ v)",
+        "linalg",
+    ),
+    # the network's derivatives, and sums over the data
+    m(
+        "return self.outputs + moved if affine else moved",
+        "return self.outputs - moved if affine else moved",
+        "jacobian",
+        "linear",
+    ),
+    m(
+        "product = left @ a.reshape(n * p, -1, t).mT",
+        "product = 2 * left @ a.reshape(n * p, -1, t).mT",
+        "jacobian",
+        "curvature",
+    ),
+    m(
+        "return self._windows().flatten(3 + len(self._space)).sum((0, -1)).flatten(1)",
+        "return self._windows().flatten(3 + len(self._space)).mean((0, -1)).flatten(1)",
+        "jacobian",
+        "curvature",
+    ),
+    m("k.mT / q.shape[-1] ** 0.5", "k.mT / q.shape[-1]", "jacobian"),
+    m("root = self.values * variance.sqrt()", "root = self.values * variance", "jacobian", "curvature"),
+    m(".scaled(1.0 / max(held.count, 1))", ".scaled(1.0)", "curvature", "structures"),
+    m("return with_ones(factor, n * t, p), n * t", "return with_ones(factor, n * t, p), n", "curvature", "structures"),
+    m(
+        "gain = sigma[:, None] / (tau[:, None] + sigma[:, None] * sizes)",
+        "gain = sigma[:, None] / (tau[:, None] - sigma[:, None] * sizes)",
+        "curvature",
+        "posteriors",
+    ),
+    m("observations = self._likelihood.weight * self._counted", "observations = self._counted", "curvature", "tuning"),
+    m("variance[0] * gram.flatten(0, 1).flatten(1)", "gram.flatten(0, 1).flatten(1)", "curvature", "posteriors"),
+    # posteriors and predictions
+    m(
+        "return weights + (operator.inverse_root() @ noise",
+        "return weights + (operator.root() @ noise",
+        "posteriors",
+        "laws",
+    ),
+    m(
+        "prior - seen @ seen.mT + factor @ factor.mT",
+        "prior + seen @ seen.mT + factor @ factor.mT",
+        "posteriors",
+        "structures",
+        "laws",
+    ),
+    m("b = self.problem.scale**0.5 * (self.problem.root @ noise)", "b = self.problem.root @ noise", "posteriors"),
+    m("torch.maximum(self.probs, 1 - self.probs)", "self.probs", "predictive"),
+    m("return self.outputs.variance + self.noise", "return self.outputs.variance - self.noise", "predictive"),
+    m("0.5 * (1 + level)", "level", "predictive"),
+    m(
+        "JointMoments(by * self.mean, by**2 * self.covariance",
+        "JointMoments(by * self.mean, by * self.covariance",
+        "predictive",
+        "posteriors",
+    ),
+    m("exponents = moments.mean + 0.5 * moments.variance", "exponents = moments.mean + moments.variance", "predictive"),
+    m(
+        "(variance[:, :, None] + variance[:, None, :] - wide - wide.mT)",
+        "(variance[:, :, None] + variance[:, None, :] - wide)",
+        "predictive",
+    ),
+    m(
+        "return moments.mean * torch.rsqrt(1 + math.pi / 8 * moments.variance)",
+        "return moments.mean * torch.rsqrt(1 + moments.variance)",
+        "predictive",
+    ),
+    m(
+        "mass = mean + torch.logsumexp(-mean, -1, keepdim=True) - 2 * math.log(c)",
+        "mass = mean + torch.logsumexp(-mean, -1, keepdim=True) - math.log(c)",
+        "predictive",
+    ),
+    m(
+        "factor.diagonal().log().sum() - 0.5 * size * math.log(2 * math.pi)",
+        "factor.diagonal().log().sum() + 0.5 * size * math.log(2 * math.pi)",
+        "predictive",
+    ),
+    m("float(torch.logsumexp(logs, 0)) - math.log(count)", "float(torch.logsumexp(logs, 0))", "predictive"),
+    # tuning
+    m("alpha = gamma / found.norms", "alpha = 2 * gamma / found.norms", "tuning"),
+    m("return (observations - total) / misfit", "return (observations + total) / misfit", "tuning"),
+    m(
+        "sizes / (square_norms + (sizes - gamma) / precisions)",
+        "sizes / (square_norms + (sizes + gamma) / precisions)",
+        "linear",
+        "tuning",
+    ),
+    m("observations / (misfit + gamma.sum() / scale)", "observations / (misfit + gamma.sum())", "linear", "tuning"),
+    # methods
+    m(
+        "nll = self.data_size / count(inputs) * self._hyper.nll(batch.outputs, batch.targets)",
+        "nll = self._hyper.nll(batch.outputs, batch.targets)",
+        "methods/marginal",
+    ),
+    m("loss = nll + 0.5 * norm", "loss = nll + norm", "methods/marginal"),
+    m(
+        "total * (total - 1) / (n * (n - 1)) * (pairs - own)",
+        "total * total / (n * n) * (pairs - own)",
+        "methods/marginal",
+    ),
+    m("torch.exp(-0.5 * self.log_precisions)", "torch.exp(-self.log_precisions)", "methods/marginal"),
+    m("0.5 * (self.scale - 1) * misfit - 0.5", "0.5 * (self.scale - 1) * misfit + 0.5", "methods/marginal"),
+    m("blocks = 0.5 * (outer + outer.mT)", "blocks = outer + outer.mT", "methods/hessian_free"),
+    m("pairs.vectors * pairs.values.rsqrt()", "pairs.vectors * pairs.values.sqrt()", "methods/hessian_free"),
+    m(
+        "self.value - t * self.stderr, self.value + t * self.stderr",
+        "self.value - self.stderr, self.value + self.stderr",
+        "methods/hessian_free",
+    ),
+    # scores
+    m("gap = (self.accuracy - self.confidence).abs()", "gap = self.accuracy - self.confidence", "evaluation/metrics"),
+    m(
+        "chance = found.accuracy * (1 - found.accuracy) / (found.count - 1)",
+        "chance = found.accuracy * (1 - found.accuracy) / found.count",
+        "evaluation/metrics",
+    ),
+    m(
+        "return 0.5 * ((p - q) * (p.log() - q.log())).sum(-1)",
+        "return ((p - q) * (p.log() - q.log())).sum(-1)",
+        "evaluation/metrics",
+    ),
+    m("(y - m).square() / (2 * v)", "(y - m).square() / v", "evaluation/metrics"),
+    m("2 * density - 1 / math.sqrt(math.pi)", "2 * density + 1 / math.sqrt(math.pi)", "evaluation/metrics"),
+    m("below.double().mean() / (2 * low.numel())", "below.double().mean() / low.numel()", "evaluation/metrics"),
+    m("- math.log(logs.shape[0])", "+ math.log(logs.shape[0])", "evaluation/metrics"),
+    m("gap = first - second @ (left @ right)", "gap = first + second @ (left @ right)", "evaluation/metrics"),
+)
+
+
+def place(mutant: Mutant) -> Path | None:
+    """The one file with the mutant's text; ``None`` where none or several have it."""
+    found = [path for path in sorted((ROOT / "src").rglob("*.py")) if mutant.old in path.read_text(encoding="utf-8")]
+    once = len(found) == 1 and found[0].read_text(encoding="utf-8").count(mutant.old) == 1
+    return found[0] if once else None
+
+
+def killed(mutant: Mutant, path: Path) -> bool:
+    """Whether a test fails with the mutant in place of the line."""
+    text = path.read_text(encoding="utf-8")
+    tests = [f"tests/{test}" for test in mutant.tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *tests]
+    try:
+        path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+        return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 1
+    finally:
+        path.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Try every mutant; exit 1 if one is lost or survives."""
+    parser = argparse.ArgumentParser(prog="python scripts/mutants.py", description=__doc__)
+    parser.add_argument("--only", default="", help="mutants whose text has this in it")
+    parser.add_argument("--list", action="store_true", help="only look whether each has its one place")
+    args = parser.parse_args()
+    chosen = [mutant for mutant in MUTANTS if args.only in mutant.old]
+    outcome: dict[str, int] = {"killed": 0, "survived": 0, "lost": 0}
+    for mutant in chosen:
+        path = place(mutant)
+        if path is None:
+            kind = "lost"
+        elif args.list:
+            kind = "killed"
+        else:
+            kind = "killed" if killed(mutant, path) else "survived"
+        outcome[kind] += 1
+        if not args.list or kind == "lost":
+            print(f"{kind:8s} {path.relative_to(ROOT) if path else '-'}: {mutant.old}", flush=True)
+    print(", ".join(f"{count} {kind}" for kind, count in outcome.items()))
+    sys.exit(outcome["killed"] != len(chosen))
+
+
+if __name__ == "__main__":
+    main()
