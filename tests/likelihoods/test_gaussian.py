@@ -1,4 +1,4 @@
-"""Gaussian: constants, noise precision, targets."""
+"""Gaussian noise of one size, and of a size that depends on the input: constants, noise precision, targets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Normal
 
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
-from lapwing.likelihoods import Gaussian
+from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian, Poisson
 
 
 def test_nll_includes_every_constant() -> None:
@@ -62,3 +62,43 @@ def test_integer_targets_are_refused(dtype: torch.dtype) -> None:
         Gaussian().canonical_targets(torch.zeros(3, 1), torch.zeros(3, dtype=dtype))
     with pytest.raises(DataError, match="real targets for Gaussian"):
         Gaussian().check(torch.zeros(3, 1), torch.zeros(3, 1, dtype=dtype))
+
+
+def test_a_factor_of_the_noise_is_found_again() -> None:
+    for start in (Gaussian(4.0, weight=3.0), Gaussian((4.0, 0.25))):
+        louder = start.scaled(0.3)
+        assert louder.noise == pytest.approx(1.2) and louder.noise_over(start) == pytest.approx(0.3)
+        assert louder.weight == start.weight
+    assert Gaussian((2.0, 2.0)).noise_over(Gaussian(4.0)) == 0.5
+    assert Gaussian((2.0, 3.0)).noise_over(Gaussian(1.0)) is None
+    assert Gaussian(2.0, event_dim=1).noise_over(Gaussian(1.0)) is None
+    assert Poisson().scaled(0.3).noise_over(Poisson()) == 1.0 and Poisson().noise_over(Gaussian()) is None
+
+
+def test_nll_is_the_gaussian_log_probability() -> None:
+    outputs = torch.randn(5, 4, dtype=torch.float64)
+    targets = torch.randn(5, 2, dtype=torch.float64)
+    expected = -Normal(outputs[:, :2], outputs[:, 2:].mul(0.5).exp()).log_prob(targets).sum(-1)
+    torch.testing.assert_close(HeteroscedasticGaussian().nll(outputs, targets), expected)
+
+
+def test_constant_noise_is_the_plain_gaussian() -> None:
+    means, targets = torch.randn(2, 5, 2, dtype=torch.float64).unbind(0)
+    outputs = torch.cat([means, torch.full_like(means, -1.0)], -1)
+    plain = Gaussian(float(torch.tensor(1.0, dtype=torch.float64).exp()))
+    torch.testing.assert_close(HeteroscedasticGaussian().nll(outputs, targets), plain.nll(means, targets))
+    torch.testing.assert_close(HeteroscedasticGaussian().hessian(outputs)[:, :2, :2], plain.hessian(means))
+    torch.testing.assert_close(HeteroscedasticGaussian().mean(outputs), means)
+
+
+def test_targets_have_half_as_many_numbers() -> None:
+    outputs = torch.zeros(3, 2)
+    targets = HeteroscedasticGaussian().canonical_targets(outputs, torch.zeros(3))
+    assert targets.shape == (3, 1) and HeteroscedasticGaussian().count(targets) == 3
+    HeteroscedasticGaussian().check(outputs, targets)
+    with pytest.raises(ShapeError, match=r"shape \[3, 1\]\. Got shape \[3, 2\].*two outputs"):
+        HeteroscedasticGaussian().check(outputs, torch.zeros(3, 2))
+    with pytest.raises(ShapeError, match=r"even number of outputs.*Got outputs of shape \[3, 3\]"):
+        HeteroscedasticGaussian().check(torch.zeros(3, 3), torch.zeros(3, 1))
+    with pytest.raises(DataError, match="real targets for HeteroscedasticGaussian"):
+        HeteroscedasticGaussian().canonical_targets(outputs, torch.zeros(3, dtype=torch.long))

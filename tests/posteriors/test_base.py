@@ -12,8 +12,6 @@ import lapwing as lw
 from lapwing.curvature import gram, variance
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, TooLargeError, UnsupportedError
 from lapwing.posteriors import SampledWeights, Step, base
-from lapwing.posteriors.base import first
-from lapwing.posteriors.noise import check_noise
 from lapwing.predictive import Classification, Counts, Draws, JointMoments, Moments, MultiLabel, Regression
 from tests.checker import unchecked
 from tests.meter import Meter
@@ -179,7 +177,6 @@ class TestChoices:
         ],
     )
     def test_change_the_noise_by_a_factor(self, then: Any, now: Any, factor: float) -> None:
-        check_noise(now, then)
         _, posterior = fit("gaussian" if factor > 1 else "categorical")
         assert replace(posterior, likelihood=now, fitted=then).noise_scale == pytest.approx(factor)
 
@@ -252,10 +249,6 @@ def test_ignored_labels_do_not_count() -> None:
     without = replace(case, x=case.x[kept], y=case.y[kept]).fit(lw.Laplace(case.likelihood))
     assert usual.totals.observations == without.totals.observations == 9
     assert usual.log_marginal() == pytest.approx(without.log_marginal(), rel=1e-12)
-
-
-def test_first() -> None:
-    assert (first(2.0), first((3.0, 4.0))) == (2.0, 3.0)
 
 
 def test_float32_networks_stay_in_float32() -> None:

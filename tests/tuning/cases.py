@@ -15,7 +15,6 @@ from torch.distributions import MultivariateNormal
 import lapwing as lw
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import Step
-from lapwing.posteriors.base import first
 from lapwing.priors import Prior
 from tests.posterior_cases import STRUCTURES, Linearised, Problem, normal, problem
 
@@ -103,5 +102,5 @@ def at_step(posterior: lw.Posterior, step: Step) -> lw.Posterior:
     if step.noise_precision is None:
         return posterior.with_choices(prior, posterior.likelihood)
     assert isinstance(posterior.fitted, lw.Gaussian)
-    factor = step.noise_precision / first(posterior.fitted.precision)
+    factor = step.noise_precision / posterior.fitted.noise
     return posterior.with_choices(prior, scaled(posterior.fitted, factor))

@@ -12,8 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, UnsupportedError, check_count
-from lapwing.likelihoods import Likelihood
-from lapwing.likelihoods.targets import IGNORED
+from lapwing.likelihoods import IGNORED, Likelihood
 
 COLUMNS = 64
 """Most cotangents pulled back at once: bounds the memory of networks with many outputs."""

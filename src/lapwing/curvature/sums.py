@@ -16,7 +16,7 @@ from lapwing.ground.errors import DataError
 from lapwing.jacobian.layers.factors import Factor
 from lapwing.jacobian.layers.layers import Pass, Survey
 from lapwing.jacobian.network.network import Network
-from lapwing.likelihoods import Gaussian, Likelihood
+from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Structured
 
 BUDGET = 2**27
@@ -106,7 +106,7 @@ class Tally:
 
     def __init__(self, likelihood: Likelihood, *, with_score: bool = True) -> None:
         self._likelihood = likelihood
-        self._with_score = with_score and isinstance(likelihood, Gaussian)
+        self._with_score = with_score and likelihood.noise is not None
         self.parts: list[Fingerprint] = []
         self._counted = 0.0
         self._misfit = 0.0
@@ -119,8 +119,7 @@ class Tally:
         nll = float(likelihood.nll(f, y).double().sum())
         self.parts.append(Fingerprint(len(f), squares, float(y.double().square().sum()), nll))
         self._counted += likelihood.unweighted.count(y)
-        if isinstance(likelihood, Gaussian):
-            self._misfit += float(likelihood.misfit(f, y))
+        self._misfit += float(likelihood.misfit(f, y))
         if self._with_score:
             part = _score_of(forward, likelihood, f, y)
             self._score = part if self._score is None else self._score + part

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from lapwing.likelihoods.base import Likelihood
-from lapwing.likelihoods.bernoulli import Bernoulli
-from lapwing.likelihoods.categorical import Categorical
-from lapwing.likelihoods.gaussian import Gaussian
-from lapwing.likelihoods.heteroscedastic import HeteroscedasticGaussian
-from lapwing.likelihoods.poisson import Poisson
+from lapwing.likelihoods.categorical import IGNORED, Categorical
+from lapwing.likelihoods.elementwise import Bernoulli, Poisson
+from lapwing.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
 
-__all__ = ["Bernoulli", "Categorical", "Gaussian", "HeteroscedasticGaussian", "Likelihood", "Poisson"]
+__all__ = ["IGNORED", "Bernoulli", "Categorical", "Gaussian", "HeteroscedasticGaussian", "Likelihood", "Poisson"]

@@ -1,8 +1,9 @@
-"""What every likelihood answers: its loss, its curvature in the outputs, a root of that, and draws."""
+"""What every likelihood answers: its loss, its curvature in the outputs, roots of that, draws, and its noise."""
 
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import final
 
@@ -127,6 +128,45 @@ class Likelihood(abc.ABC):
         """A root S of the output Hessian, S Sᵀ = B; arguments as in ``hessian``."""
         return self.weight**0.5 * self._root(outputs, targets)
 
+    def thin_root(
+        self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"] | None = None
+    ) -> Float[Tensor, "*batch c r"]:
+        """A root S of the output Hessian with no more columns than B has rank; arguments as in ``hessian``."""
+        return self.root(outputs, targets)
+
+    def basis(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "c r"]:
+        """An orthonormal basis of the changes of the outputs that the likelihood sees."""
+        return torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device)
+
+    def bending(
+        self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"] | None = None
+    ) -> Callable[[Float[Tensor, "... c"]], Float[Tensor, "... c"]]:
+        """``u -> B u`` at each position, for changes u of the outputs that lead with any further axes."""
+        hessian = self.hessian(outputs, targets)
+        return lambda moved: (hessian @ moved.unsqueeze(-1)).squeeze(-1)
+
+    @property
+    def labels(self) -> bool:
+        """Whether targets are labels, whose logits a link averages over."""
+        return False
+
+    @property
+    def noise(self) -> float | None:
+        """Noise precision ρ (of the first output) where the loss is the square ρ (y - f)² / 2; else ``None``."""
+        return None
+
+    def scaled(self, factor: float) -> Likelihood:
+        """The same likelihood with ``factor`` times the noise precision; itself where it has none."""
+        return self
+
+    def noise_over(self, other: Likelihood) -> float | None:
+        """By what factor the noise precision is that of another likelihood; ``None`` where more differs."""
+        return 1.0 if self == other else None
+
+    def misfit(self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"]) -> Float[Tensor, ""]:
+        """Squared error of all targets, weighted by the noise precision, in float64; 0 where the loss is no square."""
+        return outputs.new_zeros((), dtype=torch.float64)
+
     @final
     def count(self, targets: Shaped[Tensor, "*target"]) -> float:
         """How many scalar observations canonical targets stand for, the ignored left out: any number, with a weight."""
@@ -180,3 +220,18 @@ class Likelihood(abc.ABC):
                 "x[None] for a single example, outputs.unsqueeze(-1) for a single output, "
                 "or event_dim=1 for tokens and 2 for pixels",
             )
+
+
+def check_shape(targets: Tensor, expected: tuple[int, ...], hint: str) -> None:
+    """Raise unless ``targets`` has the expected shape.
+
+    Raises:
+        ShapeError: If it has another.
+    """
+    if tuple(targets.shape) != expected:
+        raise ShapeError(f"targets of shape {list(expected)}", f"shape {list(targets.shape)}", hint)
+
+
+def is_integral(values: Tensor) -> bool:
+    """Whether a tensor holds integers (booleans are not)."""
+    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -11,8 +12,10 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError
-from lapwing.likelihoods.base import Likelihood
-from lapwing.likelihoods.targets import IGNORED, check_shape, is_integral
+from lapwing.likelihoods.base import Likelihood, check_shape, is_integral
+
+IGNORED = -100
+"""The label that marks a position without a target, as in ``torch.nn.functional.cross_entropy``."""
 
 
 @final
@@ -64,6 +67,63 @@ class Categorical(Likelihood):
         half = torch.exp(0.5 * torch.log_softmax(outputs, -1))
         off_diagonal = -probs.unsqueeze(-1) * half.unsqueeze(-2)
         return _mask(_with_diagonal(off_diagonal, half * _complement(probs)), targets)
+
+    def thin_root(
+        self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"] | None = None
+    ) -> Float[Tensor, "*batch c r"]:
+        """See ``Likelihood.thin_root``; c - 1 columns.
+
+        S √p = 0: the reflection that takes √p to the last axis leaves S Sᵀ and makes the last column zero.
+
+        Example:
+            >>> Categorical().thin_root(torch.zeros(1, 2))
+            tensor([[[ 0.5000],
+                     [-0.5000]]])
+        """
+        root = self.root(outputs, targets)
+        if outputs.shape[-1] == 1:
+            return root
+        half = torch.exp(0.5 * torch.log_softmax(outputs, -1)).unsqueeze(-2)
+        return root[..., :-1] - root[..., -1:] * (half[..., :-1] / (1 + half[..., -1:]))
+
+    def basis(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "c r"]:
+        """See ``Likelihood.basis``: Helmert's contrasts, the changes of the logits that sum to 0.
+
+        Example:
+            >>> Categorical().basis(torch.zeros(1, 2))
+            tensor([[ 0.7071],
+                    [-0.7071]])
+        """
+        c, eye = outputs.shape[-1], super().basis(outputs)
+        if c == 1:
+            return eye
+        sizes = torch.arange(1, c, dtype=outputs.dtype, device=outputs.device)
+        helmert = torch.ones_like(eye).triu()[:, :-1] - sizes * eye[:, 1:]
+        return helmert / (sizes * (sizes + 1)).sqrt()
+
+    def bending(
+        self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"] | None = None
+    ) -> Callable[[Float[Tensor, "... c"]], Float[Tensor, "... c"]]:
+        """See ``Likelihood.bending``: ``B u = p ∘ (u - pᵀu)``.
+
+        Taken after u is shifted by its entry at the most probable class: then no two large numbers cancel where one
+        class has nearly all probability.
+        """
+        probs = torch.softmax(outputs, -1)
+        largest = probs.argmax(-1, keepdim=True)
+        if targets is not None:
+            probs = probs.where((targets != IGNORED).unsqueeze(-1), 0.0)
+
+        def bend(moved: Tensor) -> Tensor:
+            shifted = moved - moved.gather(-1, largest.expand(*moved.shape[:-1], 1))
+            return self.weight * probs * (shifted - (probs * shifted).sum(-1, keepdim=True))
+
+        return bend
+
+    @property
+    def labels(self) -> bool:
+        """See ``Likelihood.labels``."""
+        return True
 
     def draw(
         self, outputs: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None

@@ -1,11 +1,12 @@
-"""Real targets with Gaussian noise of one size, or one size an output."""
+"""Real targets with Gaussian noise: of one size, of one size an output, or of a size that depends on the input."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from itertools import product
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -13,14 +14,14 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.data import check_finite
-from lapwing.ground.errors import ConfigError, DataError, ShapeError
+from lapwing.ground.errors import ConfigError, ShapeError
 from lapwing.likelihoods.base import Likelihood
-from lapwing.likelihoods.targets import check_shape, elementwise, is_integral
+from lapwing.likelihoods.elementwise import Elementwise
 
 
 @final
 @dataclass(frozen=True)
-class Gaussian(Likelihood):
+class Gaussian(Elementwise):
     """p(y | f) = N(y; f, 1/ρ), independently over the outputs; B = diag(ρ).
 
     Args:
@@ -35,6 +36,8 @@ class Gaussian(Likelihood):
         (0.5, tensor([[[4.]]]))
     """
 
+    hint: ClassVar[str] = "targets with one number an output"
+    real: ClassVar[bool] = True
     precision: float | tuple[float, ...] = 1.0
 
     def __post_init__(self) -> None:
@@ -56,6 +59,25 @@ class Gaussian(Likelihood):
         if isinstance(self.precision, tuple):
             return tuple(x**-0.5 for x in self.precision)
         return self.precision**-0.5
+
+    @property
+    def noise(self) -> float:
+        """See ``Likelihood.noise``."""
+        return self._each[0]
+
+    def scaled(self, factor: float) -> Gaussian:
+        """See ``Likelihood.scaled``."""
+        values = tuple(factor * x for x in self._each)
+        return replace(self, precision=values if isinstance(self.precision, tuple) else values[0])
+
+    def noise_over(self, other: Likelihood) -> float | None:
+        """See ``Likelihood.noise_over``; one factor for all outputs."""
+        if not isinstance(other, Gaussian) or replace(self, precision=other.precision) != other:
+            return None
+        now, then = self._each, other._each
+        pairs = zip(now, then, strict=True) if len(now) == len(then) else product(now, then)
+        factors = [x / y for x, y in pairs]
+        return factors[0] if max(factors) <= (1 + 1e-9) * min(factors) else None
 
     def with_precision(self, precision: float | Sequence[float] | Tensor) -> Gaussian:
         """The same likelihood with another noise precision.
@@ -82,11 +104,6 @@ class Gaussian(Likelihood):
             )
         return torch.tensor(values, dtype=outputs.dtype, device=outputs.device)
 
-    def canonical_targets(self, outputs: Float[Tensor, "*batch c"], targets: Tensor) -> Tensor:
-        """Targets ``[n, *event, c]`` in the dtype of the outputs; see ``Likelihood.canonical_targets``."""
-        _check_real(targets)
-        return elementwise(targets, outputs, self.class_dim, "targets with one number an output")
-
     def _nll(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
         """Σ_i ρ_i (y_i - f_i)² / 2 + log(2π / ρ_i) / 2 in nats."""
         precision = self.precisions(outputs)
@@ -98,18 +115,12 @@ class Gaussian(Likelihood):
         """Scaled residual ρ (y - f)."""
         return self.precisions(outputs) * (targets - outputs)
 
-    def _hessian(
-        self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None = None
-    ) -> Float[Tensor, "*batch c c"]:
-        """B = diag(ρ)."""
-        return torch.diag_embed(self.precisions(outputs).expand(outputs.shape))
-
-    def _root(self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None = None) -> Float[Tensor, "*batch c c"]:
-        """S = diag(√ρ)."""
-        return torch.diag_embed(self.precisions(outputs).sqrt().expand(outputs.shape))
+    def _diagonal(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
+        """ρ."""
+        return self.precisions(outputs).expand(outputs.shape)
 
     def misfit(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, ""]:
-        """Squared error of all targets, weighted by the noise precision: Σ ρ_i (y_i - f_i)², added up in float64."""
+        """See ``Likelihood.misfit``: Σ ρ_i (y_i - f_i)²."""
         errors = self.precisions(outputs) * (targets - outputs).square()
         return self.weight * errors.double().sum()
 
@@ -124,21 +135,83 @@ class Gaussian(Likelihood):
         """The outputs themselves."""
         return outputs
 
-    def _count(self, targets: Tensor) -> int:
-        """Number of real numbers observed, n · c."""
-        return targets.numel()
+    @property
+    def _each(self) -> tuple[float, ...]:
+        return self.precision if isinstance(self.precision, tuple) else (self.precision,)
 
-    def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
-        _check_real(targets)
-        check_shape(targets, tuple(outputs.shape), "targets with one number an output")
+    def _check_values(self, outputs: Tensor, targets: Tensor) -> None:
         self.precisions(outputs)
         check_finite(targets, "targets", "dropping the examples without a target")
 
 
-def _check_real(targets: Tensor) -> None:
-    if is_integral(targets) or targets.dtype == torch.bool:
-        raise DataError(
-            "real targets for Gaussian",
-            f"targets of type {targets.dtype}",
-            "targets.float() for regression, Categorical() for class labels, Poisson() for counts",
+@final
+@dataclass(frozen=True)
+class HeteroscedasticGaussian(Elementwise):
+    """p(y | f) = N(y; m, e^s) with outputs f = (m_1 ... m_c, s_1 ... s_c): all means, then all log variances.
+
+    The Hessian of the loss in (m, s) can be indefinite, so B is the Fisher information, its expectation
+    under the model: diag(e^{-s}, 1/2). It is positive definite and does not depend on the target.
+
+    Example:
+        >>> HeteroscedasticGaussian().hessian(torch.zeros(1, 2)).diagonal(dim1=-2, dim2=-1)
+        tensor([[1.0000, 0.5000]])
+    """
+
+    hint: ClassVar[str] = "one number for each two outputs (mean, log variance)"
+    real: ClassVar[bool] = True
+
+    def _nll(
+        self, outputs: Float[Tensor, "*batch two_c"], targets: Float[Tensor, "*batch c"]
+    ) -> Float[Tensor, "*batch"]:
+        """Σ_i e^{-s_i} (y_i - m_i)² / 2 + s_i / 2 + log(2π) / 2 in nats."""
+        means, log_variances = split(outputs)
+        squares = torch.exp(-log_variances) * (targets - means).square()
+        return 0.5 * (squares + log_variances + math.log(2 * math.pi)).sum(-1)
+
+    def _score(
+        self, outputs: Float[Tensor, "*batch two_c"], targets: Float[Tensor, "*batch c"]
+    ) -> Float[Tensor, "*batch two_c"]:
+        """(e^{-s} (y - m), (e^{-s} (y - m)² - 1) / 2)."""
+        means, log_variances = split(outputs)
+        precisions = torch.exp(-log_variances)
+        residuals = targets - means
+        return torch.cat([precisions * residuals, 0.5 * (precisions * residuals.square() - 1)], -1)
+
+    def _diagonal(self, outputs: Float[Tensor, "*batch two_c"]) -> Float[Tensor, "*batch two_c"]:
+        """(e^{-s}, 1/2), the diagonal of the Fisher information."""
+        _, log_variances = split(outputs)
+        precisions = torch.exp(-log_variances)
+        return torch.cat([precisions, torch.full_like(precisions, 0.5)], -1)
+
+    def draw(
+        self, outputs: Float[Tensor, "*batch two_c"], *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*batch c"]:
+        """Targets m + e^{s/2} ε with ε standard normal."""
+        means, log_variances = split(outputs)
+        noise = probes.gaussian(means.shape, like=means, generator=generator)
+        return means + noise * torch.exp(0.5 * log_variances)
+
+    def mean(self, outputs: Float[Tensor, "*batch two_c"]) -> Float[Tensor, "*batch c"]:
+        """The means m."""
+        return split(outputs)[0]
+
+    def _check_values(self, outputs: Tensor, targets: Tensor) -> None:
+        check_finite(targets, "targets", "dropping the examples without a target")
+
+
+def split(
+    outputs: Float[Tensor, "*batch two_c"],
+) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch c"]]:
+    """Means and log variances, the two halves of the outputs of a ``HeteroscedasticGaussian``.
+
+    Raises:
+        ShapeError: If the number of outputs is odd.
+    """
+    if outputs.shape[-1] % 2:
+        raise ShapeError(
+            "an even number of outputs, all means and then all log variances",
+            f"outputs of shape {list(outputs.shape)}",
+            "a network with two outputs a target, or Gaussian() for noise of one size",
         )
+    means, log_variances = outputs.chunk(2, -1)
+    return means, log_variances

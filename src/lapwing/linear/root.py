@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import DataError
-from lapwing.jacobian.products.curved import thin_root
 from lapwing.jacobian.products.gauss_newton import GGNProduct
 from lapwing.jacobian.products.linear import Linear
 from lapwing.linalg import FunctionOperator, Operator
@@ -55,7 +54,7 @@ class GGNRoot(Operator):
         """Columns of the roots of one example."""
         likelihood = self.product.likelihood
         outputs = likelihood.canonical(torch.zeros(1, *self.product.survey.output))
-        return thin_root(likelihood, outputs)[..., 0, :].numel()
+        return likelihood.thin_root(outputs)[..., 0, :].numel()
 
     def _matmat(self, block: Float[Tensor, "r k"]) -> Float[Tensor, "d k"]:
         total, start, k = block.new_zeros(self.shape[0], block.shape[1]), 0, block.shape[1]
@@ -85,4 +84,4 @@ class GGNRoot(Operator):
     def _chunks(self, columns: int) -> Iterator[tuple[Linear, Float[Tensor, "m c r"]]]:
         """Each chunk of the data, and the root at each of its m positions."""
         for chunk, h in self.product.visit(columns):
-            yield chunk, thin_root(self.product.likelihood, h, chunk.targets).flatten(0, -3)
+            yield chunk, self.product.likelihood.thin_root(h, chunk.targets).flatten(0, -3)

@@ -20,11 +20,10 @@ from lapwing.ground.results import Estimate
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.layers import Survey
 from lapwing.jacobian.network.network import Network
-from lapwing.likelihoods import Gaussian, Likelihood
+from lapwing.likelihoods import Likelihood
 from lapwing.linear.evidence import Complexity, Evidence, Spectrum
 from lapwing.linear.problem import Training
 from lapwing.posteriors.linked import Linked
-from lapwing.posteriors.noise import check_noise, check_noise_free
 from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, Predictive, predictive
 from lapwing.predictive.links import SAMPLES
@@ -193,10 +192,28 @@ class Posterior(Linked, abc.ABC):
         Raises:
             UnsupportedError: If the likelihood differs from the fitted one by more than a factor of its noise.
         """
-        check_noise(likelihood, self.fitted)
+        if likelihood.noise_over(self.fitted) is None:
+            raise UnsupportedError(
+                "the fitted likelihood, its noise precision changed by one factor for all outputs",
+                f"{likelihood} for a posterior fitted with {self.fitted}",
+                "fitting again with this likelihood",
+            )
         if likelihood != self.fitted:
-            check_noise_free(self.noise_fixed)
+            self.check_noise_free()
         return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
+
+    def check_noise_free(self) -> None:
+        """Refuse to change the noise where the curvature would not follow.
+
+        Raises:
+            UnsupportedError: If it would not.
+        """
+        if self.noise_fixed:
+            raise UnsupportedError(
+                "a curvature in proportion to the noise precision, to change the noise",
+                "an empirical Fisher matrix, which grows with its square",
+                "curvature=GGN(), tuning with noise=False, or fitting again with the other noise",
+            )
 
     @property
     def partial(self) -> bool:
@@ -221,9 +238,7 @@ class Posterior(Linked, abc.ABC):
     @property
     def noise_scale(self) -> float:
         """Noise precision now, relative to the one the curvature was computed with."""
-        if isinstance(self.likelihood, Gaussian) and isinstance(self.fitted, Gaussian):
-            return first(self.likelihood.precision) / first(self.fitted.precision)
-        return 1.0
+        return self.likelihood.noise_over(self.fitted) or 1.0
 
     @property
     def prior_precisions(self) -> Float[Tensor, " g"]:
@@ -250,14 +265,13 @@ class Posterior(Linked, abc.ABC):
         layout = self.network.uncertain
         group, groups = self.prior.groups(layout)
         weights = self.network.weights.double()
-        noisy = isinstance(self.fitted, Gaussian)
         return Evidence(
             complexity=complexity,
             square_norms=self.prior.square_norms(weights, layout),
             sizes=torch.bincount(group, minlength=groups).to(weights),
             nll=self.totals.nll,
-            misfit=self.totals.misfit if noisy else 0.0,
-            observations=self.totals.observations if noisy else 0.0,
+            misfit=self.totals.misfit,
+            observations=self.totals.observations if self.fitted.noise else 0.0,
         )
 
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
@@ -290,8 +304,3 @@ class Posterior(Linked, abc.ABC):
             f"a {type(self).__name__}, which has no weight samples",
             "Full(view='weights'), KFAC() or Diagonal()",
         )
-
-
-def first(precision: float | tuple[float, ...]) -> float:
-    """The noise precision of the first output."""
-    return precision[0] if isinstance(precision, tuple) else precision

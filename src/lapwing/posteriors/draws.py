@@ -17,7 +17,7 @@ from lapwing.ground.errors import check_count, check_option
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.results import Estimate, Solution
 from lapwing.ground.types import Inputs
-from lapwing.likelihoods import Bernoulli, Categorical, Likelihood
+from lapwing.likelihoods import Likelihood
 from lapwing.linear.problem import NOISE, Perturbation
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Dimensions, Estimator, by_group
@@ -257,7 +257,7 @@ class SampledPosterior(SolvedWeights):
         return Estimate(found.total, found.error if self.samples > 1 else math.inf, self.samples)
 
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
-        if link == "mc" and isinstance(self.likelihood, Categorical | Bernoulli):
+        if link == "mc" and self.likelihood.labels:
             check_count("samples", samples)
             return self._functions(inputs, self.draws[:, :samples])
         return super()._linearised(inputs, link, joint, samples)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from lapwing.likelihoods import Bernoulli, Categorical, Likelihood
+from lapwing.likelihoods import Likelihood
 from lapwing.predictive import Link, check_link
 
 L = TypeVar("L", bound="Linked")
@@ -52,6 +52,6 @@ class Linked:
 
     def _shown_link(self, likelihood: Likelihood) -> str:
         """The link as a ``repr`` shows it, where it plays a part."""
-        if not isinstance(likelihood, Categorical | Bernoulli):
+        if not likelihood.labels:
             return ""
         return f"link {self.link}, " + (f"temperature {self.temperature:.4g}, " if self.temperature != 1 else "")

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.ground.results import Estimate
-from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood
-from lapwing.likelihoods.targets import IGNORED
+from lapwing.likelihoods import IGNORED, Gaussian, HeteroscedasticGaussian, Likelihood
 from lapwing.predictive.classification import Classification, MultiLabel
 from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.links import SAMPLES

@@ -17,7 +17,7 @@ from lapwing.likelihoods import (
     Likelihood,
     Poisson,
 )
-from lapwing.likelihoods.heteroscedastic import split
+from lapwing.likelihoods.gaussian import split
 from lapwing.predictive.classification import Classification, MultiLabel
 from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.links import SAMPLES, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
@@ -78,7 +78,7 @@ def predictive(
         tensor([[0.7261, 0.2739]])
     """
     check_link(link, temperature)
-    if temperature != 1 and not isinstance(likelihood, Categorical | Bernoulli):
+    if temperature != 1 and not likelihood.labels:
         raise UnsupportedError("classes or labels for a temperature", f"{likelihood}", "temperature 1.0")
     match likelihood:
         case Categorical() | Bernoulli():

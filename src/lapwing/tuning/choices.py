@@ -10,14 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, NumericalError, UnsupportedError, check_option
-from lapwing.likelihoods import Gaussian
 from lapwing.linalg.eigenbasis import Eigenbasis
 from lapwing.linear.evidence import Evidence, Matrix, Spectrum
 from lapwing.posteriors import Posterior, Step, WeightPosterior
-from lapwing.posteriors.base import first
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.exact import with_evidence
-from lapwing.posteriors.noise import check_noise_free
 
 P = TypeVar("P", bound=Posterior)
 
@@ -71,9 +68,9 @@ def tunes_noise(posterior: Posterior, wanted: bool) -> bool:
     Raises:
         UnsupportedError: If it is, but the curvature does not follow the noise.
     """
-    if not (wanted and isinstance(posterior.fitted, Gaussian)):
+    if not wanted or posterior.fitted.noise is None:
         return False
-    check_noise_free(posterior.noise_fixed)
+    posterior.check_noise_free()
     return True
 
 
@@ -89,9 +86,7 @@ def step_of(
     posterior: Posterior, log_marginal: float | None, precisions: Tensor, scale: Tensor, gamma: float | None
 ) -> Step:
     """One step of a trace, its numbers at hand."""
-    noise = None
-    if isinstance(posterior.fitted, Gaussian):
-        noise = first(posterior.fitted.precision) * float(scale)
+    noise = posterior.fitted.scaled(float(scale)).noise
     return Step(log_marginal, tuple(precisions.tolist()), noise, gamma)
 
 
@@ -120,12 +115,7 @@ def chosen(
             "hyper-parameters that are positive and finite", f"{values.tolist()}", "Validation(data), or another prior"
         )
     prior = posterior.prior.with_precisions(values[:-1])
-    likelihood = posterior.likelihood
-    if isinstance(posterior.fitted, Gaussian):
-        fitted, factor = posterior.fitted.precision, float(values[-1])
-        scaled = tuple(p * factor for p in fitted) if isinstance(fitted, tuple) else fitted * factor
-        likelihood = posterior.fitted.with_precision(scaled)
-    tuned = posterior.with_choices(prior, likelihood, steps)
+    tuned = posterior.with_choices(prior, posterior.fitted.scaled(float(values[-1])), steps)
     if draws is None or not isinstance(tuned, SampledPosterior):
         return tuned
     return cast(P, tuned.begun(draws))

@@ -108,7 +108,7 @@ class ELBO:
         """
         posterior = with_data(posterior, self.data, self.unpack)
         target = natural_target(posterior) if self.target is None else self.target
-        if isinstance(posterior.fitted, Gaussian):
+        if posterior.fitted.noise is not None:
             method = EM(samples=self.samples, steps=self.steps, target=target, solver=self.solver, seed=self.seed)
             return method.tune(posterior, progress)
         tangent = Tangent(training_of(posterior), target)

@@ -15,7 +15,6 @@ from lapwing.ground.data import Source
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
 from lapwing.ground.types import Unpack
 from lapwing.jacobian.tangent import Tangent, Target
-from lapwing.likelihoods import Gaussian
 from lapwing.linear.solvers import SGD, Solver
 from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.posteriors.dimension import LEAST, Estimator
@@ -173,7 +172,7 @@ class EM:
         if drawn is not None:
             warn_unless(drawn, expectation.solver_used.cure)
         if found is not None:
-            if not isinstance(posterior.fitted, Gaussian) or isinstance(expectation.solver_used, SGD):
+            if posterior.fitted.noise is None or isinstance(expectation.solver_used, SGD):
                 warn_unless_found(found.mode, expectation.solver_used)  # a parabola's is missed by rounding alone
             self._warn_of_little(found, len(state.trace))
         if not state.settled and state.moves is not None:

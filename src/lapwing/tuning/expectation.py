@@ -17,7 +17,6 @@ from lapwing.ground.errors import ConvergenceWarning, MismatchError, Unsupported
 from lapwing.ground.results import Solution
 from lapwing.ground.types import Unpack
 from lapwing.jacobian.tangent import Mode, Tangent
-from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
 from lapwing.linear.bounds import at_mode
 from lapwing.linear.evidence import Evidence
@@ -183,7 +182,7 @@ class Expectation:
     def _start(self, state: State) -> Float[Tensor, " d"] | None:
         """Where to look for the mode: at the last one, or where a kernel between all training rows has it at once."""
         posterior = self.posterior
-        if not (isinstance(posterior, FunctionPosterior) and isinstance(posterior.fitted, Gaussian)):
+        if not isinstance(posterior, FunctionPosterior) or posterior.fitted.noise is None:
             return state.weights
         step = chosen(posterior, state.precisions, state.scale, ()).newton_step()
         if step is None or self.tangent.target != "affine":
@@ -195,7 +194,7 @@ class Expectation:
     ) -> Expected:
         group, groups = self._groups
         sizes = torch.bincount(group, minlength=groups).to(norms)
-        observations = self.posterior.totals.observations if isinstance(self.posterior.fitted, Gaussian) else 0.0
+        observations = self.posterior.totals.observations if self.posterior.fitted.noise else 0.0
         return Expected(state.precisions, state.scale, mode, norms, dimensions, sizes, observations, evidence)
 
     def _drawn(self, state: State, prior: Diagonal, scale: float) -> tuple[Solution, Dimensions]:

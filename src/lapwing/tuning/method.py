@@ -15,7 +15,7 @@ from lapwing.tuning.choices import P
 from lapwing.tuning.elbo import ELBO
 from lapwing.tuning.gradient import EvidenceGradient
 from lapwing.tuning.mixup import Mixup, mixable
-from lapwing.tuning.validation import Validation, labelled
+from lapwing.tuning.validation import Validation
 
 
 @runtime_checkable
@@ -79,7 +79,7 @@ def tune(posterior: P, method: Method | Source | None = None, *, progress: bool 
 
 def default(posterior: Posterior) -> Method:
     """The method for those who have no opinion."""
-    if labelled(posterior.likelihood) and (posterior.data is None or mixable(posterior)):
+    if posterior.likelihood.labels and (posterior.data is None or mixable(posterior)):
         return Mixup()
     if not (isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian) and isinstance(posterior, ExactPosterior)):
         return ELBO()

@@ -15,13 +15,12 @@ from tqdm.auto import tqdm
 from lapwing.ground.data import Batch, Data, chunks, concatenated, count, take
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError, check_count
 from lapwing.ground.types import Inputs
-from lapwing.likelihoods import Bernoulli
-from lapwing.likelihoods.targets import IGNORED
+from lapwing.likelihoods import IGNORED, Bernoulli
 from lapwing.posteriors import Posterior
 from lapwing.tuning.choices import P
 from lapwing.tuning.search import Search
 from lapwing.tuning.tokens import pairs_of_tokens
-from lapwing.tuning.validation import candidates, labelled
+from lapwing.tuning.validation import candidates
 
 ERRORS = 1 / 8
 """Part of the mixtures that the network is to get wrong: enough to tell caution from its lack, few enough to trust."""
@@ -136,7 +135,7 @@ def blending(posterior: Posterior) -> Generator[Blend]:
     Raises:
         UnsupportedError: If they cannot be, or it is no classifier.
     """
-    if posterior.data is None or not labelled(posterior.likelihood):
+    if posterior.data is None or not posterior.likelihood.labels:
         got = "one from a file, which holds none" if posterior.data is None else f"{posterior.likelihood}"
         raise UnsupportedError("a posterior of a classifier that has its training data", got, CURE)
     if numbers(posterior.data):

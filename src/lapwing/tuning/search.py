@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.ground.data import Batch
 from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, warn
-from lapwing.likelihoods import Bernoulli, Categorical, Gaussian
+from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.predictive import Link, Moments, held_out_losses
 from lapwing.tuning.choices import P, chosen, step, step_of, tunes_noise
@@ -110,8 +110,7 @@ class Search(Generic[P]):
         moments, likelihood = data.moments(log_factor), data.posterior.likelihood
         noise = self._noise(data, moments) if tunes_noise(data.posterior, self.noise) else 1.0
         if noise != 1.0:
-            assert isinstance(likelihood, Gaussian)
-            likelihood = scaled(likelihood, noise)
+            likelihood = likelihood.scaled(noise)
             moments = [Moments(part.mean, part.covariance / noise) for part in moments]
         found: list[Tried] = []
         for link in links:
@@ -175,8 +174,7 @@ class Search(Generic[P]):
         for one in tried:
             values = start.prior_precisions * math.exp(one.log_factor) * one.noise, start.scale * one.noise
             found = measured(start, *values)
-            labels = isinstance(start.likelihood, Categorical | Bernoulli)
-            link, temperature = (one.link, one.temperature) if labels else (None, None)
+            link, temperature = (one.link, one.temperature) if start.likelihood.labels else (None, None)
             taken.append(replace(found, validation_nll=one.loss, link=link, temperature=temperature))
         near = data.choice(last.log_factor)
         values = start.prior_precisions * math.exp(last.log_factor) * last.noise, start.scale * last.noise
@@ -229,12 +227,6 @@ def mean_loss(
             "held-out data with a target", "ignored labels alone", "other data, or labels that are not -100"
         )
     return math.inf if math.isnan(total) else total / counted
-
-
-def scaled(likelihood: Gaussian, factor: float) -> Gaussian:
-    """The likelihood with its noise precision times a factor."""
-    now = likelihood.precision
-    return likelihood.with_precision(tuple(p * factor for p in now) if isinstance(now, tuple) else now * factor)
 
 
 def measured(posterior: Posterior, precisions: Tensor, scale: Tensor) -> Step:

@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 from lapwing.ground.data import Data, Source
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.types import Unpack
-from lapwing.likelihoods import Bernoulli, Categorical, Likelihood
+from lapwing.likelihoods import Categorical
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Link, check_link
 from lapwing.tuning.choices import P
@@ -83,7 +83,7 @@ class Validation:
         """
         batches = list(Data(self.data, like=posterior.network.like, unpack=self.unpack))
         links = candidates(posterior, self.link)
-        temperatures = TEMPERATURES if self.temperature and labelled(posterior.likelihood) else None
+        temperatures = TEMPERATURES if self.temperature and posterior.likelihood.labels else None
         search = Search[P]("Validation", links, self.noise, temperatures, self.bounds)
         with tqdm(desc="validation", disable=not progress, unit="precision", leave=False) as bar:
             return search.run(posterior, batches, bar)
@@ -91,11 +91,6 @@ class Validation:
 
 def candidates(posterior: Posterior, link: Link | None) -> tuple[Link, ...]:
     """The links to choose from: one where it is given, or where the likelihood takes none."""
-    if link is not None or not labelled(posterior.likelihood):
+    if link is not None or not posterior.likelihood.labels:
         return (link or posterior.link,)
     return ("probit", "pairwise", "qmc") if isinstance(posterior.likelihood, Categorical) else ("probit", "qmc")
-
-
-def labelled(likelihood: Likelihood) -> bool:
-    """Whether targets are labels, which a link predicts."""
-    return isinstance(likelihood, Categorical | Bernoulli)

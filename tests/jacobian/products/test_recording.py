@@ -14,7 +14,6 @@ from lapwing.ground.types import Inputs
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.survey import find_layers
 from lapwing.jacobian.products import recording
-from lapwing.jacobian.products.curved import bending
 from lapwing.jacobian.products.executors import Differentiated
 from lapwing.jacobian.products.recorded import Recorded
 from lapwing.jacobian.products.recording import shape_of
@@ -84,7 +83,7 @@ def test_what_cannot_be_recorded_is_said_once_and_done_plainly(caplog: pytest.Lo
     with caplog.at_level(logging.INFO, "lapwing"):
         for _ in range(2):
             chunk = recorded.prepare(Batch(case.case.inputs, case.case.targets))
-            product = chunk.product(bending(likelihood, chunk.outputs, chunk.targets), v)
+            product = chunk.product(likelihood.bending(chunk.outputs, chunk.targets), v)
             torch.testing.assert_close(product, naive.ggn(case) @ v)
     assert len([record for record in caplog.records if "cannot record" in record.message]) == 1
 

@@ -12,8 +12,7 @@ from scipy.optimize import root_scalar
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, warn
-from lapwing.likelihoods import Categorical
-from lapwing.likelihoods.targets import IGNORED
+from lapwing.likelihoods import IGNORED, Categorical
 
 _REACH = 64.0  # the search spans e^±64 around the largest margin
 

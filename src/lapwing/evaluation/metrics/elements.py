@@ -8,7 +8,8 @@ from torch import Tensor
 
 from lapwing.ground.data import check_finite
 from lapwing.ground.errors import DataError, ShapeError, check_kind
-from lapwing.likelihoods.targets import IGNORED, check_shape, is_integral
+from lapwing.likelihoods import IGNORED
+from lapwing.likelihoods.base import check_shape, is_integral
 
 
 def check_tensors(**named: object) -> None:

@@ -13,8 +13,8 @@ from lapwing.ground import probes
 from lapwing.ground.data import check_finite
 from lapwing.ground.errors import DataError, ShapeError, check_count, check_kind
 from lapwing.ground.results import Estimate
-from lapwing.likelihoods import Likelihood
-from lapwing.likelihoods.targets import IGNORED, is_integral
+from lapwing.likelihoods import IGNORED, Likelihood
+from lapwing.likelihoods.base import is_integral
 
 CHUNK = 1 << 22
 """Numbers, draws times batches, that are summed at once."""

@@ -16,7 +16,6 @@ from lapwing.jacobian.layers.layers import Pass, Survey
 from lapwing.jacobian.layers.layerwise import Layerwise
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.columnwise import Columnwise
-from lapwing.jacobian.products.curved import basis
 from lapwing.jacobian.products.linear import Linear
 from lapwing.jacobian.products.products import Executor
 from lapwing.likelihoods import Likelihood
@@ -50,7 +49,7 @@ class Layered(Executor[Linear]):
         forward = Pass(self.network, self.survey, batch.inputs)
         f = self.likelihood.canonical(forward.outputs)
         y = self.likelihood.canonical_targets(f, batch.targets)
-        seen = basis(self.likelihood, f)
+        seen = self.likelihood.basis(f)
         columns = seen.mT.view(seen.shape[1], *(1,) * (f.ndim - 1), f.shape[-1]).expand(-1, *f.shape)
         blocks = list(by_position(columns, f.ndim - 2))
         rows = [Layerwise.of(forward, raw(self.likelihood, cotangents)) for cotangents in blocks]

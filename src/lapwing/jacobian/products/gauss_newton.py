@@ -15,7 +15,6 @@ from lapwing.ground.data import Data
 from lapwing.jacobian.layers.layers import Survey
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.costs import Form
-from lapwing.jacobian.products.curved import bending
 from lapwing.jacobian.products.linear import Linear, Shift
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.products.products import MEMORY, WORKING, Part
@@ -125,7 +124,7 @@ class GGNProduct(Operator):
             yield (self._part(chunk) for chunk in chunks)
 
     def _part(self, chunk: Linear) -> Part:
-        product = partial(chunk.product, bending(self.likelihood, self._outputs(chunk), chunk.targets))
+        product = partial(chunk.product, self.likelihood.bending(self._outputs(chunk), chunk.targets))
         return Part(FunctionOperator(product, product, self.shape, self._like), chunk.examples)
 
     def _outputs(self, chunk: Linear) -> Float[Tensor, "n *event c"]:
@@ -139,5 +138,5 @@ class GGNProduct(Operator):
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         total = torch.zeros_like(block)
         for chunk, h in self.visit(block.shape[1]):
-            total += chunk.product(bending(self.likelihood, h, chunk.targets), block)
+            total += chunk.product(self.likelihood.bending(h, chunk.targets), block)
         return total

@@ -14,7 +14,6 @@ from lapwing.ground.data import Data
 from lapwing.jacobian.layers.layers import Survey
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.costs import Form, Work
-from lapwing.jacobian.products.curved import thin_root
 from lapwing.jacobian.products.executors import Differentiated, Layered
 from lapwing.jacobian.products.linear import Linear
 from lapwing.jacobian.products.products import WORKING, Executor, Store, gathered, shuffled
@@ -81,7 +80,7 @@ class Linearisation:
     def work(self) -> Work:
         """What one example takes."""
         f = self.likelihood.canonical(torch.zeros(1, *self.survey.output))
-        columns = thin_root(self.likelihood, f)[..., 0, :].numel()
+        columns = self.likelihood.thin_root(f)[..., 0, :].numel()
         return Work.of(self.network, self.survey, self.data.first(), columns)
 
     @cached_property

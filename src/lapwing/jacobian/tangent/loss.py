@@ -11,7 +11,6 @@ from torch import Tensor
 
 from lapwing.jacobian.products.linear import Linear, Ray
 from lapwing.jacobian.tangent.points import Points
-from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.newton import Point, gradient_of, search
@@ -46,7 +45,7 @@ class TangentLoss:
     def evaluate(self, weights: Float[Tensor, " d"]) -> Point:
         """A pass over the data."""
         score, nll, misfit = self.points.score(weights)
-        loss = 0.5 * misfit if isinstance(self.points.training.likelihood, Gaussian) else nll
+        loss = nll if self.points.training.likelihood.noise is None else 0.5 * misfit
         return Point(weights, self.scale * score, self.scale * loss, (nll, misfit))
 
     def problem(self, weights: Float[Tensor, " d"]) -> Problem:

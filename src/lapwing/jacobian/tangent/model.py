@@ -17,7 +17,6 @@ from lapwing.ground.types import Inputs
 from lapwing.jacobian.products.jacobian import BatchJacobian
 from lapwing.jacobian.tangent.loss import TangentLoss
 from lapwing.jacobian.tangent.points import Points, Target
-from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Problem, Training
 from lapwing.linear.solvers import CG, SGD, Solver
@@ -202,7 +201,7 @@ class Tangent:
         first = loss.lowest() if start is None else loss.evaluate(start)
         if not isinstance(solver, SGD):
             found = minimise(loss, first, prior, solver, rtol=rtol, steps=steps, progress=progress)
-        elif isinstance(self.training.likelihood, Gaussian):
+        elif self.training.likelihood.noise is not None:
             found = descend_quadratic(loss, first, prior, solver, rtol=rtol)
         else:
             found = descend_loss(loss, loss.batches, first, prior, solver, rtol=rtol, progress=progress)

@@ -12,7 +12,6 @@ from torch import Tensor
 from lapwing.ground.errors import ShapeError
 from lapwing.jacobian.products.gauss_newton import GGNProduct
 from lapwing.jacobian.products.linear import Shift
-from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal, Structured
 from lapwing.linear.problem import Problem, Training
 
@@ -78,8 +77,7 @@ class Points:
         for chunk, h in self.curvature(weights).visit():
             likelihood.check(h, chunk.targets)
             nll += float(likelihood.nll(h, chunk.targets).double().sum())
-            if isinstance(likelihood, Gaussian):
-                misfit += float(likelihood.misfit(h, chunk.targets))
+            misfit += float(likelihood.misfit(h, chunk.targets))
             total += chunk.pull(likelihood.score(h, chunk.targets)[None])[:, 0]
         return total, nll, misfit
 

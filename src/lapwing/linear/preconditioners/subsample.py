@@ -18,7 +18,7 @@ from lapwing.ground.data import chunks, concatenated, take
 from lapwing.ground.errors import check_count
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.layers import Pass
-from lapwing.likelihoods.targets import IGNORED
+from lapwing.likelihoods import IGNORED
 from lapwing.linalg import LowRank
 from lapwing.linear.preconditioners.base import CurvatureRecipe, check_rows, training_of
 from lapwing.linear.problem import Problem, Training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import final
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from lapwing.ground.errors import NumericalError, UnsupportedError
 from lapwing.ground.tree import Layout
-from lapwing.likelihoods import Gaussian, Likelihood
+from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior
 
 
@@ -48,7 +49,7 @@ class Hyperparameters(nn.Module):
         group, groups = prior.groups(layout)
         self.group = group.to(like.device)
         self.sizes = torch.bincount(self.group, minlength=groups).double()
-        self.noisy = noise and isinstance(likelihood, Gaussian)
+        self.noisy = noise and likelihood.noise is not None
         self.log_precisions = nn.Parameter(prior.precisions(layout).log().to(like.device))
         zero = torch.zeros((), dtype=torch.float64, device=like.device)
         self.log_noise = nn.Parameter(zero, requires_grad=self.noisy)
@@ -70,12 +71,8 @@ class Hyperparameters(nn.Module):
         Raises:
             NumericalError: If it is not finite.
         """
-        if not isinstance(self._likelihood, Gaussian):
-            return self._likelihood
         self._check(self.log_noise)
-        reference, factor = self._likelihood.precision, float(self.log_noise.detach().exp())
-        scaled = tuple(p * factor for p in reference) if isinstance(reference, tuple) else reference * factor
-        return self._likelihood.with_precision(scaled)
+        return self._likelihood.scaled(float(self.log_noise.detach().exp()))
 
     @property
     def reference(self) -> Likelihood:
@@ -94,8 +91,6 @@ class Hyperparameters(nn.Module):
     def nll(self, outputs: Float[Tensor, "*batch c"], targets: Tensor) -> Float[Tensor, ""]:
         """Negative log likelihood of canonical targets under the noise as it is now, summed, nats, float64."""
         total = self._likelihood.nll(outputs, targets).double().sum()
-        if not isinstance(self._likelihood, Gaussian):
-            return total
         misfit = self._likelihood.misfit(outputs, targets)
         return total + 0.5 * (self.scale - 1) * misfit - 0.5 * self._likelihood.count(targets) * self.log_noise
 
@@ -110,10 +105,7 @@ class Hyperparameters(nn.Module):
 
     def log_noise_of(self, likelihood: Likelihood) -> float:
         """Logarithm of a likelihood's noise precision, relative to the reference."""
-        if not (isinstance(likelihood, Gaussian) and isinstance(self._likelihood, Gaussian)):
-            return 0.0
-        now, then = (torch.tensor(it.precision, dtype=torch.float64) for it in (likelihood, self._likelihood))
-        return float((now / then).log().mean())
+        return math.log(likelihood.noise_over(self._likelihood) or 1.0)
 
     @torch.no_grad()
     def move_to(self, prior: Prior, likelihood: Likelihood, share: float = 1.0) -> None:

@@ -19,13 +19,12 @@ from lapwing.jacobian.network.differentiable import LiveBatch, live
 from lapwing.jacobian.network.loose import right_way
 from lapwing.jacobian.network.network import Network, unwrapped
 from lapwing.jacobian.network.survey import find_layers, probe
-from lapwing.likelihoods import Gaussian, Likelihood
+from lapwing.likelihoods import Likelihood
 from lapwing.methods.marginal.batch import LogDeterminant, MiniBatch
 from lapwing.methods.marginal.gram import EXACT
 from lapwing.methods.marginal.hyper import Hyperparameters
 from lapwing.methods.marginal.terms import Epoch, Terms, epoch_of
 from lapwing.methods.marginal.updates import ByEvidence, Updates
-from lapwing.posteriors.base import first
 from lapwing.priors import GPrior, Isotropic, Prior
 
 
@@ -219,9 +218,7 @@ class MarginalLikelihood:
         if self.epoch + 1 >= self.warm_up:
             self.updates.end_of_epoch(self.epoch + 1 - self.warm_up, self.model, data, self._hyper, self._unpack)
         precisions = tuple(self.prior.precisions(self._hyper.layout).tolist())
-        likelihood = self.likelihood
-        noise = first(likelihood.precision) if isinstance(likelihood, Gaussian) else None
-        record = epoch_of(self._terms, precisions, noise, warm_up=warm)
+        record = epoch_of(self._terms, precisions, self.likelihood.noise, warm_up=warm)
         self.history.append(record)
         self._terms.clear()
         return record

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.jacobian.products.curved import basis, bending, thin_root
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
 
 LIKELIHOODS = [Categorical(), Bernoulli(), Gaussian(0.7), HeteroscedasticGaussian(), Poisson()]
@@ -16,7 +15,7 @@ def test_products_equal_the_matrix(likelihood: Likelihood, generator: torch.Gene
     f, u = (torch.randn(5, 4, generator=generator, dtype=torch.float64) for _ in range(2))
     y = likelihood.canonical_targets(f, likelihood.draw(f, generator=generator))
     expected = (likelihood.hessian(f, y) @ u.unsqueeze(-1)).squeeze(-1)
-    torch.testing.assert_close(bending(likelihood, f, y)(u), expected)
+    torch.testing.assert_close(likelihood.bending(f, y)(u), expected)
 
 
 def test_ignored_positions_have_no_curvature(generator: torch.Generator) -> None:
@@ -24,20 +23,20 @@ def test_ignored_positions_have_no_curvature(generator: torch.Generator) -> None
     y = torch.tensor([[0, -100, 1], [2, 3, -100]])
     likelihood = Categorical(event_dim=1)
     expected = (likelihood.hessian(f, y) @ u.unsqueeze(-1)).squeeze(-1)
-    torch.testing.assert_close(bending(likelihood, f, y)(u), expected)
+    torch.testing.assert_close(likelihood.bending(f, y)(u), expected)
 
 
 def test_nothing_cancels_where_a_class_is_certain() -> None:
     f, u = torch.tensor([[30.0, 0.0, 1.0]]), torch.tensor([[1e3, 1e3 + 1, 1e3 - 2]])
-    exact = bending(Categorical(), f.double(), torch.tensor([0]))(u.double())
-    torch.testing.assert_close(bending(Categorical(), f, torch.tensor([0]))(u).double(), exact, rtol=1e-5, atol=0.0)
+    exact = Categorical().bending(f.double(), torch.tensor([0]))(u.double())
+    torch.testing.assert_close(Categorical().bending(f, torch.tensor([0]))(u).double(), exact, rtol=1e-5, atol=0.0)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("scale", [1.0, 8.0])
 def test_a_thin_root_is_a_root(likelihood: Likelihood, scale: float, generator: torch.Generator) -> None:
     f = scale * torch.randn(5, 4, generator=generator, dtype=torch.float64)
-    root = thin_root(likelihood, f)
+    root = likelihood.thin_root(f)
     assert root.shape[-1] == (3 if isinstance(likelihood, Categorical) else 4)
     torch.testing.assert_close(root @ root.mT, likelihood.hessian(f), rtol=1e-10, atol=1e-14)
 
@@ -46,7 +45,7 @@ def test_a_thin_root_is_exact_where_a_class_is_certain_whichever_it_is() -> None
     for certain in range(3):
         f = torch.zeros(1, 3)
         f[0, certain] = 40.0
-        root, exact = thin_root(Categorical(), f), thin_root(Categorical(), f.double())
+        root, exact = Categorical().thin_root(f), Categorical().thin_root(f.double())
         product, expected = (root @ root.mT).double(), exact @ exact.mT
         torch.testing.assert_close(product, expected, rtol=1e-5, atol=1e-30)
 
@@ -57,15 +56,15 @@ def test_changes_may_lead_with_further_axes(likelihood: Likelihood, generator: t
     y = torch.tensor([0, -100, 1, 2]) if isinstance(likelihood, Categorical) else torch.ones_like(f)
     u = torch.randn(2, 5, 4, 3, generator=generator, dtype=torch.float64)
     expected = torch.einsum("ncd,ijnd->ijnc", likelihood.hessian(f, y), u)
-    torch.testing.assert_close(bending(likelihood, f, y)(u), expected)
+    torch.testing.assert_close(likelihood.bending(f, y)(u), expected)
 
 
 @pytest.mark.parametrize("classes", [1, 2, 5])
 def test_a_basis_of_what_the_likelihood_sees(classes: int, generator: torch.Generator) -> None:
     f = torch.randn(4, classes, generator=generator, dtype=torch.float64)
     eye = torch.eye(classes, dtype=torch.float64)
-    assert torch.equal(basis(Gaussian(), f), eye)
-    seen = basis(Categorical(), f)
+    assert torch.equal(Gaussian().basis(f), eye)
+    seen = Categorical().basis(f)
     if classes == 1:
         assert torch.equal(seen, eye)
         return

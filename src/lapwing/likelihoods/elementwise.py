@@ -1,0 +1,188 @@
+"""Targets that are numbers, independent given the outputs; of them yes-or-no labels and counts."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from lapwing.ground import probes
+from lapwing.ground.data import check_finite
+from lapwing.ground.errors import DataError
+from lapwing.likelihoods.base import Likelihood, check_shape, is_integral
+
+_LINEAR = 40.0  # from where log(1 + e^x) is x to the last digit of float64
+
+
+@dataclass(frozen=True)
+class Elementwise(Likelihood, abc.ABC):
+    """A likelihood of as many numbers as ``mean`` has, independent given the outputs, so that B is diagonal."""
+
+    hint: ClassVar[str]
+    real: ClassVar[bool] = False
+
+    def canonical_targets(self, outputs: Float[Tensor, "*batch c"], targets: Tensor) -> Tensor:
+        """Targets ``[n, *event, m]`` in the dtype of the outputs; see ``Likelihood.canonical_targets``."""
+        self._check_type(targets)
+        like = self.mean(outputs)
+        if like.shape[-1] == 1 and targets.shape == like.shape[:-1]:
+            targets = targets.unsqueeze(-1)
+        elif targets.ndim == like.ndim:
+            targets = targets.movedim(self.class_dim, -1)
+        check_shape(targets, tuple(like.shape), self.hint)
+        return targets.to(like)
+
+    @final
+    def bending(
+        self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"] | None = None
+    ) -> Callable[[Float[Tensor, "... c"]], Float[Tensor, "... c"]]:
+        """See ``Likelihood.bending``; the diagonal of B, entry by entry."""
+        diagonal = self.weight * self._diagonal(outputs)
+        return lambda moved: diagonal * moved
+
+    @abc.abstractmethod
+    def _diagonal(self, outputs: Tensor) -> Tensor:
+        """The diagonal of B, for a weight of 1."""
+
+    @abc.abstractmethod
+    def _check_values(self, outputs: Tensor, targets: Tensor) -> None:
+        """Raise on targets of the right shape and impossible values."""
+
+    def _hessian(self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None) -> Float[Tensor, "*batch c c"]:
+        return torch.diag_embed(self._diagonal(outputs))
+
+    def _root(self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None) -> Float[Tensor, "*batch c c"]:
+        return torch.diag_embed(self._diagonal(outputs).sqrt())
+
+    def _count(self, targets: Tensor) -> int:
+        """Each number is an observation."""
+        return targets.numel()
+
+    def _check_type(self, targets: Tensor) -> None:
+        if self.real and (is_integral(targets) or targets.dtype == torch.bool):
+            raise DataError(
+                f"real targets for {type(self).__name__}",
+                f"targets of type {targets.dtype}",
+                "targets.float() for regression, Categorical() for class labels, Poisson() for counts",
+            )
+
+    def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
+        self._check_type(targets)
+        check_shape(targets, tuple(self.mean(outputs).shape), self.hint)
+        self._check_values(outputs, targets)
+
+
+@final
+@dataclass(frozen=True)
+class Bernoulli(Elementwise):
+    """Several yes-or-no labels at once, given one logit each: p(y_i = 1 | f) = σ(f_i); B = diag(p (1 - p)).
+
+    Example:
+        >>> likelihood = Bernoulli()
+        >>> likelihood.nll(torch.zeros(1, 3), torch.tensor([[0.0, 1.0, 1.0]]))
+        tensor([2.0794])
+    """
+
+    hint: ClassVar[str] = "one 0 or 1 a logit, or Categorical() for class labels"
+
+    @property
+    def labels(self) -> bool:
+        """See ``Likelihood.labels``."""
+        return True
+
+    def _nll(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
+        """-Σ_i y_i log σ(f_i) + (1 - y_i) log σ(-f_i) in nats."""
+        yes, no = softplus(-outputs, threshold=_LINEAR), softplus(outputs, threshold=_LINEAR)
+        return (targets * yes + (1 - targets) * no).sum(-1)
+
+    def _score(
+        self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]
+    ) -> Float[Tensor, "*batch c"]:
+        """Residual y - p, as y σ(-f) - (1 - y) σ(f)."""
+        return targets * torch.sigmoid(-outputs) - (1 - targets) * torch.sigmoid(outputs)
+
+    def _diagonal(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
+        """P (1 - p)."""
+        return torch.sigmoid(outputs) * torch.sigmoid(-outputs)
+
+    def draw(
+        self, outputs: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*batch c"]:
+        """1 with probability σ(f), else 0."""
+        normal = probes.gaussian(outputs.shape, like=outputs, generator=generator)
+        return (torch.special.ndtr(normal) < torch.sigmoid(outputs)).to(outputs)
+
+    def mean(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
+        """Probabilities σ(f)."""
+        return torch.sigmoid(outputs)
+
+    def _check_values(self, outputs: Tensor, targets: Tensor) -> None:
+        wrong = targets[(targets != 0) & (targets != 1)]
+        if wrong.numel():
+            raise DataError(
+                "targets that are 0 or 1 for Bernoulli",
+                f"{wrong.numel()} others, the first {wrong[0].item():g}",
+                "Categorical() for class labels, or Gaussian() for regression",
+            )
+
+
+@final
+@dataclass(frozen=True)
+class Poisson(Elementwise):
+    """Counts, given the logarithms of their rates: p(y | f) = exp(f)^y e^{-exp(f)} / y!; B = diag(exp f).
+
+    Example:
+        >>> Poisson().mean(torch.zeros(1, 1))
+        tensor([[1.]])
+    """
+
+    hint: ClassVar[str] = "targets with one count an output"
+
+    def _nll(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
+        """Σ_i exp(f_i) - y_i f_i + log y_i! in nats."""
+        return (outputs.exp() - targets * outputs + torch.lgamma(targets + 1)).sum(-1)
+
+    def _score(
+        self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]
+    ) -> Float[Tensor, "*batch c"]:
+        """Residual y - exp(f)."""
+        return targets - outputs.exp()
+
+    def _diagonal(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
+        """exp(f)."""
+        return outputs.exp()
+
+    def draw(
+        self, outputs: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*batch c"]:
+        """Counts with rate exp(f), drawn on the generator's device as ``probes`` does."""
+        device = probes.device_of(generator)
+        return torch.poisson(outputs.exp().to(device), generator=generator).to(outputs)
+
+    def mean(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
+        """Rates exp(f)."""
+        return outputs.exp()
+
+    def _check_values(self, outputs: Tensor, targets: Tensor) -> None:
+        limit = math.log(torch.finfo(outputs.dtype).max)
+        if float(outputs.max()) > limit:
+            raise DataError(
+                f"log rates below {limit:.0f}, where exp overflows in {outputs.dtype}",
+                f"a log rate of {float(outputs.max()):g}",
+                "scaling the counts, or a network in float64",
+            )
+        check_finite(targets, "targets", "dropping the examples without a target")
+        wrong = targets[(targets < 0) | (targets != targets.round())]
+        if wrong.numel():
+            raise DataError(
+                "counts 0, 1, 2, ... for Poisson",
+                f"{wrong.numel()} other targets, the first {wrong[0].item():g}",
+                "Gaussian() for real targets",
+            )
