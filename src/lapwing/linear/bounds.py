@@ -115,18 +115,6 @@ class DecoupledBound:
         explained = scale / self.scale * gamma.sum()
         return self.bound.log_joint(precisions, scale) - 0.5 * (at_start + explained + spread.sum())
 
-    def best_precisions(self) -> Float[Tensor, " g"]:
-        """The α of its maximum; see ``decoupled_precisions``."""
-        bound = self.bound
-        return decoupled_precisions(self.precisions, self.effective_dimensions, bound.square_norms, bound.sizes)
-
-    def best_scale(self) -> Float[Tensor, ""]:
-        """The s of its maximum; see ``decoupled_scale``. Without noise to choose it stays s₀."""
-        bound = self.bound
-        if not bound.observations:
-            return self.scale
-        return decoupled_scale(self.scale, self.effective_dimensions, bound.misfit, bound.observations)
-
 
 def decoupled_precisions(
     precisions: Float[Tensor, " g"],

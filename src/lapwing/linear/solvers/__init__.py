@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lapwing.linear.solvers.base import Solver
-from lapwing.linear.solvers.cg import CG
+from lapwing.linear.solvers.cg import CG, Solver
 from lapwing.linear.solvers.roots import Contour, Lanczos, Perturb, Root
 from lapwing.linear.solvers.sgd import SGD
 

@@ -16,8 +16,7 @@ from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg import Diagonal
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.base import Solver
-from lapwing.linear.solvers.cg import CG
+from lapwing.linear.solvers.cg import CG, Solver
 
 logger = logging.getLogger(__name__)
 

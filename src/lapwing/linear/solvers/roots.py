@@ -16,7 +16,7 @@ from lapwing.linalg.lanczos import apply_function
 from lapwing.linalg.shifted import Method
 from lapwing.linear.preconditioners import Preconditioner, approximation
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.base import Solver
+from lapwing.linear.solvers.cg import Solver
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ from lapwing.ground.results import Solution, joined
 from lapwing.jacobian.products.products import Part
 from lapwing.linalg.operator import check_operand
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.base import Solver
-from lapwing.linear.solvers.descent import Gradient
-from lapwing.linear.solvers.watched import Watch, settle
+from lapwing.linear.solvers.cg import Solver
+from lapwing.linear.solvers.descent import Gradient, Watch, settle
 
 BLOCKS = 8
 """Blocks of columns a descent holds at once."""

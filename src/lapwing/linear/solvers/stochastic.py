@@ -13,10 +13,9 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.linalg import Diagonal
-from lapwing.linear.solvers.descent import Descent, Gradient
+from lapwing.linear.solvers.descent import Descent, Gradient, Watch, settle
 from lapwing.linear.solvers.newton import Loss, Minimum, Point, gradient_of
 from lapwing.linear.solvers.sgd import POWER, SGD
-from lapwing.linear.solvers.watched import Watch, settle
 
 logger = logging.getLogger(__name__)
 
