@@ -1,0 +1,213 @@
+"""Seconds of this tree beside those of an earlier commit, in turns of fresh processes on one machine.
+
+    python -m benchmarks.commits --before COMMIT --json FILE [--rounds 3] [--only TEXT]
+
+Each work runs in a process of its own, once with the library as it was and once as it is, and so on in turns; the rows
+have the medians. Rows whose name ends in "/g" compare with one forward and backward pass over the same data instead,
+those in "/backpack" with BackPACK's Kronecker factors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.measure import ROOT, Row, write_json
+from benchmarks.networks import ResNet, lenet
+
+Timed = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network with generated images, the same in every process.
+
+    Args:
+        model: The network, as it is initialised.
+        x: Images.
+        y: Labels.
+    """
+
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+
+    @classmethod
+    def of(cls, name: str, images: int) -> Setting:
+        """The LeNet or the ResNet-20, with so many images."""
+        torch.manual_seed(0)
+        model, shape = (lenet(), (1, 28, 28)) if name == "lenet" else (ResNet(3), (3, 32, 32))
+        return cls(model.eval(), torch.rand(images, *shape), torch.arange(images) % 10)
+
+    def gradient(self) -> None:
+        """One forward and backward pass over all images, in batches of 100."""
+        for x, y in zip(self.x.split(100), self.y.split(100), strict=True):
+            loss = nn.functional.cross_entropy(self.model(x), y)
+            torch.autograd.grad(loss, list(self.model.parameters()))
+
+
+def products(name: str, images: int, columns: int) -> Timed:
+    """A product with the Gauss-Newton matrix: the median of five after a first one."""
+    import lapwing as lw
+
+    setting = Setting.of(name, images)
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree()).fit(setting.model, (setting.x, setting.y))
+    curvature = posterior.training.curvature
+    block = torch.randn(curvature.shape[0], columns)
+    return {"seconds": again(lambda: curvature @ block, 5)}
+
+
+def kfac(name: str, images: int, curvature: str) -> Timed:
+    """A KFAC fit: the first of the process, and the median of three more."""
+    import lapwing as lw
+
+    setting = Setting.of(name, images)
+    recipe = lw.Laplace(lw.Categorical(), structure=lw.KFAC(), curvature=getattr(lw, curvature)())
+    fit = lambda: recipe.fit(setting.model, (setting.x, setting.y))  # noqa: E731
+    first = once(fit)
+    return {"fresh": first, "seconds": again(fit, 3), "g": again(setting.gradient, 3)}
+
+
+def predict(name: str, images: int) -> Timed:
+    """A prediction of all images with KFAC."""
+    import lapwing as lw
+
+    setting = Setting.of(name, images)
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(setting.model, (setting.x[:100], setting.y[:100]))
+    return {"seconds": again(lambda: posterior.predict(setting.x), 3), "g": again(setting.gradient, 3)}
+
+
+def em(images: int, steps: int) -> Timed:
+    """A step of EM with 16 draws on the LeNet."""
+    import lapwing as lw
+
+    setting = Setting.of("lenet", images)
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.Sampled(samples=16)).fit(
+        setting.model, (setting.x, setting.y)
+    )
+    return {"seconds": once(lambda: lw.tune(posterior, lw.EM(steps=steps))) / steps}
+
+
+def backpack(images: int) -> Timed:
+    """BackPACK's Kronecker factors of the LeNet's exact Gauss-Newton matrix: the first of the process, and more."""
+    from backpack import backpack as extended
+    from backpack import extend
+    from backpack.extensions import KFLR
+
+    setting = Setting.of("lenet", images)
+    model, loss = extend(setting.model), extend(nn.CrossEntropyLoss(reduction="sum"))
+
+    def factors() -> None:
+        for x, y in zip(setting.x.split(100), setting.y.split(100), strict=True):
+            with extended(KFLR()):
+                loss(model(x), y).backward()
+            model.zero_grad()
+
+    return {"fresh": once(factors), "seconds": again(factors, 3)}
+
+
+WORKS: dict[str, Callable[[], Timed]] = {
+    **{f"lenet/product/{k}": lambda k=k: products("lenet", 500, k) for k in (1, 2, 4, 8, 32)},
+    **{f"resnet20/product/{k}": lambda k=k: products("resnet20", 100, k) for k in (1, 2, 8, 32)},
+    "lenet/kfac/GGN": lambda: kfac("lenet", 2000, "GGN"),
+    "resnet20/kfac/GGN": lambda: kfac("resnet20", 200, "GGN"),
+    "resnet20/kfac/MCFisher": lambda: kfac("resnet20", 200, "MCFisher"),
+    "resnet20/kfac/predict": lambda: predict("resnet20", 256),
+    "lenet/em": lambda: em(500, 3),
+    "backpack": lambda: backpack(2000),
+}
+"""What is timed, by name."""
+
+
+def once(work: Callable[[], object]) -> float:
+    """Seconds."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def again(work: Callable[[], object], times: int) -> float:
+    """Median seconds after a first time."""
+    work()
+    return statistics.median(once(work) for _ in range(times))
+
+
+def turns(name: str, trees: dict[str, Path], rounds: int) -> dict[str, Timed]:
+    """Medians of a work for each tree, run in turns in fresh processes."""
+    found: dict[str, list[Timed]] = {tree: [] for tree in trees}
+    for _ in range(rounds):
+        for tree, path in trees.items():
+            environment = {
+                **os.environ,
+                "PYTHONPATH": f"{path / 'src'}{os.pathsep}{ROOT}",
+                "OMP_WAIT_POLICY": "PASSIVE",
+            }
+            command = [sys.executable, "-m", "benchmarks.commits", "--child", name]
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+            found[tree].append(json.loads(done.stdout.splitlines()[-1]))
+    return {tree: {key: statistics.median(one[key] for one in each) for key in each[0]} for tree, each in found.items()}
+
+
+def rows(trees: dict[str, Path], before: str, rounds: int, only: str) -> Iterator[Row]:
+    """Every work's seconds now and then, and beside a gradient or BackPACK."""
+    peer: Timed = {}
+    for name in [name for name in WORKS if only in name and name != "backpack"]:
+        found = turns(name, trees, rounds)
+        now, then = found["after"], found["before"]
+        note = f"medians of {rounds} processes, in turns"
+        yield Row(name, "seconds", now["seconds"], then["seconds"], f"lapwing at {before}", note)
+        if "g" in now:
+            yield Row(f"{name}/g", "seconds", now["seconds"], now["g"], "forward and backward of the same data", note)
+        if name == "lenet/kfac/GGN":
+            peer = turns("backpack", {"after": trees["after"]}, rounds)["after"]
+            yield Row(f"{name}/fresh", "seconds", now["fresh"], then["fresh"], f"lapwing at {before}", note)
+            yield Row(f"{name}/fresh/backpack", "seconds", now["fresh"], peer["fresh"], "BackPACK KFLR", note)
+            yield Row(f"{name}/backpack", "seconds", now["seconds"], peer["seconds"], "BackPACK KFLR", note)
+
+
+def main() -> None:
+    """Parse the command line, measure, write the report."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.commits", description=__doc__)
+    parser.add_argument("--json", type=Path, help="report to write")
+    parser.add_argument("--before", default="HEAD~1", help="the commit to compare with")
+    parser.add_argument("--rounds", type=int, default=3, help="fresh processes of each side")
+    parser.add_argument("--only", default="", help="works whose name has this in it")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.child:
+        warnings.simplefilter("ignore")
+        print(json.dumps(WORKS[args.child]()))
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        subprocess.run(
+            ["git", "worktree", "add", "--detach", scratch, args.before], cwd=ROOT, check=True, capture_output=True
+        )
+        try:
+            found = []
+            for row in rows({"before": Path(scratch), "after": ROOT}, args.before, args.rounds, args.only):
+                found.append(row)
+                print(
+                    f"{row.work}: {row.ours:.3g} s, {row.peer_name} {row.peer:.3g} s, ratio {row.ratio:.3g}", flush=True
+                )
+                if args.json:
+                    write_json(args.json, found)
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", scratch], cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    main()
