@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from lapwing.predictive.classification import Classification, MultiLabel
 from lapwing.predictive.density import canonical_targets, held_out_losses, log_joint, log_predictive
+from lapwing.predictive.distributions import Classification, Counts, MultiLabel, Regression
 from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.links import concentration, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
 from lapwing.predictive.moments import Moments
 from lapwing.predictive.predict import Link, Outputs, Predictive, check_link, predictive
-from lapwing.predictive.quadrature import expected_sigmoid
-from lapwing.predictive.quasi import quasi_monte_carlo
-from lapwing.predictive.regression import Counts, Regression
+from lapwing.predictive.quadrature import expected_sigmoid, quasi_monte_carlo
 
 __all__ = [
     "Classification",

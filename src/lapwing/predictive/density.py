@@ -11,12 +11,11 @@ from torch import Tensor
 from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.ground.results import Estimate
 from lapwing.likelihoods import IGNORED, Gaussian, HeteroscedasticGaussian, Likelihood
-from lapwing.predictive.classification import Classification, MultiLabel
+from lapwing.predictive.distributions import Classification, Counts, MultiLabel, Regression
 from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.links import SAMPLES
 from lapwing.predictive.moments import Moments
 from lapwing.predictive.predict import Link, Predictive, predictive
-from lapwing.predictive.regression import Counts, Regression
 
 COUNT_DRAWS = 512
 """Draws of the rate behind the density of a count."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ShapeError
 from lapwing.predictive.moments import Moments
-from lapwing.predictive.positions import MAX_BYTES, by_position
+from lapwing.predictive.quadrature import MAX_BYTES, by_position
 
 SAMPLES = 1024
 

@@ -18,14 +18,11 @@ from lapwing.likelihoods import (
     Poisson,
 )
 from lapwing.likelihoods.gaussian import split
-from lapwing.predictive.classification import Classification, MultiLabel
+from lapwing.predictive.distributions import Classification, Counts, MultiLabel, Regression
 from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.links import SAMPLES, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
 from lapwing.predictive.moments import Moments
-from lapwing.predictive.positions import MAX_BYTES
-from lapwing.predictive.quadrature import expected_sigmoid
-from lapwing.predictive.quasi import quasi_monte_carlo
-from lapwing.predictive.regression import Counts, Regression
+from lapwing.predictive.quadrature import MAX_BYTES, expected_sigmoid, quasi_monte_carlo
 
 Link: TypeAlias = Literal["probit", "pairwise", "bridge", "qmc", "mc"]
 """How the logits' uncertainty is averaged out: the probit approximation logit by logit or pair by pair, the Laplace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -63,9 +63,14 @@ class Prior(abc.ABC):
         """
         return
 
-    @abc.abstractmethod
     def state(self) -> dict[str, Any]:
-        """What ``prior_from_state`` needs to make this prior again, as JSON knows it."""
+        """What ``prior_from_state`` needs to make this prior again, as JSON knows it.
+
+        Of a prior with a number for each of d weights that is d numbers: keep the tensor where d is large.
+        """
+        options = {each.name: getattr(self, each.name) for each in fields(self)}
+        plain = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in options.items()}
+        return {"kind": type(self).__name__} | plain
 
     def relative(self, layout: Layout) -> Float[Tensor, " d"] | None:
         """Precision of each weight relative to that of its group, float64 on the CPU; ``None`` where all have it.

@@ -73,10 +73,6 @@ class Isotropic(Prior):
         check_length(precisions, 1, "one precision for all weights")
         return Isotropic(float(precisions))
 
-    def state(self) -> dict[str, Any]:
-        """See ``Prior.state``."""
-        return {"kind": "Isotropic", "precision": self.precision}
-
 
 @final
 @dataclass(frozen=True)
@@ -141,9 +137,3 @@ class Layerwise(Prior):
     def with_precisions(self, precisions: Float[Tensor, " g"]) -> Layerwise:
         """The prior with these precisions, one a part; see ``Prior.with_precisions``."""
         return Layerwise(tuple(precisions.tolist()), self.parts)
-
-    def state(self) -> dict[str, Any]:
-        """See ``Prior.state``."""
-        precision = list(self.precision) if isinstance(self.precision, tuple) else self.precision
-        parts = None if self.parts is None else [list(part) for part in self.parts]
-        return {"kind": "Layerwise", "precision": precision} | ({} if parts is None else {"parts": parts})
