@@ -24,7 +24,7 @@ RESULTS := benchmarks/results
 
 help:
 	@echo "make demo   train, fit, tune and compare on handwritten digits; report in runs/demo/"
-	@echo "make test   all tests and doctests, shapes checked, with line coverage; make test ARGS=tests/linalg runs some"
+	@echo "make test   all tests and doctests, with line coverage; make test ARGS=tests/linalg runs some"
 	@echo "make lint   format, style, types and the import contract"
 	@echo "make bench  the benchmarks, as JSON in $(RESULTS)/"
 	@echo "make clean  remove everything that was built, .venv included"
@@ -40,11 +40,13 @@ $(READY): pyproject.toml constraints.txt Makefile
 demo: $(READY)
 	@$(BIN)/python -m demo
 
-# All tests run with shapes checked at every call, and with line coverage; those that ARGS names run without either.
-WHOLE := --jaxtyping-packages=lapwing,tests.checker.checked --cov=lapwing --cov-report=term:skip-covered --cov-fail-under=95
+# All tests run with line coverage, those that ARGS names without. CHECKED=1 checks shapes and types at every call.
+COVERAGE := --cov=lapwing --cov-report=term:skip-covered --cov-fail-under=95
+CHECKER := --jaxtyping-packages=lapwing,tests.checker.checked
 
 test: $(READY)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile $(or $(ARGS),$(WHOLE))
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile \
+		$(if $(CHECKED),$(CHECKER)) $(or $(ARGS),$(COVERAGE))
 
 lint: lint-format lint-style lint-types lint-contract
 
