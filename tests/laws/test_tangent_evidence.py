@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import lapwing as lw
 from lapwing.jacobian.network.invariance import normalised
 from lapwing.jacobian.tangent import Mode, Tangent
-from lapwing.linear.bounds import at_mode
+from lapwing.tuning.choices import at_mode
 from lapwing.tuning.curve import evidence_curve
 from tests.laws.test_rescaling import EPS, rescaled
 from tests.posterior_cases import Linearised, Problem, labels, normal, problem, seeded
@@ -154,7 +154,7 @@ def test_a_network_normalised_up_to_its_dense_head_is_its_own_tangent_without_of
 # ---- two views ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", ["weights", "mode", "elbo"])
+@pytest.mark.parametrize("at", ["weights", "mode"])
 @pytest.mark.parametrize(
     ("name", "prior"), [("gaussian", lw.Layerwise((0.3, 2.0))), ("categorical", lw.Isotropic(0.7))]
 )

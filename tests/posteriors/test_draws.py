@@ -15,9 +15,9 @@ import lapwing as lw
 from lapwing.ground.errors import ConfigError, MismatchError, TooLargeError, UnsupportedError
 from lapwing.ground.results import Solution
 from lapwing.posteriors import Step, base, draws
+from lapwing.posteriors.dimension import by_draws
 from lapwing.posteriors.integral import log_det_ratios
 from lapwing.predictive import Moments
-from lapwing.tuning.dimensions import by_draws
 from tests.checker import unchecked
 from tests.posterior_cases import problem, refused
 

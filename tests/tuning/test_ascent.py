@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConvergenceWarning
 from lapwing.linear.evidence import Evidence, Spectrum
-from lapwing.tuning.ascent import climb, newton, quasi_newton
+from lapwing.tuning.ascent import climb, fixed_point, newton, quasi_newton, vertex
 
 
 def made(groups: int, observations: float, generator: torch.Generator) -> Evidence:
@@ -115,3 +116,45 @@ def test_the_closed_form_is_for_spectra_at_the_trained_weights(generator: torch.
     twice = replace(evidence, complexity=Spectrum(2 * evidence.complexity.eigenvalues, evidence.complexity.group))  # type: ignore[union-attr]
     top = list(climb(twice, one, scale, noisy=False, steps=50))[-1]
     assert top.log_marginal > float(twice.log_marginal(one, scale))
+
+
+@pytest.mark.parametrize("observations", [200.0, 20.0])
+def test_the_maximum_is_where_mackays_step_stays(observations: float, generator: torch.Generator) -> None:
+    """Also where the data determined more directions than half their number."""
+    evidence = replace(made(2, observations, generator), square_norms=torch.tensor([30.0, 90.0]).double())
+    start = torch.ones(2, dtype=torch.float64), torch.ones((), dtype=torch.float64)
+    top = list(climb(evidence, *start, noisy=True, steps=200))[-1]
+    gamma = evidence.effective_dimensions(top.precisions, top.scale)
+    assert (float(gamma.sum()) > observations / 2) == (observations < 100)
+    error = torch.tensor(evidence.misfit, dtype=torch.float64)
+    alpha, s = fixed_point(gamma, evidence.square_norms, error, top.scale, observations, True)
+    torch.testing.assert_close(alpha, top.precisions, rtol=1e-6, atol=0)
+    torch.testing.assert_close(s, top.scale, rtol=1e-6, atol=0)
+    assert fixed_point(gamma, evidence.square_norms, error, top.scale, observations, False)[1] is top.scale
+
+
+def test_the_noise_stays_positive_where_more_was_determined_than_observed() -> None:
+    one = torch.tensor(1.0).double()
+    for gamma in (10.0, 49.9, 80.0):
+        assert float(fixed_point(gamma * one.view(1), one.view(1), one, one, 50.0, True)[1]) > 0
+    few, many = (fixed_point(x * one.view(1), one.view(1), 3 * one, 2 * one, 50.0, True)[1] for x in (25.0, 26.0))
+    assert (float(few), float(many)) == (pytest.approx(25 / 3), pytest.approx(50 / (3 + 13)))
+
+
+def test_weights_of_no_length_have_the_largest_precision_considered() -> None:
+    one = torch.ones(2).double()
+    assert fixed_point(one, 0 * one, one[0], one[0], 50.0, True)[0].tolist() == [1e12, 1e12]
+
+
+@pytest.mark.parametrize("top", [-1.3, 0.0, 2.4])
+def test_the_vertex_of_a_parabola_is_found_from_any_three_points(top: float) -> None:
+    points = [(x, 3.0 + 0.7 * (x - top) ** 2) for x in (4.0, -3.0, top + 0.2, -6.0)]
+    assert vertex(points) == (pytest.approx(top, abs=1e-12), pytest.approx(3.0))
+    assert vertex([(x, -y) for x, y in points]) is None
+    assert vertex(points[:2]) is None
+
+
+def test_beside_values_that_are_not_finite_the_vertex_is_halfway() -> None:
+    assert vertex([(0.0, math.inf), (1.0, 5.0), (3.0, 7.0)]) == (2.0, 5.0)
+    assert vertex([(0.0, 6.0), (1.0, 5.0), (3.0, math.inf)]) == (0.5, 5.0)
+    assert vertex([(0.0, math.inf), (1.0, 5.0), (3.0, math.inf)]) == (2.0, 5.0)

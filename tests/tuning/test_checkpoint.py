@@ -152,8 +152,8 @@ class TestResume:
         self, structure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         whole, method = lw.tune(TOY.fit(structure), lw.EM(**SMALL)), lw.EM(checkpoint=tmp_path / "em", **SMALL)
-        steps = Counted(em.maximised, interrupted=2)
-        monkeypatch.setattr(em, "maximised", steps)
+        steps = Counted(em.fixed_point, interrupted=2)
+        monkeypatch.setattr(em, "fixed_point", steps)
         with pytest.raises(KeyboardInterrupt):
             lw.tune(TOY.fit(structure), method)
         steps.interrupted = 10**9
@@ -163,7 +163,7 @@ class TestResume:
     def test_a_run_that_has_ended_is_read_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         method = lw.EM(checkpoint=str(tmp_path / "em"), **SMALL)
         once = lw.tune(TOY.fit(), method)
-        monkeypatch.setattr(em, "maximised", Counted(em.maximised, interrupted=0))
+        monkeypatch.setattr(em, "fixed_point", Counted(em.fixed_point, interrupted=0))
         again = lw.tune(TOY.fit(), method)
         assert again.trace == once.trace and again.prior == once.prior and again.likelihood == once.likelihood
 
@@ -215,6 +215,6 @@ from lapwing.tuning import em
 from tests.tuning.em_cases import Counted, Regression
 from tests.tuning.test_checkpoint import SMALL
 
-em.maximised = Counted(em.maximised, 2, lambda: os.kill(os.getpid(), signal.SIGKILL))
+em.fixed_point = Counted(em.fixed_point, 2, lambda: os.kill(os.getpid(), signal.SIGKILL))
 lw.tune(Regression().fit(lw.MatrixFree()), lw.EM(checkpoint={path!r}, **SMALL))
 """

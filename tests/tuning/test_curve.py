@@ -108,19 +108,6 @@ def test_the_mode_of_classes() -> None:
     assert (curve.log_marginal > weights).all()
 
 
-@pytest.mark.parametrize(("name", "kind"), [("gaussian", "layerwise"), ("categorical", "isotropic")])
-def test_the_bounds_touch_the_curve_at_the_present_prior_alone(name: str, kind: str) -> None:
-    posterior = grouped(fitted(name), kind)
-    present = float(posterior.prior_precisions[0])
-    values = [present, *VALUES]
-    curve, bound, elbo = (
-        evidence_curve(posterior, values, at=at, group=0).log_marginal for at in ("mode", "bound", "elbo")
-    )
-    torch.testing.assert_close(bound[0], curve[0], rtol=1e-9, atol=0)
-    torch.testing.assert_close(elbo[0], curve[0], rtol=1e-9, atol=0)
-    assert (bound[1:] < curve[1:] - 1e-3).all() and (elbo[1:] < bound[1:] - 1e-3).all()
-
-
 @pytest.mark.parametrize("structure", ["kfac", "full-functions"])
 def test_the_mode_is_that_of_the_tangent_model_whatever_holds_the_covariance(structure: str) -> None:
     fits = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +14,10 @@ from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError
 from lapwing.jacobian.tangent import Mode, Tangent
 from lapwing.likelihoods import Gaussian
-from lapwing.tuning.expectation import warn_unless_found
+from lapwing.linear.evidence import Evidence, Spectrum
+from lapwing.posteriors.dimension import LEAST, Dimensions
+from lapwing.tuning.em import SHARE, distance, enough, moves_of
+from lapwing.tuning.expectation import Expected, warn_unless_found
 from tests.posterior_cases import STRUCTURES, Linearised, Problem, mlp, normal, portrait, problem, refused
 from tests.tuning.em_cases import Regression, learnt
 
@@ -30,9 +33,9 @@ def precision_of(posterior: lw.Posterior) -> float:
 
 
 class TestExact:
-    @pytest.mark.parametrize(("step", "noise"), [("mackay", False), ("mackay", True), ("bound", True), ("elbo", False)])
-    def test_ends_at_the_maximum_of_the_dense_evidence(self, step: Any, noise: bool) -> None:
-        tuned = lw.tune(TOY.fit(), lw.EM(step, noise=noise, **PRECISE))
+    @pytest.mark.parametrize("noise", [False, True])
+    def test_ends_at_the_maximum_of_the_dense_evidence(self, noise: bool) -> None:
+        tuned = lw.tune(TOY.fit(), lw.EM(noise=noise, **PRECISE))
         precisions, best_noise = TOY.best(noisy=noise)
         torch.testing.assert_close(tuned.prior_precisions, precisions, rtol=2e-4, atol=0)
         assert precision_of(tuned) == pytest.approx(best_noise, rel=2e-4)
@@ -44,20 +47,11 @@ class TestExact:
         assert precision_of(tuned) == pytest.approx(noise, rel=2e-4)
         assert precisions[0] > 10 * precisions[1]
 
-    def test_mackay_is_near_in_five_steps_from_far_too_strong_a_prior(self) -> None:
+    def test_is_near_in_five_steps_from_far_too_strong_a_prior(self) -> None:
         tuned = lw.tune(LARGE.fit(), lw.EM(noise=False))
         alphas = [step.prior_precision[0] for step in tuned.trace]
         assert alphas[0] == 500.0 and alphas == sorted(alphas, reverse=True) and len(alphas) <= 5 + 1
         assert alphas[-1] == pytest.approx(float(LARGE.best()[0]), rel=0.01)
-
-    @pytest.mark.parametrize("step", ["bound", "elbo"])
-    def test_no_step_lowers_the_evidence(self, step: Any) -> None:
-        """True of expectation maximisation; MacKay's steps may overshoot."""
-        with pytest.warns(ConvergenceWarning):
-            trace = lw.tune(UNEQUAL.fit(prior=lw.Layerwise(500.0)), lw.EM(step, tolerance=1e-6, steps=8)).trace
-        values = [UNEQUAL.evidence(torch.tensor(it.prior_precision), it.noise_precision or 1.0) for it in trace]
-        assert all(after >= before - 1e-9 for before, after in itertools.pairwise(values))
-        assert values[-1] > values[0] + 10
 
     @pytest.mark.parametrize("noise", [True, False])
     def test_the_trace_says_what_the_dense_model_says(self, noise: bool) -> None:
@@ -174,10 +168,6 @@ class TestDraws:
         assert few.prior_precisions.item() == pytest.approx(float(TOY.best()[0]), rel=0.05)
         assert few.initial is not None and few.initial.shape[1] == few.draws.shape[1] == 3
 
-    def test_the_bound_is_refused(self) -> None:
-        with refused(UnsupportedError, expected="step='bound'", got="draws", hint="mackay"):
-            lw.tune(TOY.fit(lw.MatrixFree()), lw.EM("bound"))
-
     def test_warns_where_the_draws_missed_their_tolerance(self) -> None:
         solver = lw.SGD(epochs=3, batch=20, rtol=1e-6)
         with pytest.warns(ConvergenceWarning, match="relative residual"):
@@ -261,7 +251,6 @@ class TestAnyPosterior:
     @pytest.mark.parametrize(
         ("options", "expected"),
         [
-            ({"step": "newton"}, "step"),
             ({"estimator": "both"}, "estimator"),
             ({"target": "linear"}, "target"),
             ({"samples": 0}, "samples"),
@@ -307,3 +296,68 @@ class TestWarns:
         assert not recwarn.list
         with pytest.warns(ConvergenceWarning, match="Try SGD with more epochs"):
             warn_unless_found(mode, lw.SGD())
+
+
+N = 50.0
+
+
+def found() -> Expected:
+    """What expectation might say of two groups with many directions each."""
+    eigenvalues = torch.logspace(-2, 3, 20).double()
+    norms, sizes = torch.tensor([2.0, 0.5]).double(), torch.tensor([12.0, 11.0]).double()
+    evidence = Evidence(Spectrum(eigenvalues, torch.arange(20) % 2), norms, sizes, 70.0, 40.0, N)
+    alpha, s = torch.tensor([3.0, 0.2]).double(), torch.tensor(0.7).double()
+    mode = Mode(normal(23), 70.0, 40.0, 0.0, 1, 1, "converged")
+    dimensions = Dimensions.exact(evidence.effective_dimensions(alpha, s))
+    return Expected(alpha, s, mode, norms, dimensions, sizes, N, evidence)
+
+
+def test_the_error_of_the_noise_is_that_of_what_is_left_of_the_observations() -> None:
+    """``N - γ``, or γ where that is more: the step of expectation maximisation is taken there."""
+    expected = found()
+    gamma = expected.gamma
+    for observations, free in ((N, max(N - gamma, gamma)), (1.2 * gamma, gamma)):
+        dimensions = Dimensions(expected.dimensions.groups, torch.tensor([0.1, 0.2]).double(), gamma, 0.3)
+        settled = enough(replace(expected, dimensions=dimensions, observations=observations), 1e-9) / SHARE
+        assert float(settled[-1]) == pytest.approx(0.3 / free)
+        torch.testing.assert_close(settled[:2], torch.tensor([0.1, 0.2]).double() / dimensions.groups)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9, -0.1, -0.6, -0.9])
+def test_the_distance_of_moves_that_shrink_is_their_sum(rate: float) -> None:
+    moves = torch.tensor([0.3 * rate**k for k in range(400)]).double()
+    left = distance(moves[5:6], moves[4:5])
+    torch.testing.assert_close(left, moves[5:].sum().abs().view(1))
+
+
+def test_each_precision_has_its_own_direction_and_all_the_largest_rate() -> None:
+    left = distance(torch.tensor([0.2, 0.1, 0.0]), torch.tensor([-0.4, 0.1, 0.1]))
+    torch.testing.assert_close(left, torch.tensor([0.2 / 1.5, 0.1 / 0.5, 0.0]))
+
+
+def test_a_first_move_is_all_there_is_to_go_by() -> None:
+    assert distance(torch.tensor([0.5, -0.25]), None).tolist() == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("before", [0.1, -0.1])
+def test_moves_that_grow_are_not_near(before: float) -> None:
+    assert float(distance(torch.tensor([0.2]), torch.tensor([before]))) > 1
+
+
+def test_only_what_may_move_and_matters_is_waited_for() -> None:
+    expected = found()
+    moved = expected.precisions * torch.tensor([2.0, 0.5]).double()
+    waited = moves_of(expected, moved, 3 * expected.scale, True)
+    assert waited.tolist() == pytest.approx([math.log(2), -math.log(2), math.log(3)])
+    assert moves_of(expected, moved, 3 * expected.scale, False).tolist() == pytest.approx(
+        [math.log(2), -math.log(2), 0]
+    )
+    pruned = replace(expected, dimensions=Dimensions.exact(torch.tensor([LEAST, 5.0]).double()))
+    assert moves_of(pruned, moved, expected.scale, True).tolist() == pytest.approx([0, -math.log(2), 0])
+
+
+def test_nothing_need_be_nearer_than_half_its_standard_error() -> None:
+    gamma, errors = torch.tensor([4.0, 8.0]).double(), torch.tensor([0.4, 0.0]).double()
+    drawn = replace(found(), dimensions=Dimensions(gamma, errors, 12.0, 0.5))
+    torch.testing.assert_close(enough(drawn, 1e-3), torch.tensor([SHARE * 0.1, 1e-3, SHARE * 0.5 / (N - 12)]).double())
+    assert enough(found(), 1e-3).tolist() == [1e-3] * 3

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, ConvergenceWarning, UnsupportedError
+from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from lapwing.linalg.lanczos import lanczos
 from lapwing.linear.problem import Perturbation
 from lapwing.posteriors import MatrixFreePosterior, SampledPosterior
@@ -37,7 +37,7 @@ def white(posterior: SampledPosterior) -> SampledPosterior:
 
 
 @pytest.mark.parametrize("group", [None, 1])
-@pytest.mark.parametrize("at", ["weights", "mode", "bound"])
+@pytest.mark.parametrize("at", ["weights", "mode"])
 def test_draws_of_exact_covariance_give_the_exact_curve(at: str, group: int | None) -> None:
     exact, sampled = (
         it.with_choices(it.prior, lw.Gaussian(0.4)) for it in both("gaussian", lw.Sampled(4, solver=SOLVER))
@@ -105,9 +105,3 @@ def test_one_probe_has_no_error_and_is_refused() -> None:
     _, free = both("gaussian", lw.MatrixFree())
     with refused(ConfigError, expected="samples of at least 2", got="1", hint="samples=2"):
         evidence_curve(free, VALUES, samples=1)
-
-
-def test_the_decoupled_bound_needs_an_exact_posterior() -> None:
-    _, free = both("gaussian", lw.MatrixFree())
-    with refused(UnsupportedError, expected="evidence is exact", got="MatrixFreePosterior", hint="KFAC"):
-        evidence_curve(free, VALUES, at="elbo")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from lapwing.tuning.choices import At, chosen, evidence_at, step, step_of, tunes_noise
 from lapwing.tuning.elbo import ELBO
 from lapwing.tuning.em import EM
-from lapwing.tuning.gradient import EvidenceGradient
-from lapwing.tuning.mackay import MacKay
+from lapwing.tuning.evidence import EvidenceGradient, MacKay
 from lapwing.tuning.method import Method, tune
 from lapwing.tuning.mixup import Mixup
 from lapwing.tuning.validation import Validation

@@ -9,14 +9,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import ConfigError, NumericalError, UnsupportedError, check_option
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, NumericalError, UnsupportedError, check_option, warn
 from lapwing.linalg.eigenbasis import Eigenbasis
 from lapwing.linear.evidence import Evidence, Matrix, Spectrum
 from lapwing.posteriors import Posterior, Step, WeightPosterior
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.exact import with_evidence
+from lapwing.tuning.ascent import BOUNDS
 
 P = TypeVar("P", bound=Posterior)
+
+SEVERAL = 3.0
+"""A noise so many times the residuals at the trained weights is more than the data say."""
+
+EDGE = 1.01
+"""A precision within this factor of an end of its range is at it."""
 
 At: TypeAlias = Literal["weights", "mode"]
 """Where the evidence is taken: at the trained weights, or at the mode of the linear model around them."""
@@ -42,6 +49,24 @@ def evidence_at(posterior: Posterior, at: At) -> Evidence:
             "at='weights'",
         )
     return replace(exact.evidence, shift=shift)
+
+
+def at_mode(evidence: Evidence, square_norms: Float[Tensor, " g"], *, nll: float, misfit: float) -> Evidence:
+    """The evidence with its fit to the data taken at a mode w* of the tangent model, found by a search.
+
+        log p(y | w*) - ½ Σ_g α_g |w*_g|² - ½ log det(I + s A⁻¹ G)                  (Antorán 2024, section 6.1)
+
+    As a function of (α, s), w* kept, it is a lower bound on the evidence ``log N(y; f, J A⁻¹ Jᵀ + B⁻¹ / s)`` of the
+    tangent model for Gaussian noise, and equal to it at the prior and the noise whose mode w* is. For other likelihoods
+    the same holds of Laplace's approximation with G held fixed.
+
+    Args:
+        evidence: The evidence at any weights.
+        square_norms: ``|w*_g|²`` of each group, every weight times its precision relative to the group's.
+        nll: Negative log likelihood of all targets at the tangent model's outputs for w*, at s = 1, nats.
+        misfit: For Gaussian noise the weighted squared error there, at s = 1; 0 for others.
+    """
+    return replace(evidence, square_norms=square_norms.to(evidence.sizes), nll=nll, misfit=misfit, shift=None)
 
 
 def check_definite(evidence: Evidence) -> None:
@@ -119,3 +144,58 @@ def chosen(
     if draws is None or not isinstance(tuned, SampledPosterior):
         return tuned
     return cast(P, tuned.begun(draws))
+
+
+def warn_of_endings(
+    posterior: Posterior, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], *, noisy: bool
+) -> None:
+    """Warn where chosen hyper-parameters are no answer, with the cure.
+
+    Args:
+        posterior: The posterior before.
+        precisions: Prior precision chosen for each group.
+        scale: Relative noise precision chosen.
+        noisy: Whether the noise was chosen.
+
+    Warns:
+        ConvergenceWarning: If a precision is at an end of ``BOUNDS``, or the noise is several times the residuals at
+            the trained weights.
+    """
+    if noisy and at_end(scale):
+        warn(
+            f"tuning took the noise precision to {float(scale):.0e} times what it was, the end of its range: what it "
+            "judged by fits the training data exactly, or not at all. Try training the network to convergence, or "
+            'EvidenceGradient(noise="residuals"), which takes the noise from the network\'s own residuals',
+            ConvergenceWarning,
+        )
+        return
+    ends = [value for value in precisions.tolist() if at_end(torch.tensor(value))]
+    if ends:
+        meaning = "no uncertainty of those weights" if ends[0] > 1 else "no prior at all"
+        warn(
+            f"tuning took {len(ends)} of {len(precisions)} prior precisions to {ends[0]:.0e}, an end of its range: it "
+            f"asks for {meaning}, which is no answer. Try Isotropic() in place of a prior of several precisions, "
+            "another structure, or Validation(data)",
+            ConvergenceWarning,
+        )
+    totals = posterior.totals
+    if not (noisy and totals.misfit > 0):
+        return
+    times = float(totals.observations / (scale * totals.misfit)) ** 0.5
+    if times > SEVERAL:
+        warn(
+            f"the tuned noise is {times:.1f} times the residuals at the trained weights: this curvature counts more "
+            f"directions as determined than {totals.observations:g} observations can determine. Try "
+            'EvidenceGradient(noise="residuals"), or structure=Full() or weights=LastLayer()',
+            ConvergenceWarning,
+        )
+
+
+def at_end(value: Tensor) -> bool:
+    """Whether a precision is at an end of the range considered.
+
+    Example:
+        >>> at_end(torch.tensor(1e12)), at_end(torch.tensor(3.0))
+        (True, False)
+    """
+    return not EDGE * BOUNDS[0] < float(value) < BOUNDS[1] / EDGE

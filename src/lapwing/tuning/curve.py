@@ -1,28 +1,26 @@
-"""The evidence, or a bound on it, as a curve over the prior precision: for every way to hold the covariance."""
+"""The evidence as a curve over the prior precision: for every way to hold the covariance."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, final, get_args
+from typing import final, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_count, check_kind, check_option
-from lapwing.jacobian.tangent import Mode, Tangent, Target
-from lapwing.linear.bounds import DecoupledBound, at_mode
+from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_kind, check_option
+from lapwing.jacobian.tangent import Tangent, Target
 from lapwing.linear.evidence import Evidence
 from lapwing.linear.solvers import Solver
-from lapwing.posteriors import ExactPosterior, Posterior
-from lapwing.posteriors.exact import with_evidence
+from lapwing.posteriors import Posterior
 from lapwing.priors.base import checked
+from lapwing.tuning.ascent import vertex
+from lapwing.tuning.choices import At, at_mode
 from lapwing.tuning.ratios import log_det_ratios
-
-Place: TypeAlias = Literal["weights", "mode", "bound", "elbo"]
-"""What the curve is of; see ``evidence_curve``."""
 
 
 @final
@@ -46,7 +44,7 @@ class EvidenceCurve:
     precisions: Float[Tensor, " m"]
     log_marginal: Float[Tensor, " m"]
     stderr: Float[Tensor, " m"]
-    at: Place
+    at: At
 
     @property
     def best(self) -> float:
@@ -68,27 +66,17 @@ class EvidenceCurve:
 
     @property
     def _peak(self) -> tuple[float, float]:
-        order = self.precisions.argsort()
-        x, y = self.precisions[order].log(), self.log_marginal[order]
-        top = int(y.argmax())
-        highest = float(self.precisions[order[top]]), float(y[top])
-        if not self.inside:
-            return highest
-        left, right = x[top - 1] - x[top], x[top + 1] - x[top]
-        rise, fall = (y[top - 1] - y[top]) / left, (y[top + 1] - y[top]) / right
-        bend = (fall - rise) / (right - left)
-        slope = rise - bend * left
-        if not float(bend) < 0:
-            return highest
-        move = -0.5 * slope / bend
-        return float((x[top] + move).exp()), float(y[top] + 0.5 * slope * move)
+        top = int(self.log_marginal.argmax())
+        logs, values = self.precisions.log().tolist(), self.log_marginal.tolist()
+        found = vertex((x, -y) for x, y in zip(logs, values, strict=True))
+        return (float(self.precisions[top]), values[top]) if found is None else (math.exp(found[0]), -found[1])
 
 
 def evidence_curve(
     posterior: Posterior,
     precisions: Float[Tensor, "*m"] | Sequence[float],
     *,
-    at: Place = "weights",
+    at: At = "weights",
     target: Target = "affine",
     group: int | None = None,
     solver: Solver | None = None,
@@ -105,8 +93,6 @@ def evidence_curve(
     - ``"weights"``: the trained weights; too small a precision is best where training stopped short of a mode.
     - ``"mode"``: the mode w* of the tangent model, found for every precision. For Gaussian noise and an exact G the
       evidence ``log N(y; J A⁻¹ Jᵀ + B⁻¹ / s)`` of the tangent model itself.
-    - ``"bound"``: w* for the present prior, kept: a lower bound on ``"mode"``, equal to it at the present prior.
-    - ``"elbo"``: w* and the covariance for the present prior, kept: a lower bound on that; see ``DecoupledBound``.
 
     Args:
         posterior: The posterior.
@@ -122,7 +108,7 @@ def evidence_curve(
     Raises:
         ConfigError: If a precision is not a positive finite number, or ``at``, ``target`` or ``group`` makes no sense.
         ShapeError: If the precisions are not a vector.
-        UnsupportedError: If the posterior has no evidence, or, for ``"elbo"``, none that is exact.
+        UnsupportedError: If the posterior has no evidence.
 
     Warns:
         ConvergenceWarning: If the solves of a ``Sampled`` posterior, or the quadratures of a ``MatrixFree`` one, missed
@@ -142,28 +128,19 @@ def evidence_curve(
         torch.Size([3])
     """
     check_kind("the posterior", posterior, (Posterior,), "evidence_curve(recipe.fit(model, data), [0.1, 1.0, 10.0])")
-    check_option("at", at, get_args(Place))
+    check_option("at", at, get_args(At))
     check_count("seed", seed, 0)
     values = checked(precisions, "precisions=[0.1, 1.0, 10.0]")
     if values.ndim != 1:
         raise ShapeError("a vector of precisions [m]", "a single number", "precisions=[0.1, 1.0, 10.0]")
-    if at == "elbo" and not isinstance(posterior, ExactPosterior):
-        got = f"a {type(posterior).__name__}, whose evidence is an estimate"
-        raise UnsupportedError("a posterior whose evidence is exact for at='elbo'", got, "at='bound', or KFAC()")
     order = values.argsort(descending=True)
     path = _path(posterior, values[order], group)
     with torch.no_grad():
-        fits = list(_fits(posterior, path, at, target, solver, progress))
-        if at == "elbo":
-            present = DecoupledBound(fits[0], posterior.prior_precisions, posterior.scale)
-            found = torch.stack([present.log_marginal(row, posterior.scale) for row in path])
-            error = torch.zeros_like(found)
-        else:
-            joint = torch.stack([fit.log_joint(row, posterior.scale) for fit, row in zip(fits, path, strict=True)])
-            ratio, spread = log_det_ratios(posterior, path, samples=samples, seed=seed, progress=progress)
-            found, error = joint - 0.5 * ratio, 0.5 * spread
+        fits = _fits(posterior, path, at, target, solver, progress)
+        joint = torch.stack([fit.log_joint(row, posterior.scale) for fit, row in zip(fits, path, strict=True)])
+        ratio, spread = log_det_ratios(posterior, path, samples=samples, seed=seed, progress=progress)
     back = order.argsort()
-    return EvidenceCurve(values, found.cpu()[back], error.cpu()[back], at)
+    return EvidenceCurve(values, (joint - 0.5 * ratio).cpu()[back], 0.5 * spread.cpu()[back], at)
 
 
 def _path(posterior: Posterior, values: Float[Tensor, " m"], group: int | None) -> Float[Tensor, "m g"]:
@@ -177,26 +154,17 @@ def _path(posterior: Posterior, values: Float[Tensor, " m"], group: int | None) 
 
 
 def _fits(
-    posterior: Posterior, path: Float[Tensor, "m g"], at: Place, target: Target, solver: Solver | None, progress: bool
+    posterior: Posterior, path: Float[Tensor, "m g"], at: At, target: Target, solver: Solver | None, progress: bool
 ) -> Iterator[Evidence]:
     """The evidence at the weights that belong to each point of the path."""
-    base = posterior.joint_evidence if at != "elbo" else with_evidence(posterior).evidence
+    base = posterior.joint_evidence
     if at == "weights":
         yield from [base] * len(path)
         return
     tangent, layout, like = Tangent(posterior.training, target), posterior.network.uncertain, posterior.network.like
-    points = path if at == "mode" else posterior.prior_precisions[None]
-    mode, fit = None, base
-    for row in tqdm(points, desc="modes", disable=not progress, unit="mode", leave=False):
-        prior = posterior.prior.with_precisions(row.cpu())
-        start = None if mode is None else mode.weights
-        mode = tangent.mode(prior.operator(layout, like), posterior.noise_scale, solver=solver, initial=start)
-        fit = _moved(base, posterior, mode)
-        yield fit
-    if at != "mode":
-        yield from [fit] * (len(path) - 1)
-
-
-def _moved(base: Evidence, posterior: Posterior, mode: Mode) -> Evidence:
-    norms = posterior.prior.square_norms(mode.weights, posterior.network.uncertain)
-    return at_mode(base, norms, nll=mode.nll, misfit=mode.misfit)
+    start: Float[Tensor, " d"] | None = None
+    for row in tqdm(path, desc="modes", disable=not progress, unit="mode", leave=False):
+        prior = posterior.prior.with_precisions(row.cpu()).operator(layout, like)
+        mode = tangent.mode(prior, posterior.noise_scale, solver=solver, initial=start)
+        start = mode.weights
+        yield at_mode(base, posterior.prior.square_norms(start, layout), nll=mode.nll, misfit=mode.misfit)

@@ -16,9 +16,8 @@ from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linear.solvers import Solver
 from lapwing.posteriors import Posterior
 from lapwing.structures.selection import last_layer
-from lapwing.tuning.choices import P, chosen
+from lapwing.tuning.choices import P, chosen, warn_of_endings
 from lapwing.tuning.em import EM
-from lapwing.tuning.endings import warn_of_endings
 from lapwing.tuning.expectation import Expectation, training_of, warn_unless_found, with_data
 from lapwing.tuning.uphill import Climb
 

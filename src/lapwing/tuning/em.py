@@ -8,6 +8,8 @@ from os import PathLike
 from typing import final, get_args
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground.archive import file_at
@@ -20,14 +22,18 @@ from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.posteriors.dimension import LEAST, Estimator
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.solved import warn_unless
+from lapwing.tuning.ascent import fixed_point
 from lapwing.tuning.checkpoint import Checkpoint, State
-from lapwing.tuning.choices import P, chosen, tunes_noise
-from lapwing.tuning.endings import warn_of_endings
-from lapwing.tuning.expectation import Expectation, training_of, warn_unless_found, with_data
-from lapwing.tuning.maximisation import Expected, MStep, maximised
-from lapwing.tuning.stopping import distance, enough, moves_of
+from lapwing.tuning.choices import P, chosen, tunes_noise, warn_of_endings
+from lapwing.tuning.expectation import Expectation, Expected, training_of, warn_unless_found, with_data
 
 logger = logging.getLogger(__name__)
+
+SLOWEST = 0.95
+"""Largest factor by which moves are taken to shrink from step to step."""
+
+SHARE = 0.5
+"""Precisions need not be nearer their fixed point than this part of the standard error of their estimate."""
 
 
 @final
@@ -50,9 +56,6 @@ class EM:
     hundredth of a direction are not waited for: they may grow for ever, to no effect.
 
     Args:
-        step: ``"mackay"``, the fixed point above, fastest; ``"bound"``, which maximises the evidence for the present w*
-            and never lowers it where the likelihood is Gaussian, for exact posteriors; ``"elbo"``, which keeps w* and
-            Λ, slow.
         estimator: How γ comes from draws: of the ``"outputs"``, of the ``"weights"``, or ``"auto"``, by whichever
             varied less.
         samples: Draws; of a sampled posterior its own first, at most so many. Few leave the noise of few: on 512 draws,
@@ -83,7 +86,6 @@ class EM:
         True
     """
 
-    step: MStep = "mackay"
     estimator: Estimator = "auto"
     samples: int = 16
     steps: int = 20
@@ -97,7 +99,6 @@ class EM:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_option("step", self.step, get_args(MStep))
         check_option("estimator", self.estimator, get_args(Estimator))
         check_option("target", self.target, get_args(Target))
         check_kind("noise=", self.noise, (bool,), "True or False")
@@ -152,7 +153,8 @@ class EM:
             bar.update(len(state.trace))
             while not state.settled and len(state.trace) <= self.steps:
                 found, state, drawn = expectation.at(state, progress)
-                precisions, scale = maximised(found, self.step, noisy)
+                gamma, misfit = found.dimensions.groups, found.scale.new_tensor(found.mode.misfit)
+                precisions, scale = fixed_point(gamma, found.norms, misfit, found.scale, found.observations, noisy)
                 moves = moves_of(found, precisions, scale, noisy)
                 left = distance(moves, state.moves)
                 state = replace(
@@ -226,3 +228,52 @@ class EM:
 def _mode_rtol(tolerance: float, dtype: torch.dtype) -> float:
     """Relative gradient at which a mode is off by a small part of the tolerance."""
     return max(0.1 * tolerance, 1e-10 if dtype == torch.float64 else 1e-4)
+
+
+def moves_of(
+    found: Expected, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], noisy: bool
+) -> Float[Tensor, " m"]:
+    """Moves of the log precisions, the noise's last; 0 for those that are not waited for.
+
+    Args:
+        found: What expectation said.
+        precisions: Prior precisions that maximisation led to.
+        scale: Relative noise precision that it led to.
+        noisy: Whether the noise may change.
+    """
+    moves = torch.cat([(precisions / found.precisions).log(), (scale / found.scale).log().view(1)])
+    waited = torch.cat([found.dimensions.groups > LEAST, torch.tensor([noisy], device=moves.device)])
+    return torch.where(waited, moves, 0.0)
+
+
+def distance(moves: Float[Tensor, " m"], before: Float[Tensor, " m"] | None) -> Float[Tensor, " m"]:
+    """How far the fixed point is, if moves go on shrinking by the factor ρ by which they last did.
+
+    ``|move| / (1 - ρ)`` where a precision goes on in the same direction, and ``|move| / (1 + ρ)`` where it turned back:
+    the fixed point then lies between the two.
+
+    Args:
+        moves: The moves of this step.
+        before: Those of the step before, where there was one; ρ is the ratio of the largest.
+
+    Example:
+        >>> distance(torch.tensor([0.5, 0.5]), torch.tensor([1.0, -1.0])).round(decimals=2)
+        tensor([1.0000, 0.3300])
+    """
+    sizes = moves.abs()
+    if before is None:
+        return sizes
+    shrunk = float(sizes.max() / before.abs().max())
+    back = (moves * before < 0) & (shrunk < SLOWEST)
+    return sizes / (1.0 - min(shrunk, SLOWEST) * torch.where(back, -1.0, 1.0).to(sizes))
+
+
+def enough(found: Expected, tolerance: float) -> Float[Tensor, " m"]:
+    """The distance at which each log precision has settled, the noise's last: at best part of its standard error.
+
+    Of the logarithm of a precision that follows γ that is the error of log γ, of the noise's that of log (N - γ).
+    """
+    gamma, free = found.dimensions.groups, max(found.observations - found.gamma, found.gamma)
+    errors = found.dimensions.errors / gamma.clamp_min(LEAST)
+    errors = torch.cat([errors, errors.new_tensor([found.dimensions.error / free if free else 0.0])])
+    return torch.nan_to_num(SHARE * errors, nan=0.0, posinf=0.0).clamp_min(tolerance)

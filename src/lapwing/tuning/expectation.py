@@ -18,18 +18,15 @@ from lapwing.ground.results import Solution
 from lapwing.ground.types import Unpack
 from lapwing.jacobian.tangent import Mode, Tangent
 from lapwing.linalg import Diagonal
-from lapwing.linear.bounds import at_mode
 from lapwing.linear.evidence import Evidence
 from lapwing.linear.preconditioners import Known
 from lapwing.linear.problem import Perturbation, Training
 from lapwing.linear.solvers import CG, SGD, Solver
-from lapwing.posteriors import ExactPosterior, FunctionPosterior, Posterior, SolvedWeights, WeightPosterior
-from lapwing.posteriors.dimension import Dimensions, Estimator
+from lapwing.posteriors import ExactPosterior, FunctionPosterior, Posterior, SolvedWeights, Step, WeightPosterior
+from lapwing.posteriors.dimension import Dimensions, Estimator, by_draws
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.tuning.checkpoint import State
-from lapwing.tuning.choices import P, check_definite, chosen
-from lapwing.tuning.dimensions import by_draws
-from lapwing.tuning.maximisation import Expected
+from lapwing.tuning.choices import P, at_mode, check_definite, chosen, step_of
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +69,59 @@ def warn_unless_found(mode: Mode, solver: Solver) -> None:
         f"steps, above its tolerance: it is at most so far from the mode, relatively. Try {cure}",
         ConvergenceWarning,
     )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """What expectation says at some prior and noise precision.
+
+    Args:
+        precisions: Prior precision of each group.
+        scale: Relative noise precision.
+        mode: The mode of the tangent model.
+        norms: ``|w*_g|²`` of each group, every weight times its precision relative to the group's.
+        dimensions: Effective dimension of each group.
+        sizes: Weights in each group.
+        observations: Scalar observations; 0 where there is no noise.
+        evidence: The evidence at w*, where it is exact.
+    """
+
+    precisions: Float[Tensor, " g"]
+    scale: Float[Tensor, ""]
+    mode: Mode
+    norms: Float[Tensor, " g"]
+    dimensions: Dimensions
+    sizes: Float[Tensor, " g"]
+    observations: float
+    evidence: Evidence | None = None
+
+    @property
+    def log_marginal(self) -> float | None:
+        """Log evidence at w*, nats, where it is exact."""
+        if self.evidence is None:
+            return None
+        with torch.no_grad():
+            return float(self.evidence.log_marginal(self.precisions, self.scale))
+
+    @property
+    def gamma(self) -> float:
+        """Effective dimension: directions the data determined."""
+        return float(self.dimensions.groups.sum())
+
+    def step(self, posterior: Posterior, log_marginal: float | None) -> Step:
+        """What it leaves in the trace of a posterior.
+
+        Args:
+            posterior: The posterior.
+            log_marginal: Log evidence, nats, where it is exact.
+        """
+        return replace(
+            step_of(posterior, log_marginal, self.precisions, self.scale, self.dimensions.total),
+            effective_dimension_error=self.dimensions.error or None,
+            mode_norms=tuple(self.norms.tolist()),
+            mode_nll=self.mode.nll,
+        )
 
 
 @final

@@ -13,7 +13,7 @@ from lapwing.linalg import BlockDiagonal, Diagonal
 from lapwing.posteriors import ExactPosterior, Posterior, WeightPosterior
 from lapwing.tuning.choices import P
 from lapwing.tuning.elbo import ELBO
-from lapwing.tuning.gradient import EvidenceGradient
+from lapwing.tuning.evidence import EvidenceGradient
 from lapwing.tuning.mixup import Mixup, mixable
 from lapwing.tuning.validation import Validation
 

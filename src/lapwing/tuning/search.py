@@ -15,6 +15,7 @@ from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError,
 from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.predictive import Link, Moments, held_out_losses
+from lapwing.tuning.ascent import vertex
 from lapwing.tuning.choices import P, chosen, step, step_of, tunes_noise
 from lapwing.tuning.held_out import HeldOut, held_out
 
@@ -92,7 +93,7 @@ class Search(Generic[P]):
         curves = [list(curve) for curve in zip(*found, strict=True)]
         tried = [least(each) for each in found]
         for _ in range(data.refinements):
-            points = [(curve, point) for curve in curves if (point := vertex(curve)) is not None]
+            points = [(curve, point) for curve in curves if (point := between(curve)) is not None]
             if not points:
                 break
             curve, point = min(points, key=lambda one: (len(one[0]), least(one[0]).loss))
@@ -188,25 +189,10 @@ def least(tried: Sequence[Tried]) -> Tried:
     return next(one for one in tried if one.loss <= loss + ROUNDING * abs(loss))
 
 
-def vertex(tried: list[Tried]) -> float | None:
-    """Of the parabola through the best point and its neighbours; ``None`` at an end, or where all are close."""
-    points = sorted(tried, key=lambda one: one.log_factor)
-    best = min(range(len(points)), key=lambda i: points[i].loss)
-    if best in (0, len(points) - 1):
-        return None
-    (x0, y0), (x1, y1), (x2, y2) = ((one.log_factor, one.loss) for one in points[best - 1 : best + 2])
-    if not math.isfinite(y0 + y2):
-        left, right = (x0, x2) if math.isfinite(y2) else (x2, x0)
-        point = (x1 + (left if not math.isfinite(y0) and not math.isfinite(y2) else right)) / 2
-        return point if abs(point - x1) > CLOSE else None
-    down, up = (y1 - y0) / (x1 - x0), (y2 - y1) / (x2 - x1)
-    bend = (up - down) / (x2 - x0)
-    if bend <= 0:
-        return None
-    point = (x0 + x1) / 2 - down / (2 * bend)
-    if abs(point - x1) < CLOSE:
-        return None
-    return point
+def between(tried: list[Tried]) -> float | None:
+    """Where to look next: the vertex of a parabola; ``None`` at an end, or where it is ``CLOSE`` to the best."""
+    found, best = vertex((one.log_factor, one.loss) for one in tried), min(tried, key=lambda one: one.loss)
+    return None if found is None or abs(found[0] - best.log_factor) < CLOSE else found[0]
 
 
 def mean_loss(

@@ -19,11 +19,10 @@ from lapwing.linear.preconditioners import balanced
 from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.posteriors.pushed import pushed
 from lapwing.predictive import Moments
-from lapwing.tuning.ascent import BOUNDS, climb
+from lapwing.tuning.ascent import BOUNDS, climb, vertex
 from lapwing.tuning.checkpoint import State
 from lapwing.tuning.choices import chosen
-from lapwing.tuning.expectation import Expectation
-from lapwing.tuning.maximisation import Expected
+from lapwing.tuning.expectation import Expectation, Expected
 
 logger = logging.getLogger(__name__)
 
@@ -120,11 +119,9 @@ class Climb:
                 f"{best.found.precisions.tolist()[:3]}, or a larger steps=",
                 ConvergenceWarning,
             )
-        around = {round((place - best.log_factor) / STRIDE): bound for place, bound in trail.bounds.items()}
-        if -1 in around and 1 in around:
-            slope, bend = (around[1] - around[-1]) / 2, around[1] - 2 * around[0] + around[-1]
-            if bend < 0:
-                trail.add(self.at(best.log_factor - STRIDE * slope / bend, best), posterior)
+        top = vertex((place, -bound) for place, bound in trail.bounds.items())
+        if top is not None:
+            trail.add(self.at(top[0], best), posterior)
         return trail
 
     def _walk(self, trail: Trail, first: Tried, stride: float) -> bool:

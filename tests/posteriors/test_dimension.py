@@ -11,8 +11,7 @@ from torch import Tensor
 
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Problem
-from lapwing.posteriors.dimension import LEAST, Dimensions, weights_are_better
-from lapwing.tuning.dimensions import by_draws
+from lapwing.posteriors.dimension import LEAST, Dimensions, by_draws, weights_are_better
 from tests.posterior_cases import normal
 
 GROUP = torch.tensor([0, 1, 0, 1, 1, 0])
