@@ -65,7 +65,7 @@ def products(name: str, images: int, columns: int) -> Timed:
 
     setting = Setting.of(name, images)
     posterior = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree()).fit(setting.model, (setting.x, setting.y))
-    curvature = posterior.training.curvature
+    curvature = posterior.problem.curvature
     block = torch.randn(curvature.shape[0], columns)
     return {"seconds": again(lambda: curvature @ block, 5)}
 

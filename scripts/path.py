@@ -50,7 +50,7 @@ def calls() -> Iterator[tuple[str, Callable[[], object]]]:
     kfac, products = lw.Laplace(likelihood, structure=lw.KFAC()), lw.Laplace(likelihood, structure=lw.MatrixFree())
     yield "KFAC fit", lambda: kfac.fit(model, (x, y))
     posterior, solved = kfac.fit(model, (x, y)), products.fit(model, (x, y))
-    curvature, block = solved.training.curvature, torch.ones(posterior.network.size, 1)
+    curvature, block = solved.problem.curvature, torch.ones(posterior.network.size, 1)
     yield "first GGN product", lambda: curvature @ block
     yield "predict", lambda: posterior.predict(x[:10])
     yield "default tune", lambda: lw.tune(posterior)

@@ -38,7 +38,7 @@ class Linearised:
         """Outputs of every function at some inputs."""
         own = self.posterior
         with torch.no_grad():
-            mean, moved = pushed(own.network, own.survey, own.likelihood, x, self.draws.mT)
+            mean, moved = pushed(own.model, x, self.draws.mT)
             return mean + moved.movedim(-1, 0)
 
 

@@ -16,8 +16,8 @@ from benchmarks.meter import Meter
 from benchmarks.networks import weight_count
 from benchmarks.products.problems import PROBLEMS
 from lapwing.ground.data import Data
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers
 from lapwing.jacobian.products.costs import Form
 from lapwing.jacobian.products.gauss_newton import GGNProduct
 from lapwing.jacobian.products.products import MEMORY
@@ -118,8 +118,7 @@ def gradient(model: nn.Module, data: Batches) -> None:
 def product(model: nn.Module, data: Batches, form: Form | None, memory: int) -> GGNProduct:
     """Lapwing's operator."""
     network = Network.of(model)
-    survey = find_layers(network, data[0][0])
-    return GGNProduct(network, survey, Categorical(), Data(data, like=network.like), memory, form)
+    return GGNProduct(Model.of(network, Categorical(), Data(data, like=network.like)), memory, form)
 
 
 def peer(model: nn.Module, data: Batches) -> GGNLinearOperator:

@@ -25,7 +25,6 @@ from torch import Tensor
 import lapwing as lw
 from benchmarks.cost import timed
 from lapwing.ground import probes
-from lapwing.ground.data import Data
 from lapwing.jacobian.products.jacobian import BatchJacobian, Jacobian
 from lapwing.posteriors import MatrixFreePosterior, NystromPosterior
 from studies.ella.setting import Case, Setting
@@ -96,13 +95,12 @@ class Exact:
         solver = lw.CG(rtol=1e-3, preconditioner=lw.LowRank(min(100, len(case.train()[1]))))
         posterior = case.laplace(lw.MatrixFree(solver)).fit(case.task.model, case.train())
         assert isinstance(posterior, MatrixFreePosterior)
-        network, survey, likelihood = posterior.network, posterior.survey, posterior.likelihood
-        jacobian = Jacobian(network, survey, likelihood, Data(case.train(), like=network.like))
-        images = case.task.held_out[0]
-        held_out = BatchJacobian(network, survey, likelihood, images)
+        model, images = posterior.model, case.task.held_out[0]
+        jacobian = Jacobian(model)
+        held_out = BatchJacobian(model, images)
         with torch.no_grad():
-            outputs = [jacobian.shape[0], len(images) * survey.output.numel()]
-            signs = [probes.rademacher([n, count], like=network.like, generator=generator(n)) for n in outputs]
+            outputs = [jacobian.shape[0], len(images) * model.width]
+            signs = [probes.rademacher([n, count], like=model.network.like, generator=generator(n)) for n in outputs]
             gradients, asked = jacobian.T @ signs[0], held_out.pull(signs[1])
             kernel, prior = (jacobian @ gradients) / case.precision, held_out.push(asked) / case.precision
             covariance = held_out.push(posterior.solve(asked).value)

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from benchmarks.meter import Meter
 from lapwing.ground import probes
 from lapwing.ground.data import Data
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers
 from lapwing.jacobian.products.gauss_newton import GGNProduct
 from lapwing.jacobian.products.hessian import HessianProduct
 from lapwing.likelihoods import Gaussian
@@ -153,9 +153,8 @@ def network(way: str, size: int, device: str) -> tuple[Callable[[], Any], Callab
     def gradient() -> tuple[Tensor, ...]:
         return torch.autograd.grad((model(x.to(device)) - y.to(device)).square().sum(), weights)
 
-    if way == "ggn":
-        return gradient, lambda _: GGNProduct(net, find_layers(net, data.first()), Gaussian(), data), net.size
-    return gradient, lambda _: HessianProduct(net, find_layers(net, data.first()), Gaussian(), data), net.size
+    product = GGNProduct if way == "ggn" else HessianProduct
+    return gradient, lambda _: product(Model.of(net, Gaussian(), data)), net.size
 
 
 def shifted(curvature: Operator, condition: float) -> Operator:

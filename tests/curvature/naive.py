@@ -13,8 +13,10 @@ from lapwing.ground.data import Data, outputs_of, take
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.capture import ConvOptions
 from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.survey import find_layers
+from lapwing.likelihoods import Likelihood
 from tests.cases import Case, build
 
 
@@ -26,6 +28,16 @@ class Known(NamedTuple):
     outputs: Tensor
     jacobian: Tensor
     """Canonical, ``[n, *event, c, d]``."""
+
+    @property
+    def model(self) -> Model:
+        return Model(self.network, self.survey, self.case.likelihood, self.data)
+
+
+def surveyed(network: Network, likelihood: Likelihood, inputs: Inputs, targets: Tensor | None = None) -> Model:
+    """The model of a network on some examples."""
+    data = None if targets is None else Data([(inputs, targets)], like=network.like)
+    return Model(network, find_layers(network, inputs), likelihood, data)
 
 
 @cache

@@ -20,7 +20,7 @@ from tests.curvature.naive import known
 def test_it_is_the_gauss_newton_matrix(name: str) -> None:
     case = known(name)
     total = DenseSum(case.network)
-    sweep(case.network, case.survey, case.data, case.case.likelihood, GGN(), total)
+    sweep(case.model, GGN(), total)
     held = total.result()
     assert isinstance(held.operator, Dense) and held.partition == ()
     torch.testing.assert_close(held.operator.dense(), naive.ggn(case), rtol=1e-9, atol=1e-10)
@@ -29,7 +29,7 @@ def test_it_is_the_gauss_newton_matrix(name: str) -> None:
 def test_it_is_the_gram_matrix_of_the_gradients_for_the_empirical_fisher() -> None:
     case = known("unet")
     total = DenseSum(case.network)
-    sweep(case.network, case.survey, case.data, case.case.likelihood, EmpiricalFisher(), total)
+    sweep(case.model, EmpiricalFisher(), total)
     score = case.case.likelihood.score(case.outputs, case.case.targets)
     gradients = torch.einsum("nc,ncd->nd", score.flatten(1), case.jacobian.flatten(1, -2))
     torch.testing.assert_close(total.result().operator.dense(), gradients.mT @ gradients)

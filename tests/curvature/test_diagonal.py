@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -23,7 +25,7 @@ from tests.posterior_cases import refused
 def test_it_is_the_diagonal_of_the_gauss_newton_matrix(name: str) -> None:
     case = known(name)
     total = DiagonalSum(case.network)
-    sweep(case.network, case.survey, case.data, case.case.likelihood, GGN(), total)
+    sweep(case.model, GGN(), total)
     held = total.result()
     assert isinstance(held.operator, Diagonal) and held.partition == ()
     torch.testing.assert_close(held.operator.values, naive.ggn(case).diagonal(), rtol=1e-9, atol=1e-10)
@@ -32,7 +34,7 @@ def test_it_is_the_diagonal_of_the_gauss_newton_matrix(name: str) -> None:
 def test_it_is_the_sum_of_squared_gradients_for_the_empirical_fisher() -> None:
     case = known("lenet")
     total = DiagonalSum(case.network)
-    sweep(case.network, case.survey, case.data, case.case.likelihood, EmpiricalFisher(), total)
+    sweep(case.model, EmpiricalFisher(), total)
     score = case.case.likelihood.score(case.outputs, case.case.targets)
     gradients = torch.einsum("nc,ncd->nd", score, case.jacobian)
     torch.testing.assert_close(total.result().operator.diagonal(), gradients.square().sum(0))
@@ -54,5 +56,5 @@ def test_single_weights_have_their_own_entries() -> None:
     index = torch.tensor([0, 3, 40])
     network = Network(case.case.model, case.network.names, index)
     total = DiagonalSum(network)
-    sweep(network, case.survey, case.data, case.case.likelihood, GGN(), total)
+    sweep(replace(case.model, network=network), GGN(), total)
     torch.testing.assert_close(total.result().operator.diagonal(), naive.ggn(case).diagonal()[index])

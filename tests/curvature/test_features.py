@@ -13,7 +13,7 @@ import lapwing as lw
 from lapwing.curvature import features
 from lapwing.curvature.features import TangentFeatures
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers
+from tests.curvature.naive import surveyed
 from tests.modules import Squared
 from tests.posterior_cases import PROBLEMS, WEIGHTS, Linearised, Problem, normal, problem, seeded
 
@@ -21,7 +21,7 @@ from tests.posterior_cases import PROBLEMS, WEIGHTS, Linearised, Problem, normal
 def setting(case: Problem, columns: int, weights: str = "all") -> tuple[TangentFeatures, Linearised]:
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Diagonal(), weights=WEIGHTS[weights]))
     network, changes = posterior.network, normal(posterior.network.size, columns, seed=5)
-    return TangentFeatures(network, posterior.survey, case.likelihood, changes), Linearised(case, network)
+    return TangentFeatures(posterior.model, changes), Linearised(case, network)
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,9 @@ def setting(case: Problem, columns: int, weights: str = "all") -> tuple[TangentF
 def test_are_the_jacobian_times_the_changes(name: str, weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = problem(name)
     few, dense = setting(case, 1, weights)
-    many = replace(few, changes=normal(few.network.size, 40, seed=6))
+    many = replace(few, changes=normal(few.model.network.size, 40, seed=6))
     assert not few.by_rows and many.by_rows
-    variances = (normal(few.network.size, seed=7).exp(), torch.full((few.network.size,), 0.3).double())
+    variances = (normal(few.model.network.size, seed=7).exp(), torch.full((few.model.network.size,), 0.3).double())
     mean, jacobian = dense.new
     for one in (few, many, replace(few, variances=variances)):
         found = one.of(case.new)
@@ -49,7 +49,7 @@ def test_are_the_jacobian_times_the_changes(name: str, weights: str, monkeypatch
 def test_are_in_double_whatever_the_network_is_in() -> None:
     network = Network.of(nn.Linear(3, 2))
     x, changes = normal(5, 3).float(), normal(8, 4).float()
-    one = TangentFeatures(network, find_layers(network, x), lw.Gaussian(), changes, (torch.ones(8),))
+    one = TangentFeatures(surveyed(network, lw.Gaussian(), x), changes, (torch.ones(8),))
     found = one.of(x)
     assert found.mean.dtype == torch.float32
     assert found.values.dtype == found.covariances[0].dtype == torch.float64
@@ -60,7 +60,7 @@ def test_an_operation_without_forward_mode_is_named_and_gone_around(caplog: pyte
     for custom in (False, True):
         model = seeded(lambda custom=custom: Squared(custom))
         network = Network.of(model)
-        one = TangentFeatures(network, find_layers(network, x), lw.Categorical(), normal(network.size, 2, seed=3))
+        one = TangentFeatures(surveyed(network, lw.Categorical(), x), normal(network.size, 2, seed=3))
         assert not one.by_rows
         with caplog.at_level(logging.INFO, logger="lapwing"):
             found.append(one.of(x).values)

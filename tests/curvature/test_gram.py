@@ -11,15 +11,14 @@ from lapwing.curvature.ggn import GGN
 from lapwing.curvature.gram import TangentKernel
 from lapwing.ground.data import take
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers
 from tests.cases import CASES
 from tests.curvature import naive
-from tests.curvature.naive import Known, known
+from tests.curvature.naive import Known, known, surveyed
 from tests.curvature.unchanged import unchanged
 
 
 def kernel(case: Known) -> TangentKernel:
-    return TangentKernel(case.network, case.survey, case.case.likelihood)
+    return TangentKernel(case.model)
 
 
 def layerwise(case: Known) -> Tensor:
@@ -90,7 +89,7 @@ def test_single_weights_can_be_uncertain() -> None:
     case = known("mlp")
     index = torch.tensor([1, 2, 30])
     network = Network(case.case.model, case.network.names, index)
-    part = TangentKernel(network, find_layers(network, case.case.inputs), case.case.likelihood)
+    part = TangentKernel(surveyed(network, case.case.likelihood, case.case.inputs))
     variance, cotangents = torch.rand(3, dtype=torch.float64), training_cotangents(case)
     rows = naive.pulled_back(case, cotangents).flatten(0, 1)[:, index]
     found = part.training_grams(case.case.inputs, cotangents, [variance])[0]

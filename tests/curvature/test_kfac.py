@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -15,12 +16,11 @@ from lapwing.curvature.sums import Held, sweep
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers
 from lapwing.likelihoods import Categorical, Gaussian
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
 from tests.cases import Case
 from tests.curvature import naive, naive_kfac
-from tests.curvature.naive import known
+from tests.curvature.naive import known, surveyed
 
 Sharing = Literal["expand", "reduce"]
 
@@ -45,7 +45,7 @@ CASES = [
 def held(name: str, sharing: Sharing = "expand", bias: Literal["joint", "separate"] = "joint") -> Held:
     case = known(name)
     total = KroneckerSum(case.network, sharing, bias)
-    sweep(case.network, case.survey, case.data, case.case.likelihood, GGN(), total)
+    sweep(case.model, GGN(), total)
     return total.result()
 
 
@@ -121,7 +121,7 @@ def test_one_linear_layer_seen_once_is_exact(sharing: Sharing) -> None:
         total = KroneckerSum(network, sharing)
         y = torch.zeros(1, 2, dtype=torch.float64)
         case = Case(model, x, y, Gaussian(2.0))
-        sweep(network, find_layers(network, x), Data([(x, y)], like=network.like), case.likelihood, GGN(), total)
+        sweep(surveyed(network, case.likelihood, x, y), GGN(), total)
         _, rows = naive.jacobian(model, x)
         torch.testing.assert_close(total.result().operator.dense(), 2.0 * rows[0].mT @ rows[0])
 
@@ -135,7 +135,7 @@ def test_sequences_of_different_lengths_weigh_as_their_positions_do(sharing: Sha
         batches.append((inputs, torch.randint(0, 2, (2, length))))
     expected = naive_kfac.kfac(case.case, batches, sharing)
     total = KroneckerSum(case.network, sharing)
-    sweep(case.network, case.survey, Data(batches, like=case.network.like), case.case.likelihood, GGN(), total)
+    sweep(replace(case.model, source=Data(batches, like=case.network.like)), GGN(), total)
     for names, block in blocks(total.result()).items():
         owner = names[0].rpartition(".")[0]
         torch.testing.assert_close(block, expected[owner].block("joint" if len(names) == 2 else "weight"))
@@ -171,8 +171,7 @@ def test_a_table_that_is_never_looked_up_has_no_curvature() -> None:
     tokens, labels = torch.zeros(3, 2, dtype=torch.long), torch.tensor([0, 1, 0])
     network = Network.of(Padded())
     total = KroneckerSum(network)
-    survey = find_layers(network, tokens)
-    sweep(network, survey, Data([(tokens, labels)], like=network.like), Categorical(), GGN(), total)
+    sweep(surveyed(network, Categorical(), tokens, labels), GGN(), total)
     diagonal = total.result().operator.diagonal()
     assert torch.equal(diagonal[:6], torch.zeros(6)) and bool(torch.isfinite(diagonal).all())
 
@@ -183,7 +182,7 @@ def test_sampled_factors_are_unbiased(generator: torch.Generator) -> None:
     draws = []
     for _ in range(repeats):
         total = KroneckerSum(case.network)
-        sweep(case.network, case.survey, case.data, case.case.likelihood, MCFisher(), total, generator=generator)
+        sweep(case.model, MCFisher(), total, generator=generator)
         draws.append(total.result().operator.dense())
     stacked = torch.stack(draws)
     errors = stacked.std(0) / repeats**0.5

@@ -22,11 +22,11 @@ def test_rows_are_those_of_the_dense_jacobian(name: str, weights: str, monkeypat
     examples = labels(9, classes=len(case.x), seed=3)
     outputs = labels(9, classes=jacobian.shape[1], seed=4)
     chosen = Pairs(take(case.x, examples), examples, outputs)
-    setting = (posterior.network, posterior.survey, case.likelihood)
+    model = posterior.model
     expected = jacobian[examples, outputs]
-    torch.testing.assert_close(pair_rows(*setting, chosen), expected)
+    torch.testing.assert_close(pair_rows(model, chosen), expected)
     monkeypatch.setattr(module, "BUDGET", 1)
-    torch.testing.assert_close(pair_rows(*setting, chosen), expected)
+    torch.testing.assert_close(pair_rows(model, chosen), expected)
     part = torch.tensor([7, 2])
     assert len(chosen.at(part)) == 2
-    torch.testing.assert_close(pair_rows(*setting, chosen.at(part)), expected[part])
+    torch.testing.assert_close(pair_rows(model, chosen.at(part)), expected[part])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -34,8 +35,9 @@ STRUCTURES: dict[str, Callable[[Network], Accumulator]] = {
 
 def swept(case: Known, structure: str, **changes: object) -> tuple[Held, Totals]:
     total = STRUCTURES[structure](case.network)
-    given = {"data": case.data, "likelihood": case.case.likelihood, "curvature": GGN(), **changes}
-    totals = sweep(case.network, case.survey, total=total, **given)  # type: ignore[arg-type]
+    given = {"source": case.data, "likelihood": case.case.likelihood, "curvature": GGN(), **changes}
+    model = replace(case.model, source=given.pop("source"), likelihood=given.pop("likelihood"))
+    totals = sweep(model, total=total, **given)  # type: ignore[arg-type]
     return total.result(), totals
 
 
@@ -58,7 +60,7 @@ def test_batches_of_the_loader_do_not_matter(structure: str) -> None:
     x, y = case.case.inputs, case.case.targets
     assert isinstance(x, Tensor)
     batches = Data([(x[:1], y[:1]), (x[1:], y[1:])], like=case.network.like)
-    one, two = swept(case, structure)[0], swept(case, structure, data=batches)[0]
+    one, two = swept(case, structure)[0], swept(case, structure, source=batches)[0]
     torch.testing.assert_close(one.operator.dense(), two.operator.dense(), rtol=1e-10, atol=1e-12)
 
 
@@ -100,7 +102,7 @@ def test_the_score_of_all_data_is_the_gradient_of_the_log_likelihood(name: str) 
     outputs = case.outputs.clone().requires_grad_()
     (cotangents,) = torch.autograd.grad(-likelihood.nll(outputs, y).sum(), outputs)
     expected = cotangents.flatten() @ case.jacobian.flatten(0, -2)
-    found = score(case.network, case.survey, case.data, likelihood)
+    found = score(case.model)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
 
@@ -109,7 +111,7 @@ def test_the_score_is_a_sum_over_batches() -> None:
     x, y = case.case.inputs, case.case.targets
     assert isinstance(x, Tensor)
     batches = Data([(x[:1], y[:1]), (x[1:], y[1:])], like=case.network.like)
-    found, whole = (score(case.network, case.survey, data, case.case.likelihood) for data in (batches, case.data))
+    found, whole = (score(replace(case.model, source=data)) for data in (batches, case.data))
     torch.testing.assert_close(found, whole)
 
 
@@ -123,7 +125,7 @@ def test_inputs_of_every_kind_are_in_the_fingerprint() -> None:
 def test_a_tally_need_not_know_the_score() -> None:
     case = known("in_place")
     tally = Tally(case.case.likelihood, with_score=False)
-    for forward, f, y in visit(case.network, case.survey, case.data, case.case.likelihood, 2):
+    for forward, f, y in visit(case.model, 2):
         tally.add(forward, f, y)
     totals = tally.totals()
     assert [part.examples for part in totals.parts] == [2, 2] == [part.examples for part in tally.parts]
@@ -149,11 +151,10 @@ def test_cotangents_return_to_the_axes_of_the_network() -> None:
 
 def test_chunks_follow_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     case = known("unet")
-    arguments = (case.network, case.survey, case.case.likelihood)
-    assert chunk_size(*arguments, GGN()) == 4096
+    assert chunk_size(case.model, GGN()) == 4096
     monkeypatch.setattr(sums, "BUDGET", 40 * 8 * sum(case.survey.floats))
-    assert chunk_size(*arguments, MCFisher()) == 40 and FEW <= chunk_size(*arguments, GGN()) < 40
-    assert chunk_size(*arguments, MCFisher(), floats=10**6) == 1
+    assert chunk_size(case.model, MCFisher()) == 40 and FEW <= chunk_size(case.model, GGN()) < 40
+    assert chunk_size(case.model, MCFisher(), floats=10**6) == 1
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -166,16 +167,16 @@ def test_data_that_are_not_finite_are_refused(value: float) -> None:
         "targets": (x, y.index_fill(0, torch.tensor(2), value)),
     }.items():
         with pytest.raises(DataError, match=f"finite {what}"):
-            swept(case, "diagonal", data=Data([pair], like=case.network.like))
+            swept(case, "diagonal", source=Data([pair], like=case.network.like))
 
 
 def test_targets_that_do_not_fit_are_refused() -> None:
     case = known("mlp")
     x = case.case.inputs
     with pytest.raises(DataError, match="labels from 0 to 2"):
-        swept(case, "dense", data=Data([(x, torch.tensor([0, 1, 2, 3]))], like=case.network.like))
+        swept(case, "dense", source=Data([(x, torch.tensor([0, 1, 2, 3]))], like=case.network.like))
     with pytest.raises(ShapeError, match="targets of shape"):
-        swept(case, "dense", data=Data([(x, torch.zeros(4, 2, dtype=torch.long))], like=case.network.like))
+        swept(case, "dense", source=Data([(x, torch.zeros(4, 2, dtype=torch.long))], like=case.network.like))
     with pytest.raises(ShapeError, match="event_dim=1"):
         swept(case, "dense", likelihood=Categorical(event_dim=1))
 
@@ -211,6 +212,6 @@ def test_what_is_held_is_on_the_uncertain_weights_alone() -> None:
     network = Network(case.case.model, case.network.names, index)
     for structure in ("diagonal", "dense"):
         total = STRUCTURES[structure](network)
-        sweep(network, case.survey, case.data, case.case.likelihood, GGN(), total)
+        sweep(replace(case.model, network=network), GGN(), total)
         whole = swept(case, structure)[0].operator.dense()
         torch.testing.assert_close(total.result().operator.dense(), whole[index][:, index])

@@ -32,11 +32,11 @@ STRUCTURES: dict[str, Callable[[Network], Accumulator]] = {
 
 def propagation(case: Known, structure: str) -> Propagation:
     total = STRUCTURES[structure](case.network)
-    sweep(case.network, case.survey, case.data, case.case.likelihood, GGN(), total)
+    sweep(case.model, GGN(), total)
     held = total.result()
     operators = (held.operator.shifted(0.5), held.operator.scaled(2.0).shifted(3.0))
     precisions = tuple(Held(operator, held.partition) for operator in operators)
-    return Propagation(case.network, case.survey, case.case.likelihood, precisions)
+    return Propagation(case.model, precisions)
 
 
 def expected(case: Known, given: Propagation, number: int = 0) -> Tensor:
@@ -124,8 +124,8 @@ def test_several_precisions_share_one_pass(name: str, structure: str) -> None:
     case = known(name)
     given = propagation(case, structure)
     others = tuple(Held(given.precisions[0].operator.shifted(s), given.precisions[0].partition) for s in (0.1, 7.0))
-    together = Propagation(given.network, given.survey, given.likelihood, given.precisions + others)
+    together = Propagation(given.model, given.precisions + others)
     for one, covariance in zip(together.precisions, together.moments(case.case.inputs)[1], strict=True):
-        alone = Propagation(given.network, given.survey, given.likelihood, (one,))
+        alone = Propagation(given.model, (one,))
         torch.testing.assert_close(covariance, alone.moments(case.case.inputs)[1][0])
         torch.testing.assert_close(covariance, blocks(case, expected(case, alone)), rtol=1e-8, atol=1e-10)

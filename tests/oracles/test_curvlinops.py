@@ -21,6 +21,7 @@ from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.sums import Accumulator, Held, sweep
 from lapwing.ground.data import Data
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.survey import find_layers
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
@@ -86,7 +87,7 @@ class Pair:
         total = total or DenseSum(network)
         survey = find_layers(network, self.batches[0][0])
         data = Data(self.batches, like=network.like)
-        sweep(network, survey, data, self.likelihood, curvature or GGN(), total)
+        sweep(Model(network, survey, self.likelihood, data), curvature or GGN(), total)
         return total.result()
 
     def theirs(self, kind: str, **options: Any) -> Any:

@@ -50,7 +50,7 @@ def test_span_and_report_survive(residual: bool, tmp_path: Path) -> None:
 def test_data_are_checked_where_all_of_them_are_in_the_posterior(tmp_path: Path) -> None:
     case = problem("images")
     whole = case.fit(lw.Laplace(case.likelihood, structure=lw.Nystrom(4, samples=9)))
-    assert again(whole, tmp_path, case.batches()).training.examples == 10
+    assert again(whole, tmp_path, case.batches()).training.data.examples == 10
     with pytest.raises(DataError, match="the data the posterior was fitted to"):
         again(whole, tmp_path, case.batches()[:1])
 

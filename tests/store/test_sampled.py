@@ -98,7 +98,7 @@ def test_other_data_are_refused(change: str, tmp_path: Path) -> None:
 def test_data_go_with_any_posterior(tmp_path: Path) -> None:
     case = problem("images")
     save(case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC())), tmp_path / "a")
-    assert load(tmp_path / "a", case.model, case.batches()).training.examples == 10
+    assert load(tmp_path / "a", case.model, case.batches()).training.data.examples == 10
 
 
 def test_saving_solves_for_what_was_not_and_what_was_loaded_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import lapwing as lw
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, NumericalError, TooLargeError, UnsupportedError
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.survey import find_layers
 from lapwing.predictive import Classification
@@ -35,7 +36,7 @@ def task_of(case: Problem) -> Task:
     """What a structure is given."""
     network, data = Network.of(case.model), Data((case.x, case.y))
     survey = find_layers(network, data.first())
-    return Task(network, survey, data, case.likelihood, lw.Isotropic(0.7), lw.GGN(), None)
+    return Task(Model(network, survey, case.likelihood, data), lw.Isotropic(0.7), lw.GGN(), None)
 
 
 def all_of(size: int) -> dict[str, Any]:

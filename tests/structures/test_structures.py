@@ -13,6 +13,7 @@ from torch import nn
 import lapwing as lw
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, TooLargeError, UnsupportedError
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.survey import find_layers
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
@@ -66,7 +67,7 @@ class TestAuto:
         network, data = Network.of(case.model), Data(Loader())
         survey = find_layers(network, case.x)
         read.clear()
-        picked = lw.Auto().pick(Task(network, survey, data, case.likelihood, lw.Isotropic(), lw.GGN(), None))
+        picked = lw.Auto().pick(Task(Model(network, survey, case.likelihood, data), lw.Isotropic(), lw.GGN(), None))
         assert isinstance(picked, lw.KFAC) and read == [0, 1]
 
     @pytest.mark.parametrize("prior", [lw.GPrior(), lw.DiagonalPrior(torch.ones(12))])

@@ -15,13 +15,12 @@ from tqdm.auto import tqdm
 import lapwing as lw
 from lapwing.evaluation.metrics import nll
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
-from lapwing.jacobian.tangent import Tangent
 from lapwing.posteriors import WeightPosterior
 from lapwing.posteriors.exact import with_evidence
 from lapwing.structures.selection import Selection
 from lapwing.tuning import uphill
 from lapwing.tuning.elbo import natural_target
-from lapwing.tuning.expectation import Expectation, training_of
+from lapwing.tuning.expectation import Expectation, tangent_of
 from lapwing.tuning.method import default
 from lapwing.tuning.uphill import Climb, Trail, Tried
 from tests.posterior_cases import Linearised, normal, portrait, problem
@@ -32,7 +31,7 @@ NAMES = ("categorical", "bernoulli", "poisson", "images", "tokens")
 
 def tried(posterior: lw.Posterior, log_factors: tuple[float, ...] = (0.0,), samples: int = 16) -> list[Tried]:
     """The bound at some precisions, each from the one before."""
-    tangent = Tangent(training_of(posterior), "simplified")
+    tangent = tangent_of(posterior, "simplified")
     climb = Climb(Expectation(posterior, tangent, None, samples, "auto", 1e-6, 0), 1000, 0, 20, tqdm(disable=True))
     points: list[Tried] = []
     for log_factor in log_factors:
@@ -217,7 +216,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
 
 def uphill_of(posterior: lw.Posterior) -> Trail:
     """All precisions a search tries."""
-    expectation = Expectation(posterior, Tangent(training_of(posterior), "simplified"), None, 16, "auto", 1e-3, 0)
+    expectation = Expectation(posterior, tangent_of(posterior, "simplified"), None, 16, "auto", 1e-3, 0)
     return Climb(expectation, 1000, 0, 20, tqdm(disable=True)).run()
 
 
@@ -276,7 +275,7 @@ def test_a_few_examples_stand_for_all_of_their_label(monkeypatch: pytest.MonkeyP
     y = (torch.arange(30) < 5).long()
     x = torch.tensor([[-0.5, 1.0], [1.0, 0.3]]).double()[y]
     posterior = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights")).fit(nn.Linear(2, 2).double(), (x, y))
-    tangent = Tangent(training_of(posterior), "simplified")
+    tangent = tangent_of(posterior, "simplified")
     excesses = []
     for k in (2, 30):
         climb = Climb(Expectation(posterior, tangent, None, 16, "auto", 1e-6, 0), k, 0, 20, tqdm(disable=True))

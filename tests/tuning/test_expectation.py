@@ -9,9 +9,8 @@ import torch
 
 import lapwing as lw
 from lapwing.ground.errors import MismatchError
-from lapwing.jacobian.tangent import Tangent
 from lapwing.posteriors import WeightPosterior
-from lapwing.tuning.expectation import Expectation, training_of
+from lapwing.tuning.expectation import Expectation, tangent_of
 from tests.posterior_cases import refused
 from tests.tuning.em_cases import Regression
 
@@ -20,7 +19,7 @@ TOY = Regression()
 
 def expectation(structure: Any, solver: Any = None) -> Expectation:
     posterior = TOY.fit(structure, lw.Isotropic(7.0))
-    return Expectation(posterior, Tangent(training_of(posterior)), solver, 5, "auto", 1e-6, 0)
+    return Expectation(posterior, tangent_of(posterior), solver, 5, "auto", 1e-6, 0)
 
 
 def test_the_same_precisions_again_cost_no_iterations() -> None:
@@ -56,7 +55,7 @@ def test_preconditioners_are_made_once_for_modes_and_draws() -> None:
     (kept,) = solved.problem.kept.values()
     prior = solved.problem.prior
     assert list(made.tangent.problem(solved.network.weights, prior).kept.values()) == [kept]
-    assert made.tangent.training is solved.problem.training
+    assert made.tangent.product is solved.problem.curvature
 
 
 def test_draws_need_their_noise() -> None:

@@ -16,12 +16,11 @@ from lapwing.curvature.sums import BUDGET, raw
 from lapwing.ground.data import chunks, count
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, in_double
-from lapwing.jacobian.layers.layers import Pass, Survey
+from lapwing.jacobian.layers.layers import Pass
 from lapwing.jacobian.layers.layerwise import spread
 from lapwing.jacobian.layers.parts import part_of
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.columnwise import Columnwise
-from lapwing.likelihoods import Likelihood
 
 logger = logging.getLogger(__name__)
 
@@ -55,16 +54,12 @@ class TangentFeatures:
     and what is left of it beside φ φᵀ not their digits.
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        likelihood: Says where the outputs' axes are.
+        model: The network and its likelihood.
         changes: W.
         variances: V, diagonals over the uncertain weights.
     """
 
-    network: Network
-    survey: Survey
-    likelihood: Likelihood
+    model: Model
     changes: Float[Tensor, "d k"]
     variances: tuple[Float[Tensor, " d"], ...] = ()
     _spread: Tensor = field(init=False, repr=False)
@@ -72,17 +67,17 @@ class TangentFeatures:
     def __post_init__(self) -> None:
         changes = self.changes.double() if self._half else self.changes
         blocks = [changes, *(variance.to(changes)[:, None] for variance in self.variances)]
-        object.__setattr__(self, "_spread", spread(self.network, torch.cat(blocks, dim=1)))
+        object.__setattr__(self, "_spread", spread(self.model.network, torch.cat(blocks, dim=1)))
 
     @property
     def by_rows(self) -> bool:
         """Whether the Jacobian of a chunk is made."""
-        return bool(self.variances) or self.survey.output.numel() <= self.changes.shape[1]
+        return bool(self.variances) or self.model.width <= self.changes.shape[1]
 
     @property
     def chunk(self) -> int:
         """Examples at once, so that they fit ``BUDGET``."""
-        return self._chunk(self.survey.output.numel() if self.by_rows else min(self.changes.shape[1], COLUMNS))
+        return self._chunk(self.model.width if self.by_rows else min(self.changes.shape[1], COLUMNS))
 
     def of(self, inputs: Inputs) -> Features:
         """The features of n examples.
@@ -99,33 +94,34 @@ class TangentFeatures:
         if self.by_rows:
             return self._by_rows(forward)
         try:
-            moved = Columnwise(self.network, self.likelihood, forward.inputs).push(self.changes)
+            moved = Columnwise(self.model, forward.inputs).push(self.changes)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as reason:
-            outputs = self.survey.output.numel()
+            outputs = self.model.width
             logger.info("no forward mode (%s): going back from each of %d outputs", reason, outputs)
             return joined([self._by_rows(part) for part in self._passes(forward.inputs, self._chunk(outputs))])
-        f = self.likelihood.canonical(forward.outputs)
+        f = self.model.likelihood.canonical(forward.outputs)
         return Features(f, moved.double().view(*f.shape, -1))
 
     @property
     def _half(self) -> bool:
         """Whether the network is in half precision."""
-        return self.network.like.element_size() < 4
+        return self.model.network.like.element_size() < 4
 
     def _chunk(self, width: int) -> int:
-        return self.survey.chunk(width, 8 if self._half else self.network.like.element_size(), BUDGET)
+        itemsize = 8 if self._half else self.model.network.like.itemsize
+        return self.model.survey.chunk(width, itemsize, BUDGET)
 
     def _passes(self, inputs: Inputs, size: int) -> Iterator[Pass]:
         for _, part in chunks(inputs, min(size, count(inputs))):
-            yield Pass(self.network, self.survey, part)
+            yield self.model.forward(part)
 
     def _by_rows(self, forward: Pass) -> Features:
-        f = self.likelihood.canonical(forward.outputs)
+        f = self.model.likelihood.canonical(forward.outputs)
         values, covariances = [], []
         for cotangents in identity_cotangents(f):
-            pushed, spreads = self._contracted(forward.factors(raw(self.likelihood, cotangents)))
+            pushed, spreads = self._contracted(forward.factors(raw(self.model.likelihood, cotangents)))
             values.append(pushed)
             covariances.append(spreads)
         columns = [torch.stack(blocks, dim=1).view(*f.shape, f.shape[-1]) for blocks in zip(*covariances, strict=True)]
@@ -138,7 +134,7 @@ class TangentFeatures:
         spreads: list[Tensor] = []
         for factor in factors:
             factor = explicit(in_double(factor) if self._half else factor)
-            own = torch.cat([self._spread[self.network.layout.slices[name]] for name in factor.names])
+            own = torch.cat([self._spread[self.model.network.layout.slices[name]] for name in factor.names])
             moved = part_of(factor).push(own[:, :k]).double()
             parts = [factor.covariance(variance).double() for variance in own[:, k:].unbind(1)]
             pushed = moved if pushed is None else pushed + moved

@@ -15,9 +15,7 @@ from lapwing.curvature.sums import BUDGET, raw
 from lapwing.ground.data import chunks, count, take
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.factors import Factor, Lookup, Outer, Rows, in_double, taken
-from lapwing.jacobian.layers.layers import Pass, Survey
-from lapwing.jacobian.network.network import Network
-from lapwing.likelihoods import Likelihood
+from lapwing.jacobian.model import Model
 
 SHARE = 8
 """One in so many bytes of the budget is for the explicit rows of a layer: both sides, with copies, beside factors."""
@@ -38,14 +36,10 @@ class TangentKernel:
     """The tangent kernel of a network between chunks of data.
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        likelihood: Says where the outputs' axes are.
+        model: The network and its likelihood.
     """
 
-    network: Network
-    survey: Survey
-    likelihood: Likelihood
+    model: Model
 
     def rows(self, inputs: Inputs, cotangents: Float[Tensor, "k n ..."] | None = None) -> Iterator[RowBlock]:
         """RowBlock ``uᵀ J`` of some inputs, chunk by chunk, example by example.
@@ -54,14 +48,14 @@ class TangentKernel:
             inputs: n examples.
             cotangents: Directions u, canonical; ``None`` takes every output of every event position.
         """
-        size = self.survey.chunk(self.survey.output.numel(), self.network.like.element_size(), BUDGET)
+        size = self.model.chunk(self.model.width, BUDGET)
         for place, part in chunks(inputs, min(size, count(inputs))):
-            forward = Pass(self.network, self.survey, part)
+            forward = self.model.forward(part)
             if cotangents is None:
-                directions = torch.cat(list(identity_cotangents(self.likelihood.canonical(forward.outputs))))
+                directions = torch.cat(list(identity_cotangents(self.model.likelihood.canonical(forward.outputs))))
             else:
                 directions = cotangents[:, place]
-            factors = [in_double(factor) for factor in forward.factors(raw(self.likelihood, directions))]
+            factors = [in_double(factor) for factor in forward.factors(raw(self.model.likelihood, directions))]
             yield RowBlock(factors, directions.shape[0] * directions.shape[1])
 
     def gram(self, left: RowBlock, right: RowBlock, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
@@ -76,10 +70,10 @@ class TangentKernel:
             For a layer whose weight is used at one position and has one variance ``m m2 (o + i)``; otherwise explicit
             rows of both chunks, of so many examples at a time that they fit ``BUDGET``.
         """
-        if self.network.index is not None:
-            certain = variance.new_zeros(self.network.layout.size)
-            variance = certain.index_copy(0, self.network.index, variance)
-        by_name = {name: variance[place] for name, place in self.network.layout.slices.items()}
+        network = self.model.network
+        if network.index is not None:
+            variance = variance.new_zeros(network.layout.size).index_copy(0, network.index, variance)
+        by_name = {name: variance[place] for name, place in network.layout.slices.items()}
         total = variance.new_zeros(left.count, right.count)
         for a, b in zip(left.factors, right.factors, strict=True):
             weights = torch.cat([by_name[name] for name in a.names])

@@ -13,9 +13,7 @@ from lapwing.curvature.dense import jacobian_rows
 from lapwing.curvature.sums import BUDGET, raw
 from lapwing.ground.data import chunks, count, take
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.layers import Pass, Survey
-from lapwing.jacobian.network.network import Network
-from lapwing.likelihoods import Likelihood
+from lapwing.jacobian.model import Model
 
 
 @final
@@ -41,22 +39,21 @@ class Pairs:
         return Pairs(take(self.inputs, index), self.examples[index], self.outputs[index])
 
 
-def pair_rows(network: Network, survey: Survey, likelihood: Likelihood, pairs: Pairs) -> Float[Tensor, "m d"]:
+def pair_rows(model: Model, pairs: Pairs) -> Float[Tensor, "m d"]:
     """``∇_θ f_i(x)`` for each pair (x, i).
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        likelihood: Says where the outputs' axes are.
+        model: The network and its likelihood.
         pairs: The pairs.
 
     Cost:
         One forward and one backward pass of each example.
     """
-    size = survey.chunk(1, network.like.element_size(), BUDGET, network.layout.size)
+    network, likelihood = model.network, model.likelihood
+    size = model.chunk(1, BUDGET, network.layout.size)
     rows = network.like.new_empty(len(pairs), network.size)
     for place, part in chunks(pairs.inputs, min(size, count(pairs.inputs))):
-        forward = Pass(network, survey, part)
+        forward = model.forward(part)
         f = likelihood.canonical(forward.outputs)
         chosen = pairs.outputs[place].to(f.device)[:, None]
         cotangent = torch.zeros_like(f).flatten(1).scatter_(1, chosen, 1.0).view_as(f)

@@ -8,23 +8,16 @@ from collections.abc import Iterator, Sized
 from lapwing.curvature.sums import Fingerprint, Tally, Totals, visit
 from lapwing.ground.data import Data
 from lapwing.ground.errors import DataError, DataWarning, warn
-from lapwing.jacobian.layers.layers import Survey
-from lapwing.jacobian.network.network import Network
-from lapwing.likelihoods import Likelihood
+from lapwing.jacobian.model import Model
 
 
-def check_repeatable(
-    network: Network, survey: Survey, data: Data, likelihood: Likelihood, totals: Totals, *, strict: bool = False
-) -> None:
+def check_repeatable(model: Model, totals: Totals, *, strict: bool = False) -> None:
     """Read the data again and name what changed since the curvature was computed.
 
     Lists and pairs of tensors cannot change and are not read again; neither is an iterator, which is spent.
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        data: The training data.
-        likelihood: The likelihood.
+        model: The network, its likelihood, and the training data.
         totals: Sums of the first reading.
         strict: Whether the data will be read again after the fit, so that any difference is an error.
 
@@ -37,12 +30,12 @@ def check_repeatable(
     Cost:
         One batch where the order is fixed; a forward pass over the data where it is shuffled.
     """
-    complete = _is_complete(data, totals)
-    if not (complete or strict) or isinstance(data.source, list | tuple | Iterator):
+    complete = _is_complete(model.data, totals)
+    if not (complete or strict) or isinstance(model.data.source, list | tuple | Iterator):
         return
     first, size = totals.parts[0], totals.parts[0].examples
-    tally = Tally(likelihood, with_score=False)
-    for forward, f, y in visit(network, survey, data, likelihood, size):
+    tally = Tally(model.likelihood, with_score=False)
+    for forward, f, y in visit(model, size):
         tally.add(forward, f, y)
         if len(tally.parts) == 1 and alike(first, tally.parts[0]):
             return
@@ -50,14 +43,11 @@ def check_repeatable(
     _compare(total(totals), total(again), strict)
 
 
-def check_same(network: Network, survey: Survey, data: Data, likelihood: Likelihood, totals: Totals) -> None:
+def check_same(model: Model, totals: Totals) -> None:
     """Refuse data that are not those of another time, by their sums; the order does not matter.
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        data: The data at hand.
-        likelihood: The likelihood.
+        model: The network, its likelihood, and the data at hand.
         totals: Sums over the data of then.
 
     Raises:
@@ -66,8 +56,8 @@ def check_same(network: Network, survey: Survey, data: Data, likelihood: Likelih
     Cost:
         A forward pass over the data.
     """
-    tally = Tally(likelihood, with_score=False)
-    for forward, f, y in visit(network, survey, data, likelihood, max(part.examples for part in totals.parts)):
+    tally = Tally(model.likelihood, with_score=False)
+    for forward, f, y in visit(model, max(part.examples for part in totals.parts)):
         tally.add(forward, f, y)
     then, now = total(totals), total(tally.totals())
     if not alike(then, now):

@@ -11,11 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.ggn import GGN, Curvature
-from lapwing.ground.data import Data, check_inputs, chunks, tensors
+from lapwing.ground.data import check_inputs, chunks, tensors
 from lapwing.ground.errors import DataError
 from lapwing.jacobian.layers.factors import Factor
-from lapwing.jacobian.layers.layers import Pass, Survey
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.layers.layers import Pass
+from lapwing.jacobian.model import Model
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Structured
 
@@ -141,33 +141,29 @@ def raw(likelihood: Likelihood, cotangents: Tensor) -> Tensor:
     return cotangents if likelihood.class_dim == -1 else cotangents.movedim(-1, likelihood.class_dim + 1)
 
 
-def visit(
-    network: Network, survey: Survey, data: Data, likelihood: Likelihood, size: int
-) -> Iterator[tuple[Pass, Tensor, Tensor]]:
+def visit(model: Model, size: int) -> Iterator[tuple[Pass, Tensor, Tensor]]:
     """Forward passes over the data in chunks of at most ``size``, with canonical outputs and targets, all checked.
 
     Raises:
         DataError: If inputs, targets or outputs are not finite, or targets do not fit the likelihood.
         ShapeError: If outputs or targets do not fit the likelihood.
     """
-    for batch in data:
+    likelihood = model.likelihood
+    for batch in model.data:
         check_inputs(batch.inputs)
         for place, inputs in chunks(batch.inputs, size):
-            forward = Pass(network, survey, inputs)
+            forward = model.forward(inputs)
             f = likelihood.canonical(forward.outputs)
             y = likelihood.canonical_targets(f, batch.targets[place])
             likelihood.check(f, y)
             yield forward, f, y
 
 
-def score(network: Network, survey: Survey, data: Data, likelihood: Likelihood) -> Float[Tensor, " d"]:
+def score(model: Model) -> Float[Tensor, " d"]:
     """Gradient of the log likelihood of all data in the uncertain weights, at the trained ones.
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        data: The data.
-        likelihood: The likelihood, with its noise.
+        model: The network, its likelihood with its noise, and the data.
 
     Returns:
         ``Σ_n J_nᵀ ∇_f log p(y_n | f_n)``.
@@ -175,10 +171,9 @@ def score(network: Network, survey: Survey, data: Data, likelihood: Likelihood) 
     Cost:
         One forward and one backward pass over the data.
     """
-    size = chunk_size(network, survey, likelihood, GGN())
-    total = torch.zeros_like(network.weights)
-    for forward, f, y in visit(network, survey, data, likelihood, size):
-        total += _score_of(forward, likelihood, f, y)
+    total = torch.zeros_like(model.network.weights)
+    for forward, f, y in visit(model, chunk_size(model, GGN())):
+        total += _score_of(forward, model.likelihood, f, y)
     return total
 
 
@@ -188,22 +183,12 @@ def _score_of(forward: Pass, likelihood: Likelihood, f: Tensor, y: Tensor) -> Fl
 
 
 def sweep(
-    network: Network,
-    survey: Survey,
-    data: Data,
-    likelihood: Likelihood,
-    curvature: Curvature,
-    total: Accumulator,
-    *,
-    generator: torch.Generator | None = None,
+    model: Model, curvature: Curvature, total: Accumulator, *, generator: torch.Generator | None = None
 ) -> Totals:
     """One pass over the data that feeds ``total``.
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        data: The data.
-        likelihood: The likelihood.
+        model: The network, its likelihood, and the data.
         curvature: Which matrix.
         total: What adds up the factors.
         generator: Source of randomness of the curvature.
@@ -214,9 +199,9 @@ def sweep(
     Cost:
         One forward pass, and a backward pass through the activations for each cotangent; memory ``BUDGET``.
     """
+    likelihood = model.likelihood
     tally = Tally(likelihood)
-    size = chunk_size(network, survey, likelihood, curvature, total.floats)
-    for forward, f, y in visit(network, survey, data, likelihood, size):
+    for forward, f, y in visit(model, chunk_size(model, curvature, total.floats)):
         blocks = curvature.cotangents(likelihood, f, y, generator=generator)
         for number, cotangents in enumerate(blocks):
             total.add(forward.factors(raw(likelihood, cotangents)), again=number > 0)
@@ -224,8 +209,8 @@ def sweep(
     return tally.totals()
 
 
-def chunk_size(network: Network, survey: Survey, likelihood: Likelihood, curvature: Curvature, floats: int = 0) -> int:
+def chunk_size(model: Model, curvature: Curvature, floats: int = 0) -> int:
     """Examples to a chunk so that their factors stay within ``BUDGET``."""
-    outputs = likelihood.canonical(torch.empty(1, *survey.output, device="meta")).shape[-1]
-    roots = 3 * survey.output.numel() * outputs if isinstance(curvature, GGN) else 0
-    return survey.chunk(curvature.width(outputs), network.like.element_size(), BUDGET, floats, roots)
+    outputs = model.likelihood.canonical(torch.empty(1, *model.survey.output, device="meta")).shape[-1]
+    roots = 3 * model.width * outputs if isinstance(curvature, GGN) else 0
+    return model.chunk(curvature.width(outputs), BUDGET, floats, roots)

@@ -22,9 +22,8 @@ from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.columns import DenseColumns
 from lapwing.jacobian.layers.contraction import contracted, covariances
 from lapwing.jacobian.layers.factors import Factor, Lookup, Outer, Rows, in_double, outer
-from lapwing.jacobian.layers.layers import Pass, Survey
-from lapwing.jacobian.network.network import Network
-from lapwing.likelihoods import Likelihood
+from lapwing.jacobian.layers.layers import Pass
+from lapwing.jacobian.model import Model
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
 
 BUDGET = 2**25
@@ -40,15 +39,11 @@ class Propagation:
     where they do not share their eigenvectors, also but the rotation.
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        likelihood: Says where the outputs' axes are.
+        model: The network and its likelihood.
         precisions: Posterior precisions Λ, one or several.
     """
 
-    network: Network
-    survey: Survey
-    likelihood: Likelihood
+    model: Model
     precisions: tuple[Held, ...]
 
     def moments(self, inputs: Inputs) -> tuple[Float[Tensor, "n *event c"], list[Float[Tensor, "n *event c c"]]]:
@@ -64,7 +59,7 @@ class Propagation:
         means: list[Tensor] = []
         covariances: list[list[Tensor]] = [[] for _ in self.precisions]
         for part in self._passes(inputs):
-            f = self.likelihood.canonical(part.outputs)
+            f = self.model.likelihood.canonical(part.outputs)
             positions = [self.covariances(self._factors(part, cotangents)) for cotangents in identity_cotangents(f)]
             means.append(f)
             for column, blocks in zip(covariances, zip(*positions, strict=True), strict=True):
@@ -79,8 +74,9 @@ class Propagation:
             the passes are made again for every pair of chunks. That memory, and m².
         """
         means: list[Tensor] = []
-        outputs, n = self.survey.output.numel(), count(inputs)
-        covariance = self.network.like.new_empty(outputs * n, outputs * n, dtype=self.precisions[0].operator.dtype)
+        outputs, n = self.model.width, count(inputs)
+        dtype = self.precisions[0].operator.dtype
+        covariance = self.model.network.like.new_empty(outputs * n, outputs * n, dtype=dtype)
         parts = list(chunks(inputs, self._together(n)))
         for i, (place, part) in enumerate(parts):
             f, own = self._weighed(part)
@@ -100,7 +96,7 @@ class Propagation:
         if isinstance(first, BlockDiagonal | Diagonal):
             columns = zip(*(self._blocks(factors, held) for held in self.precisions), strict=True)
             return list(sum_of([self._propagated([block for _, block in pairs], pairs[0][0]) for pairs in columns]))
-        rows = jacobian_rows(self.network, factors)
+        rows = jacobian_rows(self.model.network, factors)
         operators = [held.operator for held in self.precisions]
         if len(operators) > 1 and isinstance(first, Dense):
             return list(self._propagated(operators, Rows((), rows)))
@@ -127,12 +123,12 @@ class Propagation:
 
     def _weighed(self, inputs: Inputs) -> tuple[Float[Tensor, "n *event c"], list[tuple[Factor, Structured | None]]]:
         """Outputs, and the factors with their blocks of the precision; without layers ``J W``, ``W Wᵀ = Λ⁻¹``."""
-        part = Pass(self.network, self.survey, inputs)
-        f, held = self.likelihood.canonical(part.outputs), self.precisions[0]
+        part = self.model.forward(inputs)
+        f, held = self.model.likelihood.canonical(part.outputs), self.precisions[0]
         factors = self._factors(part, torch.cat(list(identity_cotangents(f))))
         if isinstance(held.operator, BlockDiagonal | Diagonal):
             return f, list(self._blocks(factors, held))
-        return f, [(Rows((), whitened_rows(jacobian_rows(self.network, factors), held.operator)), None)]
+        return f, [(Rows((), whitened_rows(jacobian_rows(self.model.network, factors), held.operator)), None)]
 
     def _between(self, own: tuple[Factor, Structured | None], other: tuple[Factor, Structured | None]) -> Tensor:
         """What a layer adds to the covariance between two chunks."""
@@ -144,9 +140,9 @@ class Propagation:
 
     def _factors(self, part: Pass, cotangents: Float[Tensor, "k n ..."]) -> list[Factor]:
         """The factors of a chunk; in float64 where the precision is and has no layers, whose bases are cast."""
-        factors = part.factors(raw(self.likelihood, cotangents))
+        factors = part.factors(raw(self.model.likelihood, cotangents))
         operator = self.precisions[0].operator
-        wide = operator.dtype != self.network.like.dtype and not isinstance(operator, BlockDiagonal)
+        wide = operator.dtype != self.model.network.like.dtype and not isinstance(operator, BlockDiagonal)
         return [in_double(factor) for factor in factors] if wide else list(factors)
 
     def _blocks(self, factors: list[Factor], held: Held) -> Iterator[tuple[Factor, Structured]]:
@@ -157,28 +153,29 @@ class Propagation:
                 for part in (factor,) if factor.names in blocks else separated(factor):
                     yield part, blocks[part.names]
             return
-        precision = held.operator.diagonal()
-        if self.network.index is not None:
-            certain = precision.new_full((self.network.layout.size,), float("inf"))
-            precision = certain.index_copy(0, self.network.index, precision)
+        precision, network = held.operator.diagonal(), self.model.network
+        if network.index is not None:
+            certain = precision.new_full((network.layout.size,), float("inf"))
+            precision = certain.index_copy(0, network.index, precision)
         for factor in factors:
-            yield factor, Diagonal(torch.cat([precision[self.network.layout.slices[name]] for name in factor.names]))
+            yield factor, Diagonal(torch.cat([precision[network.layout.slices[name]] for name in factor.names]))
 
     def _passes(self, inputs: Inputs) -> Iterator[Pass]:
-        size = self.survey.chunk(self.survey.output.numel(), self.network.like.element_size(), BUDGET, self._extra)
+        size = self.model.chunk(self.model.width, BUDGET, self._extra)
         for _, part in chunks(inputs, min(size, count(inputs))):
-            yield Pass(self.network, self.survey, part)
+            yield self.model.forward(part)
 
     def _together(self, examples: int) -> int:
         """Examples of a joint covariance to a chunk: all, or so many that two chunks fit half of the memory."""
-        each = self.survey.bytes(self.survey.output.numel(), self.precisions[0].operator.dtype.itemsize, self._extra)
+        itemsize = self.precisions[0].operator.dtype.itemsize
+        each = self.model.survey.bytes(self.model.width, itemsize, self._extra)
         return examples if examples * each <= WHOLE // 2 else max(1, WHOLE // 4 // each)
 
     @property
     def _extra(self) -> int:
         """Numbers a cotangent takes beside the factors: without layers its row, and that whitened."""
         by_layers = isinstance(self.precisions[0].operator, BlockDiagonal | Diagonal)
-        return 0 if by_layers else 2 * self.network.layout.size
+        return 0 if by_layers else 2 * self.model.network.layout.size
 
 
 def sum_of(parts: list[Tensor]) -> Tensor:

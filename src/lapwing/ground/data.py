@@ -87,6 +87,12 @@ class Data:
                 yield batch
         if not seen:
             raise DataError("at least one example", self._emptiness(), "a DataLoader, a list of batches, or (x, y)")
+        vars(self).setdefault("examples", seen)
+
+    @cached_property
+    def examples(self) -> int:
+        """Examples there were in the first whole pass, which is made now if there was none."""
+        return sum(len(batch) for batch in self)
 
     def first(self) -> Inputs:
         """The inputs of the first batch, checked to be finite."""

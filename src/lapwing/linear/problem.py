@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Protocol, final, runtime_checkable
 
 import torch
@@ -13,43 +12,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Data
 from lapwing.ground.errors import TooLargeError
-from lapwing.jacobian.layers.layers import Survey
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.gauss_newton import GGNProduct
 from lapwing.jacobian.products.products import Part, shuffled
-from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal, FunctionOperator, LowRank, Operator, Structured
 from lapwing.linear.root import GGNRoot
 
 NOISE = 2**34
 """Bytes the noise of the draws of a posterior may take, unless more is asked for (16 GiB)."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Training:
-    """A network and the data it was trained on.
-
-    Args:
-        network: The network.
-        survey: What is known of its layers.
-        data: The training data.
-        likelihood: The likelihood with which the curvature is computed.
-        examples: How many examples there are.
-    """
-
-    network: Network
-    survey: Survey
-    data: Data
-    likelihood: Likelihood
-    examples: int
-
-    @cached_property
-    def curvature(self) -> GGNProduct:
-        """The generalised Gauss-Newton matrix; all that its products keep of the data is kept here."""
-        return GGNProduct(self.network, self.survey, self.likelihood, self.data)
 
 
 @runtime_checkable
@@ -159,25 +130,25 @@ class Problem:
     root: Operator
     prior: Diagonal
     scale: float = 1.0
-    training: Training | None = None
+    training: Model | None = None
     parts: Parts | None = None
     kept: dict[object, Structured] = field(default_factory=dict, repr=False)
     prepared: dict[object, Structured] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(
-        cls, training: Training, prior: Diagonal, scale: float = 1.0, *, curvature: GGNProduct | None = None
+        cls, training: Model, prior: Diagonal, scale: float = 1.0, *, curvature: GGNProduct | None = None
     ) -> Problem:
         """The problem of a network with the generalised Gauss-Newton matrix as its curvature.
 
         Args:
-            training: The network and its data.
+            training: The network, its likelihood, and its data.
             prior: A, on the flat vector of uncertain weights.
             scale: s.
-            curvature: G, where it is not that of the trained weights.
+            curvature: G, where it is at hand, or not that of the trained weights.
         """
-        product = training.curvature if curvature is None else curvature
-        return cls(product, GGNRoot(product, training.examples), prior, scale, training, product.parts)
+        product = GGNProduct(training) if curvature is None else curvature
+        return cls(product, GGNRoot(product), prior, scale, training, product.parts)
 
     @classmethod
     def of_rows(

@@ -26,19 +26,17 @@ class GGNRoot(Operator):
     Args:
         product: The matrix itself; its data are read once a product, in the same order each time, or not at all where
             it keeps what it needs of them.
-        examples: How many examples there are.
 
     Cost:
         A product with k columns: that of one with Jᵀ.
     """
 
     product: GGNProduct
-    examples: int
 
     @property
     def shape(self) -> tuple[int, int]:
         """The uncertain weights d, and all columns of all roots."""
-        return (self.product.network.size, self.examples * self._width)
+        return (self.product.model.network.size, self.product.model.data.examples * self._width)
 
     @property
     def T(self) -> FunctionOperator:
@@ -47,13 +45,13 @@ class GGNRoot(Operator):
 
     @property
     def _like(self) -> Tensor:
-        return self.product.network.like
+        return self.product.model.network.like
 
     @property
     def _width(self) -> int:
         """Columns of the roots of one example."""
-        likelihood = self.product.likelihood
-        outputs = likelihood.canonical(torch.zeros(1, *self.product.survey.output))
+        likelihood = self.product.model.likelihood
+        outputs = likelihood.canonical(torch.zeros(1, *self.product.model.survey.output))
         return likelihood.thin_root(outputs)[..., 0, :].numel()
 
     def _matmat(self, block: Float[Tensor, "r k"]) -> Float[Tensor, "d k"]:
@@ -69,7 +67,7 @@ class GGNRoot(Operator):
     def _check_columns(self, needed: int, given: int) -> None:
         if needed > given:
             raise DataError(
-                f"{self.examples} examples in every pass over the data, as in the first",
+                f"{self.product.model.data.examples} examples in every pass over the data, as in the first",
                 "more",
                 "a loader that yields the same examples each time, or a list of its batches",
             )
@@ -84,4 +82,4 @@ class GGNRoot(Operator):
     def _chunks(self, columns: int) -> Iterator[tuple[Linear, Float[Tensor, "m c r"]]]:
         """Each chunk of the data, and the root at each of its m positions."""
         for chunk, h in self.product.visit(columns):
-            yield chunk, self.product.likelihood.thin_root(h, chunk.targets).flatten(0, -3)
+            yield chunk, self.product.model.likelihood.thin_root(h, chunk.targets).flatten(0, -3)

@@ -16,8 +16,8 @@ from lapwing.ground.data import Source
 from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Unpack
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import opened
-from lapwing.jacobian.network.survey import find_layers
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.priors import Isotropic, Prior
@@ -124,10 +124,10 @@ class Laplace:
             self.prior.check_names([name for name, _ in module.named_parameters()])
             network = self.weights.choose(module, read, self.likelihood, self.prior)
             self.prior.precisions(network.uncertain)
-            survey = find_layers(network, read.first())
-            task = Task(network, survey, read, self.likelihood, self.prior, self.curvature, generator)
+            fitted = Model.of(network, self.likelihood, read)
+            task = Task(fitted, self.prior, self.curvature, generator)
             posterior = self.structure.fit(scaled(task))
             strict = isinstance(posterior, MatrixFreePosterior | SampledPosterior)
             if not posterior.partial:
-                check_repeatable(network, survey, read, self.likelihood, posterior.totals, strict=strict)
+                check_repeatable(fitted, posterior.totals, strict=strict)
         return posterior

@@ -19,10 +19,10 @@ from lapwing.ground.modes import undisturbed
 from lapwing.ground.results import Estimate
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.evidence import Complexity, Evidence, Spectrum
-from lapwing.linear.problem import Training
 from lapwing.posteriors.linked import Linked
 from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, Predictive, predictive
@@ -221,19 +221,18 @@ class Posterior(Linked, abc.ABC):
         return False
 
     @property
-    def training(self) -> Training:
+    def model(self) -> Model:
+        """The network with its likelihood and, where they are at hand, the data it was trained on."""
+        return Model(self.network, self.survey, self.likelihood, self.data)
+
+    @property
+    def training(self) -> Model:
         """The network and the data it was trained on, the likelihood as it was fitted.
 
         Raises:
             UnsupportedError: If the posterior came from a file, without its data.
         """
-        if self.data is None:
-            raise UnsupportedError(
-                "a posterior that has its training data",
-                "one from a file, which holds none",
-                "load(path, model, data) with the training data",
-            )
-        return Training(self.network, self.survey, self.data, self.fitted, self.totals.examples)
+        return Model(self.network, self.survey, self.fitted, self.model.data)
 
     @property
     def noise_scale(self) -> float:

@@ -278,7 +278,7 @@ class SampledPosterior(SolvedWeights):
     def _pushed(
         self, inputs: Inputs, draws: Float[Tensor, "d k"]
     ) -> tuple[Float[Tensor, "n *event c"], Float[Tensor, "n *event c k"]]:
-        return pushed(self.network, self.survey, self.likelihood, inputs, draws)
+        return pushed(self.model, inputs, draws)
 
     def _network_draws(
         self, inputs: Inputs, samples: int, generator: torch.Generator | None

@@ -19,7 +19,6 @@ from lapwing.ground.data import chunks
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.contraction import contracted
-from lapwing.jacobian.layers.layers import Pass
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Dense, FunctionOperator, Operator
 from lapwing.linalg.eigenbasis import Eigenbasis
@@ -110,7 +109,7 @@ class FunctionPosterior(ExactPosterior, SampledWeights):
 
     def _pushed(self, block: Float[Tensor, "d s"]) -> Float[Tensor, "m s"]:
         """``J̃ V``: of every training example, then every cotangent."""
-        moved = pushed(self.network, self.survey, self.likelihood, self.inputs, block)[1]
+        moved = pushed(self.model, self.inputs, block)[1]
         return torch.einsum("kne,nes->nks", self.cotangents.flatten(2), moved.flatten(1, -2)).flatten(0, 1)
 
     def _pulled(self, block: Float[Tensor, "m s"]) -> Float[Tensor, "d s"]:
@@ -121,7 +120,7 @@ class FunctionPosterior(ExactPosterior, SampledWeights):
         total = block.new_zeros(self.network.size, block.shape[1])
         size = self.survey.chunk(1, self.network.like.element_size(), BUDGET)
         for place, part in chunks(self.inputs, size):
-            forward = Pass(self.network, self.survey, part)
+            forward = self.model.forward(part)
             gradients = [forward.gradient(cotangent) for cotangent in raw(self.likelihood, outputs[:, place])]
             total += torch.stack(gradients, 1)
         return total
@@ -173,7 +172,7 @@ class FunctionPosterior(ExactPosterior, SampledWeights):
     def _prior_propagation(self) -> Propagation:
         """The outputs' covariance before any data: the tangent kernel at one input."""
         prior = self.prior.operator(self.network.uncertain, self.network.like.double())
-        return Propagation(self.network, self.survey, self.likelihood, (Held(prior),))
+        return Propagation(self.model, (Held(prior),))
 
     def _explained(self, inputs: Inputs) -> Float[Tensor, "m r"]:
         """A root of what the data took away from the prior covariance of the outputs."""
@@ -181,7 +180,7 @@ class FunctionPosterior(ExactPosterior, SampledWeights):
 
     def _cross(self, inputs: Inputs) -> Float[Tensor, "m r"]:
         """``K*x S``, float64."""
-        kernel = TangentKernel(self.network, self.survey, self.likelihood)
+        kernel = TangentKernel(self.model)
         return kernel.cross(inputs, self.inputs, self.cotangents, self._variance).double()
 
     def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:

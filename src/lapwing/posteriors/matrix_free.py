@@ -19,7 +19,6 @@ from lapwing.ground.errors import NumericalError
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.results import Estimate, Solution, joined
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.layers import Pass
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg.logdet import log_determinant
 from lapwing.linear.solvers import Perturb, Root
@@ -179,7 +178,7 @@ class MatrixFreePosterior(SolvedWeights):
         outputs, like = self.survey.output.numel(), self.network.like
         size = max(1, BUDGET // (outputs * self.network.layout.size * like.element_size()))
         for _, part in chunks(inputs, min(size, count(inputs))):
-            forward = Pass(self.network, self.survey, part)
+            forward = self.model.forward(part)
             f = self.likelihood.canonical(forward.outputs)
             positions = [
                 jacobian_rows(self.network, forward.factors(raw(self.likelihood, cotangents)))

@@ -18,10 +18,10 @@ from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, UnsupportedError
 from lapwing.ground.results import Estimate
 from lapwing.ground.types import Inputs
+from lapwing.jacobian.model import Model
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.linalg.eigenbasis import Eigenbasis
 from lapwing.linear.evidence import Complexity, complexity_of_compression, metric_root
-from lapwing.linear.problem import Training
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.multiples import distinct
@@ -140,7 +140,7 @@ class NystromPosterior(ExactPosterior, SampledWeights):
         return self.report.partial
 
     @property
-    def training(self) -> Training:
+    def training(self) -> Model:
         """See ``Posterior.training``."""
         if self.partial:
             raise UnsupportedError(
@@ -197,7 +197,7 @@ class NystromPosterior(ExactPosterior, SampledWeights):
         return self.prior.diagonal(self.network.uncertain, self.network.like.double())
 
     def _features(self, variances: tuple[Tensor, ...]) -> TangentFeatures:
-        return TangentFeatures(self.network, self.survey, self.likelihood, self.changes, variances)
+        return TangentFeatures(self.model, self.changes, variances)
 
     def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
         ours = [choice for choice in choices if isinstance(choice, NystromPosterior)]
@@ -219,6 +219,6 @@ class NystromPosterior(ExactPosterior, SampledWeights):
         if not self.residual:
             return JointMoments(mean, (flat @ flat.mT).to(mean).view(shape), factor.to(mean))
         held = Held(self.prior.operator(self.network.uncertain, self.network.like.double()))
-        _, prior = Propagation(self.network, self.survey, self.likelihood, (held,)).joint(inputs)
+        _, prior = Propagation(self.model, (held,)).joint(inputs)
         seen = (found.values @ within.prior_root).flatten(0, -2)
         return JointMoments(mean, (prior.double() - seen @ seen.mT + flat @ flat.mT).to(mean).view(shape))

@@ -10,21 +10,17 @@ from lapwing.curvature.ggn import COLUMNS
 from lapwing.curvature.sums import BUDGET
 from lapwing.ground.data import chunks, count
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.layers import Survey
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.jacobian import BatchJacobian
-from lapwing.likelihoods import Likelihood
 
 
 def pushed(
-    network: Network, survey: Survey, likelihood: Likelihood, inputs: Inputs, draws: Float[Tensor, "d k"]
+    model: Model, inputs: Inputs, draws: Float[Tensor, "d k"]
 ) -> tuple[Float[Tensor, "n *event c"], Float[Tensor, "n *event c k"]]:
     """Canonical outputs f, and by how much each deviation of the weights moves them: ``J ζ``.
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        likelihood: Says where the outputs' axes are.
+        model: The network and its likelihood.
         inputs: n examples.
         draws: ζ, one a column.
 
@@ -32,12 +28,11 @@ def pushed(
         A forward pass and a product with the Jacobian, which takes about two forward passes a column, or a backward
         pass an output. Beside the result, memory of a chunk of inputs, about 128 MiB.
     """
-    width = max(survey.output.numel(), min(draws.shape[1], COLUMNS))
-    size = survey.chunk(width, network.like.itemsize, BUDGET)
+    size = model.chunk(max(model.width, min(draws.shape[1], COLUMNS)), BUDGET)
     means: list[Tensor] = []
     moved: list[Tensor] = []
     for _, part in chunks(inputs, min(size, count(inputs))):
-        f = likelihood.canonical(network(part))
+        f = model.likelihood.canonical(model.network(part))
         means.append(f)
-        moved.append(BatchJacobian(network, survey, likelihood, part).push(draws).view(*f.shape, -1))
+        moved.append(BatchJacobian(model, part).push(draws).view(*f.shape, -1))
     return torch.cat(means), torch.cat(moved)

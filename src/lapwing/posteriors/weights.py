@@ -75,7 +75,7 @@ class WeightPosterior(ExactPosterior, SampledWeights):
 
     @cached_property
     def _propagation(self) -> Propagation:
-        return Propagation(self.network, self.survey, self.likelihood, (self.precision,))
+        return Propagation(self.model, (self.precision,))
 
     def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
         precisions = tuple(choice.precision for choice in choices if isinstance(choice, WeightPosterior))

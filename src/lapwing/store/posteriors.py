@@ -154,7 +154,7 @@ def load(
     posterior = posterior_from(header, tensors, network, read)
     check_fits(posterior)
     if posterior.data is not None and not posterior.partial:
-        check_same(network, posterior.survey, posterior.data, posterior.fitted, posterior.totals)
+        check_same(posterior.training, posterior.totals)
     return posterior
 
 

@@ -45,12 +45,12 @@ class Auto:
 
     def pick(self, task: Task) -> Full | KFAC | Diagonal:
         """The structure for a task; the data are counted until neither view is affordable."""
-        network, prior, rows = task.network, task.prior, 0
+        network, prior, rows = task.model.network, task.prior, 0
         d, groups = network.size, prior.groups(network.uncertain)[1]
         over = dict.fromkeys(("weights", "functions"), 0.0)
         functions = not isinstance(prior, DiagonalPrior) and not isinstance(task.curvature, Hessian)
-        for batch in task.data:
-            rows += len(batch) * task.survey.output.numel()
+        for batch in task.model.data:
+            rows += len(batch) * task.model.width
             over = {"weights": seconds(d, rows), "functions": seconds(rows, d, groups) if functions else math.inf}
             if min(over.values()) > AFFORDABLE:
                 break

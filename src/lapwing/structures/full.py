@@ -97,21 +97,21 @@ class Full:
 
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
-        d = task.network.size
+        d = task.model.network.size
         if self.view == "weights" and self.max_seconds == math.inf:
             return self._weights(task, 0)
-        rows = sum(len(batch) for batch in task.data) * task.survey.output.numel()
+        rows = sum(len(batch) for batch in task.model.data) * task.model.width
         if self.view == "functions" or (self.view == "auto" and rows < d):
             return self._functions(task, rows)
         return self._weights(task, rows)
 
     def _weights(self, task: Task, rows: int) -> Posterior:
-        self._check(task.network.size, rows, "d × d over the weights")
-        return self._exact(task) if isinstance(task.curvature, Hessian) else task.summed(DenseSum(task.network))
+        self._check(task.model.network.size, rows, "d × d over the weights")
+        return self._exact(task) if isinstance(task.curvature, Hessian) else task.summed(DenseSum(task.model.network))
 
     def _exact(self, task: Task) -> Posterior:
         """The posterior with the exact Hessian, refused where that and the prior are not positive definite."""
-        matrix = HessianProduct(task.network, task.survey, task.likelihood, task.data).dense(self.max_bytes)
+        matrix = HessianProduct(task.model).dense(self.max_bytes)
         damping = task.curvature.damping if isinstance(task.curvature, Hessian) else 0.0
         damped = (matrix + matrix.mT) / 2 + damping * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
         posterior = task.posterior(task.totals(), Held(Dense(damped)))
@@ -127,25 +127,25 @@ class Full:
             raise UnsupportedError(
                 "an Isotropic or Layerwise prior in function space", "one precision a weight", "Full(view='weights')"
             )
-        groups = task.prior.groups(task.network.uncertain)[1]
-        self._check(rows, task.network.size, "nc × nc over the training outputs", groups)
+        groups = task.prior.groups(task.model.network.uncertain)[1]
+        self._check(rows, task.model.network.size, "nc × nc over the training outputs", groups)
         inputs, cotangents, totals = self._record(task)
-        kernel = TangentKernel(task.network, task.survey, task.likelihood)
-        layout, device = task.network.uncertain, task.network.like.device
+        kernel = TangentKernel(task.model)
+        layout, device = task.model.network.uncertain, task.model.network.like.device
         group, relative = task.prior.groups(layout)[0].to(device), task.prior.relative(layout)
         units = torch.ones((), dtype=torch.float64) if relative is None else 1 / relative
         variances = [(group == g) * units.to(device) for g in range(groups)]
         grams = kernel.training_grams(inputs, cotangents, variances)
         own = (inputs, cotangents, grams)
-        return FunctionPosterior(*task.common(totals), *own, data=task.data, noise_fixed=task.noise_fixed)
+        return FunctionPosterior(*task.common(totals), *own, data=task.model.data, noise_fixed=task.noise_fixed)
 
     def _record(self, task: Task) -> tuple[Inputs, Tensor, Totals]:
         """Training inputs, the cotangents that make them rows, and sums over the data."""
-        tally = Tally(task.likelihood)
-        size = chunk_size(task.network, task.survey, task.likelihood, task.curvature)
+        tally = Tally(task.model.likelihood)
+        size = chunk_size(task.model, task.curvature)
         inputs, cotangents = [], []
-        for forward, f, y in visit(task.network, task.survey, task.data, task.likelihood, size):
-            blocks = task.curvature.cotangents(task.likelihood, f, y, generator=task.generator)
+        for forward, f, y in visit(task.model, size):
+            blocks = task.curvature.cotangents(task.model.likelihood, f, y, generator=task.generator)
             inputs.append(forward.inputs)
             cotangents.append(torch.cat(list(blocks)))
             tally.add(forward, f, y)

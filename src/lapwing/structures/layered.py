@@ -35,7 +35,7 @@ class Diagonal(CurvatureRecipe):
 
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
-        return task.summed(DiagonalSum(task.network))
+        return task.summed(DiagonalSum(task.model.network))
 
     def curvature(self, problem: Problem) -> linalg.Structured:
         """The curvature in this structure, for a preconditioner."""
@@ -78,8 +78,8 @@ class KFAC(CurvatureRecipe):
 
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
-        total = KroneckerSum(task.network, self.sharing, self.bias)
-        for layer in task.survey.layers:
+        total = KroneckerSum(task.model.network, self.sharing, self.bias)
+        for layer in task.model.survey.layers:
             if layer.kind not in NORMS:
                 for names in [layer.names] if self.bias == "joint" else [(name,) for name in layer.names]:
                     _check_one_precision(task, names)
@@ -93,7 +93,7 @@ class KFAC(CurvatureRecipe):
 
 def _check_one_precision(task: Task, names: tuple[str, ...]) -> None:
     """Refuse a prior under which the weights of a Kronecker block differ."""
-    layout = task.network.uncertain
+    layout = task.model.network.uncertain
     group = task.prior.groups(layout)[0]
     groups = torch.cat([group[layout.slices[name]] for name in names]).unique()
     if len(groups) > 1 or task.prior.relative(layout) is not None:

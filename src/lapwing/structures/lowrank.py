@@ -75,13 +75,13 @@ class LowRank(CurvatureRecipe):
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
         check_products(task)
-        curvature = GGNProduct(task.network, task.survey, task.likelihood, task.data)
+        curvature = GGNProduct(task.model)
         most = min(self.rank, curvature.shape[0])
         if self.tolerance is None:
             return task.posterior(task.totals(), Held(linalg.LowRank(self._factor_of_rank(curvature, most))))
-        diagonal = DiagonalSum(task.network)
-        totals = sweep(task.network, task.survey, task.data, task.likelihood, task.curvature, diagonal)
-        prior = task.prior.diagonal(task.network.uncertain, task.network.like.double())
+        diagonal = DiagonalSum(task.model.network)
+        totals = sweep(task.model, task.curvature, diagonal)
+        prior = task.prior.diagonal(task.model.network.uncertain, task.model.network.like.double())
         trace = float((diagonal.result().operator.diagonal().double() / prior).sum())
         factor = self._adapted(curvature, most, trace, prior, self.tolerance)
         return task.posterior(totals, Held(linalg.LowRank(factor)))

@@ -101,28 +101,28 @@ class Nystrom:
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
         check_products(task)
-        outputs, generator = task.survey.output.numel(), torch.Generator().manual_seed(self.seed)
+        outputs, generator = task.model.width, torch.Generator().manual_seed(self.seed)
         pool = Reservoir(candidates(self.landmarks, self.samples), outputs, generator)
         checked = Reservoir(CHECKED, 1, generator)
         validated = Reservoir(1 if self.stopping is None else self.stopping.size, 1, generator)
-        fill(task.data, pool, checked, validated)
-        prior = task.prior.diagonal(task.network.uncertain, task.network.like.double())
+        fill(task.model.data, pool, checked, validated)
+        prior = task.prior.diagonal(task.model.network.uncertain, task.model.network.like.double())
         with torch.no_grad():
             found = self._span(task, pool, prior, generator)
-            features = TangentFeatures(task.network, task.survey, task.likelihood, found.changes)
+            features = TangentFeatures(task.model, found.changes)
             wide = replace(features, variances=(1.0 / prior,))
             error = missed(wide, checked.examples[0])
             watch = None
             if self.stopping is not None:
                 shown = wide if self.residual else features
                 watch = Watch(self.stopping, shown, metric_root(found.changes, prior), validated.examples, self.seed)
-            sums = accumulated(features, task.data, watch)
+            sums = accumulated(features, watch)
         trace = () if watch is None else tuple(watch.trace)
         report = NystromReport(found.eigenvalues, found.changes.shape[1], found.pairs, error, trace, sums.partial)
         own = (found.changes, sums.curvature, self.residual, report)
-        return NystromPosterior(*task.common(sums.totals), *own, data=task.data)
+        return NystromPosterior(*task.common(sums.totals), *own, data=task.model.data)
 
     def _span(self, task: Task, pool: Reservoir, prior: Float[Tensor, " d"], generator: torch.Generator) -> Span:
         """The directions; what it takes to find them is freed."""
-        rows = LandmarkRows(task.training(pool.seen), pool.pairs, prior.rsqrt().to(task.network.like), self.max_bytes)
+        rows = LandmarkRows(task.model, pool.pairs, prior.rsqrt().to(task.model.network.like), self.max_bytes)
         return span(rows, self.landmarks, self.samples, self.rank, self.tolerance, generator)

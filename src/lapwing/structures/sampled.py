@@ -62,10 +62,8 @@ class Sampled:
         """The posterior of a task in this structure."""
         check_products(task)
         totals = task.totals()
-        problem = Problem.of(
-            task.training(totals.examples), task.prior.operator(task.network.uncertain, task.network.like)
-        )
+        problem = Problem.of(task.model, task.prior.operator(task.model.network.uncertain, task.model.network.like))
         with torch.no_grad():
             generator = torch.Generator().manual_seed(self.seed)
             noise = problem.perturbation(self.samples, max_bytes=self.max_bytes, generator=generator)
-        return SampledPosterior(*task.common(totals), self.solver, noise, data=task.data)
+        return SampledPosterior(*task.common(totals), self.solver, noise, data=task.model.data)

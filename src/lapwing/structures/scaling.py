@@ -23,7 +23,7 @@ def scaled(task: Task) -> Task:
     prior = task.prior
     if not isinstance(prior, GPrior) or prior.scale is not None:
         return task
-    total = DiagonalSum(task.network)
+    total = DiagonalSum(task.model.network)
     curvature = GGN() if prior.samples is None else Noise(prior.samples)
-    sweep(task.network, task.survey, task.data, task.likelihood, curvature, total, generator=task.generator)
-    return replace(task, prior=prior.scaled_by(total.result().operator.diagonal(), task.network.uncertain))
+    sweep(task.model, curvature, total, generator=task.generator)
+    return replace(task, prior=prior.scaled_by(total.result().operator.diagonal(), task.model.network.uncertain))

@@ -18,8 +18,9 @@ from lapwing.curvature.sums import sweep
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_option
 from lapwing.jacobian.layers.layers import captured, leaves
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers, probe
+from lapwing.jacobian.network.survey import probe
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior
 
@@ -171,7 +172,7 @@ class Subnetwork:
             index = network.weights.abs().topk(self.count).indices
         else:
             total = DiagonalSum(network)
-            sweep(network, find_layers(network, data.first()), data, likelihood, GGN(), total)
+            sweep(Model.of(network, likelihood, data), GGN(), total)
             precision = total.result().operator.diagonal() + prior.diagonal(network.layout, network.like)
             index = precision.topk(self.count, largest=False).indices
         return masked(module, network, index)

@@ -9,12 +9,11 @@ import torch
 
 from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher
 from lapwing.curvature.sums import Accumulator, Held, Tally, Totals, chunk_size, sweep, visit
-from lapwing.ground.data import Data
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
-from lapwing.linear.problem import Training
 from lapwing.posteriors import Step, WeightPosterior
 from lapwing.priors import Prior
 
@@ -24,44 +23,36 @@ from lapwing.priors import Prior
 class Task:
     """Everything a structure needs to compute a posterior."""
 
-    network: Network
-    survey: Survey
-    data: Data
-    likelihood: Likelihood
+    model: Model
     prior: Prior
     curvature: Curvature
     generator: torch.Generator | None
 
     def summed(self, total: Accumulator) -> WeightPosterior:
         """A posterior over the weights from one sweep over the data."""
-        setting = (self.network, self.survey, self.data, self.likelihood, self.curvature)
-        totals = sweep(*setting, total, generator=self.generator)
+        totals = sweep(self.model, self.curvature, total, generator=self.generator)
         return self.posterior(totals, total.result())
 
     def totals(self) -> Totals:
         """Sums over the data at the trained weights, from one pass of forward passes."""
-        tally = Tally(self.likelihood)
-        size = chunk_size(self.network, self.survey, self.likelihood, self.curvature)
-        for forward, f, y in visit(self.network, self.survey, self.data, self.likelihood, size):
+        tally = Tally(self.model.likelihood)
+        for forward, f, y in visit(self.model, chunk_size(self.model, self.curvature)):
             tally.add(forward, f, y)
         return tally.totals()
 
     def posterior(self, totals: Totals, held: Held) -> WeightPosterior:
         """The posterior over the weights with this curvature."""
-        return WeightPosterior(*self.common(totals), held, data=self.data, noise_fixed=self.noise_fixed)
+        return WeightPosterior(*self.common(totals), held, data=self.model.data, noise_fixed=self.noise_fixed)
 
     def common(self, totals: Totals) -> tuple[Network, Survey, Likelihood, Prior, Totals, Likelihood, tuple[Step, ...]]:
         """What every posterior starts with, in order; the likelihood comes twice, as it is and as it was fitted."""
-        return self.network, self.survey, self.likelihood, self.prior, totals, self.likelihood, ()
+        model = self.model
+        return model.network, model.survey, model.likelihood, self.prior, totals, model.likelihood, ()
 
     @property
     def noise_fixed(self) -> bool:
         """See ``Posterior``."""
         return isinstance(self.curvature, EmpiricalFisher)
-
-    def training(self, examples: int) -> Training:
-        """What a posterior remembers of its training."""
-        return Training(self.network, self.survey, self.data, self.likelihood, examples)
 
 
 def check_products(task: Task) -> None:

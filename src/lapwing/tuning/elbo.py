@@ -11,14 +11,14 @@ from lapwing.ground.data import Source
 from lapwing.ground.errors import ConfigError, check_count, check_kind, check_option
 from lapwing.ground.types import Unpack
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.tangent import Tangent, Target
+from lapwing.jacobian.tangent import Target
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linear.solvers import Solver
 from lapwing.posteriors import Posterior
 from lapwing.structures.selection import last_layer
 from lapwing.tuning.choices import P, chosen, warn_of_endings
 from lapwing.tuning.em import EM
-from lapwing.tuning.expectation import Expectation, training_of, warn_unless_found, with_data
+from lapwing.tuning.expectation import Expectation, tangent_of, warn_unless_found, with_data
 from lapwing.tuning.uphill import Climb
 
 RTOL = 0.03
@@ -110,7 +110,7 @@ class ELBO:
         if posterior.fitted.noise is not None:
             method = EM(samples=self.samples, steps=self.steps, target=target, solver=self.solver, seed=self.seed)
             return method.tune(posterior, progress)
-        tangent = Tangent(training_of(posterior), target)
+        tangent = tangent_of(posterior, target)
         expectation = Expectation(posterior, tangent, self.solver, self.samples, "auto", RTOL, self.seed)
         with tqdm(desc="ELBO", total=self.steps, disable=not progress, unit="precision", leave=False) as bar:
             trail = Climb(expectation, self.examples, self.seed, self.steps, bar).run()

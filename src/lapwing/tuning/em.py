@@ -16,7 +16,7 @@ from lapwing.ground.archive import file_at
 from lapwing.ground.data import Source
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
 from lapwing.ground.types import Unpack
-from lapwing.jacobian.tangent import Tangent, Target
+from lapwing.jacobian.tangent import Target
 from lapwing.linear.solvers import SGD, Solver
 from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.posteriors.dimension import LEAST, Estimator
@@ -25,7 +25,7 @@ from lapwing.posteriors.solved import warn_unless
 from lapwing.tuning.ascent import fixed_point
 from lapwing.tuning.checkpoint import Checkpoint, State
 from lapwing.tuning.choices import P, chosen, tunes_noise, warn_of_endings
-from lapwing.tuning.expectation import Expectation, Expected, training_of, warn_unless_found, with_data
+from lapwing.tuning.expectation import Expectation, Expected, tangent_of, warn_unless_found, with_data
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class EM:
         posterior = with_data(posterior, self.data, self.unpack)
         expectation = Expectation(
             posterior,
-            Tangent(training_of(posterior), self.target),
+            tangent_of(posterior, self.target),
             self.solver,
             self.samples,
             self.estimator,

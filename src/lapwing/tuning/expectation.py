@@ -16,11 +16,12 @@ from lapwing.ground.data import Data, Source
 from lapwing.ground.errors import ConvergenceWarning, MismatchError, UnsupportedError, warn
 from lapwing.ground.results import Solution
 from lapwing.ground.types import Unpack
-from lapwing.jacobian.tangent import Mode, Tangent
+from lapwing.jacobian.products.gauss_newton import GGNProduct
+from lapwing.jacobian.tangent import Mode, Tangent, Target
 from lapwing.linalg import Diagonal
 from lapwing.linear.evidence import Evidence
 from lapwing.linear.preconditioners import Known
-from lapwing.linear.problem import Perturbation, Training
+from lapwing.linear.problem import Perturbation
 from lapwing.linear.solvers import CG, SGD, Solver
 from lapwing.posteriors import ExactPosterior, FunctionPosterior, Posterior, SolvedWeights, Step, WeightPosterior
 from lapwing.posteriors.dimension import Dimensions, Estimator, by_draws
@@ -31,14 +32,14 @@ from lapwing.tuning.choices import P, at_mode, check_definite, chosen, step_of
 logger = logging.getLogger(__name__)
 
 
-def training_of(posterior: Posterior) -> Training:
-    """The network and its data: those behind the solves, where there are any, and what they keep of the data.
+def tangent_of(posterior: Posterior, target: Target = "affine") -> Tangent:
+    """The tangent model of a posterior's network; it shares with the solves, where there are any, what they keep.
 
     Raises:
         UnsupportedError: If the posterior has no training data.
     """
-    training = posterior.problem.training if isinstance(posterior, SolvedWeights) else None
-    return posterior.training if training is None else training
+    curvature = posterior.problem.curvature if isinstance(posterior, SolvedWeights) else None
+    return Tangent(posterior.training, target, curvature if isinstance(curvature, GGNProduct) else None)
 
 
 def with_data(posterior: P, source: Source | None, unpack: Unpack | None = None) -> P:
@@ -50,7 +51,7 @@ def with_data(posterior: P, source: Source | None, unpack: Unpack | None = None)
     if source is None:
         return posterior
     data = Data(source, like=posterior.network.like, unpack=unpack)
-    check_same(posterior.network, posterior.survey, data, posterior.fitted, posterior.totals)
+    check_same(replace(posterior.model, likelihood=posterior.fitted, source=data), posterior.totals)
     return replace(posterior, data=data)
 
 
@@ -195,7 +196,7 @@ class Expectation:
                 solver.prepared(self._solved.problem)
                 problem.kept.update(self._solved.problem.kept)
             solver.prepared(problem)
-            for _ in self.tangent.training.curvature.visit(self.samples if self._solved is not None else 1):
+            for _ in self.tangent.product.visit(self.samples if self._solved is not None else 1):
                 pass
 
     def at(self, state: State, progress: bool = False) -> tuple[Expected, State, Solution | None]:

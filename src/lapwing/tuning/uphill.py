@@ -197,5 +197,5 @@ class Climb:
             choice = chosen(posterior, found.precisions, found.scale, ())
             return posterior.outputs_each(inputs, [choice])[0].covariance.double()
         training, draws = self.expectation.tangent.training, self.expectation.drawn(state)
-        moved = pushed(training.network, training.survey, training.likelihood, inputs, draws)[1].double()
+        moved = pushed(training, inputs, draws)[1].double()
         return moved @ moved.mT / draws.shape[1]

@@ -27,7 +27,7 @@ def cotangents(case: Known) -> Tensor:
 
 
 def factors(case: Known, directions: Tensor) -> list[Factor]:
-    forward = Pass(case.network, case.survey, case.case.inputs)
+    forward = case.model.forward(case.case.inputs)
     return list(forward.factors(raw(case.case.likelihood, directions)))
 
 
@@ -40,7 +40,7 @@ def places(case: Known, factor: Factor) -> Tensor:
 @pytest.mark.parametrize("name", CASES)
 def test_rows_are_the_jacobian(name: str) -> None:
     case = known(name)
-    forward = Pass(case.network, case.survey, case.case.inputs)
+    forward = case.model.forward(case.case.inputs)
     torch.testing.assert_close(case.case.likelihood.canonical(forward.outputs), case.outputs)
     blocks = [
         jacobian_rows(case.network, forward.factors(raw(case.case.likelihood, block)))
@@ -73,7 +73,7 @@ def test_every_factor_answers_as_its_rows_do(name: str) -> None:
 def test_the_gradient_is_the_sum_over_examples(name: str) -> None:
     case = known(name)
     direction = cotangents(case)[:1]
-    forward = Pass(case.network, case.survey, case.case.inputs)
+    forward = case.model.forward(case.case.inputs)
     expected = naive.pulled_back(case, direction).sum((0, 1))
     found = forward.gradient(raw(case.case.likelihood, direction)[0])
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
@@ -146,7 +146,7 @@ def test_inputs_made_in_inference_mode_are_welcome() -> None:
     case = known("mlp")
     with torch.inference_mode():
         inputs = torch.randn(4, 4, dtype=torch.float64)
-        forward = Pass(case.network, case.survey, inputs)
+        forward = case.model.forward(inputs)
         rows = jacobian_rows(case.network, forward.factors(torch.ones(1, 4, 3, dtype=torch.float64)))
     _, expected = naive.jacobian(case.case.model, inputs.clone())
     torch.testing.assert_close(rows[:, 0], expected.sum(1))
@@ -195,7 +195,7 @@ def test_without_layers_there_are_no_layer_factors() -> None:
 def test_a_layer_owns_the_calls_on_its_parameters() -> None:
     case = known("called_twice")
     assert case.survey.names == set(case.network.names)
-    calls = Pass(case.network, case.survey, case.case.inputs)._forward[1]
+    calls = case.model.forward(case.case.inputs)._forward[1]
     assert [sum(layer.owns(call) for call in calls) for layer in case.survey.layers] == [2, 2, 2, 1]
     assert Layer("linear", "w", None, 0).names == ("w",) and Layer("linear", None, "b", 0).names == ("b",)
 
@@ -228,7 +228,7 @@ def test_batches_of_another_size_need_no_new_survey() -> None:
     case = known("transformer_sequence_first")
     single = take(case.case.inputs, slice(1, 2))
     (block,) = identity_cotangents(case.outputs[1:2])
-    rows = jacobian_rows(case.network, Pass(case.network, case.survey, single).factors(block))
+    rows = jacobian_rows(case.network, case.model.forward(single).factors(block))
     torch.testing.assert_close(rows, case.jacobian[1:2])
 
 

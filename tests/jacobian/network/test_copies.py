@@ -10,9 +10,9 @@ from lapwing.ground.data import Batch
 from lapwing.jacobian.network import copies as module
 from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers
 from lapwing.likelihoods import Gaussian
 from tests.cases import build
+from tests.curvature.naive import surveyed
 from tests.posterior_cases import normal
 
 
@@ -21,7 +21,7 @@ def copies(name: str, count: int = 3) -> tuple[Copies, Batch, Tensor]:
     network = Network.of(case.model)
     weights = network.weights + 0.1 * normal(count, network.size)
     return (
-        Copies(network, find_layers(network, case.inputs), case.likelihood),
+        Copies(surveyed(network, case.likelihood, case.inputs)),
         Batch(case.inputs, case.targets),
         weights,
     )
@@ -30,7 +30,7 @@ def copies(name: str, count: int = 3) -> tuple[Copies, Batch, Tensor]:
 @pytest.mark.parametrize("name", ["mlp", "lenet", "unet", "tagger", "branching", "batch_norm", "tied"])
 def test_copies_are_the_network_at_their_weights(name: str) -> None:
     found, batch, weights = copies(name)
-    network, likelihood = found.network, found.likelihood
+    network, likelihood = found.model.network, found.model.likelihood
     outputs = found.outputs(weights, batch.inputs)
     along = normal(*outputs.shape, seed=3)
     gradients, values = found.losses(weights, batch, along=along)
@@ -70,7 +70,7 @@ def test_pieces_of_copies_and_examples_add_up(name: str, monkeypatch: pytest.Mon
         return forward(self, inputs, *rest)
 
     monkeypatch.setattr(Network, "__call__", watched)
-    example = sum(found.survey.floats) * found.network.like.element_size()
+    example = sum(found.model.survey.floats) * found.model.network.like.element_size()
     for room in (2 * example, 1):
         monkeypatch.setattr(module, "BUDGET", room)
         for one, other in zip(everything(), whole, strict=True):
@@ -80,7 +80,7 @@ def test_pieces_of_copies_and_examples_add_up(name: str, monkeypatch: pytest.Mon
 
 def test_targets_move() -> None:
     found, batch, weights = copies("conv1d_same", 2)
-    assert isinstance(found.likelihood, Gaussian)
+    assert isinstance(found.model.likelihood, Gaussian)
     moved = normal(2, 2)
     gradients, values = found.losses(weights, batch, moved=moved)
     for i in range(2):
@@ -91,7 +91,7 @@ def test_targets_move() -> None:
 
 def test_the_module_is_not_written_to() -> None:
     found, batch, weights = copies("batch_norm")
-    own = found.network.module
+    own = found.model.network.module
     before = {name: value.clone() for name, value in own.state_dict().items()}
     found.losses(weights, batch)
     assert all(torch.equal(value, before[name]) for name, value in own.state_dict().items())

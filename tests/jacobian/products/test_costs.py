@@ -8,17 +8,18 @@ from torch import nn
 
 from benchmarks.networks import ResNet, lenet
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers
 from lapwing.jacobian.products.costs import PRODUCTS, Form, Work
+from lapwing.likelihoods import Gaussian
+from tests.curvature.naive import surveyed
 
 GIB = 2**28
 """Numbers of four bytes in a GiB."""
 
 
 def work_of(model: nn.Module, *shape: int) -> Work:
-    network, x = Network.of(model), torch.randn(2, *shape)
-    survey = find_layers(network, x)
-    return Work.of(network, survey, x, survey.output.numel())
+    x = torch.randn(2, *shape)
+    given = surveyed(Network.of(model), Gaussian(), x)
+    return Work.of(given, x, given.width)
 
 
 LENET = work_of(lenet(), 1, 28, 28)

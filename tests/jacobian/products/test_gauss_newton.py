@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from torch import Tensor
 
 from lapwing.ground.data import Data
 from lapwing.jacobian.layers import layers
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers
 from lapwing.jacobian.products.costs import Form
 from lapwing.jacobian.products.gauss_newton import GGNProduct
 from lapwing.jacobian.products.products import WORKING
@@ -30,7 +31,7 @@ UNRECORDED = ["branching"]
 @pytest.mark.parametrize("name", CASES)
 def test_products_with_the_gauss_newton_matrix(name: str, form: Form) -> None:
     case = known(name)
-    operator = GGNProduct(case.network, case.survey, case.case.likelihood, case.data, form=form)
+    operator = GGNProduct(case.model, form=form)
     block = torch.randn(case.network.size, 3, dtype=torch.float64)
     expected = naive.ggn(case) @ block
     with unchanged(case.case.model):
@@ -49,7 +50,7 @@ def test_products_with_the_gauss_newton_matrix(name: str, form: Form) -> None:
 def test_products_with_the_output_hessian_taken_elsewhere(name: str, form: Form, affine: bool) -> None:
     case = known(name)
     likelihood, weights = case.case.likelihood, case.network.weights
-    base = GGNProduct(case.network, case.survey, likelihood, case.data, form=form)
+    base = GGNProduct(case.model, form=form)
     f, j = case.outputs, case.jacobian
     moved = weights + 0.3 * torch.randn(weights.shape, dtype=torch.float64)
     h = f + j @ (moved - weights) if affine else j @ moved
@@ -67,7 +68,7 @@ def test_products_with_the_output_hessian_taken_elsewhere(name: str, form: Form,
 @pytest.mark.parametrize("name", ["mlp", "batch_norm", "unet", "branching", "tagger"])
 def test_the_rule_picks_a_form_that_is_right(name: str, columns: int) -> None:
     case = known(name)
-    operator = GGNProduct(case.network, case.survey, case.case.likelihood, case.data)
+    operator = GGNProduct(case.model)
     block = torch.randn(case.network.size, columns, dtype=torch.float64)
     assert operator.choose(columns) in ("layers", "split")
     operator.prepare(columns)
@@ -89,7 +90,7 @@ class Counted:
 def test_rows_are_made_for_as_many_examples_as_the_working_memory_holds() -> None:
     """What a chunk's passes need, and its explicit rows."""
     case, memory = known("mlp"), 2**17
-    operator = GGNProduct(case.network, case.survey, case.case.likelihood, case.data, memory, "layers")
+    operator = GGNProduct(case.model, memory, "layers")
     work, (each, beside), itemsize = operator.linearisation.work, case.survey.floats, case.network.like.element_size()
     examples = operator.linearisation.executors["layers"].size(10**6)
     taken = itemsize * (work.cotangents * each + beside + work.kept[0])
@@ -107,9 +108,9 @@ def test_what_fits_the_memory_is_kept(form: Form, memory: int, kept: bool, monke
     assert isinstance(x, Tensor)
     source = Counted((x[:3], y[:3]), (x[3:], y[3:]))
     data = Data(source, like=case.network.like)
-    operator = GGNProduct(case.network, case.survey, case.case.likelihood, data, memory, form)
+    operator = GGNProduct(replace(case.model, source=data), memory, form)
     size = operator.linearisation.executors[form].size(100)
-    assert operator.linearisation.examples == len(x)
+    assert data.examples == len(x)
     source.readings = 0
     block = torch.randn(case.network.size, 2, dtype=torch.float64)
     for reading in (1, 2, 3):
@@ -128,6 +129,5 @@ def test_single_weights_can_be_uncertain(form: Form) -> None:
     case = known("lenet")
     index = torch.tensor([0, 40, 100])
     network = Network(case.case.model, case.network.names, index)
-    survey = find_layers(network, case.case.inputs)
-    operator = GGNProduct(network, survey, case.case.likelihood, case.data, form=form)
+    operator = GGNProduct(Model.of(network, case.case.likelihood, case.data), form=form)
     torch.testing.assert_close(operator.dense(), naive.ggn(case)[index][:, index])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -51,7 +52,7 @@ def exact_hessian(name: str) -> Tensor:
 @pytest.mark.parametrize("name", TWICE)
 def test_products_with_the_hessian(name: str, form: Form | None) -> None:
     case = known(name)
-    operator = HessianProduct(case.network, case.survey, case.case.likelihood, case.data, form=form)
+    operator = HessianProduct(case.model, form=form)
     with unchanged(case.case.model):
         dense = operator.dense()
     torch.testing.assert_close(dense, exact_hessian(name), rtol=1e-5, atol=1e-6)
@@ -65,8 +66,8 @@ def test_products_are_sums_over_batches() -> None:
     assert isinstance(x, Tensor)
     data = Data([(x[:3], y[:3]), (x[3:], y[3:])], like=case.network.like)
     for parts, whole in (
-        (HessianProduct(case.network, case.survey, case.case.likelihood, data), exact_hessian("mlp")),
-        (GGNProduct(case.network, case.survey, case.case.likelihood, data), naive.ggn(case)),
+        (HessianProduct(replace(case.model, source=data)), exact_hessian("mlp")),
+        (GGNProduct(replace(case.model, source=data)), naive.ggn(case)),
     ):
         torch.testing.assert_close(parts.dense(), whole, rtol=1e-5, atol=1e-6)
         check_symmetric(parts)
@@ -77,7 +78,7 @@ def test_the_hessian_through_a_weight_norm_is_that_of_its_formula() -> None:
     layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 1)).double()
     x, y = torch.tensor([[1.0, -2.0], [0.5, 3.0]]).double(), torch.zeros(2, 1, dtype=torch.float64)
     network = Network.of(layer)
-    found = HessianProduct(network, find_layers(network, x), Gaussian(), Data([(x, y)], like=network.like)).dense()
+    found = HessianProduct(naive.surveyed(network, Gaussian(), x, y)).dense()
 
     def loss(weights: Tensor) -> Tensor:
         bias, g, v = weights[0], weights[1], weights[2:]
@@ -92,7 +93,7 @@ def test_rows_without_a_gradient_have_no_curvature() -> None:
     model = nn.Sequential(nn.Embedding(3, 2, padding_idx=0), nn.Flatten(), nn.Tanh(), nn.Linear(4, 1)).double()
     x, y = torch.tensor([[0, 1], [2, 0]]), torch.zeros(2, 1, dtype=torch.float64)
     network = Network.of(model)
-    hessian = HessianProduct(network, find_layers(network, x), Gaussian(), Data([(x, y)], like=network.like)).dense()
+    hessian = HessianProduct(naive.surveyed(network, Gaussian(), x, y)).dense()
     torch.testing.assert_close(hessian, hessian.mT)
     assert not hessian[:2].any() and hessian[2:6].any()
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from lapwing.ground.data import Data
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Gaussian
 from tests.meter import Meter
@@ -17,11 +17,11 @@ def test_the_plain_form_cuts_batches_and_columns_to_the_memory(generator: torch.
     """The sum over a batch of 90 examples with 40 columns: whole, and with memory for few of either."""
     model = nn.Sequential(nn.Linear(3, 60), nn.Tanh(), nn.Linear(60, 2)).double()
     network, x = Network.of(model), torch.randn(90, 3, generator=generator, dtype=torch.float64)
-    survey, data = find_layers(network, x[:3]), Data((x, x[:, :2]), like=network.like)
+    given = Model.of(network, Gaussian(), Data((x, x[:, :2]), like=network.like))
     block = torch.randn(network.size, 40, generator=generator, dtype=torch.float64)
     found, most = [], []
     for memory in (2**31, 2**19):
-        linear = Linearisation(network, survey, Gaussian(), data, memory, "plain")
+        linear = Linearisation(given, memory, "plain")
         total = torch.zeros_like(block)
         with Meter() as meter:
             for chunk in linear.visit(40):

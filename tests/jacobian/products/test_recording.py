@@ -12,7 +12,6 @@ from lapwing.ground.data import Batch
 from lapwing.ground.errors import MismatchError
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers
 from lapwing.jacobian.products import recording
 from lapwing.jacobian.products.executors import Differentiated
 from lapwing.jacobian.products.recorded import Recorded
@@ -27,9 +26,8 @@ ONE = torch.zeros(1, 3, dtype=torch.float64)
 
 
 def executor(model: nn.Module, inputs: Inputs = ONE) -> Recorded:
-    network, likelihood = Network.of(model), Gaussian()
-    plain = Differentiated(network, likelihood, 100)
-    return Recorded(network, likelihood, 100, plain, find_layers(network, inputs))
+    made = naive.surveyed(Network.of(model), Gaussian(), inputs)
+    return Recorded(made, 100, Differentiated(made, 100))
 
 
 def model() -> nn.Module:
@@ -39,10 +37,10 @@ def model() -> nn.Module:
 def check(recorded: Recorded, n: int, generator: torch.Generator) -> None:
     """A product of fresh data against the naive Jacobian."""
     x = torch.randn(n, 3, generator=generator, dtype=torch.float64)
-    rows = naive.jacobian(recorded.network.module, x)[1].flatten(0, 1)
+    rows = naive.jacobian(recorded.model.network.module, x)[1].flatten(0, 1)
     v = torch.randn(rows.shape[1], 2, generator=generator, dtype=torch.float64)
     chunk = recorded.prepare(Batch(x, x[:, :2]))
-    torch.testing.assert_close(chunk.outputs, recorded.network(x).detach())
+    torch.testing.assert_close(chunk.outputs, recorded.model.network(x).detach())
     torch.testing.assert_close(chunk.push(v).flatten(1).mT, rows @ v)
     torch.testing.assert_close(chunk.product(lambda u: 2.0 * u, v), 2.0 * rows.mT @ rows @ v)
 
@@ -77,8 +75,7 @@ def test_too_many_shapes_go_the_plain_way(
 def test_what_cannot_be_recorded_is_said_once_and_done_plainly(caplog: pytest.LogCaptureFixture) -> None:
     case = known("branching")
     likelihood = case.case.likelihood
-    plain = Differentiated(case.network, likelihood, 100)
-    recorded = Recorded(case.network, likelihood, 100, plain, case.survey)
+    recorded = Recorded(case.model, 100, Differentiated(case.model, 100))
     v = torch.randn(case.network.size, 2, dtype=torch.float64)
     with caplog.at_level(logging.INFO, "lapwing"):
         for _ in range(2):
@@ -113,7 +110,7 @@ def test_the_same_tensor_twice_is_two_inputs(generator: torch.Generator) -> None
     recorded = executor(bilinear, (ONE[:, :2], ONE))
     x = torch.randn(4, 3, generator=generator, dtype=torch.float64)
     y = torch.zeros(4, 2, dtype=torch.float64)
-    v = torch.randn(recorded.network.size, 1, generator=generator, dtype=torch.float64)
+    v = torch.randn(recorded.model.network.size, 1, generator=generator, dtype=torch.float64)
     for left in (x[:, :2], x[:, 1:]):
         rows = naive.jacobian(bilinear, (left, x))[1].flatten(0, 1)
         chunk = recorded.prepare(Batch((left, x), y))
@@ -124,7 +121,7 @@ def test_batches_in_any_layout(generator: torch.Generator) -> None:
     recorded = executor(model())
     check(recorded, 4, generator)
     x = torch.randn(3, 4, generator=generator, dtype=torch.float64).mT
-    rows = naive.jacobian(recorded.network.module, x)[1].flatten(0, 1)
+    rows = naive.jacobian(recorded.model.network.module, x)[1].flatten(0, 1)
     v = torch.randn(rows.shape[1], 1, generator=generator, dtype=torch.float64)
     chunk = recorded.prepare(Batch(x, x[:, :2]))
     torch.testing.assert_close(chunk.product(lambda u: u, v), rows.mT @ rows @ v)

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 import lapwing as lw
-from lapwing.ground.data import Batch, Data
+from lapwing.ground.data import Batch
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers
 from lapwing.jacobian.products.columnwise import Columnwise
 from lapwing.jacobian.products.hessian import HessianProduct
 from lapwing.jacobian.products.reverse import Reverse
+from tests.curvature.naive import surveyed
 from tests.curvature.unchanged import unchanged
 from tests.posterior_cases import labels, normal, refused, seeded
 
@@ -87,15 +87,13 @@ def test_every_derivative_is_that_of_the_ordinary_twin(kind: str) -> None:
     for name in ("ordinary", kind):
         model = twin(name)
         network = Network.of(model)
-        survey, data = find_layers(network, X), Data((X, Y), like=network.like)
+        given = surveyed(network, lw.Categorical(), X, Y)
         directions, moved = normal(network.size, 2, seed=3), normal(18, 2, seed=4)
-        columns, weights = Columnwise(network, lw.Categorical(), X), network.weights + 0.1 * directions.mT
+        columns, weights = Columnwise(given, X), network.weights + 0.1 * directions.mT
         with unchanged(model):
             products = [columns.push(directions), columns.pull(moved)]
-            products += [
-                HessianProduct(network, survey, lw.Categorical(), data, form=f) @ directions for f in (None, "plain")
-            ]
-            copies = Copies(network, survey, lw.Categorical())
+            products += [HessianProduct(given, form=f) @ directions for f in (None, "plain")]
+            copies = Copies(given)
             found.append([*products, copies.outputs(weights, X), *copies.losses(weights, Batch(X, Y))])
     for ours, theirs in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(ours, theirs)
@@ -121,14 +119,15 @@ def test_every_posterior_and_its_tuning_are_those_of_the_ordinary_twin() -> None
 def test_gradients_that_cannot_be_differentiated_again_get_a_sentence() -> None:
     """Autograd would take the second derivative for zero."""
     network = Network.of(twin("once"))
-    columns, data = Columnwise(network, lw.Categorical(), X), Data((X, Y), like=network.like)
-    expected = Columnwise(Network.of(twin("ordinary")), lw.Categorical(), X).pull(normal(18, 2))
+    given = surveyed(network, lw.Categorical(), X, Y)
+    columns = Columnwise(given, X)
+    expected = Columnwise(surveyed(Network.of(twin("ordinary")), lw.Categorical(), X), X).pull(normal(18, 2))
     torch.testing.assert_close(columns.pull(normal(18, 2)), expected)
     directions = normal(network.size, 2)
     with refused(UnsupportedError, expected="forward-mode derivative", got="once_differentiable", hint="KFAC()"):
         columns.push(directions)
     with refused(UnsupportedError, expected="forward-mode derivative", got="once_differentiable", hint="KFAC()"):
-        _ = HessianProduct(network, find_layers(network, X), lw.Categorical(), data) @ directions
+        _ = HessianProduct(given) @ directions
     unknown = Reverse.of(nn.functional.hardsigmoid, normal(3))
     with refused(UnsupportedError, expected="forward-mode derivative", got="hardsigmoid_backward", hint="KFAC()"):
         unknown.push(normal(3))

@@ -15,7 +15,6 @@ from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal, Structured
 from lapwing.linear.preconditioners import Subsample
 from lapwing.linear.problem import Problem as Products
-from lapwing.linear.problem import Training
 from lapwing.linear.solvers import CG, SGD
 from tests.checker import unchecked
 from tests.jacobian.tangent.dense import SCALE, Dense, fitted, somewhere, uneven
@@ -164,14 +163,6 @@ def test_behind_norms_and_with_a_linear_head_the_offset_is_nothing() -> None:
     torch.testing.assert_close(modes[0], modes[1], rtol=1e-7, atol=1e-8)
 
 
-def small(training: Training, memory: int) -> Training:
-    """The same, its products with little memory."""
-    setting = (training.network, training.survey, training.likelihood, training.data)
-    copy = Training(*setting[:2], training.data, training.likelihood, training.examples)
-    copy.__dict__["curvature"] = GGNProduct(*setting, memory)
-    return copy
-
-
 @pytest.mark.parametrize("memory", [2**31, 4000, 400])
 def test_loaders_may_shuffle_and_outputs_need_not_fit(memory: int) -> None:
     dense = Dense("categorical", "affine")
@@ -179,7 +170,7 @@ def test_loaders_may_shuffle_and_outputs_need_not_fit(memory: int) -> None:
     loader = DataLoader(dataset, batch_size=4, shuffle=True)
     posterior = lw.Laplace(lw.Categorical()).fit(dense.case.model, loader)
     prior = uneven(dense.size)
-    found = Tangent(small(posterior.training, memory)).mode(prior, rtol=1e-9)
+    found = Tangent(posterior.training, curvature=GGNProduct(posterior.training, memory)).mode(prior, rtol=1e-9)
     torch.testing.assert_close(found.weights, dense.mode(prior.values, 1.0), rtol=1e-7, atol=1e-8)
 
 

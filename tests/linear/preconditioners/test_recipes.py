@@ -12,9 +12,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import lapwing as lw
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, TooLargeError, UnsupportedError
+from lapwing.jacobian.model import Model
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.linear.preconditioners import Pivots, Preconditioner, approximation, balanced
-from lapwing.linear.problem import Problem, Training
+from lapwing.linear.problem import Problem
 from lapwing.posteriors import MatrixFreePosterior
 from tests.posterior_cases import Linearised, normal, problem, refused
 
@@ -61,13 +62,13 @@ def test_each_label_stands_for_its_own() -> None:
     close(lw.Subsample(6).curvature(posterior.problem).dense(), expected)
 
 
-def training(targets: Tensor, batch: int = 2, *, shuffle: bool = False) -> Training:
+def training(targets: Tensor, batch: int = 2, *, shuffle: bool = False) -> Model:
     """Data whose inputs are their own positions."""
     x = torch.arange(len(targets)).double()[:, None]
     data = Data(DataLoader(TensorDataset(x, targets), batch_size=batch, shuffle=shuffle))
     known = setting()[0].training
     assert known is not None
-    return replace(known, data=data, examples=len(targets))
+    return replace(known, source=data)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

@@ -13,7 +13,7 @@ from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, Unsup
 from lapwing.jacobian.products.gauss_newton import GGNProduct
 from lapwing.jacobian.products.products import Part
 from lapwing.linalg import Diagonal, LowRank
-from lapwing.linear.problem import Problem, RowBlocks, Training
+from lapwing.linear.problem import Problem, RowBlocks
 from lapwing.linear.solvers import CG, SGD
 from tests.checker import unchecked
 from tests.curvature import naive
@@ -192,7 +192,7 @@ def test_single_precision_and_repeatable() -> None:
 @pytest.mark.parametrize(("memory", "shuffled"), [(2**31, True), (400, False)])
 def test_a_network_in_mini_batches(memory: int, shuffled: bool) -> None:
     case = known("lenet")
-    product = GGNProduct(case.network, case.survey, case.case.likelihood, case.data, memory=memory)
+    product = GGNProduct(case.model, memory=memory)
     pieces = flat(product.parts(2))
     assert sum(piece.examples for piece in pieces) == sum(len(batch) for batch in case.data)
     block = normal(case.network.size, 2)
@@ -204,9 +204,7 @@ def test_a_network_in_mini_batches(memory: int, shuffled: bool) -> None:
 
 def test_agrees_with_conjugate_gradients_on_a_network() -> None:
     case = known("mlp")
-    examples = sum(len(batch) for batch in case.data)
-    training = Training(case.network, case.survey, case.data, case.case.likelihood, examples)
-    problem = Problem.of(training, Diagonal(torch.ones(case.network.size, dtype=torch.float64)))
+    problem = Problem.of(case.model, Diagonal(torch.ones(case.network.size, dtype=torch.float64)))
     b = problem.perturbation(4, generator=torch.Generator().manual_seed(0)).right_hand_side(problem)
     solution = SGD(epochs=3000, rtol=1e-6).solve(problem, b)
     assert solution.converged

@@ -9,7 +9,6 @@ import lapwing as lw
 from lapwing.curvature import pairs as made
 from lapwing.ground.data import Data
 from lapwing.ground.errors import TooLargeError
-from lapwing.linear.problem import Training
 from lapwing.structures.ella import LandmarkRows, Reservoir, fill, gram
 from tests.posterior_cases import Linearised, normal, problem, refused
 
@@ -20,10 +19,9 @@ def landmarks(max_bytes: int = 2**31, size: int = 11) -> tuple[LandmarkRows, tor
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Diagonal()))
     pool = Reservoir(size, 3, torch.Generator().manual_seed(0))
     fill(Data(case.batches()), pool)
-    training = Training(posterior.network, posterior.survey, posterior.training.data, case.likelihood, 10)
     deviations = normal(posterior.network.size, seed=3).exp()
     dense = Linearised(case, posterior.network).jacobian(case.x)[pool.pairs.examples, pool.pairs.outputs]
-    return LandmarkRows(training, pool.pairs, deviations, max_bytes), dense * deviations
+    return LandmarkRows(posterior.training, pool.pairs, deviations, max_bytes), dense * deviations
 
 
 @pytest.mark.parametrize("max_bytes", [2**31, 8 * 51 * 6, 8 * 11**2])

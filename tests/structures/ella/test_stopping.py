@@ -119,7 +119,7 @@ def test_all_data_are_kept_where_they_help_and_the_posterior_is_then_the_usual_o
     helped, usual = fit(lw.EarlyStopping((HELD, likely(HELD)), every=20)), fit(None)
     losses = [loss for _, loss in helped.report.trace]
     assert losses == sorted(losses, reverse=True)
-    assert not helped.report.partial and helped.training.examples == 60
+    assert not helped.report.partial and helped.training.data.examples == 60
     assert torch.equal(helped.compressed, usual.compressed) and usual.report.trace == ()
     assert helped.log_marginal() == usual.log_marginal()
 

@@ -90,7 +90,7 @@ def test_relative_errors_and_their_standard_error() -> None:
 def test_passes_are_products_with_the_jacobian(case) -> None:
     x = case.task.test[0][:3]
     fitted = case.laplace(lw.Nystrom(2, 5)).fit(case.task.model, case.train(6))
-    expected = BatchJacobian(fitted.network, fitted.survey, fitted.likelihood, x).push(fitted.changes)
+    expected = BatchJacobian(fitted.model, x).push(fitted.changes)
     for together in (True, False):
         found = passes(case.task.model, fitted.changes, x, together=together)
         torch.testing.assert_close(found.flatten(1).mT, expected, rtol=1e-3, atol=1e-5)

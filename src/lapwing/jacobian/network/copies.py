@@ -14,10 +14,8 @@ from torch.func import grad_and_value, vmap
 
 from lapwing.ground.data import Batch, chunks, count
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.layers import Survey
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.reverse import Reverse
-from lapwing.likelihoods import Likelihood
 
 logger = logging.getLogger(__name__)
 
@@ -34,17 +32,13 @@ class Copies:
     network that cannot be vectorised go one after the other (which is logged).
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        likelihood: The likelihood.
+        model: The network and its likelihood.
 
     Cost:
         A forward pass a copy, for gradients a backward pass more; ``BUDGET`` bytes.
     """
 
-    network: Network
-    survey: Survey
-    likelihood: Likelihood
+    model: Model
 
     def outputs(self, weights: Float[Tensor, "f d"], inputs: Inputs) -> Float[Tensor, "f n *event c"]:
         """Canonical outputs of each copy.
@@ -88,9 +82,9 @@ class Copies:
             def one(w: Tensor, *terms: Tensor, inputs: Inputs = inputs, targets: Tensor = targets) -> Tensor:
                 parts = iter(terms)
                 f = self._outputs(w, inputs)
-                y = self.likelihood.canonical_targets(f, targets)
+                y = self.model.likelihood.canonical_targets(f, targets)
                 y = y if moved is None else y + next(parts)
-                loss = self.likelihood.nll(f, y).double().sum()
+                loss = self.model.likelihood.nll(f, y).double().sum()
                 return loss if along is None else loss - (next(parts) * f).double().sum()
 
             terms = (*(() if moved is None else (moved,)), *(() if along is None else (along[:, place],)))
@@ -112,12 +106,12 @@ class Copies:
         return total.both
 
     def _outputs(self, weights: Float[Tensor, " d"], inputs: Inputs) -> Float[Tensor, "n *event c"]:
-        return self.likelihood.canonical(self.network(inputs, self.network.with_weights(weights)))
+        return self.model.likelihood.canonical(self.model.network(inputs, self.model.network.with_weights(weights)))
 
     @property
     def _bytes(self) -> int:
         """What the activations of one example take in one copy."""
-        return max(1, sum(self.survey.floats) * self.network.like.element_size())
+        return max(1, sum(self.model.survey.floats) * self.model.network.like.element_size())
 
     def _pieces(self, inputs: Inputs) -> Iterator[tuple[slice, Inputs]]:
         """Examples in pieces, each of which one copy has room for."""

@@ -14,10 +14,10 @@ from torch.func import jvp, vmap
 
 from lapwing.curvature.ggn import COLUMNS
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.network.network import Network, twice_differentiable
+from lapwing.jacobian.model import Model
+from lapwing.jacobian.network.network import twice_differentiable
 from lapwing.jacobian.network.unchanged import ALONE
 from lapwing.jacobian.products.reverse import Reverse
-from lapwing.likelihoods import Likelihood
 
 logger = logging.getLogger(__name__)
 
@@ -34,14 +34,12 @@ class Columnwise:
     """The Jacobian of one batch, each column through the network again; one forward pass is kept to pull back.
 
     Args:
-        network: The network.
-        likelihood: Says where the outputs' axes are.
+        model: The network and its likelihood.
         inputs: The n examples of the batch.
         width: Columns pushed at once, at most.
     """
 
-    network: Network
-    likelihood: Likelihood
+    model: Model
     inputs: Inputs
     width: int = COLUMNS
 
@@ -52,8 +50,8 @@ class Columnwise:
 
     def push(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "m k"]:
         """``J V``, each column beside a forward pass; where that has no derivative, as the adjoint of the adjoint."""
-        if not self.network.padded:
-            weights = self.network.weights
+        if not self.model.network.padded:
+            weights = self.model.network.weights
 
             def tangent(column: Float[Tensor, " d"]) -> Float[Tensor, " m"]:
                 return jvp(self._function, (weights,), (column,))[1].flatten()
@@ -64,9 +62,9 @@ class Columnwise:
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as reason:
-                level = logging.DEBUG if PUSHED in self.network.noted else logging.INFO
+                level = logging.DEBUG if PUSHED in self.model.network.noted else logging.INFO
                 logger.log(level, PUSHED, reason)
-                self.network.noted.add(PUSHED)
+                self.model.network.noted.add(PUSHED)
         return torch.stack([self._reverse.push(column).flatten() for column in block.unbind(1)], dim=1)
 
     def pull(self, block: Float[Tensor, "m k"]) -> Float[Tensor, "d k"]:
@@ -76,9 +74,9 @@ class Columnwise:
 
     def _function(self, weights: Float[Tensor, " d"]) -> Float[Tensor, "n *event c"]:
         with twice_differentiable():
-            outputs = self.network(self.inputs, self.network.with_weights(weights))
-        return self.likelihood.canonical(outputs)
+            outputs = self.model.network(self.inputs, self.model.network.with_weights(weights))
+        return self.model.likelihood.canonical(outputs)
 
     @cached_property
     def _reverse(self) -> Reverse:
-        return Reverse.of(self._function, self.network.weights)
+        return Reverse.of(self._function, self.model.network.weights)

@@ -22,9 +22,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lapwing.ground.data import take
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.layers import Pass, Survey
 from lapwing.jacobian.layers.parts import count
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.model import Model
 
 Form = Literal["layers", "split", "plain"]
 """How a product is executed."""
@@ -67,21 +66,20 @@ class Work:
     kept: tuple[int, int]
 
     @classmethod
-    def of(cls, network: Network, survey: Survey, inputs: Inputs, cotangents: int) -> Work:
+    def of(cls, model: Model, inputs: Inputs, cotangents: int) -> Work:
         """Count on the first example of ``inputs``: one forward and one backward pass.
 
         Args:
-            network: The network.
-            survey: What is known of its layers.
+            model: The network and its likelihood.
             inputs: At least one example.
             cotangents: Directions an example is pulled back along, c.
         """
-        one = take(inputs, slice(0, 1))
+        one, network = take(inputs, slice(0, 1)), model.network
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             network(one)
-        forward = Pass(network, survey, one)
+        forward = model.forward(one)
         factors = forward.layer_factors(torch.ones_like(forward.outputs).unsqueeze(0))
-        loose = cotangents * sum(network.params[name].numel() for name in survey.loose)
+        loose = cotangents * sum(network.params[name].numel() for name in model.survey.loose)
         counts = [count(factor, cotangents) for factor in factors]
         work = max(counter.get_total_flops() // 2, network.layout.size)
         return cls(

@@ -12,13 +12,11 @@ from torch import Tensor
 from lapwing.curvature.ggn import COLUMNS, by_position
 from lapwing.curvature.sums import raw
 from lapwing.ground.data import Batch
-from lapwing.jacobian.layers.layers import Pass, Survey
 from lapwing.jacobian.layers.layerwise import Layerwise
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.columnwise import Columnwise
 from lapwing.jacobian.products.linear import Linear
 from lapwing.jacobian.products.products import Executor
-from lapwing.likelihoods import Likelihood
 
 
 @final
@@ -27,15 +25,11 @@ class Layered(Executor[Linear]):
     """The rows ``R = Eᵀ J`` of a chunk of examples held layer by layer; E has all changes that the likelihood sees.
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        likelihood: The likelihood.
+        model: The network and its likelihood.
         examples: Examples to a chunk, at most.
     """
 
-    network: Network
-    survey: Survey
-    likelihood: Likelihood
+    model: Model
     examples: int
     form = "layers"
 
@@ -45,14 +39,14 @@ class Layered(Executor[Linear]):
 
     def prepare(self, batch: Batch) -> Linear:
         """The rows: a forward pass, and a backward pass for each column of E."""
-        self.network.check_unchanged(values=False)
-        forward = Pass(self.network, self.survey, batch.inputs)
-        f = self.likelihood.canonical(forward.outputs)
-        y = self.likelihood.canonical_targets(f, batch.targets)
-        seen = self.likelihood.basis(f)
+        self.model.network.check_unchanged(values=False)
+        forward = self.model.forward(batch.inputs)
+        f = self.model.likelihood.canonical(forward.outputs)
+        y = self.model.likelihood.canonical_targets(f, batch.targets)
+        seen = self.model.likelihood.basis(f)
         columns = seen.mT.view(seen.shape[1], *(1,) * (f.ndim - 1), f.shape[-1]).expand(-1, *f.shape)
         blocks = list(by_position(columns, f.ndim - 2))
-        rows = [Layerwise.of(forward, raw(self.likelihood, cotangents)) for cotangents in blocks]
+        rows = [Layerwise.of(forward, raw(self.model.likelihood, cotangents)) for cotangents in blocks]
         widths = [len(cotangents) for cotangents in blocks]
 
         def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
@@ -73,13 +67,11 @@ class Differentiated(Executor[Linear]):
     """Each column pushed through the network again, and pulled back through it.
 
     Args:
-        network: The network.
-        likelihood: The likelihood.
+        model: The network and its likelihood.
         room: Examples times columns that there is memory for; a chunk has no more examples, which take one column.
     """
 
-    network: Network
-    likelihood: Likelihood
+    model: Model
     room: int
     form = "plain"
 
@@ -90,9 +82,9 @@ class Differentiated(Executor[Linear]):
     def prepare(self, batch: Batch) -> Linear:
         """A forward pass; nothing else can be prepared."""
         width = max(1, min(COLUMNS, self.room // len(batch)))
-        part = Columnwise(self.network, self.likelihood, batch.inputs, width)
+        part = Columnwise(self.model, batch.inputs, width)
         f = part.outputs
-        y = self.likelihood.canonical_targets(f, batch.targets)
+        y = self.model.likelihood.canonical_targets(f, batch.targets)
 
         def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
             return part.push(block).mT.reshape(-1, *f.shape)

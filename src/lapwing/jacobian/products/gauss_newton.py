@@ -11,14 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Data
-from lapwing.jacobian.layers.layers import Survey
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.costs import Form
 from lapwing.jacobian.products.linear import Linear, Shift
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.products.products import MEMORY, WORKING, Part
-from lapwing.likelihoods import Likelihood
 from lapwing.linalg import FunctionOperator, Operator
 
 
@@ -35,10 +32,7 @@ class GGNProduct(Operator):
     the data are read once. It is that of one form at a time.
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        likelihood: The likelihood.
-        data: The data; read once a product, or once in all.
+        model: The network, its likelihood, and the data; these are read once a product, or once in all.
         memory: Bytes a product may occupy, what is kept included.
         form: Form to use whatever the rule says; ``None`` leaves it to the rule.
         shift: Where B is taken; ``None`` for the trained weights. J is that of the trained weights in any case.
@@ -48,18 +42,14 @@ class GGNProduct(Operator):
         chunk that was not seen there before takes half a column more.
     """
 
-    network: Network
-    survey: Survey
-    likelihood: Likelihood
-    data: Data
+    model: Model
     memory: int = MEMORY
     form: Form | None = None
     shift: Shift | None = None
     linearisation: Linearisation = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        setting = (self.network, self.survey, self.likelihood, self.data)
-        object.__setattr__(self, "linearisation", Linearisation(*setting, self.memory, self.form))
+        object.__setattr__(self, "linearisation", Linearisation(self.model, self.memory, self.form))
 
     def at(self, weights: Float[Tensor, " d"], *, affine: bool = True) -> GGNProduct:
         """The product with B at ``h(w, ·)``, the outputs of the linearised network; what is kept is shared.
@@ -68,7 +58,7 @@ class GGNProduct(Operator):
             weights: w.
             affine: Whether ``h(w, x) = f(x) + J (w - w̃)``, or ``J w`` without the outputs at the trained weights w̃.
         """
-        change = weights - self.network.weights if affine else weights
+        change = weights - self.model.network.weights if affine else weights
         return self.shifted(Shift(change, affine, self.memory // WORKING))
 
     def shifted(self, shift: Shift) -> GGNProduct:
@@ -80,7 +70,7 @@ class GGNProduct(Operator):
     @property
     def shape(self) -> tuple[int, int]:
         """The uncertain weights d, twice."""
-        return (self.network.size, self.network.size)
+        return (self.model.network.size, self.model.network.size)
 
     @property
     def T(self) -> GGNProduct:
@@ -89,7 +79,7 @@ class GGNProduct(Operator):
 
     @property
     def _like(self) -> Tensor:
-        return self.network.like
+        return self.model.network.like
 
     def choose(self, columns: int) -> Form:
         """The form of a product with a block of so many columns."""
@@ -124,7 +114,7 @@ class GGNProduct(Operator):
             yield (self._part(chunk) for chunk in chunks)
 
     def _part(self, chunk: Linear) -> Part:
-        product = partial(chunk.product, self.likelihood.bending(self._outputs(chunk), chunk.targets))
+        product = partial(chunk.product, self.model.likelihood.bending(self._outputs(chunk), chunk.targets))
         return Part(FunctionOperator(product, product, self.shape, self._like), chunk.examples)
 
     def _outputs(self, chunk: Linear) -> Float[Tensor, "n *event c"]:
@@ -138,5 +128,5 @@ class GGNProduct(Operator):
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         total = torch.zeros_like(block)
         for chunk, h in self.visit(block.shape[1]):
-            total += chunk.product(self.likelihood.bending(h, chunk.targets), block)
+            total += chunk.product(self.model.likelihood.bending(h, chunk.targets), block)
         return total

@@ -15,17 +15,16 @@ from torch.func import grad, jvp, vjp, vmap
 
 from lapwing.curvature.ggn import COLUMNS
 from lapwing.curvature.sums import BUDGET
-from lapwing.ground.data import Batch, Data
+from lapwing.ground.data import Batch
 from lapwing.ground.types import Params
-from lapwing.jacobian.layers.layers import Survey
-from lapwing.jacobian.network.network import Network, twice_differentiable
+from lapwing.jacobian.model import Model
+from lapwing.jacobian.network.network import twice_differentiable
 from lapwing.jacobian.network.unchanged import ALONE
 from lapwing.jacobian.products.costs import Form
 from lapwing.jacobian.products.products import MEMORY, WORKING, Executor, Prepared, Store, total
 from lapwing.jacobian.products.recording import Recording, Traced
 from lapwing.jacobian.products.reverse import Reverse, derivative
 from lapwing.jacobian.products.split import Split, Tensors
-from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Operator
 
 logger = logging.getLogger(__name__)
@@ -40,10 +39,7 @@ class HessianProduct(Operator):
     ``GGNProduct`` where that is possible.
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        likelihood: The likelihood.
-        data: The data; read once a product, or once in all.
+        model: The network, its likelihood, and the data; these are read once a product, or once in all.
         memory: Bytes a product may occupy, what is kept included.
         form: ``"plain"`` to differentiate for every column; ``None`` records where possible.
 
@@ -55,10 +51,7 @@ class HessianProduct(Operator):
         forward mode, a gradient of the gradient.
     """
 
-    network: Network
-    survey: Survey
-    likelihood: Likelihood
-    data: Data
+    model: Model
     memory: int = MEMORY
     form: Form | None = None
     _store: Store[Prepared] = field(default_factory=Store[Prepared], init=False, repr=False)
@@ -66,7 +59,7 @@ class HessianProduct(Operator):
     @property
     def shape(self) -> tuple[int, int]:
         """The uncertain weights d, twice."""
-        return (self.network.size, self.network.size)
+        return (self.model.network.size, self.model.network.size)
 
     @property
     def T(self) -> HessianProduct:
@@ -75,17 +68,17 @@ class HessianProduct(Operator):
 
     @property
     def _like(self) -> Tensor:
-        return self.network.like
+        return self.model.network.like
 
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        return total(self._store.visit(self._executor, self.data, self.memory), block)
+        return total(self._store.visit(self._executor, self.model.data, self.memory), block)
 
     @cached_property
     def _executor(self) -> Executor[Prepared]:
-        example = self.survey.bytes(1, self.network.like.itemsize)
+        example = self.model.survey.bytes(1, self.model.network.like.itemsize)
         room = max(1, min(BUDGET, self.memory // WORKING) // example)
-        plain = Pearlmutter(self.network, self.likelihood, room)
-        return plain if self.form == "plain" else RecordedHessian(self.network, self.likelihood, room, plain)
+        plain = Pearlmutter(self.model, room)
+        return plain if self.form == "plain" else RecordedHessian(self.model, room, plain)
 
 
 def second_derivative(traced: Traced, *column: Tensor) -> Tensors:
@@ -116,7 +109,7 @@ class RecordedHessian(Recording[Prepared]):
     @property
     def recipes(self) -> tuple[Callable[..., Tensors], ...]:
         """Forward over reverse where that is right."""
-        return (second_derivative_by_adjoints if self.network.padded else second_derivative,)
+        return (second_derivative_by_adjoints if self.model.network.padded else second_derivative,)
 
     def _column(self, batch: Batch) -> list[Tensor]:
         return self._change
@@ -135,13 +128,11 @@ class Pearlmutter(Executor[Prepared]):
     """Forward over reverse through the network again for every column; reverse over reverse where that is refused.
 
     Args:
-        network: The network.
-        likelihood: The likelihood.
+        model: The network and its likelihood.
         room: Examples times columns that there is memory for; a chunk has no more examples, which take one column.
     """
 
-    network: Network
-    likelihood: Likelihood
+    model: Model
     room: int
     form = "plain"
 
@@ -151,11 +142,12 @@ class Pearlmutter(Executor[Prepared]):
 
     def prepare(self, batch: Batch) -> Prepared:
         """Nothing can be prepared."""
+        network, likelihood = self.model.network, self.model.likelihood
 
         def loss(weights: Tensor) -> Tensor:
             with twice_differentiable():
-                f = self.likelihood.canonical(self.network(batch.inputs, self.network.with_weights(weights)))
-            return self.likelihood.nll(f, self.likelihood.canonical_targets(f, batch.targets)).sum()
+                f = likelihood.canonical(network(batch.inputs, network.with_weights(weights)))
+            return likelihood.nll(f, likelihood.canonical_targets(f, batch.targets)).sum()
 
         width = max(1, min(COLUMNS, self.room // len(batch)))
         return Prepared(lambda block: self._product(loss, block, width), None)
@@ -164,8 +156,8 @@ class Pearlmutter(Executor[Prepared]):
         self, loss: Callable[[Tensor], Tensor], block: Float[Tensor, "d k"], width: int
     ) -> Float[Tensor, "d k"]:
         """The derivative of the gradient in each direction of the block, ``width`` of them at once."""
-        weights = self.network.weights
-        if not self.network.padded:
+        weights = self.model.network.weights
+        if not self.model.network.padded:
             try:
                 push = lambda column: jvp(grad(loss), (weights,), (column,))[1]  # noqa: E731
                 with ALONE, twice_differentiable():

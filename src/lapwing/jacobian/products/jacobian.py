@@ -20,15 +20,13 @@ from torch import Tensor
 
 from lapwing.curvature.ggn import COLUMNS, identity_cotangents
 from lapwing.curvature.sums import BUDGET, raw
-from lapwing.ground.data import Data, chunks, count, tensors
+from lapwing.ground.data import chunks, count, tensors
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.layers import Pass, Survey
 from lapwing.jacobian.layers.layerwise import Layerwise
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.columnwise import Columnwise
 from lapwing.jacobian.products.costs import Work
 from lapwing.jacobian.products.products import MEMORY
-from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Operator
 
 
@@ -38,17 +36,13 @@ class BatchJacobian:
     """The Jacobian of one batch.
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        likelihood: Says where the outputs' axes are.
+        model: The network and its likelihood.
         inputs: The n examples of the batch.
         budget: Bytes for explicit rows.
         keep: Whether rows, once made, are kept for further products; else what one column needs of a forward pass is.
     """
 
-    network: Network
-    survey: Survey
-    likelihood: Likelihood
+    model: Model
     inputs: Inputs
     budget: int = BUDGET
     keep: bool = False
@@ -64,8 +58,8 @@ class BatchJacobian:
         """``Jᵀ U``: a change of the weights for each change of the outputs."""
         if not self._by_rows(block.shape[1]):
             return self._columns.pull(block)
-        start, outputs = 0, self.survey.output.numel()
-        total = block.new_zeros(self.network.size, block.shape[1])
+        start, outputs = 0, self.model.width
+        total = block.new_zeros(self.model.network.size, block.shape[1])
         for rows in self._rows():
             end = start + rows.examples * outputs
             total += rows.pull(block[start:end].unflatten(0, (rows.examples, outputs)))
@@ -82,25 +76,25 @@ class BatchJacobian:
 
     def _columnwise(self) -> Columnwise:
         """As many columns at once as fit the budget with all examples."""
-        each = self.survey.bytes(1, self.network.like.element_size()) * count(self.inputs)
-        return Columnwise(self.network, self.likelihood, self.inputs, max(1, min(COLUMNS, self.budget // each)))
+        each = self.model.survey.bytes(1, self.model.network.like.element_size()) * count(self.inputs)
+        return Columnwise(self.model, self.inputs, max(1, min(COLUMNS, self.budget // each)))
 
     def _by_rows(self, columns: int) -> bool:
-        outputs = self.survey.output.numel()
-        bytes_of_one = outputs * self.network.size * self.network.like.element_size()
+        outputs = self.model.width
+        bytes_of_one = outputs * self.model.network.size * self.model.network.like.element_size()
         return bool(self._held) or (columns >= outputs and bytes_of_one <= self.budget)
 
     def _rows(self) -> Iterator[Layerwise]:
         if self._held:
             yield from self._held
             return
-        outputs = self.survey.output.numel()
-        size = self.survey.chunk(outputs, self.network.like.element_size(), self.budget, self.network.layout.size)
+        outputs = self.model.width
+        size = self.model.chunk(outputs, self.budget, self.model.network.layout.size)
         made: list[Layerwise] = []
         for _, part in chunks(self.inputs, min(size, count(self.inputs))):
-            forward = Pass(self.network, self.survey, part)
-            directions = torch.cat(list(identity_cotangents(self.likelihood.canonical(forward.outputs))))
-            rows = Layerwise.of(forward, raw(self.likelihood, directions))
+            forward = self.model.forward(part)
+            directions = torch.cat(list(identity_cotangents(self.model.likelihood.canonical(forward.outputs))))
+            rows = Layerwise.of(forward, raw(self.model.likelihood, directions))
             if self.keep:
                 made.append(rows)
             yield rows
@@ -115,10 +109,8 @@ class Jacobian(Operator):
     Rows are ordered by example, event position, output. Batches are the outer loop and columns the inner one.
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        likelihood: Says where the outputs' axes are.
-        data: The data; read once a product, or once in all where everything is kept.
+        model: The network, its likelihood, and the data; these are read once a product, or once in all where everything
+            is kept.
         budget: Bytes for the explicit rows of a chunk.
         memory: Bytes for what is kept between products: rows, if those of all the data fit.
 
@@ -127,21 +119,14 @@ class Jacobian(Operator):
         matrix products alone where rows are kept.
     """
 
-    network: Network
-    survey: Survey
-    likelihood: Likelihood
-    data: Data
+    model: Model
     budget: int = BUDGET
     memory: int = MEMORY
-    examples: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "examples", sum(len(batch) for batch in self.data))
 
     @property
     def shape(self) -> tuple[int, int]:
         """All outputs m, and the uncertain weights d."""
-        return (self.examples * self.survey.output.numel(), self.network.size)
+        return (self.model.data.examples * self.model.width, self.model.network.size)
 
     @property
     def T(self) -> Adjoint:
@@ -150,27 +135,27 @@ class Jacobian(Operator):
 
     @property
     def _like(self) -> Tensor:
-        return self.network.like
+        return self.model.network.like
 
     def batches(self) -> Iterator[BatchJacobian]:
         """The Jacobian of each batch in turn."""
         if self._kept is not None:
             yield from self._kept
             return
-        for batch in self.data:
+        for batch in self.model.data:
             yield self._part(batch.inputs)
 
     def _part(self, inputs: Inputs, *, keep: bool = False) -> BatchJacobian:
-        return BatchJacobian(self.network, self.survey, self.likelihood, inputs, self.budget, keep)
+        return BatchJacobian(self.model, inputs, self.budget, keep)
 
     @cached_property
     def _kept(self) -> tuple[BatchJacobian, ...] | None:
         """All batches, ready to keep their rows; ``None`` if those do not fit."""
-        outputs = self.survey.output.numel()
-        work = Work.of(self.network, self.survey, self.data.first(), outputs)
-        room = self.memory - work.kept[0] * self.network.like.element_size() * self.examples
+        outputs = self.model.width
+        work = Work.of(self.model, self.model.data.first(), outputs)
+        room = self.memory - work.kept[0] * self.model.network.like.element_size() * self.model.data.examples
         found: list[BatchJacobian] = []
-        for batch in self.data if room >= 0 else ():
+        for batch in self.model.data if room >= 0 else ():
             room -= sum(value.numel() * value.element_size() for value in tensors(batch.inputs))
             if room < 0:
                 return None
@@ -200,11 +185,11 @@ class Adjoint(Operator):
 
     @property
     def _like(self) -> Tensor:
-        return self.jacobian.network.like
+        return self.jacobian.model.network.like
 
     def _matmat(self, block: Float[Tensor, "m k"]) -> Float[Tensor, "d k"]:
         total, start = block.new_zeros(self.shape[0], block.shape[1]), 0
-        outputs = self.jacobian.survey.output.numel()
+        outputs = self.jacobian.model.width
         for part in self.jacobian.batches():
             rows = count(part.inputs) * outputs
             total += part.pull(block[start : start + rows])

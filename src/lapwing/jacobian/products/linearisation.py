@@ -10,15 +10,12 @@ from typing import final
 import torch
 
 from lapwing.curvature.sums import BUDGET
-from lapwing.ground.data import Data
-from lapwing.jacobian.layers.layers import Survey
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.costs import Form, Work
 from lapwing.jacobian.products.executors import Differentiated, Layered
 from lapwing.jacobian.products.linear import Linear
 from lapwing.jacobian.products.products import WORKING, Executor, Store, gathered, shuffled
 from lapwing.jacobian.products.recorded import Recorded
-from lapwing.likelihoods import Likelihood
 
 
 @final
@@ -27,18 +24,12 @@ class Linearisation:
     """The Jacobian of every chunk of the data at the trained weights, and what is kept of it from pass to pass.
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        likelihood: The likelihood.
-        data: The data; read once a pass, or once in all.
+        model: The network, its likelihood, and the data; these are read once a product, or once in all.
         memory: Bytes it may occupy, what is kept included.
         form: Form to use whatever the rule says; ``None`` leaves it to the rule.
     """
 
-    network: Network
-    survey: Survey
-    likelihood: Likelihood
-    data: Data
+    model: Model
     memory: int
     form: Form | None = None
     store: Store[Linear] = field(default_factory=Store[Linear], init=False, repr=False)
@@ -47,14 +38,14 @@ class Linearisation:
         """The form of a product with a block of so many columns."""
         if self.form is not None:
             return self.form
-        return self.work.choose(columns, self._room, self.examples)
+        return self.work.choose(columns, self._room, self.model.data.examples)
 
     def visit(self, columns: int = 1) -> Iterator[Linear]:
         """Every chunk of the data, in their order; by so many columns the form is chosen."""
         form, store = self.choose(columns), self.store
-        if form == "layers" and self.work.kept[0] * self.examples > self._room:
+        if form == "layers" and self.work.kept[0] * self.model.data.examples > self._room:
             store.too_large.add(form)
-        return store.visit(self.executors[form], self.data, self.memory)
+        return store.visit(self.executors[form], self.model.data, self.memory)
 
     def batches(
         self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
@@ -74,30 +65,25 @@ class Linearisation:
     @property
     def _room(self) -> int:
         """Numbers there is room to keep."""
-        return (self.memory - self.memory // WORKING) // self.network.like.element_size()
+        return (self.memory - self.memory // WORKING) // self.model.network.like.element_size()
 
     @cached_property
     def work(self) -> Work:
         """What one example takes."""
-        f = self.likelihood.canonical(torch.zeros(1, *self.survey.output))
-        columns = self.likelihood.thin_root(f)[..., 0, :].numel()
-        return Work.of(self.network, self.survey, self.data.first(), columns)
-
-    @cached_property
-    def examples(self) -> int:
-        """Examples there are."""
-        return sum(len(batch) for batch in self.data)
+        f = self.model.likelihood.canonical(torch.zeros(1, *self.model.survey.output))
+        columns = self.model.likelihood.thin_root(f)[..., 0, :].numel()
+        return Work.of(self.model, self.model.data.first(), columns)
 
     @cached_property
     def executors(self) -> dict[Form, Executor[Linear]]:
         """What prepares a chunk in each form."""
-        work, itemsize = self.work, self.network.like.element_size()
+        work, itemsize = self.work, self.model.network.like.element_size()
         working = self.memory // WORKING
-        plain = Differentiated(self.network, self.likelihood, work.chunk(itemsize, min(BUDGET, working)))
+        plain = Differentiated(self.model, work.chunk(itemsize, min(BUDGET, working)))
         extra = -(-work.kept[0] // work.cotangents)
-        examples = self.survey.chunk(work.cotangents, itemsize, min(BUDGET, working), extra)
+        examples = self.model.chunk(work.cotangents, min(BUDGET, working), extra)
         return {
-            "layers": Layered(self.network, self.survey, self.likelihood, examples),
-            "split": Recorded(self.network, self.likelihood, work.chunk(itemsize, working), plain, self.survey),
+            "layers": Layered(self.model, examples),
+            "split": Recorded(self.model, work.chunk(itemsize, working), plain),
             "plain": plain,
         }

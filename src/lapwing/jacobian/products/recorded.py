@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.func import jvp, vjp
 
 from lapwing.ground.data import Batch
-from lapwing.jacobian.layers.layers import Survey
 from lapwing.jacobian.products.linear import Linear
 from lapwing.jacobian.products.recording import Recording, Traced
 from lapwing.jacobian.products.split import Split, Tensors
@@ -38,32 +37,26 @@ def adjoint(traced: Traced, *column: Tensor) -> Tensors:
 @final
 @dataclass(frozen=True, eq=False)
 class Recorded(Recording[Linear]):
-    """``f``, ``J v`` and ``Jᵀ u`` of a chunk, v and u being the column: either is computed without the other.
-
-    Args:
-        survey: What is known of the network's layers.
-    """
-
-    survey: Survey
+    """``f``, ``J v`` and ``Jᵀ u`` of a chunk, v and u being the column: either is computed without the other."""
 
     @property
     def recipes(self) -> tuple[Callable[..., Tensors], ...]:
         """Forward mode where it is right, else adjoints."""
-        return (adjoint,) if self.network.padded else (forward, adjoint)
+        return (adjoint,) if self.model.network.padded else (forward, adjoint)
 
     @cached_property
     def _event(self) -> torch.Size:
         """Shape of the canonical outputs of one example."""
-        return self.likelihood.canonical(torch.empty(1, *self.survey.output, device="meta")).shape[1:]
+        return self.model.likelihood.canonical(torch.empty(1, *self.model.survey.output, device="meta")).shape[1:]
 
     def _column(self, batch: Batch) -> list[Tensor]:
-        return [*self._change, self.network.like.new_zeros(len(batch), *self._event)]
+        return [*self._change, self.model.network.like.new_zeros(len(batch), *self._event)]
 
     def _ready(self, batch: Batch, halves: Split, kept: Tensors, size: int) -> Linear:
-        names, no_change = self.network.names, [None] * len(self.network.names)
+        names, no_change = self.model.network.names, [None] * len(self.model.network.names)
         forth, back = halves.only(1, 2), halves.only(2, 2 + len(names))
         (f,) = halves.only(0, 1).product(kept, [*no_change, None])
-        y = self.likelihood.canonical_targets(f, batch.targets)
+        y = self.model.likelihood.canonical_targets(f, batch.targets)
 
         def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
             return torch.cat([torch.stack(forth.product(kept, [*self._spread(v), None])) for v in block.unbind(1)])

@@ -16,7 +16,8 @@ from lapwing.ground.data import Batch, over_tensors, tensors
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.types import Params
 from lapwing.jacobian.layers.layerwise import spread
-from lapwing.jacobian.network.network import Network, twice_differentiable
+from lapwing.jacobian.model import Model
+from lapwing.jacobian.network.network import twice_differentiable
 from lapwing.jacobian.products.products import Chunk, Executor
 from lapwing.jacobian.products.split import Split, held_bytes, split
 from lapwing.likelihoods import Likelihood
@@ -59,14 +60,12 @@ class Recording(Executor[C], Generic[C]):
     """A function of a batch and a column in two halves, recorded for each shape of a batch.
 
     Args:
-        network: The network.
-        likelihood: The likelihood.
+        model: The network and its likelihood.
         examples: Examples to a chunk, at most.
         plain: What to do where nothing can be recorded.
     """
 
-    network: Network
-    likelihood: Likelihood
+    model: Model
     examples: int
     plain: Executor[C]
     form = "split"
@@ -82,7 +81,7 @@ class Recording(Executor[C], Generic[C]):
         halves = self._halves(batch, fixed)
         if halves is None:
             return self.plain.prepare(batch)
-        self.network.check_unchanged(values=False)
+        self.model.network.check_unchanged(values=False)
         kept = halves.prepare(fixed)
         data = sum(value.numel() * value.element_size() for value in self._data(batch))
         return self._ready(batch, halves, kept, held_bytes(kept, tuple(fixed)) + data)
@@ -103,27 +102,27 @@ class Recording(Executor[C], Generic[C]):
     @property
     def _change(self) -> list[Tensor]:
         """A change of the parameters."""
-        return [torch.zeros_like(value) for value in self.network.params.values()]
+        return [torch.zeros_like(value) for value in self.model.network.params.values()]
 
     @property
     def _others(self) -> Params:
-        return {**self.network.fixed, **self.network.buffers}
+        return {**self.model.network.fixed, **self.model.network.buffers}
 
     def _fixed(self, batch: Batch) -> list[Tensor]:
         """All tensors that stay from column to column."""
-        return [*self.network.params.values(), *self._others.values(), *self._data(batch)]
+        return [*self.model.network.params.values(), *self._others.values(), *self._data(batch)]
 
     def _data(self, batch: Batch) -> list[Tensor]:
         return [value.contiguous() for value in (*tensors(batch.inputs), batch.targets)]
 
     def _spread(self, column: Float[Tensor, " d"]) -> list[Tensor]:
         """A change of the uncertain weights as one of the parameters."""
-        full = spread(self.network, column.unsqueeze(1)).squeeze(1)
-        return list(self.network.layout.unflatten(full.contiguous()).values())
+        full = spread(self.model.network, column.unsqueeze(1)).squeeze(1)
+        return list(self.model.network.layout.unflatten(full.contiguous()).values())
 
     def _gathered(self, moved: Sequence[Tensor]) -> Float[Tensor, " d"]:
         """A change of the parameters as one of the uncertain weights."""
-        flat, index = torch.cat([value.reshape(-1) for value in moved]), self.network.index
+        flat, index = torch.cat([value.reshape(-1) for value in moved]), self.model.network.index
         return flat if index is None else flat[index]
 
     def _halves(self, batch: Batch, fixed: list[Tensor]) -> Split | None:
@@ -149,7 +148,7 @@ class Recording(Executor[C], Generic[C]):
 
     def _function(self, recipe: Callable[..., tuple[Tensor, ...]], batch: Batch) -> Callable[..., tuple[Tensor, ...]]:
         """The recipe as a function of tensors alone: parameters, other tensors of the network, data, column."""
-        names, others = self.network.names, tuple(self._others)
+        names, others = self.model.network.names, tuple(self._others)
 
         def function(*values: Tensor) -> tuple[Tensor, ...]:
             rest = iter(values)
@@ -157,9 +156,9 @@ class Recording(Executor[C], Generic[C]):
             known = {name: next(rest) for name in others}
             inputs = over_tensors(lambda value: next(rest) if isinstance(value, Tensor) else value, batch.inputs)
             targets = next(rest)
-            outputs = lambda at: self.likelihood.canonical(self.network(inputs, {**known, **at}))  # noqa: E731
+            outputs = lambda at: self.model.likelihood.canonical(self.model.network(inputs, {**known, **at}))  # noqa: E731
             with twice_differentiable():
-                return recipe(Traced(self.likelihood, outputs, targets, params), *rest)
+                return recipe(Traced(self.model.likelihood, outputs, targets, params), *rest)
 
         return function
 

@@ -60,7 +60,7 @@ class TangentLoss:
 
     def batches(self, batch: int) -> Iterator[Iterator[Piece]]:
         """The loss chunk by chunk, in mini-batches in the order of the data; see ``Linearisation.batches``."""
-        for chunks in self.points.training.curvature.linearisation.batches(batch=batch):
+        for chunks in self.points.product.linearisation.batches(batch=batch):
             yield (self._piece(chunk) for chunk in chunks)
 
     def _piece(self, chunk: Linear) -> Piece:

@@ -14,11 +14,13 @@ from lapwing.ground.data import checked
 from lapwing.ground.errors import ShapeError, check_count, check_kind, check_option, check_positive
 from lapwing.ground.results import Ended, Stopped
 from lapwing.ground.types import Inputs
+from lapwing.jacobian.model import Model
+from lapwing.jacobian.products.gauss_newton import GGNProduct
 from lapwing.jacobian.products.jacobian import BatchJacobian
 from lapwing.jacobian.tangent.loss import TangentLoss
 from lapwing.jacobian.tangent.points import Points, Target
 from lapwing.linalg import Diagonal
-from lapwing.linear.problem import Problem, Training
+from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG, SGD, Solver
 from lapwing.linear.solvers.newton import Minimum, minimise
 from lapwing.linear.solvers.stochastic import descend_loss, descend_quadratic
@@ -60,8 +62,9 @@ class Tangent:
     same for a network all of whose weights but those of its linear head are normalised (section 5.4.1).
 
     Args:
-        training: The network and its data.
+        training: The network, its likelihood, and its data.
         target: ``"affine"`` or ``"simplified"``.
+        curvature: The curvature at the trained weights, with what its products keep; ``None`` makes one.
 
     Raises:
         ConfigError: If the target is neither, or the training none.
@@ -74,16 +77,22 @@ class Tangent:
         True
     """
 
-    training: Training
+    training: Model
     target: Target = "affine"
+    curvature: GGNProduct | None = None
 
     def __post_init__(self) -> None:
-        check_kind("the training", self.training, (Training,), "Tangent(posterior.training)")
+        check_kind("the training", self.training, (Model,), "Tangent(posterior.training)")
         check_option("target", self.target, get_args(Target))
 
     @cached_property
     def _points(self) -> Points:
-        return Points(self.training, self.target)
+        return Points(self.training, self.product, self.target)
+
+    @cached_property
+    def product(self) -> GGNProduct:
+        """The curvature at the trained weights; all that its products keep of the data is kept here."""
+        return GGNProduct(self.training) if self.curvature is None else self.curvature
 
     def outputs(self, inputs: Inputs, weights: Float[Tensor, " d"]) -> Float[Tensor, "n *event c"]:
         """Canonical outputs ``h(w, x)``.
@@ -97,7 +106,7 @@ class Tangent:
         """
         inputs = checked(inputs, self.training.network.like)
         training, w = self.training, self._points.checked(weights)
-        jacobian = BatchJacobian(training.network, training.survey, training.likelihood, inputs)
+        jacobian = BatchJacobian(training, inputs)
         with torch.no_grad():
             f = training.likelihood.canonical(training.network(inputs))
             if self.target == "simplified":

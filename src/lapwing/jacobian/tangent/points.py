@@ -10,10 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ShapeError
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.gauss_newton import GGNProduct
 from lapwing.jacobian.products.linear import Shift
 from lapwing.linalg import Diagonal, Structured
-from lapwing.linear.problem import Problem, Training
+from lapwing.linear.problem import Problem
 
 Target: TypeAlias = Literal["affine", "simplified"]
 """Whether the tangent model has the network's outputs at its trained weights as an offset."""
@@ -25,11 +26,13 @@ class Points:
     """Weights w of the tangent model.
 
     Args:
-        training: The network and its data.
+        training: The network, its likelihood, and its data.
+        product: The curvature at the trained weights.
         target: ``"affine"`` or ``"simplified"``.
     """
 
-    training: Training
+    training: Model
+    product: GGNProduct
     target: Target
     _last: list[tuple[Tensor, GGNProduct]] = field(default_factory=list, init=False, repr=False)
     _kept: dict[object, Structured] = field(default_factory=dict, init=False, repr=False)
@@ -58,13 +61,13 @@ class Points:
         for known, curvature in list(self._last):
             if torch.equal(known, weights):
                 return curvature
-        found = self.training.curvature.at(weights, affine=self.affine)
+        found = self.product.at(weights, affine=self.affine)
         self._last[:] = [(weights, found)]
         return found
 
     def know(self, weights: Float[Tensor, " d"], shift: Shift) -> None:
         """Have the outputs at w at hand from now on."""
-        self._last[:] = [(weights, self.training.curvature.shifted(shift))]
+        self._last[:] = [(weights, self.product.shifted(shift))]
 
     def forget(self) -> None:
         """Compute the next outputs afresh: those at the end of a line differ from them by rounding."""

@@ -9,8 +9,9 @@ from typing import Protocol, final, runtime_checkable
 from lapwing.curvature.ggn import GGN
 from lapwing.curvature.sums import Accumulator, Held, sweep
 from lapwing.ground.errors import ConfigError, TooLargeError, UnsupportedError
+from lapwing.jacobian.model import Model
 from lapwing.linalg import Structured
-from lapwing.linear.problem import Problem, Training
+from lapwing.linear.problem import Problem
 
 
 @runtime_checkable
@@ -74,7 +75,7 @@ def _made(problem: Problem, recipe: Preconditioner) -> Structured:
     return problem.with_curvature(problem.kept[recipe])
 
 
-def training_of(problem: Problem, recipe: object) -> Training:
+def training_of(problem: Problem, recipe: object) -> Model:
     """The network behind a problem.
 
     Raises:
@@ -87,13 +88,13 @@ def training_of(problem: Problem, recipe: object) -> Training:
     return problem.training
 
 
-def summed(training: Training, total: Accumulator) -> Held:
+def summed(training: Model, total: Accumulator) -> Held:
     """The generalised Gauss-Newton matrix in a structure, from one sweep over the training data."""
-    sweep(training.network, training.survey, training.data, training.likelihood, GGN(), total)
+    sweep(training, GGN(), total)
     return total.result()
 
 
-def check_rows(training: Training, rows: int, max_bytes: int, cure: str) -> None:
+def check_rows(training: Model, rows: int, max_bytes: int, cure: str) -> None:
     """Refuse so many explicit Jacobian rows where they would take more than ``max_bytes``.
 
     Raises:

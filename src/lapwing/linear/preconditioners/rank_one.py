@@ -25,5 +25,5 @@ class RankOne(CurvatureRecipe):
     def curvature(self, problem: Problem) -> LowRank:
         """``∇ ∇ᵀ``."""
         training = training_of(problem, self)
-        gradient = score(training.network, training.survey, training.data, training.likelihood)
+        gradient = score(training)
         return LowRank(gradient[:, None])

@@ -17,11 +17,11 @@ from lapwing.curvature.sums import chunk_size, raw
 from lapwing.ground.data import chunks, concatenated, take
 from lapwing.ground.errors import check_count
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.layers import Pass
+from lapwing.jacobian.model import Model
 from lapwing.likelihoods import IGNORED
 from lapwing.linalg import LowRank
 from lapwing.linear.preconditioners.base import CurvatureRecipe, check_rows, training_of
-from lapwing.linear.problem import Problem, Training
+from lapwing.linear.problem import Problem
 
 
 @final
@@ -55,22 +55,20 @@ class Subsample(CurvatureRecipe):
     def curvature(self, problem: Problem) -> LowRank:
         """``Σ_B w_n J_nᵀ B_n J_n``."""
         training = training_of(problem, self)
-        rows = self.examples * training.survey.output.numel()
+        rows = self.examples * training.width
         check_rows(training, rows, self.max_bytes, "Subsample with fewer examples, TopRows(500), or a larger max_bytes")
         inputs, targets, weights = balanced(training, self.examples)
         weights = weights if self.scaled else torch.ones_like(weights)
         return LowRank(root_rows(training, inputs, targets, weights).mT)
 
 
-def root_rows(
-    training: Training, inputs: Inputs, targets: Tensor, weights: Float[Tensor, " n"]
-) -> Float[Tensor, "m d"]:
+def root_rows(training: Model, inputs: Inputs, targets: Tensor, weights: Float[Tensor, " n"]) -> Float[Tensor, "m d"]:
     """``√w_n S_nᵀ J_n`` of some examples, explicit."""
-    network, survey, likelihood = training.network, training.survey, training.likelihood
-    size = chunk_size(network, survey, likelihood, GGN(), network.layout.size)
+    network, likelihood = training.network, training.likelihood
+    size = chunk_size(training, GGN(), network.layout.size)
     rows: list[Tensor] = []
     for place, part in chunks(inputs, size):
-        forward = Pass(network, survey, part)
+        forward = training.forward(part)
         f = likelihood.canonical(forward.outputs)
         y = likelihood.canonical_targets(f, targets[place])
         for cotangents in GGN().cotangents(likelihood, f, y):
@@ -79,7 +77,7 @@ def root_rows(
     return torch.cat(rows)
 
 
-def balanced(training: Training, examples: int) -> tuple[Inputs, Tensor, Float[Tensor, " n"]]:
+def balanced(training: Model, examples: int) -> tuple[Inputs, Tensor, Float[Tensor, " n"]]:
     """Examples from one pass over the training data, as many of every label where targets are labels.
 
     Otherwise they are spread evenly. Ignored labels are left out.
@@ -88,7 +86,8 @@ def balanced(training: Training, examples: int) -> tuple[Inputs, Tensor, Float[T
         Inputs, targets, and for how many examples each stands, float64 on the CPU: those of its label, where there are
         labels; all together, for all that are not ignored.
     """
-    even = set(torch.linspace(0, training.examples - 1, min(examples, training.examples)).round().long().tolist())
+    there = training.data.examples
+    even = set(torch.linspace(0, there - 1, min(examples, there)).round().long().tolist())
     inputs: list[Inputs] = []
     targets: list[Tensor] = []
     turns: list[Tensor] = []

@@ -15,11 +15,11 @@ from lapwing.curvature.sums import chunk_size, raw
 from lapwing.ground.data import concatenated, take
 from lapwing.ground.errors import check_count
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.layers import Pass
+from lapwing.jacobian.model import Model
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import LowRank
 from lapwing.linear.preconditioners.base import CurvatureRecipe, check_rows, training_of
-from lapwing.linear.problem import Problem, Training
+from lapwing.linear.problem import Problem
 
 Seen: TypeAlias = tuple[Inputs, Tensor, Tensor]
 """Inputs and targets of some examples, and the eigenvalues ``[n, m]`` of their output Hessians."""
@@ -68,7 +68,7 @@ class TopRows(CurvatureRecipe):
                 rows += _rows(training, inputs, targets, (chosen == count).nonzero()[:, 0], count)
         return LowRank(torch.cat(rows).mT.contiguous())
 
-    def _selected(self, training: Training) -> tuple[Inputs, Tensor, Tensor]:
+    def _selected(self, training: Model) -> tuple[Inputs, Tensor, Tensor]:
         """The examples that have one of the largest eigenvalues, and how many each has."""
         found: list[Seen] = []
         with torch.no_grad():
@@ -100,13 +100,13 @@ def _largest(values: Float[Tensor, "n m"], count: int) -> Tensor:
     return torch.zeros_like(flat, dtype=torch.bool).index_fill(0, first, True).view_as(values) & (values > 0)
 
 
-def _rows(training: Training, inputs: Inputs, targets: Tensor, index: Tensor, count: int) -> list[Float[Tensor, "r d"]]:
+def _rows(training: Model, inputs: Inputs, targets: Tensor, index: Tensor, count: int) -> list[Float[Tensor, "r d"]]:
     """``√λ J_nᵀ v`` of the ``count`` largest eigenpairs of some examples."""
-    network, survey, likelihood = training.network, training.survey, training.likelihood
-    size = chunk_size(network, survey, likelihood, GGN(), network.layout.size)
+    network, likelihood = training.network, training.likelihood
+    size = chunk_size(training, GGN(), network.layout.size)
     rows: list[Tensor] = []
     for part in index.split(size):
-        forward = Pass(network, survey, take(inputs, part))
+        forward = training.forward(take(inputs, part))
         f = likelihood.canonical(forward.outputs)
         columns = _leading(likelihood.hessian(f.double(), likelihood.canonical_targets(f, targets[part])), count)
         cotangents = columns.to(f).view(count, *f.shape)

@@ -16,8 +16,8 @@ from lapwing.ground.data import Data, Source, check_inputs, chunks, concatenated
 from lapwing.ground.errors import DataError, UnsupportedError, check_count, check_kind, check_positive
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Inputs, Unpack
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network, opened
-from lapwing.jacobian.network.survey import find_layers
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.methods.hessian_free.choices import Objective, PerPoint, PreTrained, Probed
 from lapwing.methods.hessian_free.inner import Inner, NewtonCG
@@ -152,11 +152,11 @@ class HessianFree:
         return Perturbation(self.inner, self.scale, self.step, self.antithetic)
 
     def _refit(self, network: Network, data: Data) -> Refit:
-        survey = find_layers(network, data.first())
-        task = scaled(Task(network, survey, data, self.likelihood, self.prior, GGN(), None))
-        check_repeatable(network, survey, data, self.likelihood, task.totals(), strict=True)
+        model = Model.of(network, self.likelihood, data)
+        task = scaled(Task(model, self.prior, GGN(), None))
+        check_repeatable(model, task.totals(), strict=True)
         prior = task.prior.diagonal(network.uncertain, network.weights.double())
-        return Refit(network, survey, data, self.likelihood, prior, self.centred)
+        return Refit(network, model.survey, data, self.likelihood, prior, self.centred)
 
     def _points(self, refit: Refit, points: Inputs | None) -> Inputs:
         if points is None:

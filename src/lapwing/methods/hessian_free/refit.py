@@ -12,9 +12,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.data import Batch, Data, chunks, tensors
-from lapwing.ground.errors import NumericalError, UnsupportedError
+from lapwing.ground.errors import NumericalError
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.hessian import HessianProduct
@@ -85,6 +86,11 @@ class Refit:
         """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
+    @cached_property
+    def model(self) -> Model:
+        """The network with its likelihood and, where they are at hand, its data."""
+        return Model(self.network, self.survey, self.likelihood, self.data)
+
     @property
     def training(self) -> Data:
         """The training data.
@@ -92,18 +98,12 @@ class Refit:
         Raises:
             UnsupportedError: If the posterior came from a file, without its data.
         """
-        if self.data is None:
-            raise UnsupportedError(
-                "a posterior that has its training data",
-                "one from a file, which holds none",
-                "load(path, model, data) with the training data",
-            )
-        return self.data
+        return self.model.data
 
     @cached_property
     def copies(self) -> Copies:
         """The network at many values of its weights."""
-        return Copies(self.network, self.survey, self.likelihood)
+        return Copies(self.model)
 
     def trained_outputs(self, inputs: Inputs) -> Float[Tensor, "n *event c"]:
         """Canonical outputs at the trained weights, float64."""
@@ -125,7 +125,7 @@ class Refit:
     def precision(self) -> Operator:
         """``P``, the exact Hessian of the loss and the prior at the trained weights, by products."""
         form = "plain" if self.network.size <= SMALL else None
-        hessian = HessianProduct(self.network, self.survey, self.likelihood, self.training, form=form)
+        hessian = HessianProduct(self.model, form=form)
         prior = self.prior.to(self.network.like)[:, None]
 
         def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:

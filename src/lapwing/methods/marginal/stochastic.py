@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count, check_positive
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.jacobian import BatchJacobian
 from lapwing.linalg.cg import conjugate_gradients
@@ -83,7 +84,7 @@ def inner_operator(batch: MiniBatch) -> Operator:
     """``I + N/B Φ Φᵀ`` on the rows of a batch, through products alone; not differentiable."""
     live = batch.live
     network = Network.of(live.network.module)
-    jacobian = BatchJacobian(network, batch.survey, live.likelihood, live.inputs, keep=True)
+    jacobian = BatchJacobian(Model(network, batch.survey, live.likelihood), live.inputs, keep=True)
     cotangents, rows = live.cotangents.detach(), live.cotangents.shape[:2]
     variances = batch.hyper.deviations(network.like).detach().square()[:, None]
     factor = batch.share * float(batch.hyper.scale.detach())

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from lapwing.curvature.features import TangentFeatures
 from lapwing.curvature.sums import Tally, Totals, visit
-from lapwing.ground.data import Data
 from lapwing.ground.results import Estimate
 from lapwing.ground.types import Inputs
 from lapwing.structures.ella.stopping import Watch
@@ -33,22 +32,21 @@ class Accumulated:
     partial: bool
 
 
-def accumulated(features: TangentFeatures, data: Data, watch: Watch | None = None) -> Accumulated:
+def accumulated(features: TangentFeatures, watch: Watch | None = None) -> Accumulated:
     """``S``, in one pass over the data, which are read as far as needed.
 
     Args:
-        features: Says how φ is computed.
-        data: The data.
+        features: Says how φ is computed, and of which data.
         watch: Says when to stop; S is then that of the smallest validation loss.
 
     Cost:
         A forward and c backward passes, or two forward passes a feature, for each example; the sum in float64.
     """
-    k, likelihood = features.changes.shape[1], features.likelihood
+    k, likelihood = features.changes.shape[1], features.model.likelihood
     total = torch.zeros(k, k, dtype=torch.float64, device=features.changes.device)
     tally, examples = Tally(likelihood), 0
     size = features.chunk if watch is None else min(features.chunk, watch.every)
-    for forward, f, y in visit(features.network, features.survey, data, likelihood, size):
+    for forward, f, y in visit(features.model, size):
         values = features.of_pass(forward).values
         curved = likelihood.hessian(f.double(), y) @ values
         total += values.flatten(0, -2).mT @ curved.flatten(0, -2)

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from lapwing.curvature.pairs import Pairs, pair_rows
 from lapwing.ground.errors import TooLargeError
-from lapwing.linear.problem import Training
+from lapwing.jacobian.model import Model
 
 ROWS = 256
 """Rows of a block where all are kept."""
@@ -28,7 +28,7 @@ class LandmarkRows:
     """``J̃ A^-½``: a row of the Jacobian for each landmark, in units in which the prior is standard normal.
 
     Args:
-        training: The network.
+        training: The network and its likelihood.
         pairs: The landmarks, M (example, output) pairs.
         deviations: ``A^-½``.
         max_bytes: Bytes for rows, and for the Gram matrix.
@@ -37,7 +37,7 @@ class LandmarkRows:
         TooLargeError: If the Gram matrix would be larger; nothing is computed.
     """
 
-    training: Training
+    training: Model
     pairs: Pairs
     deviations: Float[Tensor, " d"]
     max_bytes: int
@@ -71,9 +71,8 @@ class LandmarkRows:
         """
         if number in self._kept:
             return self._kept[number]
-        setting = (self.training.network, self.training.survey, self.training.likelihood)
         with torch.no_grad():
-            rows = pair_rows(*setting, self.pairs.at(self.places[number])).mul_(self.deviations)
+            rows = pair_rows(self.training, self.pairs.at(self.places[number])).mul_(self.deviations)
         if self.fit:
             self._kept[number] = rows
         return rows

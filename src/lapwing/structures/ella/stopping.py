@@ -145,8 +145,8 @@ class Watch:
         examples: tuple[Inputs, Tensor],
         seed: int,
     ) -> None:
-        self._stopping, self._likelihood, self._metric_root = stopping, features.likelihood, metric_root
-        batches = stopping.batches(features.network.like, examples, seed)
+        self._stopping, self._likelihood, self._metric_root = stopping, features.model.likelihood, metric_root
+        batches = stopping.batches(features.model.network.like, examples, seed)
         self._held_out = [(features.of(inputs), targets) for inputs, targets in batches]
         self.trace: list[tuple[int, float]] = [(0, self._nll(torch.zeros_like(metric_root)))]
         self._best: Measured | None = None

@@ -1,0 +1,65 @@
+"""What is passed together: a trained network, what is known of its layers, its likelihood, and the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from lapwing.ground.data import Data
+from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.types import Inputs
+from lapwing.jacobian.layers.layers import Pass, Survey
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.survey import find_layers
+from lapwing.likelihoods import Likelihood
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A trained network under its likelihood, with the data it was trained on.
+
+    Args:
+        network: The network.
+        survey: What is known of its layers.
+        likelihood: p(y | f); says where the outputs' axes are.
+        source: The data; ``None`` where there are none, as for a posterior loaded from a file.
+    """
+
+    network: Network
+    survey: Survey
+    likelihood: Likelihood
+    source: Data | None = None
+
+    @classmethod
+    def of(cls, network: Network, likelihood: Likelihood, data: Data) -> Model:
+        """The model of a network, surveyed on the first examples of the data; see ``find_layers``."""
+        return cls(network, find_layers(network, data.first()), likelihood, data)
+
+    @property
+    def data(self) -> Data:
+        """The data.
+
+        Raises:
+            UnsupportedError: If there are none.
+        """
+        if self.source is None:
+            raise UnsupportedError(
+                "a posterior that has its training data",
+                "one from a file, which holds none",
+                "load(path, model, data) with the training data",
+            )
+        return self.source
+
+    @property
+    def width(self) -> int:
+        """Outputs of one example, over all positions of an event."""
+        return self.survey.output.numel()
+
+    def chunk(self, cotangents: int, budget: int, extra: int = 0, roots: int = 0) -> int:
+        """Examples whose factors fit the byte budget; see ``Survey.bytes``."""
+        return self.survey.chunk(cotangents, self.network.like.itemsize, budget, extra, roots)
+
+    def forward(self, inputs: Inputs) -> Pass:
+        """The forward pass of a chunk of examples, ready to be pulled back."""
+        return Pass(self.network, self.survey, inputs)
