@@ -187,15 +187,6 @@ def test_products_alone() -> None:
     torch.testing.assert_close(found, linear.joint_covariance(precision), rtol=1e-6, atol=1e-8)
 
 
-def test_training_on_the_marginal_likelihood_is_refused() -> None:
-    from lapwing.methods.marginal.hyper import Hyperparameters
-
-    case = problem("categorical")
-    posterior = case.fit(lw.Laplace(case.likelihood, prior=GPrior(), structure=lw.Diagonal()))
-    with refused(UnsupportedError, expected="does not follow the curvature", got="GPrior", hint="Layerwise"):
-        Hyperparameters(posterior.prior, case.likelihood, posterior.network.uncertain, torch.zeros(1))
-
-
 def test_noise_has_the_second_moment_of_the_curvature_however_few_its_draws() -> None:
     likelihood, outputs = lw.Categorical(), torch.tensor([[0.3, -0.5, 1.0]]).double()
     targets, generator = torch.tensor([1]), torch.Generator().manual_seed(0)

@@ -184,3 +184,20 @@ def check_level(level: float) -> None:
         >>> check_level(0.95)
     """
     check_fraction("level", level, "level=0.95")
+
+
+def check_optimiser(optimiser: object, hint: str) -> None:
+    """Refuses what does not make an optimiser: a name, or an optimiser that is made already.
+
+    Raises:
+        ConfigError: Naming what does.
+
+    Example:
+        >>> check_optimiser(lambda parameters: None, "optimiser=torch.optim.Adam")
+    """
+    if not callable(optimiser):
+        raise ConfigError(
+            "optimiser= to be a callable that takes parameters and returns an optimiser",
+            f"{type(optimiser).__name__} {optimiser!r:.40}",
+            hint,
+        )

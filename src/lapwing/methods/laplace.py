@@ -119,15 +119,37 @@ class Laplace:
         Cost:
             One pass over the data: a forward pass, and a backward pass through the activations for each output.
         """
-        module, read = opened(model, data, "fit(model, data)", unpack=unpack, progress=progress)
+        task = self.task(model, data, "fit(model, data)", unpack=unpack, progress=progress, generator=generator)
         with undisturbed():
-            self.prior.check_names([name for name, _ in module.named_parameters()])
-            network = self.weights.choose(module, read, self.likelihood, self.prior)
-            self.prior.precisions(network.uncertain)
-            fitted = Model.of(network, self.likelihood, read)
-            task = Task(fitted, self.prior, self.curvature, generator)
-            posterior = self.structure.fit(scaled(task))
+            posterior = self.structure.fit(task)
             strict = isinstance(posterior, MatrixFreePosterior | SampledPosterior)
             if not posterior.partial:
-                check_repeatable(fitted, posterior.totals, strict=strict)
+                check_repeatable(task.model, posterior.totals, strict=strict)
         return posterior
+
+    @undisturbed()
+    def task(
+        self,
+        model: nn.Module,
+        data: Source,
+        call: str,
+        *,
+        unpack: Unpack | None = None,
+        progress: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Task:
+        """What a structure is fitted to: the network surveyed, its uncertain weights chosen, the prior's scale found.
+
+        Args:
+            model: As in ``fit``.
+            data: As in ``fit``.
+            call: The call, for messages.
+            unpack: As in ``fit``.
+            progress: As in ``fit``.
+            generator: As in ``fit``.
+        """
+        module, read = opened(model, data, call, unpack=unpack, progress=progress)
+        self.prior.check_names([name for name, _ in module.named_parameters()])
+        network = self.weights.choose(module, read, self.likelihood, self.prior)
+        self.prior.precisions(network.uncertain)
+        return scaled(Task(Model.of(network, self.likelihood, read), self.prior, self.curvature, generator))

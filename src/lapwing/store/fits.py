@@ -29,7 +29,7 @@ def check_fits(posterior: Posterior | HessianFreePosterior) -> None:
         DataError: Naming what differs.
         ConfigError: If the prior is not for these weights.
     """
-    survey = posterior.refit.survey if isinstance(posterior, HessianFreePosterior) else posterior.survey
+    survey = posterior.refit.model.survey if isinstance(posterior, HessianFreePosterior) else posterior.survey
     _check_survey(survey, posterior.network, posterior.likelihood)
     if isinstance(posterior, Posterior):
         posterior.prior.precisions(posterior.network.uncertain)

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
+
+from jaxtyping import Float
+from torch import Tensor
 
 from lapwing.ground.archive import Json, Tensors
 from lapwing.ground.data import Data
+from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
+from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free import HessianFreePosterior
-from lapwing.methods.hessian_free.passes import Passes
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.store.families import records
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """The fields of a ``Refit`` but for network and data."""
+
+    survey: Survey
+    likelihood: Likelihood
+    prior: Float[Tensor, " d"]
+    centred: bool
+
+
 def refitted_state(posterior: HessianFreePosterior, tensors: Tensors) -> Json:
     """Everything but the network and the data."""
-    given = around(None, None)
-    refit = records(tensors, given=given).state(posterior.refit, "refit")
-    return {"refit": refit, **records(tensors, given=given | {Refit: None}).state(posterior)}
+    refit = posterior.refit
+    objective = Objective(refit.model.survey, refit.model.likelihood, refit.prior, refit.centred)
+    given: dict[Any, Any] = {Refit: None}
+    return {
+        "refit": records(tensors).state(objective, "refit"),
+        **records(tensors, given=given).state(posterior),
+    }
 
 
 def refitted_from(header: Json, tensors: Tensors, network: Network, data: Data | None) -> HessianFreePosterior:
@@ -26,11 +47,7 @@ def refitted_from(header: Json, tensors: Tensors, network: Network, data: Data |
     Raises:
         DataError: If none gives it.
     """
-    given, device = around(network, data), network.like.device
-    refit = records(tensors, device, given).read(Refit, header.get("refit"), "refit")
-    return records(tensors, device, given | {Refit: refit}).read(HessianFreePosterior, header, "the header")
-
-
-def around(network: Network | None, data: Data | None) -> dict[Any, Any]:
-    """What no file holds, by the type of the field it fills."""
-    return {Network: network, Data | None: data, Passes: Passes()}
+    device = network.like.device
+    kept: Objective = records(tensors, device).read(Objective, header.get("refit"), "refit")
+    refit = Refit(Model(network, kept.survey, kept.likelihood, data), kept.prior, kept.centred)
+    return records(tensors, device, {Refit: refit}).read(HessianFreePosterior, header, "the header")

@@ -12,6 +12,7 @@ import torch
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, NumericalError
 from lapwing.methods.hessian_free import LBFGS, Descent, Inner, NewtonCG, PreTrained, refit
+from lapwing.methods.hessian_free.responses import check_linear
 from tests.methods.hessian_free.setting import Setting, converged, shared, tanh
 from tests.posterior_cases import normal, refused, seeded
 
@@ -74,14 +75,13 @@ def test_float32_is_enough_for_a_per_cent() -> None:
 
 
 def test_responses_that_are_not_linear_are_named() -> None:
-    perturbation = lw.HessianFree(lw.Categorical()).perturbation
-    perturbation.check(0.05)
+    check_linear(0.05)
     with pytest.warns(ConvergenceWarning, match="change by 30 % when λ is halved"):
-        perturbation.check(0.3)
+        check_linear(0.3)
     with refused(NumericalError, expected="near linear", got="changes by nan %", hint="smaller step="):
-        perturbation.check(float("nan"))
+        check_linear(float("nan"))
     with refused(NumericalError, expected="near linear", got="in float32", hint="model.double()"):
-        perturbation.check(1e6, torch.float32)
+        check_linear(1e6, torch.float32)
 
 
 def test_gradients_that_do_not_bear_out_the_hessian_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

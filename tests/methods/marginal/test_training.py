@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError
 from lapwing.methods.marginal import Bound, ByGradient, MarginalTraining, StochasticLanczos, train_marginal
-from lapwing.methods.marginal.training import check_optimiser
 from tests.methods.marginal.setting import case
 from tests.posterior_cases import refused
 
@@ -129,6 +128,6 @@ def test_what_it_refuses() -> None:
         train_marginal(model, (x, y), likelihood, epochs=20, settle=100)
     for optimiser in ("adam", torch.optim.Adam(model.parameters())):
         with refused(ConfigError, expected="callable that takes parameters", got="dam", hint="lambda parameters"):
-            check_optimiser(optimiser)
+            train_marginal(model, (x, y), likelihood, optimiser=optimiser)
     with refused(DataError, expected="one example", got="", hint="DataLoader"):
         train_marginal(model, [], likelihood)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from lapwing.methods.hessian_free.choices import Objective, PerPoint, PreTrained, Probed, Signs
-from lapwing.methods.hessian_free.inner import LBFGS, Descent, Inner, NewtonCG, Refitted
-from lapwing.methods.hessian_free.linearity import Linearity
+from lapwing.methods.hessian_free.descent import LBFGS, Descent
+from lapwing.methods.hessian_free.inner import Inner, Linearity, NewtonCG, Refitted
 from lapwing.methods.hessian_free.posterior import HessianFreePosterior
 from lapwing.methods.hessian_free.probed import Variances
-from lapwing.methods.hessian_free.prune import prune_uncertain
 from lapwing.methods.hessian_free.recipe import HessianFree
-from lapwing.methods.hessian_free.weights import WeightUncertainty, weight_uncertainty
+from lapwing.methods.hessian_free.weights import WeightUncertainty, prune_uncertain, weight_uncertainty
 
 __all__ = [
     "LBFGS",

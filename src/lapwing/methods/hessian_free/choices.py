@@ -1,11 +1,31 @@
-"""Which fits: one a point, a few for all points, or random ones."""
+"""Which fits: one a point, a few for all points, or random ones; and what their responses tell."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final, get_args
 
-from lapwing.ground.errors import check_count, check_option
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground import probes
+from lapwing.ground.data import chunks, count, take
+from lapwing.ground.errors import UnsupportedError, check_count, check_option
+from lapwing.ground.types import Inputs
+from lapwing.likelihoods import Gaussian
+from lapwing.methods.hessian_free.inner import Linearity
+from lapwing.methods.hessian_free.posterior import Amortised, Answers, Points, ProbedTable, Table
+from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances, semidefinite
+from lapwing.methods.hessian_free.refit import Refit
+from lapwing.methods.hessian_free.regularisers import PIECE, Augmented, InSample, OutputSums, Regulariser, WeightSums
+from lapwing.methods.hessian_free.responses import Perturbation, Responses
+
+logger = logging.getLogger(__name__)
+
+LEFT_OUT = 0.05
+"""Share of all variance beyond which probes are said to be too few."""
 
 Objective: TypeAlias = Literal["mean", "absolute", "in_sample", "augmented"]
 """What a pre-trained fit is rewarded for."""
@@ -34,6 +54,28 @@ class PerPoint:
 
     def __post_init__(self) -> None:
         check_count("group", self.group)
+
+    def answers(self, refit: Refit, perturbation: Perturbation, points: Inputs, seed: int) -> tuple[Answers, Linearity]:
+        """Covariances of the outputs at the points, and how far they are to be trusted."""
+        blocks, checks = list[Tensor](), list[Linearity]()
+        for _, inputs in chunks(points, self.group):
+            outputs = refit.trained_outputs(inputs)
+            n, c = outputs.shape[0] * outputs[0, ..., 0].numel(), outputs.shape[-1]
+            omega = torch.eye(n * c, dtype=torch.float64, device=outputs.device).view(n * c, *outputs.shape)
+            responses = perturbation.respond(
+                refit, OutputSums(inputs, omega), lambda each, inputs=inputs: each.outputs(inputs)
+            )
+            found = responses.outputs(inputs).view(n, c, n, c).diagonal(dim1=0, dim2=2).movedim(-1, 0)
+            blocks.append(semidefinite(0.5 * (found + found.mT)).view(*outputs.shape, c))
+            checks.append(responses.linearity)
+        return Table(Points(points), torch.cat(blocks)), Linearity.join(checks)
+
+    def weights(self, refit: Refit, perturbation: Perturbation, seed: int) -> tuple[Variances, Linearity]:
+        """Variances of single weights by a fit for each."""
+        eye = torch.eye(refit.network.size, dtype=torch.float64, device=refit.trained.device)
+        parts = [(z, _weights(refit, perturbation, z)) for z in eye.split(self.group)]
+        value = torch.cat([(found.weights() * z).sum(1) for z, found in parts])[:, None]
+        return Variances(value, torch.zeros_like(value), 0), Linearity.join([found.linearity for _, found in parts])
 
 
 @final
@@ -64,6 +106,32 @@ class PreTrained:
 
     def __post_init__(self) -> None:
         check_option("objective", self.objective, get_args(Objective))
+
+    def answers(self, refit: Refit, perturbation: Perturbation, points: Inputs, seed: int) -> tuple[Answers, Linearity]:
+        """Covariances with the mean output at any input, and how far they are to be trusted."""
+        few = take(points, slice(0, min(count(points), PIECE)))  # enough to see whether a response is linear
+        found = perturbation.respond(refit, self._rewarded(refit, points), lambda each: each.outputs(few))
+        return Amortised(found), found.linearity
+
+    def _rewarded(self, refit: Refit, points: Inputs) -> Regulariser:
+        """The functionals, one for each output."""
+        if self.objective in ("mean", "absolute"):
+            outputs = refit.trained_outputs(points)
+            c = outputs.shape[-1]
+            signs = outputs.sign() if self.objective == "absolute" else torch.ones_like(outputs)
+            own = torch.eye(c, dtype=outputs.dtype, device=outputs.device).view(c, *(1,) * (outputs.ndim - 1), c)
+            return OutputSums(points, own * signs / outputs[..., 0].numel())
+        like = refit.trained_outputs(take(next(iter(refit.batches)).inputs, slice(0, 1)))
+        positions, likelihood = refit.examples * like[0, ..., 0].numel(), refit.model.likelihood
+        if self.objective == "in_sample":
+            return InSample(positions, like.shape[-1])
+        if not isinstance(likelihood, Gaussian):
+            raise UnsupportedError(
+                "Gaussian noise, whose loss is a square to be completed",
+                type(likelihood).__name__,
+                'PreTrained("mean") with the training inputs as points',
+            )
+        return Augmented(positions, 1 / (likelihood.weight * likelihood.precisions(like).double()))
 
 
 @final
@@ -97,6 +165,29 @@ class Probed:
         check_count("probes", self.probes)
         check_count("residual", self.residual, 2)
 
+    def answers(self, refit: Refit, perturbation: Perturbation, points: Inputs, seed: int) -> tuple[Answers, Linearity]:
+        """Covariances within and between the points, and how far they are to be trusted."""
+        omega = self._signs(refit.trained_outputs(points), seed)
+        responses = perturbation.respond(refit, OutputSums(points, omega), lambda each: each.outputs(points))
+        found = ProbedCovariance.of(omega, responses.outputs(points), self.probes, responses.linearity.change)
+        if found.left_out > LEFT_OUT:
+            words = "%d probes leave out %.2g %% of the variance, which %d more estimate coarsely: try Probed(%d, %d)"
+            more = (4 * self.probes, 2 * self.residual)
+            logger.warning(words, self.probes, 100 * found.left_out, self.residual, *more)
+        return ProbedTable(Points(points), found), responses.linearity
+
+    def weights(self, refit: Refit, perturbation: Perturbation, seed: int) -> tuple[Variances, Linearity]:
+        """Variances of single weights, estimated with their standard errors."""
+        z = self._signs(refit.trained, seed)
+        found = _weights(refit, perturbation, z)
+        change = found.linearity.change
+        covariance = ProbedCovariance.of(z[..., None], found.weights()[..., None], self.probes, change)
+        return covariance.variances, found.linearity
+
+    def _signs(self, like: Float[Tensor, "*shape"], seed: int) -> Float[Tensor, "s *shape"]:
+        shape = (self.probes + self.residual, *like.shape)
+        return probes.rademacher(shape, like=like, generator=torch.Generator().manual_seed(seed))
+
 
 @final
 @dataclass(frozen=True)
@@ -107,3 +198,14 @@ class Signs:
         >>> Signs()
         Signs()
     """
+
+    def weights(self, refit: Refit, perturbation: Perturbation, seed: int) -> tuple[Variances, Linearity]:
+        """``|P⁻¹ sign(θ̂)|``."""
+        found = _weights(refit, perturbation, refit.trained.sign()[None])
+        value = found.weights().mT.abs()
+        return Variances(value, torch.zeros_like(value), 0), found.linearity
+
+
+def _weights(refit: Refit, perturbation: Perturbation, z: Float[Tensor, "s d"]) -> Responses:
+    """Fits rewarded for ``zᵀ θ``."""
+    return perturbation.respond(refit, WeightSums(z), Responses.weights)

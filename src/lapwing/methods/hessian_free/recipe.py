@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from lapwing.curvature.ggn import GGN
 from lapwing.curvature.repeatability import check_repeatable
-from lapwing.ground import probes
-from lapwing.ground.data import Data, Source, check_inputs, chunks, concatenated, count, place, take
-from lapwing.ground.errors import DataError, UnsupportedError, check_count, check_kind, check_positive
+from lapwing.ground.data import Source, check_inputs, concatenated, count, place
+from lapwing.ground.errors import DataError, check_count, check_kind, check_positive
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Inputs, Unpack
-from lapwing.jacobian.model import Model
-from lapwing.jacobian.network.network import Network, opened
-from lapwing.likelihoods import Gaussian, Likelihood
-from lapwing.methods.hessian_free.choices import Objective, PerPoint, PreTrained, Probed
+from lapwing.likelihoods import Likelihood
+from lapwing.methods.hessian_free.choices import PerPoint, PreTrained, Probed
 from lapwing.methods.hessian_free.inner import Inner, NewtonCG
-from lapwing.methods.hessian_free.linearity import Linearity
-from lapwing.methods.hessian_free.points import Points
-from lapwing.methods.hessian_free.posterior import Amortised, Answers, HessianFreePosterior, ProbedTable, Table
-from lapwing.methods.hessian_free.probed import ProbedCovariance, semidefinite
+from lapwing.methods.hessian_free.posterior import HessianFreePosterior
 from lapwing.methods.hessian_free.refit import Refit
-from lapwing.methods.hessian_free.regularisers import PIECE, Augmented, InSample, OutputSums, Regulariser
 from lapwing.methods.hessian_free.responses import Perturbation
+from lapwing.methods.laplace import Laplace
 from lapwing.priors import Isotropic, Prior
-from lapwing.structures import Task
-from lapwing.structures.scaling import scaled
 from lapwing.structures.selection import All, Selection
-
-logger = logging.getLogger(__name__)
-
-LEFT_OUT = 0.05
-"""Share of all variance beyond which probes are said to be too few."""
 
 Choice: TypeAlias = PerPoint | PreTrained | Probed
 """Which fits."""
@@ -70,6 +54,7 @@ class HessianFree:
         seed: Of the probes.
 
     Example:
+        >>> import torch
         >>> import lapwing as lw
         >>> x = torch.linspace(-1, 1, 20, dtype=torch.float64)[:, None]
         >>> model = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1)).double()
@@ -93,8 +78,7 @@ class HessianFree:
     seed: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_kind("the likelihood", self.likelihood, (Likelihood,), "Categorical() or Gaussian()")
-        check_kind("prior=", self.prior, (Prior,), "Isotropic(1.0)")
+        Laplace(self.likelihood, prior=self.prior, weights=self.weights)  # has the same to say of them
         check_kind("fits=", self.fits, (PerPoint, PreTrained, Probed), "Probed() or PerPoint()")
         check_kind("inner=", self.inner, (Inner,), "NewtonCG()")
         for name, value in (("scale", self.scale), ("step", self.step)):
@@ -136,27 +120,21 @@ class HessianFree:
             refit = self.refit(model, data, unpack=unpack)
             where = self._points(refit, points)
             with refit.passes.shown(progress):
-                answers, linearity = self._answers(refit, where)
+                answers, linearity = self.fits.answers(refit, self.perturbation, where, self.seed)
         return HessianFreePosterior(refit, self.likelihood, self.prior, answers, linearity)
 
     def refit(self, model: nn.Module, data: Source, *, unpack: Unpack | None = None) -> Refit:
         """The objective to be fitted again, its data looked at; arguments as in ``fit``."""
-        module, read = opened(model, data, "fit(model, data, points)", unpack=unpack)
-        self.prior.check_names([name for name, _ in module.named_parameters()])
-        network = self.weights.choose(module, read, self.likelihood, self.prior)
-        return self._refit(network, read)
+        laplace = Laplace(self.likelihood, prior=self.prior, weights=self.weights)
+        task = laplace.task(model, data, "fit(model, data, points)", unpack=unpack)
+        check_repeatable(task.model, task.totals(), strict=True)
+        network = task.model.network
+        return Refit(task.model, task.prior.diagonal(network.uncertain, network.weights.double()), self.centred)
 
     @property
     def perturbation(self) -> Perturbation:
         """How responses are found."""
         return Perturbation(self.inner, self.scale, self.step, self.antithetic)
-
-    def _refit(self, network: Network, data: Data) -> Refit:
-        model = Model.of(network, self.likelihood, data)
-        task = scaled(Task(model, self.prior, GGN(), None))
-        check_repeatable(model, task.totals(), strict=True)
-        prior = task.prior.diagonal(network.uncertain, network.weights.double())
-        return Refit(network, model.survey, data, self.likelihood, prior, self.centred)
 
     def _points(self, refit: Refit, points: Inputs | None) -> Inputs:
         if points is None:
@@ -166,72 +144,3 @@ class HessianFree:
             raise DataError("at least one evaluation point", "none", "points=x[None] for a single one")
         check_inputs(inputs)
         return inputs
-
-    def _answers(self, refit: Refit, points: Inputs) -> tuple[Answers, Linearity]:
-        match self.fits:
-            case PerPoint():
-                return self._per_point(refit, points, self.fits.group)
-            case PreTrained():
-                regulariser = self._rewarded(refit, points, self.fits.objective)
-                found = self.perturbation.respond(refit, regulariser, lambda each: each.outputs(_few(points)))
-                return Amortised(found), found.linearity
-            case Probed():
-                return self._probed(refit, points, self.fits)
-
-    def _per_point(self, refit: Refit, points: Inputs, group: int) -> tuple[Answers, Linearity]:
-        blocks, linearity = list[Tensor](), None
-        for _, inputs in chunks(points, group):
-            outputs = refit.trained_outputs(inputs)
-            n, c = outputs.shape[0] * outputs[0, ..., 0].numel(), outputs.shape[-1]
-            omega = torch.eye(n * c, dtype=torch.float64, device=outputs.device).view(n * c, *outputs.shape)
-            responses = self.perturbation.respond(
-                refit, OutputSums(inputs, omega), lambda each, inputs=inputs: each.outputs(inputs)
-            )
-            found = responses.outputs(inputs).view(n, c, n, c).diagonal(dim1=0, dim2=2).movedim(-1, 0)
-            blocks.append(semidefinite(0.5 * (found + found.mT)).view(*outputs.shape, c))
-            linearity = responses.linearity if linearity is None else linearity.join(responses.linearity)
-        assert linearity is not None
-        return Table(Points(points), torch.cat(blocks)), linearity
-
-    def _probed(self, refit: Refit, points: Inputs, choice: Probed) -> tuple[Answers, Linearity]:
-        like = refit.trained_outputs(points)
-        total = choice.probes + choice.residual
-        generator = torch.Generator().manual_seed(self.seed)
-        omega = probes.rademacher((total, *like.shape), like=like, generator=generator)
-        responses = self.perturbation.respond(refit, OutputSums(points, omega), lambda each: each.outputs(points))
-        noise = responses.linearity.change
-        found = ProbedCovariance.of(omega, responses.outputs(points), choice.probes, noise)
-        if found.left_out > LEFT_OUT:
-            words = "%d probes leave out %.2g %% of the variance, which %d more estimate coarsely: try Probed(%d, %d)"
-            more = (4 * choice.probes, 2 * choice.residual)
-            logger.warning(words, choice.probes, 100 * found.left_out, choice.residual, *more)
-        return ProbedTable(Points(points), found), responses.linearity
-
-    def _rewarded(self, refit: Refit, points: Inputs, objective: Objective) -> Regulariser:
-        """The functionals of pre-trained fits, one for each output."""
-        if objective == "augmented":
-            return self._augmented(refit)
-        if objective == "in_sample":
-            like = refit.trained_outputs(take(next(iter(refit.batches)).inputs, slice(0, 1)))
-            return InSample(refit.examples * like[0, ..., 0].numel(), like.shape[-1])
-        outputs = refit.trained_outputs(points)
-        c = outputs.shape[-1]
-        signs = outputs.sign() if objective == "absolute" else torch.ones_like(outputs)
-        own = torch.eye(c, dtype=outputs.dtype, device=outputs.device).view(c, *(1,) * (outputs.ndim - 1), c)
-        return OutputSums(points, own * signs / outputs[..., 0].numel())
-
-    def _augmented(self, refit: Refit) -> Augmented:
-        if not isinstance(self.likelihood, Gaussian):
-            raise UnsupportedError(
-                "Gaussian noise, whose loss is a square to be completed",
-                type(self.likelihood).__name__,
-                'PreTrained("mean") with the training inputs as points',
-            )
-        like = refit.trained_outputs(take(next(iter(refit.batches)).inputs, slice(0, 1)))
-        variances = 1 / (self.likelihood.weight * self.likelihood.precisions(like).double())
-        return Augmented(refit.examples * like[0, ..., 0].numel(), variances)
-
-
-def _few(points: Inputs) -> Inputs:
-    """Points enough to see whether a response is linear."""
-    return take(points, slice(0, min(count(points), PIECE)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, final
@@ -10,26 +11,55 @@ from typing import Any, final
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from tqdm.auto import tqdm
 
-from lapwing.ground.data import Batch, Data, chunks, tensors
+from lapwing.ground.data import Batch, chunks, tensors
 from lapwing.ground.errors import NumericalError
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.layers import Survey
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.hessian import HessianProduct
-from lapwing.likelihoods import Likelihood
 from lapwing.linalg import FunctionOperator, Operator
-from lapwing.methods.hessian_free.passes import Passes
 from lapwing.methods.hessian_free.regularisers import PIECE, Regulariser
 
 HELD = 2**28
 """Bytes of training data that are kept in memory rather than read again."""
 
-
 SMALL = 4096
 """Weights up to which products with the Hessian are vectorised rather than recorded, which takes time of its own."""
+
+
+@final
+class Passes:
+    """Counts passes over the data, each fit's and each column's by itself, on a progress bar while one is shown.
+
+    Example:
+        >>> passes = Passes()
+        >>> with passes.shown(progress=False):
+        ...     passes.add(3)
+        >>> passes.total
+        3
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._bar: tqdm | None = None
+
+    @contextmanager
+    def shown(self, progress: bool) -> Generator[None]:
+        """Show a bar meanwhile; how many passes there will be is not known."""
+        with tqdm(desc="refits", disable=not progress, unit="pass", leave=False) as self._bar:
+            try:
+                yield
+            finally:
+                self._bar = None
+
+    def add(self, number: int) -> None:
+        """Some more passes."""
+        self.total += number
+        if self._bar is not None:
+            self._bar.update(number)
 
 
 @final
@@ -65,19 +95,13 @@ class Refit:
     had come to its end, and the response to λ is that of the Hessian there.
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        data: The training data; ``None`` for one loaded without them.
-        likelihood: The likelihood.
+        model: The network, its likelihood and, unless it was loaded without them, the training data.
         prior: A.
         centred: Whether the gradient at the trained weights is taken out.
         passes: Counts passes over the data.
     """
 
-    network: Network
-    survey: Survey
-    data: Data | None
-    likelihood: Likelihood
+    model: Model
     prior: Float[Tensor, " d"]
     centred: bool
     passes: Passes = field(default_factory=Passes)
@@ -86,19 +110,10 @@ class Refit:
         """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
-    @cached_property
-    def model(self) -> Model:
-        """The network with its likelihood and, where they are at hand, its data."""
-        return Model(self.network, self.survey, self.likelihood, self.data)
-
     @property
-    def training(self) -> Data:
-        """The training data.
-
-        Raises:
-            UnsupportedError: If the posterior came from a file, without its data.
-        """
-        return self.model.data
+    def network(self) -> Network:
+        """The network at its trained weights."""
+        return self.model.network
 
     @cached_property
     def copies(self) -> Copies:
@@ -108,18 +123,13 @@ class Refit:
     def trained_outputs(self, inputs: Inputs) -> Float[Tensor, "n *event c"]:
         """Canonical outputs at the trained weights, float64."""
         with torch.no_grad():
-            parts = [self.likelihood.canonical(self.network(part)) for _, part in chunks(inputs, PIECE)]
+            parts = [self.model.likelihood.canonical(self.network(part)) for _, part in chunks(inputs, PIECE)]
         return torch.cat(parts).double()
 
     @cached_property
     def trained(self) -> Float[Tensor, " d"]:
         """θ̂, float64."""
         return self.network.weights.double()
-
-    @property
-    def double(self) -> bool:
-        """Whether the network computes in float64."""
-        return self.network.like.dtype == torch.float64
 
     @cached_property
     def precision(self) -> Operator:
@@ -138,10 +148,10 @@ class Refit:
     def batches(self) -> Iterable[Batch]:
         """The training data, kept in memory where they are small."""
         kept, room = list[Batch](), HELD
-        for batch in self.training:
+        for batch in self.model.data:
             room -= sum(value.numel() * value.element_size() for value in [*tensors(batch.inputs), batch.targets])
             if room < 0:
-                return self.training
+                return self.model.data
             kept.append(batch)
         return kept
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
 from lapwing.ground.types import Inputs
-from lapwing.methods.hessian_free.inner import Inner, Refitted
-from lapwing.methods.hessian_free.linearity import Linearity
+from lapwing.methods.hessian_free.inner import Inner, Linearity, Refitted
 from lapwing.methods.hessian_free.refit import Fits, Refit
 from lapwing.methods.hessian_free.regularisers import Regulariser
 
@@ -43,9 +42,6 @@ HELD = 24
 
 ROUNDED = "model.double() and data in float64, a larger step= or scale= (rounding may hide what a fit changes)"
 """What to try first where a network of less precision than float64 does not answer to λ."""
-
-Reading: TypeAlias = Callable[[Float[Tensor, "f d"]], Float[Tensor, "f ..."]]
-"""What is read off the refitted weights."""
 
 
 @final
@@ -77,8 +73,16 @@ class Responses:
         """``∂θ / ∂λ = P⁻¹ ∇r`` of each functional, float64."""
         return self._difference(lambda changes: changes)
 
-    def _difference(self, read: Reading) -> Tensor:
-        return difference(read, self.plus, self.minus, self.scales)
+    def _difference(self, read: Callable[[Float[Tensor, "f d"]], Tensor]) -> Tensor:
+        """``(y(λ) − y(−λ)) / 2λ``, or ``(y(λ) − y(0)) / λ`` where there is no twin."""
+        ends = self.plus.new_zeros(1, self.plus.shape[1]) if self.minus is None else self.minus
+        found = read(self.plus) - read(ends)
+        span = self.scales if self.minus is None else 2 * self.scales
+        return found / span.view(-1, *(1,) * (found.ndim - 1))
+
+
+Read: TypeAlias = Callable[[Responses], Tensor]
+"""What of the responses is compared when λ is halved."""
 
 
 @final
@@ -98,7 +102,12 @@ class Perturbation:
     step: float | None
     antithetic: bool
 
-    def respond(self, refit: Refit, regulariser: Regulariser, read: Callable[[Responses], Tensor]) -> Responses:
+    @property
+    def ends(self) -> int:
+        """Fits of a functional: at λ and, where there are twins, at −λ."""
+        return 2 if self.antithetic else 1
+
+    def respond(self, refit: Refit, regulariser: Regulariser, read: Read) -> Responses:
         """Fit the network again for every functional.
 
         The rule is ``λ = η / √(∇rᵀ P⁻¹ ∇r)``: the refit then moves the weights by η posterior standard deviations,
@@ -118,144 +127,128 @@ class Perturbation:
         members = torch.arange(regulariser.members, device=refit.trained.device)
         fits = Fits(regulariser, members, torch.ones(len(members), dtype=torch.float64, device=members.device))
         reward = refit.reward(fits)
-        scales, start, spent = self._scales(refit, fits, reward)
-        fits = replace(fits, scales=scales)
-        found = self._pairs(refit, fits, start)
+        fits, start, spent = self._scaled(refit, fits, reward)
+        found = self._fitted(refit, fits, start)
+        runs = [*spent, found]
         if self.scale is None and self.inner.measures:
-            fits, found = self._shrunk(refit, fits, found)
-            scales = fits.scales
-        worst = (scales[:, None] * reward).norm(dim=1).argsort(descending=True)[:CHECKED]
-        half = replace(fits.take(worst), scales=scales[worst] / 2)
-        again = self._pairs(refit, half, tuple(part[worst] / 2 for part in found[0]))
-        runs = [*spent, *found[1], *again[1]]
+            fits, found, more = self._shrunk(refit, fits, found)
+            runs += more
+        rewards = (fits.scales[:, None] * reward).norm(dim=1)
+        worst = rewards.argsort(descending=True)[:CHECKED]
+        half = replace(fits.take(worst), scales=fits.scales[worst] / 2)
+        again = self._fitted(refit, half, found.changes[:, worst] / 2)
+        runs.append(again)
         linearity = Linearity(
             0.0,
             len(worst),
-            (float(scales.min()), float(scales.max())),
-            float(found[1][0].residual.max()),
-            float(refit.gradient.norm() / (scales[:, None] * reward).norm(dim=1).min().clamp(min=1e-300)),
-            sum(len(run.changes) for run in runs),
+            (float(fits.scales.min()), float(fits.scales.max())),
+            float(found.residual.max()),
+            float(refit.gradient.norm() / rewards.min().clamp(min=1e-300)),
+            sum(run.residual.numel() for run in runs),
             sum(run.gradients for run in runs),
             sum(run.products for run in runs),
         )
-        whole = Responses(refit, regulariser, *_two(found[0]), scales, linearity)
-        part = replace(whole, plus=whole.plus[worst], minus=_some(whole.minus, worst), scales=scales[worst])
-        y, z = (
-            read(each).flatten(1)
-            for each in (part, Responses(refit, regulariser, *_two(again[0]), half.scales, linearity))
-        )
-        change = float(((y - z).norm(dim=1) / y.norm(dim=1).clamp(min=1e-300)).max())
-        self.check(change, refit.network.like.dtype)
+
+        def responses(fits: Fits, changes: Float[Tensor, "ends s d"]) -> Responses:
+            minus = changes[1] if self.antithetic else None
+            return Responses(refit, regulariser, changes[0], minus, fits.scales, linearity)
+
+        y = read(responses(fits.take(worst), found.changes[:, worst])).flatten(1)
+        z = read(responses(half, again.changes)).flatten(1)
+        linearity = replace(linearity, change=float(((y - z).norm(dim=1) / y.norm(dim=1).clamp(min=1e-300)).max()))
+        check_linear(linearity.change, refit.network.like.dtype)
         if self.inner.measures and refit.centred and linearity.residual > LINEAR:
             warn(
                 f"a refit stayed {100 * linearity.residual:.2g} % of its change from its end: its gradients do not "
                 "bear out the Hessian. Try a smaller step= or scale=, or model.double()",
                 ConvergenceWarning,
             )
-        return replace(whole, linearity=replace(linearity, change=change))
+        return responses(fits, found.changes)
 
-    def _pairs(self, refit: Refit, fits: Fits, start: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], list[Refitted]]:
-        """δ at λ and, where there are twins, at −λ; both halves go through the same mini-batches."""
+    def _fitted(self, refit: Refit, fits: Fits, start: Float[Tensor, "ends s d"]) -> Refitted:
+        """δ at every end of each functional; all ends of one go through the same mini-batches."""
+        signs = start.new_tensor([1.0, -1.0][: len(start)])
         runs = list[Refitted]()
         for rows in self._groups(refit, fits):
             part = fits.take(rows)
-            if self.antithetic:
-                part = Fits(part.regulariser, part.members.repeat(2), torch.cat([part.scales, -part.scales]))
-            runs.append(self.inner.solve(refit, part, torch.cat([each[rows] for each in start])))
-        run = Refitted.join(runs, len(start))
-        return tuple(run.changes.chunk(len(start))), [run]
+            both = Fits(part.regulariser, part.members.repeat(len(start)), torch.outer(signs, part.scales).flatten())
+            runs.append(self.inner.solve(refit, both, start[:, rows].flatten(0, 1)))
+        return Refitted.join(runs, len(start))
 
     def _groups(self, refit: Refit, fits: Fits) -> tuple[Tensor, ...]:
-        """Numbers of the fits that ``BUDGET`` has room for at a time."""
-        each = (2 if self.antithetic else 1) * HELD * 8 * refit.network.size
+        """Numbers of the functionals whose fits ``BUDGET`` has room for at a time."""
+        each = self.ends * HELD * 8 * refit.network.size
         return torch.arange(len(fits), device=fits.members.device).split(max(1, BUDGET // each))
 
-    def _shrunk(
-        self, refit: Refit, fits: Fits, found: tuple[tuple[Tensor, ...], list[Refitted]]
-    ) -> tuple[Fits, tuple[tuple[Tensor, ...], list[Refitted]]]:
+    def _shrunk(self, refit: Refit, fits: Fits, found: Refitted) -> tuple[Fits, Refitted, list[Refitted]]:
         """The fits again at smaller λ, where they did not come near their end: the loss is too far from quadratic."""
-        changes, runs = tuple(part.clone() for part in found[0]), list(found[1])
-        left = runs[0].residual.view(len(changes), -1).amax(0)
-        scales = fits.scales.clone()
+        changes, scales, left = found.changes.clone(), fits.scales.clone(), found.residual.amax(0)
+        runs = list[Refitted]()
         for _ in range(SHRINKS):
             far = (left > DISTANT).nonzero()[:, 0]
             if not len(far):
                 break
             tried = replace(fits.take(far), scales=scales[far] / SHRINK)
-            again, more = self._pairs(refit, tried, tuple(part[far] / SHRINK for part in changes))
-            runs += more
-            residual = more[0].residual.view(len(changes), -1).amax(0)
+            again = self._fitted(refit, tried, changes[:, far] / SHRINK)
+            runs.append(again)
+            residual = again.residual.amax(0)
             nearer = residual < left[far]
             kept = far[nearer]
             if not len(kept):
                 break
             scales[kept], left[kept] = tried.scales[nearer], residual[nearer]
-            for part, new in zip(changes, again, strict=True):
-                part[kept] = new[nearer]
-        runs[0] = replace(runs[0], residual=left.repeat(len(changes)))
-        return replace(fits, scales=scales), (changes, runs)
+            changes[:, kept] = again.changes[:, nearer]
+        return replace(fits, scales=scales), replace(found, changes=changes, residual=left), runs
 
-    def _scales(
+    def _scaled(
         self, refit: Refit, fits: Fits, reward: Float[Tensor, "s d"]
-    ) -> tuple[Float[Tensor, " s"], tuple[Tensor, ...], list[Refitted]]:
-        """λ of each fit, where to start from, and what it took to know."""
-        zero = torch.zeros_like(reward)
-        start = (zero, zero) if self.antithetic else (zero,)
+    ) -> tuple[Fits, Float[Tensor, "ends s d"], list[Refitted]]:
+        """The fits at their λ, where to start from, and what it took to know."""
+        start = reward.new_zeros(self.ends, *reward.shape)
         if self.scale is not None:
-            return torch.full_like(fits.scales, self.scale), start, []
+            return replace(fits, scales=torch.full_like(fits.scales, self.scale)), start, []
         eta = self.step if self.step is not None else self.inner.step(refit.network.like.dtype)
         direct = [self.inner.directions(refit, fits.take(rows)) for rows in self._groups(refit, fits)]
         known = [each for each in direct if each is not None]
         if known:
-            found = Refitted.join(known)
-            scales = eta / _energies(reward, found.changes).sqrt()
+            found = Refitted.join(known, 1)
+            scales = eta / _energies(reward, found.changes[0]).sqrt()
             ahead = scales[:, None] * found.changes
-            return scales, (ahead, -ahead)[: len(start)], [found]
+            return replace(fits, scales=scales), torch.cat([ahead, -ahead])[: self.ends], [found]
         before = (reward.square() / refit.prior).sum(1)
         which = before.argsort(descending=True)[:PILOTS]
-        first = eta / before[which].sqrt()
-        pilot = replace(fits.take(which), scales=first)
-        twins = replace(self, antithetic=True)
-        (plus, minus), runs = twins._pairs(refit, pilot, (zero[which], zero[which]))
-        q = _energies(reward[which], (plus - minus) / (2 * first[:, None]))
-        return torch.full_like(fits.scales, float(eta / q.max().sqrt())), start, runs
-
-    def check(self, change: float, dtype: torch.dtype = torch.float64) -> None:
-        """Say where responses are not linear.
-
-        Args:
-            change: Relative change of a response when λ is halved.
-            dtype: That of the network: the less precise it is, the larger must changes of the weights be.
-
-        Raises:
-            NumericalError: If it is nearly the whole, or no number.
-
-        Warns:
-            ConvergenceWarning: If it is more than a tenth.
-        """
-        if not change <= MEANINGLESS:
-            size = "a smaller step= or scale=" if dtype == torch.float64 else ROUNDED
-            raise NumericalError(
-                "a response to λ that is near linear",
-                f"one that changes by {100 * change:.3g} % when λ is halved, in {str(dtype).removeprefix('torch.')}",
-                f"{size}, more steps of the inner solver, or training to convergence with this prior",
-            )
-        if change > LINEAR:
-            warn(
-                f"the responses change by {100 * change:.2g} % when λ is halved. Try a smaller step= or scale=, or an "
-                "inner solver that converges further",
-                ConvergenceWarning,
-            )
+        pilot = replace(fits.take(which), scales=eta / before[which].sqrt())
+        run = replace(self, antithetic=True)._fitted(refit, pilot, reward.new_zeros(2, *reward[which].shape))
+        q = _energies(reward[which], (run.changes[0] - run.changes[1]) / (2 * pilot.scales[:, None]))
+        return replace(fits, scales=torch.full_like(fits.scales, float(eta / q.max().sqrt()))), start, [run]
 
 
-def difference(
-    read: Reading, plus: Float[Tensor, "s d"], minus: Float[Tensor, "s d"] | None, scales: Float[Tensor, " s"]
-) -> Tensor:
-    """``(y(λ) − y(−λ)) / 2λ``, or ``(y(λ) − y(0)) / λ`` where there is no twin."""
-    ends = plus.new_zeros(1, plus.shape[1]) if minus is None else minus
-    found = read(plus) - read(ends)
-    span = scales if minus is None else 2 * scales
-    return found / span.view(-1, *(1,) * (found.ndim - 1))
+def check_linear(change: float, dtype: torch.dtype = torch.float64) -> None:
+    """Say where responses are not linear.
+
+    Args:
+        change: Relative change of a response when λ is halved.
+        dtype: That of the network: the less precise it is, the larger must changes of the weights be.
+
+    Raises:
+        NumericalError: If it is nearly the whole, or no number.
+
+    Warns:
+        ConvergenceWarning: If it is more than a tenth.
+    """
+    if not change <= MEANINGLESS:
+        size = "a smaller step= or scale=" if dtype == torch.float64 else ROUNDED
+        raise NumericalError(
+            "a response to λ that is near linear",
+            f"one that changes by {100 * change:.3g} % when λ is halved, in {str(dtype).removeprefix('torch.')}",
+            f"{size}, more steps of the inner solver, or training to convergence with this prior",
+        )
+    if change > LINEAR:
+        warn(
+            f"the responses change by {100 * change:.2g} % when λ is halved. Try a smaller step= or scale=, or an "
+            "inner solver that converges further",
+            ConvergenceWarning,
+        )
 
 
 def _energies(reward: Float[Tensor, "s d"], directions: Float[Tensor, "s d"]) -> Float[Tensor, " s"]:
@@ -268,11 +261,3 @@ def _energies(reward: Float[Tensor, "s d"], directions: Float[Tensor, "s d"]) ->
             "training to convergence with this prior, or a larger prior precision: the Hessian is indefinite",
         )
     return q
-
-
-def _two(parts: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | None]:
-    return parts[0], (parts[1] if len(parts) == 2 else None)
-
-
-def _some(block: Tensor | None, which: Tensor) -> Tensor | None:
-    return None if block is None else block[which]

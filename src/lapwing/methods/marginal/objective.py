@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from statistics import fmean
 from typing import final
 
 import torch
@@ -20,12 +21,11 @@ from lapwing.jacobian.network.loose import right_way
 from lapwing.jacobian.network.network import Network, unwrapped
 from lapwing.jacobian.network.survey import find_layers, probe
 from lapwing.likelihoods import Likelihood
-from lapwing.methods.marginal.batch import LogDeterminant, MiniBatch
-from lapwing.methods.marginal.gram import EXACT
-from lapwing.methods.marginal.hyper import Hyperparameters
-from lapwing.methods.marginal.terms import Epoch, Terms, epoch_of
-from lapwing.methods.marginal.updates import ByEvidence, Updates
-from lapwing.priors import GPrior, Isotropic, Prior
+from lapwing.methods.laplace import Laplace
+from lapwing.methods.marginal.epochs import Epoch
+from lapwing.methods.marginal.hyper import ByEvidence, Hyperparameters, Updates
+from lapwing.methods.marginal.log_det import EXACT, LogDeterminant, MiniBatch
+from lapwing.priors import Isotropic, Prior
 
 
 @final
@@ -98,14 +98,7 @@ class MarginalLikelihood:
         prior = Isotropic() if prior is None else prior
         updates = ByEvidence() if updates is None else updates
         check_kind("the model", model, (nn.Module,), "MarginalLikelihood(model, likelihood, data_size=n)")
-        check_kind("the likelihood", likelihood, (Likelihood,), "Categorical() or Gaussian()")
-        check_kind("prior=", prior, (Prior,), "Isotropic(1.0)")
-        if isinstance(prior, GPrior):
-            raise ConfigError(
-                "a prior that does not follow the curvature while weights are trained",
-                f"{prior}",
-                "Isotropic() or Layerwise()",
-            )
+        Laplace(likelihood, prior=prior)  # has the same to say of them
         check_kind("log_det=", log_det, (LogDeterminant, type(None)), "Gram()")
         check_kind("updates=", updates, (Updates,), "ByEvidence()")
         if data_size < 1 or warm_up < 0 or settle < 0:
@@ -121,7 +114,7 @@ class MarginalLikelihood:
         self.model, self.data_size, self.log_det, self.updates = model, data_size, log_det, updates
         self.warm_up, self.settle, self.generator, self._unpack = warm_up, settle, generator, unpack
         self.history: list[Epoch] = []
-        self._module, self._terms = unwrapped(model), list[Terms]()
+        self._module, self._terms = unwrapped(model), list[tuple[float, float, float]]()
         self.counted = False  # whether the data are known to be data_size examples
         self._survey: Survey | None = None
         network = Network.of(self._module)
@@ -129,6 +122,11 @@ class MarginalLikelihood:
         self._hyper = Hyperparameters(prior, likelihood, network.uncertain, network.like, noise=noise)
         for value in self._hyper.parameters():
             value.requires_grad_(value.requires_grad and updates.by_gradient)
+
+    @property
+    def _constant(self) -> float:
+        """``d/2 log 2π``."""
+        return 0.5 * self._hyper.layout.size * math.log(2 * math.pi)
 
     @property
     def epoch(self) -> int:
@@ -188,9 +186,9 @@ class MarginalLikelihood:
             norm = self._hyper.square_norm(network.layout.flatten(network.params))
             ratio = self._ratio(batch)
             loss = nll + 0.5 * norm + (0.0 if ratio is None else 0.5 * ratio)
-        log_det_prior, constant = self._hyper.log_det_prior().item(), network.size * math.log(2 * math.pi)
+        log_det_prior = self._hyper.log_det_prior().item()
         half = math.nan if ratio is None else 0.5 * (ratio.item() + log_det_prior)
-        self._terms.append(Terms(nll.item(), 0.5 * (log_det_prior - norm.item() - constant), half, network.size))
+        self._terms.append((nll.item(), 0.5 * (log_det_prior - norm.item()) - self._constant, half))
         return loss
 
     def end_of_epoch(self, data: Source | None = None) -> Epoch:
@@ -218,7 +216,9 @@ class MarginalLikelihood:
         if self.epoch + 1 >= self.warm_up:
             self.updates.end_of_epoch(self.epoch + 1 - self.warm_up, self.model, data, self._hyper, self._unpack)
         precisions = tuple(self.prior.precisions(self._hyper.layout).tolist())
-        record = epoch_of(self._terms, precisions, self.likelihood.noise, warm_up=warm)
+        noise = self.likelihood.noise
+        nll, log_prior, half = (fmean(term) for term in zip(*self._terms, strict=True))
+        record = Epoch(nll, log_prior, half, nll - log_prior + half - self._constant, precisions, noise, warm)
         self.history.append(record)
         self._terms.clear()
         return record
@@ -250,7 +250,7 @@ class MarginalLikelihood:
         targets = self._hyper.reference.canonical_targets(outputs.detach(), labels)
         self._hyper.reference.check(outputs.detach(), targets)
         nll = self.data_size / count(inputs) * self._hyper.nll(outputs, targets)
-        self._terms.append(Terms(nll.item(), math.nan, math.nan, 0))
+        self._terms.append((nll.item(), math.nan, math.nan))
         return nll
 
     def _surveyed(self, inputs: Inputs) -> Survey:

@@ -13,17 +13,15 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from lapwing.ground.data import Data, Source
-from lapwing.ground.errors import ConfigError
+from lapwing.ground.errors import check_optimiser
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Unpack
 from lapwing.jacobian.network.network import opened
 from lapwing.likelihoods import Likelihood
-from lapwing.methods.marginal.batch import LogDeterminant
-from lapwing.methods.marginal.gram import EXACT
-from lapwing.methods.marginal.length import Length, warn_of
+from lapwing.methods.marginal.epochs import Epoch, Length, warn_of
+from lapwing.methods.marginal.hyper import ByEvidence, Updates
+from lapwing.methods.marginal.log_det import EXACT, LogDeterminant
 from lapwing.methods.marginal.objective import MarginalLikelihood
-from lapwing.methods.marginal.terms import Epoch
-from lapwing.methods.marginal.updates import ByEvidence, Updates
 from lapwing.priors import Prior
 
 logger = logging.getLogger(__name__)
@@ -122,7 +120,8 @@ def train_marginal(
         >>> result = train_marginal(model, (x, x.sin()), lw.Gaussian(), epochs=5)
         >>> posterior = lw.Laplace(result.likelihood, prior=result.prior).fit(model, (x, x.sin()))
     """
-    check_optimiser(optimiser)
+    if optimiser is not None:
+        check_optimiser(optimiser, "optimiser=lambda parameters: torch.optim.SGD(parameters, lr=1e-2)")
     _, read = opened(model, data, "train_marginal(model, data, likelihood)", unpack=unpack)
     sizes = [len(batch) for batch in read]
     length = Length.of(epochs, warm_up, settle, steps=len(sizes), heard=log_det is not None)
@@ -154,20 +153,6 @@ def train_marginal(
     if not interrupted:
         warn_of(marginal.history, sum(sizes))
     return MarginalTraining(marginal.prior, marginal.likelihood, tuple(marginal.history), interrupted)
-
-
-def check_optimiser(optimiser: object) -> None:
-    """Refuses what does not make an optimiser: a name, or an optimiser that is made already.
-
-    Raises:
-        ConfigError: Naming what does.
-    """
-    if optimiser is not None and not callable(optimiser):
-        raise ConfigError(
-            "optimiser= to be a callable that takes parameters and returns an optimiser",
-            f"{type(optimiser).__name__} {optimiser!r:.40}",
-            "optimiser=lambda parameters: torch.optim.SGD(parameters, lr=1e-2)",
-        )
 
 
 def _run(

@@ -10,7 +10,7 @@ import pytest
 
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from lapwing.methods.marginal import Epoch
-from lapwing.methods.marginal.length import Length, warn_of
+from lapwing.methods.marginal.epochs import Length, warn_of
 from tests.posterior_cases import refused
 
 RECORD = Epoch(5.0, -3.0, math.nan, math.nan, (1.0, 2.0), 4.0, warm_up=False)

@@ -1,4 +1,4 @@
-"""The user's own optimiser, on mini-batches in one order for all fits."""
+"""Inner solvers by gradients alone: a quasi-Newton method, and the user's own optimiser on mini-batches."""
 
 from __future__ import annotations
 
@@ -6,16 +6,86 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import ConfigError, check_count
-from lapwing.methods.hessian_free.inner.base import Inner, Refitted
+from lapwing.ground.errors import check_count, check_optimiser, check_positive
+from lapwing.methods.hessian_free.inner import Inner, Refitted
 from lapwing.methods.hessian_free.refit import Fits, Refit
 
 Optimiser: TypeAlias = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 """Makes an optimiser of some parameters."""
+
+
+@final
+@dataclass(frozen=True)
+class LBFGS(Inner):
+    """Limited-memory quasi-Newton steps with a line search, over all the data, one fit after the other.
+
+    The line search compares losses: a fit that lowers a loss of L nats by less than ``ε L`` is not found. Use it for
+    networks in float64.
+
+    Args:
+        rtol: Largest entry of the gradient, relative to that of ``λ ∇r``, at which a fit is done.
+        iterations: Most iterations of a fit.
+        memory: Pairs kept.
+
+    Raises:
+        ConfigError: If a number is not positive.
+
+    Cost:
+        About one gradient an iteration; ``2 d memory`` numbers.
+
+    Example:
+        >>> LBFGS(iterations=200)
+        LBFGS(rtol=1e-05, iterations=200, memory=30)
+    """
+
+    rtol: float = 1e-5
+    iterations: int = 2000
+    memory: int = 30
+
+    def __post_init__(self) -> None:
+        check_positive("rtol", self.rtol)
+        check_count("iterations", self.iterations)
+        check_count("memory", self.memory)
+
+    def step(self, dtype: torch.dtype) -> float:
+        """See ``Inner.step``."""
+        return 1e-2 if dtype == torch.float64 else 1e-1
+
+    def solve(self, refit: Refit, fits: Fits, start: Float[Tensor, "f d"]) -> Refitted:
+        """See ``Inner.solve``."""
+        reward = fits.scales[:, None] * refit.reward(fits)
+        found = [self._one(refit, fits.take(one), start[one], reward[one]) for one in torch.arange(len(fits)).split(1)]
+        changes, evaluations = torch.cat([part[0] for part in found]), sum(part[1] for part in found)
+        left = refit.slopes(fits, changes)[0].abs().amax(1) / reward.abs().amax(1).clamp(min=1e-300)
+        return Refitted(changes, left, evaluations + len(fits), 0)
+
+    def _one(
+        self, refit: Refit, fit: Fits, start: Float[Tensor, "1 d"], reward: Float[Tensor, "1 d"]
+    ) -> tuple[Float[Tensor, "1 d"], int]:
+        """One fit, and its evaluations. Changes are measured in prior standard deviations, losses from the start's."""
+        from scipy.optimize import minimize
+
+        unit = refit.prior.rsqrt()
+        base = refit.slopes(fit, start)[1]
+
+        def change(z: np.ndarray) -> Float[Tensor, "1 d"]:
+            return torch.tensor(z, dtype=torch.float64, device=unit.device)[None] * unit
+
+        def objective(z: np.ndarray) -> tuple[float, np.ndarray]:
+            gradient, value = refit.slopes(fit, change(z))
+            return float(value - base), (gradient * unit)[0].cpu().numpy()
+
+        goal = self.rtol * float((reward * unit).abs().max())
+        options = {"maxiter": self.iterations, "maxfun": 2 * self.iterations, "maxcor": self.memory}
+        options |= {"ftol": 0.0, "gtol": goal}
+        first = (start / unit)[0].cpu().numpy()
+        result = minimize(objective, first, jac=True, method="L-BFGS-B", options=options)
+        return change(result.x), int(result.nfev) + 1
 
 
 def adam(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
@@ -55,12 +125,7 @@ class Descent(Inner):
 
     def __post_init__(self) -> None:
         check_count("epochs", self.epochs)
-        if not callable(self.optimiser):
-            raise ConfigError(
-                "optimiser= to be a callable that takes parameters and returns an optimiser",
-                f"{type(self.optimiser).__name__} {self.optimiser!r:.40}",
-                "Descent(lambda parameters: torch.optim.SGD(parameters, lr=1e-2))",
-            )
+        check_optimiser(self.optimiser, "Descent(lambda parameters: torch.optim.SGD(parameters, lr=1e-2))")
 
     def step(self, dtype: torch.dtype) -> float:
         """See ``Inner.step``."""

@@ -1,4 +1,4 @@
-"""How long to train on the marginal likelihood, and whether that was long enough."""
+"""Epochs of training on the marginal likelihood: what each was, how many there are, and whether they were enough."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from statistics import fmean, stdev
 from typing import final
 
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, warn
-from lapwing.methods.marginal.terms import Epoch
 from lapwing.tuning.ascent import BOUNDS
 
 STEPS = 2000
@@ -26,6 +25,32 @@ CLEAR = 2.0
 
 LOOKED_AT = 5
 """Fewest epochs in such a quarter for a judgement."""
+
+
+@final
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of training: the mean over its batches of the terms of the negative log marginal likelihood.
+
+    In nats, all constants included (Brack 2023, equation 3.10); and the hyper-parameters after it.
+
+    Args:
+        nll: Negative log likelihood of all N examples.
+        log_prior: Log prior density of the weights; NaN during the warm-up.
+        half_log_det: ``½ log det Λ``; NaN during the warm-up, and without a ``log_det``.
+        total: ``-log p(y) = nll - log p(θ) + ½ log det Λ - d/2 log 2π``; NaN where one of its terms is.
+        prior_precision: α, precision of each group of weights.
+        noise_precision: ρ, noise precision of a Gaussian likelihood (of its first output); ``None`` for others.
+        warm_up: Whether it belonged to the warm-up.
+    """
+
+    nll: float
+    log_prior: float
+    half_log_det: float
+    total: float
+    prior_precision: tuple[float, ...]
+    noise_precision: float | None
+    warm_up: bool
 
 
 @final
