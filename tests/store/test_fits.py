@@ -16,7 +16,7 @@ import lapwing as lw
 from lapwing.ground.errors import DataError, LapwingError
 from lapwing.methods.hessian_free import PreTrained
 from lapwing.store import load, read_header, save
-from lapwing.store.archive import POSTERIOR
+from lapwing.store.files import POSTERIOR
 from tests.posterior_cases import problem
 
 KINDS: dict[str, Any] = {

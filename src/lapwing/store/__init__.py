@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from lapwing.store.archive import read_header
-from lapwing.store.posteriors import load, save
+from lapwing.store.files import load, read_header, save
 
 __all__ = ["load", "read_header", "save"]

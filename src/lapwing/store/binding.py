@@ -14,7 +14,6 @@ from lapwing.ground.archive import REPAIR, Json, Tensors
 from lapwing.ground.errors import DataError, MismatchError
 from lapwing.jacobian.network.network import Network
 from lapwing.store.families import records
-from lapwing.store.operators import index_state
 
 NAMED = 4
 """Differences an error message lists; the rest it counts."""
@@ -72,7 +71,7 @@ def network_state(network: Network, tensors: Tensors) -> Json:
         "fingerprint": network.fingerprint(),
         "size": network.size,
         "uncertain": network.names,
-        "index": None if network.index is None else index_state(network.index, "network.index", tensors),
+        "index": records(tensors).state(network.index, "network.index"),
         "parameters": parameters_of(network.module),
     }
 

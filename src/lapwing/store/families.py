@@ -11,6 +11,7 @@ from lapwing.ground.archive import Families, Records, Tensors
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
 from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, Structured, Sum
 from lapwing.linalg import Diagonal as DiagonalMatrix
+from lapwing.linalg.eigenbasis import Eigenbasis
 from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows
 from lapwing.linear.preconditioners.base import Preconditioner
 from lapwing.linear.solvers import CG, SGD, Solver
@@ -39,9 +40,12 @@ FAMILIES: Families = {
     Structured: OPERATORS,
 }
 
+AGAIN: dict[Any, Any] = {Eigenbasis | None: None, tuple[Eigenbasis, Eigenbasis] | None: None}
+"""What is computed again when it is first asked for, by the type of the field it fills."""
+
 
 def records(
     tensors: Tensors | None = None, device: torch.device | str = "cpu", given: Mapping[Any, Any] | None = None
 ) -> Records:
     """Records of these classes."""
-    return Records(Tensors() if tensors is None else tensors, device, FAMILIES, given or {})
+    return Records(Tensors() if tensors is None else tensors, device, FAMILIES, AGAIN | dict(given or {}))

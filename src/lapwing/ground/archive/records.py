@@ -13,8 +13,7 @@ import torch
 from jaxtyping import jaxtyped
 from torch import Tensor
 
-from lapwing.ground.archive.inputs import inputs_from, inputs_state
-from lapwing.ground.archive.tensors import Tensors
+from lapwing.ground.archive.archive import Json, Tensors
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.types import Inputs
 
@@ -64,7 +63,8 @@ class Records:
             UnsupportedError: If there is anything in it that no file holds.
         """
         if isinstance(value, Tensor):
-            return self.tensors.put(at, value)
+            short = value.ndim == 1 and len(value) <= INLINE and value.dtype == torch.float64
+            return value.tolist() if short and bool(value.isfinite().all()) else self.tensors.put(at, value)
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, tuple | list):
@@ -90,7 +90,7 @@ class Records:
     def _fields(self, value: Any, at: str) -> dict[str, Any]:
         hints, state = get_type_hints(type(value)), dict[str, Any]()
         for each in dataclasses.fields(value):
-            hint, place = hints[each.name], f"{at}.{each.name}" if at else each.name
+            hint, place = hints[each.name], within(at, each.name)
             if not each.init or hint in self.given:
                 continue
             part = getattr(value, each.name)
@@ -144,9 +144,9 @@ class Records:
             if hint in self.given:
                 values[each.name] = self.given[hint]
             elif each.name in state:
-                values[each.name] = self.read(hint, state[each.name], f"{at}.{each.name}", depth + 1)
+                values[each.name] = self.read(hint, state[each.name], within(at, each.name), depth + 1)
             elif each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING:
-                raise DataError(f"{at}.{each.name} in the file", f"fields {sorted(state)[:9]} alone", REPAIR)
+                raise DataError(f"{within(at, each.name)} in the file", f"fields {sorted(state)[:9]} alone", REPAIR)
         _check_shapes(hints, values, at)
         return kind(**values)
 
@@ -181,13 +181,18 @@ class Records:
 
     def _tensor(self, kind: Any, state: Any, at: str) -> Tensor:
         if isinstance(state, list):
-            value = torch.tensor([_scalar(float, number, at) for number in state], dtype=torch.float64)
+            value = torch.tensor([_scalar(float, number, at) for number in state], dtype=torch.float64).to(self.device)
         else:
             value = self.tensors.get(state, self.device)
         if not isinstance(value, kind):
             shape = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
             raise DataError(f"{at} as {kind.__name__}", f"a tensor {shape}", REPAIR)
         return value
+
+
+def within(at: str, name: str) -> str:
+    """Where a field stands."""
+    return f"{at}.{name}" if at else name
 
 
 REPAIR = "saving it again: the file is not as lapwing wrote it"
@@ -234,3 +239,46 @@ def _short(state: Any) -> str:
     if isinstance(state, int) and abs(state) > LARGEST:
         return "a whole number beyond all bounds"
     return f"{state!r:.40}"
+
+
+def inputs_state(inputs: Any, name: str, tensors: Tensors) -> Json:
+    """A network's inputs: tensors, and plain values beside them, in tuples, lists and dicts.
+
+    Raises:
+        UnsupportedError: If there is anything else among them; it would take pickle to keep it.
+    """
+    if isinstance(inputs, Tensor):
+        return tensors.put(name, inputs)
+    if isinstance(inputs, Mapping) and all(type(key) is str for key in inputs):
+        parts = {key: inputs_state(part, f"{name}.{i}", tensors) for i, (key, part) in enumerate(inputs.items())}
+        return {"mapping": parts}
+    if type(inputs) in (tuple, list):
+        return {type(inputs).__name__: [inputs_state(part, f"{name}.{i}", tensors) for i, part in enumerate(inputs)]}
+    if type(inputs) in (type(None), bool, int, float, str):
+        return {"value": inputs}
+    raise UnsupportedError(
+        "training inputs made of tensors, numbers, strings, None, and tuples, lists and dicts of these",
+        f"a {type(inputs).__name__} at {name}",
+        "Full(view='weights'), KFAC() or Diagonal(), which keep no inputs",
+    )
+
+
+def inputs_from(spec: Any, tensors: Tensors, device: torch.device | str, depth: int = 0) -> Any:
+    """The inputs that gave a spec.
+
+    Raises:
+        DataError: If there are none that give it.
+    """
+    if depth > DEEPEST:
+        raise DataError(f"inputs of at most {DEEPEST} levels", "more", "saving it again")
+    match spec:
+        case {"mapping": dict() as parts}:
+            return {key: inputs_from(part, tensors, device, depth + 1) for key, part in parts.items()}
+        case {"tuple": list() as parts}:
+            return tuple([inputs_from(part, tensors, device, depth + 1) for part in parts])
+        case {"list": list() as parts}:
+            return [inputs_from(part, tensors, device, depth + 1) for part in parts]
+        case {"value": None | bool() | int() | float() | str() as value}:
+            return value
+        case _:
+            return tensors.get(spec, device)

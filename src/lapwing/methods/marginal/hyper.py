@@ -37,6 +37,7 @@ class Hyperparameters(nn.Module):
         noise: Whether the noise may change.
 
     Example:
+        >>> from lapwing.likelihoods import Gaussian
         >>> from lapwing.priors import Isotropic
         >>> layout = Layout(("w",), ((3,),))
         >>> hyper = Hyperparameters(Isotropic(2.0), Gaussian(4.0), layout, torch.zeros(1))

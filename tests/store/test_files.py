@@ -20,8 +20,8 @@ from lapwing.ground.tree import Layout
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.posteriors import FunctionPosterior, Posterior, Step, WeightPosterior
 from lapwing.priors import Prior
-from lapwing.store import load, posteriors, read_header, save
-from lapwing.store.archive import POSTERIOR
+from lapwing.store import files, load, read_header, save
+from lapwing.store.files import POSTERIOR
 from lapwing.structures import Structure
 from tests.checker import unchecked
 from tests.posterior_cases import PROBLEMS, STRUCTURES, WEIGHTS, normal, problem, refused
@@ -80,9 +80,11 @@ def test_link_and_temperature_are_kept_and_older_files_predict_as_they_did(tmp_p
     check_same(again(posterior, tmp_path), posterior, case.new)
     header = read_header(tmp_path / "posterior.safetensors")
     tensors = POSTERIOR.tensors(tmp_path / "posterior.safetensors", header)
-    newer = ("link", "temperature", "format", "schema", "checksum")
+    newer = ("link", "temperature", "noise_fixed", "format", "schema", "checksum")
+    del header["survey"]["way"]
     POSTERIOR.write(tmp_path / "older", {name: v for name, v in header.items() if name not in newer}, tensors)
     older, expected = load(tmp_path / "older", case.model), posterior.with_link("probit")
+    assert older.survey.way == "by cotangent"
     assert torch.equal(older.predict(case.new).probs, expected.predict(case.new).probs)
 
 
@@ -249,12 +251,12 @@ def test_loading_never_unpickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_version_of_sources_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> str:
-        raise posteriors.PackageNotFoundError(name)
+        raise files.PackageNotFoundError(name)
 
-    monkeypatch.setattr(posteriors, "version", absent)
-    assert posteriors.installed() == "0.0.0"
-    monkeypatch.setattr(posteriors, "version", lambda name: f"{name} 1.2")
-    assert posteriors.installed() == "lapwing 1.2"
+    monkeypatch.setattr(files, "version", absent)
+    assert files.installed() == "0.0.0"
+    monkeypatch.setattr(files, "version", lambda name: f"{name} 1.2")
+    assert files.installed() == "lapwing 1.2"
 
 
 def test_posteriors_of_others_are_refused_and_nothing_is_written(tmp_path: Path) -> None:

@@ -1,0 +1,178 @@
+"""What a file holds of a posterior, its network and its data aside: the fields of its class, and where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.curvature.sums import Fingerprint, Held, Totals
+from lapwing.ground.archive import Json, Tensors
+from lapwing.ground.data import Data
+from lapwing.ground.errors import DataError, UnsupportedError
+from lapwing.ground.results import Solution, Stopped
+from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.model import Model
+from lapwing.jacobian.network.network import Network
+from lapwing.likelihoods import Likelihood
+from lapwing.linear.problem import Perturbation
+from lapwing.linear.solvers import Solver
+from lapwing.methods.hessian_free import HessianFreePosterior
+from lapwing.methods.hessian_free.refit import Refit
+from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
+from lapwing.priors import Prior
+from lapwing.store.families import named, records
+
+Saved: TypeAlias = Posterior | HessianFreePosterior
+"""What a file may hold."""
+
+KINDS = named(WeightPosterior, FunctionPosterior, NystromPosterior, SampledPosterior, HessianFreePosterior)
+"""The same by name."""
+
+ABSENT: Json = {"noise_fixed": False, "link": "probit", "temperature": 1.0}
+"""What files meant that were written before there were these fields."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """``Totals``, its chunks as rows: examples, squares of the inputs, of the targets, negative log likelihood."""
+
+    observations: float
+    misfit: float
+    parts: Float[Tensor, "p 4"]
+    score: Float[Tensor, " d"] | None
+
+
+@final
+@dataclass(frozen=True)
+class Effort:
+    """The fields of a ``Solution`` that are no tensors."""
+
+    iterations: int
+    matvecs: int
+    stopped: Stopped
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """The fields of a ``SampledPosterior`` that others do not have."""
+
+    draws: Float[Tensor, "d k"]
+    residual: Float[Tensor, " k"]
+    effort: Effort
+    squares: Float[Tensor, "g k"] | Float[Tensor, " k"]
+    noise: Perturbation
+    solver: Solver
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """The fields of a ``Refit`` but for network and data."""
+
+    survey: Survey
+    likelihood: Likelihood
+    prior: Float[Tensor, " d"]
+    centred: bool
+
+
+def state(posterior: Saved, tensors: Tensors) -> Json:
+    """Everything but the network and the data.
+
+    Raises:
+        UnsupportedError: If no file holds it.
+    """
+    if isinstance(posterior, HessianFreePosterior):
+        refit = posterior.refit
+        objective = Objective(refit.model.survey, refit.model.likelihood, refit.prior, refit.centred)
+        own = {"refit": records(tensors).state(objective, "refit")}
+        return own | records(tensors, given={Refit: None}).state(posterior)
+    if type(posterior).__name__ not in KINDS:
+        raise UnsupportedError(
+            "a posterior that holds its curvature",
+            f"{type(posterior).__name__}, whose curvature is not held but in its training data",
+            "fitting it again, which takes one forward pass over the data, or structure LowRank(100) or KFAC()",
+        )
+    own = {"totals": totals_state(posterior.totals, tensors)}
+    elsewhere = {Network: None, Data | None: None, Totals: None, Held: None}
+    match posterior:
+        case WeightPosterior():
+            own["curvature"] = records(tensors).state(posterior.held, "curvature")
+        case SampledPosterior():
+            solution = posterior.solution
+            effort = Effort(solution.iterations, solution.matvecs, solution.stopped)
+            squares, noise = posterior.output_squares, posterior.perturbation
+            drawn = Drawn(solution.value, solution.residual, effort, squares, noise, posterior.solver)
+            own["sampled"] = records(tensors).state(drawn, "sampled")
+            elsewhere |= {Perturbation: None, Solver: None, Solution | None: None}
+            posterior = replace(posterior, initial=None, squares=None)
+        case _:
+            pass
+    return own | records(tensors, given=elsewhere).state(posterior)
+
+
+def posterior_from(header: Json, tensors: Tensors, network: Network, data: Data | None) -> Saved:
+    """The posterior of a header, around a network.
+
+    Raises:
+        DataError: If none gives it.
+    """
+    kind, device = header["posterior"], network.like.device
+    if kind not in KINDS:
+        raise DataError("a kind of posterior this lapwing has", f"'{kind:.40}'", "the lapwing that wrote the file")
+    read = records(tensors, device).read
+    if kind == "HessianFreePosterior":
+        kept: Objective = read(Objective, header.get("refit"), "refit")
+        refit = Refit(Model(network, kept.survey, kept.likelihood, data), kept.prior, kept.centred)
+        return records(tensors, device, {Refit: refit}).read(HessianFreePosterior, header, "")
+    survey = header.get("survey")
+    if isinstance(survey, dict):  # files of before do not say: what is right wherever "at once" was wrong
+        header = header | {"survey": {"way": "by cotangent"} | survey}
+    given: dict[Any, Any] = {
+        Network: network,
+        Data | None: data,
+        Totals: totals_from(header.get("totals"), tensors, device),
+        Prior: records(tensors).read(Prior, header.get("prior"), "prior"),
+    }
+    match kind:
+        case "WeightPosterior":
+            given[Held] = read(Held, header.get("curvature"), "curvature")
+        case "SampledPosterior":
+            drawn: Drawn = read(Drawn, header.get("sampled"), "sampled")
+            given |= {Perturbation: drawn.noise, Solver: drawn.solver}
+            given[Solution | None] = Solution(drawn.draws, drawn.residual, **vars(drawn.effort))
+            squares = drawn.squares if drawn.squares.ndim == 2 else None  # older files have their sums
+            return replace(records(tensors, device, given).read(SampledPosterior, ABSENT | header, ""), squares=squares)
+        case "NystromPosterior" if isinstance(header.get("nystrom"), Mapping):
+            header = header | header["nystrom"]
+        case _:
+            pass
+    found = records(tensors, device, given).read(KINDS[kind], ABSENT | header, "")
+    if isinstance(found, NystromPosterior):
+        return replace(found, report=replace(found.report, pairs=found.report.pairs.cpu()))
+    return found
+
+
+def totals_state(totals: Totals, tensors: Tensors) -> Json:
+    """Sums over the data: one row a chunk, which may be many. ``examples`` and ``nll`` are there to be read."""
+    rows = [[part.examples, part.inputs, part.targets, part.nll] for part in totals.parts]
+    parts = torch.tensor(rows, dtype=torch.float64).view(-1, 4)
+    sums = Sums(totals.observations, totals.misfit, parts, totals.score)
+    return {"examples": totals.examples, "nll": totals.nll} | records(tensors).state(sums, "totals")
+
+
+def totals_from(state: Any, tensors: Tensors, device: torch.device) -> Totals:
+    """The sums that gave a state.
+
+    Raises:
+        DataError: If none give it.
+    """
+    sums: Sums = records(tensors, device).read(Sums, state, "totals")
+    parts = tuple(Fingerprint(int(row[0]), *row[1:]) for row in sums.parts.nan_to_num().tolist())
+    return Totals(parts, sums.observations, sums.misfit, sums.score)

@@ -1,0 +1,154 @@
+"""Saving and loading a posterior."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from os import PathLike
+
+import torch
+from torch import nn
+
+from lapwing.curvature.repeatability import check_same
+from lapwing.ground.archive import REPAIR, Archive, Json, Tensors, check_directory, file_at
+from lapwing.ground.data import Data, Source
+from lapwing.ground.errors import DataError, check_kind
+from lapwing.ground.types import Unpack
+from lapwing.jacobian.network.network import unwrapped
+from lapwing.methods.hessian_free import HessianFreePosterior
+from lapwing.posteriors import Posterior
+from lapwing.store.binding import bound, check_parameters, network_state
+from lapwing.store.contents import Saved, posterior_from, state
+from lapwing.store.fits import check_fits
+
+POSTERIOR = Archive("lapwing", "lapwing.posterior", 1, "lapwing.save")
+"""The kind of file."""
+
+
+def read_header(path: str | PathLike[str]) -> Json:
+    """The header of a saved posterior, without its tensors and without its network.
+
+    Args:
+        path: The file.
+
+    Returns:
+        ``format``, ``schema``, ``versions``, ``posterior`` (its class), ``likelihood``, ``fitted`` (the likelihood the
+        curvature was computed with), ``prior``, ``network`` (class, fingerprint, parameters, uncertain weights),
+        ``survey``, ``totals`` (examples, nll in nats, ...), ``trace``, and what the class holds, such as ``curvature``.
+        Long vectors are references ``{"tensor": name}``.
+
+    Raises:
+        DataError: If the file is damaged, not lapwing's, or of a schema newer than this lapwing.
+        FileNotFoundError: If there is none.
+
+    Example:
+        >>> import tempfile, torch, lapwing as lw
+        >>> from lapwing.store import read_header, save
+        >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(20, 2), torch.randint(0, 3, (20,))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(lw.Laplace(lw.Categorical()).fit(model, (x, y)), f"{folder}/model.safetensors")
+        ...     header = read_header(f"{folder}/model.safetensors")
+        >>> header["posterior"], header["prior"], header["totals"]["examples"]
+        ('WeightPosterior', {'kind': 'Isotropic', 'precision': 1.0}, 20)
+    """
+    return POSTERIOR.header(path)
+
+
+def save(posterior: Saved, path: str | PathLike[str]) -> None:
+    """Writes a posterior to a file, without its network: save that as you always do.
+
+    The file is safetensors with a JSON header and holds no code. It is written beside ``path`` and then moved there, so
+    that an interruption leaves the old file. The same posterior gives the same bytes.
+
+    Args:
+        posterior: Any posterior.
+        path: The file; one already there is replaced. ``.safetensors`` is the usual ending.
+
+    Raises:
+        ConfigError: If the directory does not exist, or the path is one; if it is no posterior.
+        MismatchError: If the network was written to since the fit.
+        UnsupportedError: If the posterior holds what no file can: an operator or likelihood that is not lapwing's, or
+            training inputs that are no tensors or plain values.
+
+    Cost:
+        The curvature's bytes on disk. A posterior over functions holds its training inputs, and so does its file. One
+        made of draws solves for them if it has not, and holds them and their noise: three numbers a weight and draw.
+
+    Example:
+        >>> import tempfile, lapwing as lw
+        >>> from lapwing.store import load, save
+        >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(20, 2), torch.randint(0, 3, (20,))
+        >>> posterior = lw.Laplace(lw.Categorical()).fit(model, (x, y))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(posterior, f"{folder}/model.safetensors")
+        ...     again = load(f"{folder}/model.safetensors", model)
+        >>> again.log_marginal() == posterior.log_marginal()
+        True
+    """
+    check_kind(
+        "the posterior", posterior, (Posterior, HessianFreePosterior), "save(Laplace(...).fit(model, data), path)"
+    )
+    target = file_at(path)
+    check_directory(target)
+    posterior.network.check_unchanged()
+    tensors = Tensors()
+    header = {
+        "versions": {"lapwing": installed(), "torch": str(torch.__version__)},
+        "posterior": type(posterior).__name__,
+        "network": network_state(posterior.network, tensors),
+        **state(posterior, tensors),
+    }
+    POSTERIOR.write(target, header, tensors)
+
+
+def load(
+    path: str | PathLike[str],
+    model: nn.Module,
+    data: Source | None = None,
+    *,
+    unpack: Unpack | None = None,
+    progress: bool = False,
+) -> Saved:
+    """The posterior of a file, around the network it was fitted to.
+
+    It predicts, samples and scores itself as the saved one did, to the last bit on the same machine, and can be tuned
+    further. What reads the training data, such as moving a posterior made of draws to another prior, needs them again.
+
+    Args:
+        path: The file.
+        model: The network, its weights as they were; left as it is. The posterior is put on its device.
+        data: The training data, as they were given to ``Laplace.fit``; ``None`` where nothing will ask for them.
+        unpack: As given to ``Laplace.fit``.
+        progress: Whether to show a progress bar whenever the data are read.
+
+    Raises:
+        DataError: If the file is damaged, not lapwing's, or of a schema newer than this lapwing; if the data are not
+            those the posterior was fitted to.
+        FileNotFoundError: If there is none.
+        MismatchError: If the network has other parameters, by name, shape or dtype, or other weights, by fingerprint.
+
+    Cost:
+        Reading the file, and hashing it and the network; a forward pass over the data. Factorisations are computed
+        again when first asked for.
+    """
+    header = POSTERIOR.header(path)
+    missing = [name for name in ("posterior", "network") if name not in header]
+    if missing or not isinstance(header["posterior"], str):
+        raise DataError("the header of a posterior", f"one without {missing or 'its kind'}", REPAIR)
+    module = unwrapped(model)
+    check_parameters(header["network"], module)
+    tensors = POSTERIOR.tensors(file_at(path), header)
+    network = bound(header["network"], tensors, module)
+    read = None if data is None else Data(data, like=network.like, unpack=unpack, progress=progress)
+    posterior = posterior_from(header, tensors, network, read)
+    check_fits(posterior)
+    if isinstance(posterior, Posterior) and posterior.data is not None and not posterior.partial:
+        check_same(posterior.training, posterior.totals)
+    return posterior
+
+
+def installed() -> str:
+    """The version of this lapwing; 0.0.0 where it runs from its sources without being installed."""
+    try:
+        return version("lapwing")
+    except PackageNotFoundError:
+        return "0.0.0"
