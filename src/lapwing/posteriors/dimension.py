@@ -93,7 +93,6 @@ def by_draws(
     group: Int[Tensor, " d"],
     sizes: Float[Tensor, " g"],
     estimator: Estimator = "auto",
-    squares: Float[Tensor, "g k"] | None = None,
 ) -> Dimensions:
     """Effective dimensions of groups from draws ``ζ ~ N(0, Λ⁻¹)``, each within its group's size.
 
@@ -110,10 +109,9 @@ def by_draws(
         group: Group of each weight.
         sizes: Weights ``n_g`` in each group.
         estimator: ``"auto"``, ``"outputs"`` or ``"weights"``.
-        squares: ``ζ_gᵀ (G ζ)_g`` of each draw, where they are known.
 
     Cost:
-        But for ``"weights"``, a product with G, unless the squares are known.
+        But for ``"weights"``, a product with G.
 
     Example:
         >>> from lapwing.linalg import Diagonal
@@ -126,7 +124,7 @@ def by_draws(
     sizes = sizes.to(zeta)
     outputs = weights = None
     if estimator != "weights":
-        outputs = problem.scale * (output_squares(problem, draws, group, len(sizes)) if squares is None else squares)
+        outputs = problem.scale * output_squares(problem, draws, group, len(sizes))
     if estimator != "outputs":
         weights = sizes[:, None] - by_group(problem.prior.values.double()[:, None] * zeta.square(), group, len(sizes))
     return Dimensions.told(outputs, weights, sizes)

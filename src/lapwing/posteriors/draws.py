@@ -20,7 +20,7 @@ from lapwing.ground.types import Inputs
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.problem import NOISE, Perturbation
 from lapwing.posteriors.base import Posterior
-from lapwing.posteriors.dimension import Estimator, by_draws, output_squares
+from lapwing.posteriors.dimension import Dimensions, Estimator, by_group, output_squares
 from lapwing.posteriors.integral import log_det_ratios
 from lapwing.posteriors.pushed import pushed
 from lapwing.posteriors.solved import SolvedWeights, warn_unless
@@ -236,7 +236,7 @@ class SampledPosterior(SolvedWeights):
         first varies less where γ is small beside d, the second where it is near d.
 
         Args:
-            estimator: ``"outputs"``, ``"weights"``, or ``"auto"``, as tuning: see ``by_draws``.
+            estimator: ``"outputs"``, ``"weights"``, or ``"auto"``, as tuning: see ``Dimensions.told``.
 
         Cost:
             For ``"outputs"``, a product with G.
@@ -244,8 +244,13 @@ class SampledPosterior(SolvedWeights):
         check_option("estimator", estimator, get_args(Estimator))
         group, groups = self.prior.groups(self.network.uncertain)
         sizes = torch.bincount(group, minlength=groups).to(self.draws.device, torch.float64)
-        squares = None if estimator == "weights" else self.output_squares
-        found = by_draws(self.problem, self.draws, group, sizes, estimator, squares)
+        outputs = weights = None  # without a ``Problem``, as one from a file has no data for it
+        if estimator != "weights":
+            outputs = self.noise_scale * self.output_squares
+        if estimator != "outputs":
+            prior = self.prior.diagonal(self.network.uncertain, self.network.like.double())
+            weights = sizes[:, None] - by_group(prior[:, None] * self.draws.double().square(), group, groups)
+        found = Dimensions.told(outputs, weights, sizes)
         return Estimate(found.total, found.error if self.samples > 1 else math.inf, self.samples)
 
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
