@@ -6,6 +6,7 @@ The other half, what happens inside the fresh process, is ``benchmarks.meter``.
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import queue
@@ -110,16 +111,24 @@ def rows_of(work: str, ours: Step, peer: Step, peer_name: str) -> tuple[Row, ...
 
 def write_json(path: Path, rows: Sequence[Line]) -> None:
     """Write ``{"commit", "command", "machine", "rows"}`` to ``path``, replacing it whole or not at all."""
+    from lapwing.ground import archive  # here, because processes that are measured import this module too
+
     report = {
         "commit": commit(),
         "command": command(sys.argv),
         "machine": machine(),
         "rows": [row.as_json() for row in rows],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    draft.replace(path)
+    archive.write_json(finite(report), path)
+
+
+def finite(value: Any) -> Any:
+    """What JSON can hold of a value: numbers that are not finite become ``None``, because JSON has none."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def command(words: Sequence[str]) -> str:

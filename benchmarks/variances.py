@@ -19,7 +19,7 @@ import lapwing as lw
 from benchmarks.data import CHECKPOINTS, Split, cifar10
 from benchmarks.measure import Row, write_json
 from benchmarks.structures.problems import load, prepare
-from lapwing.comparison.meter import measured
+from lapwing.comparison.bench import measured
 from lapwing.posteriors import FunctionPosterior, MatrixFreePosterior
 
 ALPHA = 5.0

@@ -6,8 +6,10 @@ import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
+
+from lapwing.ground.archive import write_whole
 
 
 def kept_network(train: Callable[[], object], model: nn.Module, folder: Path | None, name: str, *key: object) -> None:
@@ -48,9 +50,7 @@ def kept_tensors(
         return load_file(path)
     made = make()
     folder.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".part")
-    save_file({k: v.contiguous() for k, v in made.items()}, draft)
-    draft.replace(path)
+    write_whole(path, {k: v.contiguous() for k, v in made.items()}, {})
     return made
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,8 +22,8 @@ class Finding:
     values: Row
 
     def as_json(self) -> Row:
-        """The row; numbers that are not finite become ``null``, because JSON has none."""
-        return _plain(self.values)
+        """The row."""
+        return self.values
 
 
 def collect(rows: Iterable[Row], path: Path, *, pause: float = 0.0) -> list[Row]:
@@ -88,13 +87,3 @@ def figure(width: float, height: float, columns: int) -> Any:
     for panel in made.subplots(1, columns, squeeze=False)[0]:
         panel.spines[["top", "right"]].set_visible(False)
     return made
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
+from lapwing.comparison.table import aligned
 from studies.report import Row
 
 APART = ("seed", "failure")
@@ -54,10 +55,8 @@ def table(rows: Sequence[Row], columns: Sequence[str]) -> str:
     for row in rows:
         cells = [str(row.get(name, "–")) for name in names]
         lines.append(cells + [_cell(row, column) for column in shown])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = ["  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     notes = [f"{' '.join(str(row.get(n, '–')) for n in names)}: {row['failure']}" for row in rows if row.get("failure")]
-    return "\n".join([*text, *notes]) + "\n"
+    return "\n".join([*aligned(lines, len(names)), *notes]) + "\n"
 
 
 def _cell(row: Row, column: str) -> str:

@@ -1,3 +1,5 @@
+"""One call compares every method; what it takes when nobody says what."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -7,10 +9,10 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.comparison import compare
+from lapwing.comparison import compare, likelihood_of, recipes
 from lapwing.evaluation.baselines import Map
 from lapwing.ground.data import Source
-from lapwing.ground.errors import ConfigError, DataError, LapwingError, TooLargeError
+from lapwing.ground.errors import ConfigError, DataError, DataWarning, LapwingError, TooLargeError
 from lapwing.tuning.choices import P
 from tests.checker import unchecked
 from tests.curvature.unchanged import unchanged
@@ -215,3 +217,34 @@ def test_the_network_is_left_as_it_was() -> None:
 def test_no_function_hides_a_module() -> None:
     """``import lapwing.x`` then ``lapwing.x.y`` would find the function."""
     assert [name for name in lw.__all__ if importlib.util.find_spec(f"lapwing.{name}")] == []
+
+
+def test_default_recipes_all_have_the_likelihood() -> None:
+    found = recipes(lw.Poisson())
+    assert list(found) == ["last layer", "diagonal", "KFAC", "full"]
+    assert {recipe.likelihood for recipe in found.values()} == {lw.Poisson()}
+    assert found["last layer"].weights == lw.LastLayer()
+
+
+@pytest.mark.parametrize(
+    ("targets", "likelihood"),
+    [
+        (torch.zeros(4, dtype=torch.long), lw.Categorical()),
+        (torch.zeros(4, 7, dtype=torch.long), lw.Categorical(event_dim=1)),
+        (torch.zeros(4, 1), lw.Gaussian()),
+    ],
+)
+def test_likelihood_follows_the_targets(targets: torch.Tensor, likelihood: object) -> None:
+    assert likelihood_of((torch.zeros(4, 2), targets)) == likelihood
+
+
+@pytest.mark.parametrize("columns", [(), (3,)])
+def test_labels_written_as_real_numbers_are_not_taken_without_a_word(columns: tuple[int, ...]) -> None:
+    targets = (torch.arange(12) % 2).double().reshape(-1, *columns)
+    with pytest.warns(DataWarning, match=r"Gaussian\(\).*likelihood=Bernoulli\(\)"):
+        assert likelihood_of((torch.zeros(len(targets), 2), targets)) == lw.Gaussian()
+
+
+def test_likelihood_does_not_eat_the_first_batch_of_an_iterator() -> None:
+    with pytest.raises(DataError, match="again and again"):
+        likelihood_of(iter([(torch.zeros(4, 2), torch.zeros(4))]))

@@ -1,3 +1,5 @@
+"""The table, and how numbers are written in it."""
+
 from __future__ import annotations
 
 import json
@@ -5,7 +7,7 @@ import math
 
 import pytest
 
-from lapwing.comparison import Comparison, Row, pooled
+from lapwing.comparison import COLUMNS, Column, Comparison, Row, pooled
 from lapwing.ground.errors import ConfigError
 
 
@@ -83,3 +85,15 @@ def test_json_has_every_run_and_null_for_what_is_not_there() -> None:
 
 def test_json_has_no_nan() -> None:
     assert json.loads(one(math.inf).to_json())["rows"][1]["nll"]["mean"] is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.12345, "0.123"), (-0.5, "−0.500"), (999_999.0, "999999.000"), (1e6, "1.0e+06"), (-2.5e12, "−2.5e+12")],
+)
+def test_numbers_are_written_by_their_format_until_they_are_too_long(value: float, text: str) -> None:
+    assert Column("a", "a", "lower", ".3f", "").write(value) == text
+
+
+def test_no_two_columns_share_a_name_or_a_label() -> None:
+    assert len({column.name for column in COLUMNS}) == len({column.label for column in COLUMNS}) == len(COLUMNS)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from demo.digits import CLASSES, UNSEEN, network
-from lapwing.comparison import compare
-from lapwing.comparison.methods import recipes
+from lapwing.comparison import compare, recipes
 from lapwing.likelihoods import Categorical
 
 

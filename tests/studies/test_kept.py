@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from studies import kept
+from lapwing.ground.archive import whole
 from studies.ella.setting import Setting
 from studies.hessian_free.shallow import fitted
 from studies.kept import kept_tensors
@@ -32,12 +32,12 @@ def test_tensors_are_made_once_for_the_same_key(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_not_written_whole_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(tensors: dict[str, Tensor], path: Path) -> None:
+    def broken(tensors: dict[str, Tensor], path: Path, metadata: object) -> None:
         path.write_bytes(b"half")
         raise OSError("no space left")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
-        patch.setattr(kept, "save_file", broken)
+        patch.setattr(whole, "save_file", broken)
         kept_tensors(lambda: {"a": torch.zeros(1)}, tmp_path, "name")
     assert kept_tensors(lambda: {"a": torch.ones(1)}, tmp_path, "name")["a"] == 1
 

@@ -37,8 +37,8 @@ def test_the_error_is_that_of_the_mean() -> None:
 def test_a_table_shows_what_differs() -> None:
     text = table(list(summarised(ROWS, ("steps",))), ("nll", "steps", "ece"))
     assert text.splitlines() == [
-        "method  nll    steps",
+        "method    nll  steps",
         "a       2 ± 1  5 ± 1",
-        "b       2      1",
+        "b           2      1",
         "b: ValueError: no",
     ]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from lapwing.comparison.columns import COLUMNS, Column
-from lapwing.comparison.methods import likelihood_of, recipes
-from lapwing.comparison.run import compare
-from lapwing.comparison.table import Comparison, Row, pooled
+from lapwing.comparison.run import compare, likelihood_of, recipes
+from lapwing.comparison.table import COLUMNS, Column, Comparison, Row, pooled
 
 __all__ = ["COLUMNS", "Column", "Comparison", "Row", "compare", "likelihood_of", "pooled", "recipes"]

@@ -1,19 +1,20 @@
-"""One method at a time: fitted, tuned, scored and timed, with a sentence where it cannot be."""
+"""One method at a time: fitted, tuned, scored and metered, with a sentence where it cannot be."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, final
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, TypeVar, final
 
 import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from lapwing.comparison.meter import Measured, measured
-from lapwing.comparison.methods import Contender, calibrated
 from lapwing.comparison.table import Row
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor, Scores, evaluate
@@ -28,6 +29,9 @@ from lapwing.predictive import Link
 from lapwing.tuning import Method, tune
 
 T = TypeVar("T")
+
+Contender: TypeAlias = Laplace | HessianFree | Predictor
+"""What can be compared: a recipe, which is fitted, or a predictor as it is."""
 
 
 @final
@@ -65,7 +69,7 @@ class Bench:
         """The row of the network with a temperature, or noise, that suits the validation data."""
         name = "temperature scaling" if isinstance(network.likelihood, Categorical) else "plain network"
         try:
-            tuned = self._timed(name, lambda: calibrated(network, validation, self.unpack))
+            tuned = self._timed(name, lambda: network.calibrated(validation, unpack=self.unpack))
             scores = self._score(name, tuned.value)
         except Exception as error:
             return self._failed(name, "validation", error)
@@ -185,3 +189,79 @@ def _row(name: str, tuned_by: str, predictor: Predictor, costs: tuple[Measured[A
     known = {"peak_mib": max(peaks)} if peaks else {}
     run = dict(scores.value) | numbers | {"predict_seconds": scores.seconds} | known
     return Row(name, tuned_by, (run,), predictor=predictor)
+
+
+MIB = 2**20
+_RESET = Path("/proc/self/clear_refs")
+_STATUS = Path("/proc/self/status")
+
+
+@final
+@dataclass(frozen=True)
+class Measured(Generic[T]):
+    """What a call returned, and what it cost.
+
+    Args:
+        value: What it returned.
+        seconds: Wall-clock seconds.
+        peak_mib: Most memory at any moment of the call, above what was held when it began, MiB: on a GPU the bytes
+            torch allocated, on Linux the resident set of the process, whose high-water mark the kernel keeps.
+            ``None`` where neither can be read.
+    """
+
+    value: T
+    seconds: float
+    peak_mib: float | None
+
+
+def measured(call: Callable[[], T], device: torch.device) -> Measured[T]:
+    """The result of a call with its seconds and peak memory.
+
+    Free memory is first given back to the system, so that reusing it counts as use.
+
+    Args:
+        call: What to run, without arguments.
+        device: Where it computes.
+
+    Example:
+        >>> cost = measured(lambda: torch.ones(2**22).sum(), torch.device("cpu"))
+        >>> float(cost.value), cost.seconds > 0
+        (4194304.0, True)
+    """
+    base = _reset(device)
+    start = time.perf_counter()
+    value = call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    seconds = time.perf_counter() - start
+    peak = _peak(device)
+    return Measured(value, seconds, None if base is None or peak is None else max(peak - base, 0.0))
+
+
+def _reset(device: torch.device) -> float | None:
+    """Start a new high-water mark; MiB held now, or ``None`` where there is no such mark."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device) / MIB
+    if device.type != "cpu" or not _RESET.exists():
+        return None
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
+    if trim is not None:
+        trim(0)
+    try:
+        _RESET.write_text("5")
+    except OSError:  # a sandbox may forbid it; then the peak is unknown
+        return None
+    return _resident("VmRSS:")
+
+
+def _peak(device: torch.device) -> float | None:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / MIB
+    return _resident("VmHWM:") if _STATUS.exists() else None
+
+
+def _resident(field: str) -> float:
+    words = _STATUS.read_text(encoding="ascii").split()
+    return int(words[words.index(field) + 1]) / 1024

@@ -1,24 +1,26 @@
-"""The one call that fits, tunes, scores and times every method."""
+"""The one call that fits, tunes, scores and times every method, and what it takes when nobody says what."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from lapwing.comparison.bench import Bench
-from lapwing.comparison.methods import Contender, check_rereadable, common_likelihood, likelihood_of, plain, recipes
+from lapwing.comparison.bench import Bench, Contender
 from lapwing.comparison.table import Comparison
+from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
-from lapwing.ground.data import Source
-from lapwing.ground.errors import check_kind
+from lapwing.ground.data import Data, Source
+from lapwing.ground.errors import ConfigError, DataError, DataWarning, check_kind, warn
 from lapwing.ground.types import Unpack
-from lapwing.likelihoods import Likelihood
+from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.methods.hessian_free import HessianFree
 from lapwing.methods.laplace import Laplace
 from lapwing.predictive import Link
+from lapwing.structures import AFFORDABLE, KFAC, Diagonal, Full
+from lapwing.structures.selection import LastLayer
 from lapwing.tuning import Method, Validation
 
 
@@ -100,7 +102,8 @@ def compare(
     steps += sum(1 + 2 * len(ways) if isinstance(each, Laplace) else 2 for each in chosen.values())
     with tqdm(total=steps, desc="comparing", disable=not progress, unit="step", leave=False) as bar:
         bench = Bench(train, test, ood, unpack, link, device, generator, bar)
-        network = plain(model, likelihood, train, unpack)
+        network = Map(model, likelihood)
+        network = network.calibrated(train, unpack=unpack) if isinstance(likelihood, Gaussian) else network
         rows = [bench.plain(network)]
         if validation is not None:
             rows.append(bench.calibrated(network, validation))
@@ -108,3 +111,68 @@ def compare(
     if contenders and not any(row.runs for row in contenders):
         raise bench.failures[-1]
     return Comparison(tuple(rows + contenders))
+
+
+def recipes(likelihood: Likelihood) -> dict[str, Laplace]:
+    """The posteriors a comparison fits by default: last layer, diagonal, KFAC, and full where ``Auto`` would afford it.
+
+    Args:
+        likelihood: p(y | f).
+    """
+    return {
+        "last layer": Laplace(likelihood, weights=LastLayer()),
+        "diagonal": Laplace(likelihood, structure=Diagonal()),
+        "KFAC": Laplace(likelihood, structure=KFAC()),
+        "full": Laplace(likelihood, structure=Full(max_seconds=AFFORDABLE)),
+    }
+
+
+def likelihood_of(train: Source, unpack: Unpack | None = None) -> Likelihood:
+    """Categorical for integer targets, one label a position; Gaussian for real ones.
+
+    Args:
+        train: The training data, of which the first batch is read.
+        unpack: Splits one element of a loader into inputs and targets.
+
+    Raises:
+        DataError: If the data can be read only once, or are empty.
+
+    Warns:
+        DataWarning: If real targets are all 0 or 1: they are taken as real, and may be meant as labels.
+    """
+    check_rereadable(train)
+    targets = next(iter(Data(train, unpack=unpack))).targets
+    if not targets.is_floating_point():
+        return Categorical(event_dim=max(targets.ndim - 1, 0))
+    if targets.unique().tolist() == [0.0, 1.0]:
+        warn(
+            f"targets of shape {list(targets.shape)} that are all 0 or 1 are taken as real numbers, by Gaussian(). Try "
+            "likelihood=Bernoulli() if each column is a label of its own, or integer labels for Categorical()",
+            DataWarning,
+        )
+    return Gaussian()
+
+
+def common_likelihood(methods: Iterable[Contender]) -> Likelihood | None:
+    """The likelihood of the methods, by which the plain network is scored too; ``None`` without methods.
+
+    Raises:
+        ConfigError: If they have likelihoods of several kinds.
+    """
+    found = [method.likelihood for method in methods]
+    kinds = sorted({type(likelihood).__name__ for likelihood in found})
+    if len(kinds) > 1:
+        raise ConfigError("methods with one kind of likelihood", ", ".join(kinds), f"likelihood={kinds[0]}()")
+    return next(iter(found), None)
+
+
+def check_rereadable(data: Source | None) -> None:
+    """Refuses an iterator, which is spent after one reading.
+
+    Raises:
+        DataError: If it is one.
+    """
+    if isinstance(data, Iterator):
+        raise DataError(
+            "data that can be read again and again", f"a {type(data).__name__}", "list(data), or its loader"
+        )

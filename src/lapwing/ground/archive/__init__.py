@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lapwing.ground.archive.archive import Archive, Json, Tensors
 from lapwing.ground.archive.records import REPAIR, Families, Records
-from lapwing.ground.archive.whole import check_directory, file_at, write_whole
+from lapwing.ground.archive.whole import check_directory, file_at, replacing, write_json, write_whole
 
 __all__ = [
     "REPAIR",
@@ -15,5 +15,7 @@ __all__ = [
     "Tensors",
     "check_directory",
     "file_at",
+    "replacing",
+    "write_json",
     "write_whole",
 ]

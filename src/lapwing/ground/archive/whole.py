@@ -1,14 +1,16 @@
-"""Files of tensors that are there whole, or not at all."""
+"""Files that are there whole, or not at all."""
 
 from __future__ import annotations
 
 import glob
+import json
 import os
 import platform
 import secrets
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -50,6 +52,53 @@ def check_directory(path: Path) -> None:
         raise ConfigError("the path of a file", f"the directory '{path}'", "path / 'posterior.safetensors'")
 
 
+@contextmanager
+def replacing(path: Path) -> Generator[Path]:
+    """A file to write in place of another: at the end, and only if all went well, it takes the name ``path``.
+
+    Args:
+        path: Where to; a file already there is replaced, by one that any new file would be readable to.
+
+    Raises:
+        ConfigError: If the directory does not exist, or the path is one.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "words"
+        >>> with replacing(path) as draft:
+        ...     written = draft.write_text("whole")
+        >>> path.read_text(), [file.name for file in path.parent.iterdir()]
+        ('whole', ['words'])
+    """
+    check_directory(path)
+    sweep(path)
+    folder = path.with_name(f".{path.name}.{HOST}-{os.getpid()}-{secrets.token_hex(4)}")
+    folder.mkdir()  # what safetensors writes beside the file while it writes goes with it
+    try:
+        temporary = folder / "whole"
+        temporary.touch()
+        mode = temporary.stat().st_mode  # what any new file gets here: safetensors may make one only its owner can read
+        yield temporary
+        temporary.chmod(mode)
+        with temporary.open("rb+") as written:
+            os.fsync(written.fileno())
+        temporary.replace(path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_json(results: object, path: Path) -> None:
+    """Writes results as JSON in one step; the folder is made if need be.
+
+    Args:
+        results: Mappings, lists, text and finite numbers.
+        path: Where to; a file already there is replaced.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as draft:
+        draft.write_text(json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+
 def write_whole(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Writes a safetensors file in one step: whatever happens, ``path`` holds the old file or the whole new one.
 
@@ -61,21 +110,8 @@ def write_whole(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str
     Raises:
         ConfigError: If the directory does not exist, or the path is one.
     """
-    check_directory(path)
-    sweep(path)
-    folder = path.with_name(f".{path.name}.{HOST}-{os.getpid()}-{secrets.token_hex(4)}")
-    folder.mkdir()  # what safetensors writes beside the file while it writes goes with it
-    try:
-        temporary = folder / "whole"
-        temporary.touch()
-        mode = temporary.stat().st_mode  # what any new file gets here: safetensors may make one only its owner can read
-        save_file(dict(tensors), temporary, metadata=dict(metadata))
-        temporary.chmod(mode)
-        with temporary.open("rb+") as written:
-            os.fsync(written.fileno())
-        temporary.replace(path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with replacing(path) as draft:
+        save_file(dict(tensors), draft, metadata=dict(metadata))
 
 
 def sweep(path: Path) -> None:

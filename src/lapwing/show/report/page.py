@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, final
 
 from lapwing.comparison import Column
+from lapwing.ground import archive
 from lapwing.ground.archive import Records
 from lapwing.ground.errors import ConfigError, DataError
 
@@ -31,10 +32,7 @@ def write_json(results: Mapping[str, Any], path: Path) -> None:
             ``about``, a mapping for the foot of the page.
         path: Where to; its folder is made if need be.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-    draft.replace(path)
+    archive.write_json(results, path)
 
 
 def write_report(results: Path, out: Path | None = None) -> Path:
@@ -58,7 +56,8 @@ def write_report(results: Path, out: Path | None = None) -> Path:
         raise DataError("a JSON file of results", said, "lapwing compare, which writes one") from error
     page = render(content, results.parent)
     out = out or results.with_name("report.html")
-    out.write_text(page, encoding="utf-8")
+    with archive.replacing(out) as draft:
+        draft.write_text(page, encoding="utf-8")
     return out
 
 

@@ -6,13 +6,13 @@ import time
 import pytest
 import torch
 
-from lapwing.comparison import meter
+from lapwing.comparison import bench
 
 CPU = torch.device("cpu")
 
 
 def test_seconds_are_those_of_the_call() -> None:
-    slow, fast = meter.measured(lambda: time.sleep(0.05), CPU), meter.measured(lambda: None, CPU)
+    slow, fast = bench.measured(lambda: time.sleep(0.05), CPU), bench.measured(lambda: None, CPU)
     assert slow.seconds >= 0.05 > fast.seconds
 
 
@@ -21,7 +21,7 @@ def test_peak_counts_what_was_freed_again_and_forgets_what_came_before() -> None
     def passing(mib: int) -> None:
         torch.ones(mib * 2**18).sum()
 
-    large, small = meter.measured(lambda: passing(64), CPU), meter.measured(lambda: passing(1), CPU)
+    large, small = bench.measured(lambda: passing(64), CPU), bench.measured(lambda: passing(1), CPU)
     assert large.peak_mib is not None
     assert small.peak_mib is not None
     assert 60 < large.peak_mib < 80
@@ -29,25 +29,25 @@ def test_peak_counts_what_was_freed_again_and_forgets_what_came_before() -> None
 
 
 def test_peak_is_unknown_where_nothing_keeps_it(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setattr(meter, "_RESET", tmp_path / "none")
-    monkeypatch.setattr(meter, "_STATUS", tmp_path / "none")
-    assert meter.measured(lambda: 3, CPU).peak_mib is None
+    monkeypatch.setattr(bench, "_RESET", tmp_path / "none")
+    monkeypatch.setattr(bench, "_STATUS", tmp_path / "none")
+    assert bench.measured(lambda: 3, CPU).peak_mib is None
 
 
 def test_peak_is_unknown_where_the_mark_cannot_be_reset(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setattr(meter, "_RESET", tmp_path)  # a folder cannot be written to
-    cost = meter.measured(lambda: 3, CPU)
+    monkeypatch.setattr(bench, "_RESET", tmp_path)  # a folder cannot be written to
+    cost = bench.measured(lambda: 3, CPU)
     assert (cost.value, cost.peak_mib) == (3, None)
 
 
 @pytest.mark.gpu
 def test_peak_on_a_gpu_is_what_torch_allocated() -> None:
     device = torch.device("cuda")
-    cost = meter.measured(lambda: torch.ones(2**20, device=device).sum(), device)
+    cost = bench.measured(lambda: torch.ones(2**20, device=device).sum(), device)
     assert cost.peak_mib is not None
     assert 4 <= cost.peak_mib < 5
 
 
 def test_errors_pass_through() -> None:
     with pytest.raises(ZeroDivisionError):
-        meter.measured(lambda: 1 // 0, CPU)
+        bench.measured(lambda: 1 // 0, CPU)

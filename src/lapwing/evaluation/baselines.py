@@ -1,0 +1,241 @@
+"""What a Laplace approximation must beat: the plain network, and one number that calibrates it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import torch
+from jaxtyping import Float
+from scipy.optimize import root_scalar
+from torch import Tensor, nn
+
+from lapwing.ground.data import Data, Source, check_finite, place
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError, warn
+from lapwing.ground.types import Inputs, Unpack
+from lapwing.jacobian.network.network import call, serving, unwrapped
+from lapwing.likelihoods import IGNORED, Categorical, Gaussian, Likelihood
+from lapwing.predictive import Moments, Predictive, predictive
+
+_REACH = 64.0  # the search spans e^±64 around the largest margin
+
+
+@final
+@dataclass(frozen=True)
+class Temperature:
+    """Probabilities softmax(logits / T) (Guo et al. 2017, eq. 9). The most probable class does not change.
+
+    Args:
+        temperature: T > 0; above 1 it lowers confidences, below 1 it raises them.
+
+    Raises:
+        ConfigError: If it is not positive and finite.
+
+    Example:
+        >>> Temperature(2.0).probs(torch.tensor([[0.0, 2.0]]))
+        tensor([[0.2689, 0.7311]])
+    """
+
+    temperature: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < math.inf:
+            raise ConfigError("a temperature > 0", f"{self.temperature}", "Temperature.fit(logits, targets)")
+
+    @classmethod
+    def fit(cls, logits: Float[Tensor, "*n c"], targets: Tensor) -> Temperature:
+        """The temperature of least negative log-likelihood, to 1e-12 relative.
+
+        The NLL is convex in 1/T: its derivative has one zero, found by Brent's method in log T, in float64.
+
+        Where all m examples are classified rightly, the NLL falls for ever as T → 0. The search then ends at the T at
+        which labels have a probability of (m + 1)/(m + 2) on average, Laplace's rule of succession: as sure as m
+        examples without a mistake make one. A network that is as sure of them already keeps T = 1.
+
+        Args:
+            logits: Outputs of the network on examples it was not trained on, class axis last.
+            targets: Labels ``[*n]``; -100 is ignored.
+
+        Raises:
+            ShapeError: If the shapes do not match.
+            DataError: If labels are impossible or logits not finite, or if they are no better than chance (T → ∞).
+
+        Warns:
+            ConvergenceWarning: If every example is classified rightly.
+
+        Cost:
+            About 20 softmaxes of the logits and three copies of them in float64.
+
+        Example:
+            >>> logits = torch.tensor([[4.0, 0.0]]).expand(4, 2)
+            >>> fitted = Temperature.fit(logits, torch.tensor([0, 0, 0, 1]))
+            >>> fitted.probs(logits)[0]
+            tensor([0.7500, 0.2500])
+        """
+        margins = _margins(logits, targets)
+        start = math.log(float(margins.abs().max()) or 1.0)
+        low, high = start - _REACH, start + _REACH
+
+        def slope(log_temperature: float) -> float:
+            """Derivative of the NLL in 1/T: the mean over examples of Σ_k p_k margin_k."""
+            scaled = margins * math.exp(-log_temperature)
+            return float((scaled.softmax(-1) * margins).sum(1).mean())
+
+        hint = "more held-out examples: most of them classified rightly, a few wrongly"
+        if slope(high) >= 0:
+            raise DataError("logits better than chance", "logits that are not: the best T is infinite", hint)
+        if slope(low) <= 0:
+            found = _by_succession(margins, low, high)
+            warn(
+                f"all {len(margins)} held-out examples are classified rightly, which asks for T → 0: the search ended "
+                f"at T = {found:.3g}, as sure as so many examples can make one. Try {hint}",
+                ConvergenceWarning,
+            )
+            return cls(found)
+        return cls(math.exp(root_scalar(slope, bracket=(low, high), method="brentq", xtol=1e-12).root))
+
+    def probs(self, logits: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
+        """Class probabilities softmax(logits / T), in the dtype of the logits.
+
+        Args:
+            logits: Outputs of the network, class axis last.
+        """
+        return torch.softmax(logits / self.temperature, -1)
+
+
+def _by_succession(margins: Float[Tensor, "m c"], low: float, high: float) -> float:
+    """The T at which labels have a probability of (m + 1)/(m + 2) on average; 1 where they have more at T = 1."""
+    m = len(margins)
+
+    def excess(log_temperature: float) -> float:
+        scaled = margins * math.exp(-log_temperature)
+        return float((1 / scaled.exp().sum(1)).mean()) - (m + 1) / (m + 2)
+
+    if excess(0.0) >= 0 or excess(low) <= 0:
+        return 1.0
+    return math.exp(root_scalar(excess, bracket=(low, min(0.0, high)), method="brentq", xtol=1e-12).root)
+
+
+def _margins(logits: Tensor, targets: Tensor) -> Float[Tensor, "m c"]:
+    """Logits less that of the label, in float64, of the m elements with a label."""
+    likelihood = Categorical(event_dim=max(logits.ndim - 2, 0))
+    labels = likelihood.canonical_targets(logits, targets)
+    likelihood.check(logits, labels)
+    kept = labels != IGNORED
+    if not bool(kept.any()):
+        raise DataError(f"a label other than {IGNORED}", f"{kept.numel()} labels, none to fit", "more data")
+    scores = logits.detach()[kept].double()
+    return scores - scores.gather(1, labels[kept][:, None])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Map:
+    """A trained network taken at its word, with the predictive types of a posterior and no variance.
+
+    The module is evaluated in eval mode and left as it was found, its buffers too.
+
+    Args:
+        model: The network; it returns a tensor, a tuple that starts with one, or an object with ``.logits``.
+        likelihood: What its outputs mean.
+        temperature: Divides the logits; see ``calibrated``.
+
+    Raises:
+        UnsupportedError: If there is a temperature and the likelihood is not Categorical.
+
+    Example:
+        >>> p = Map(nn.Linear(3, 2)).predict(torch.zeros(5, 3))
+        >>> p.probs.shape, float(p.logits.variance.max())
+        (torch.Size([5, 2]), 0.0)
+    """
+
+    model: nn.Module
+    likelihood: Likelihood = field(default_factory=Categorical)
+    temperature: Temperature | None = None
+
+    def __post_init__(self) -> None:
+        if self.temperature is not None and not isinstance(self.likelihood, Categorical):
+            raise UnsupportedError(
+                "the Categorical likelihood for a temperature",
+                f"{type(self.likelihood).__name__}",
+                "Map without a temperature",
+            )
+
+    def predict(self, x: Inputs) -> Predictive:
+        """The predictive distribution of a batch.
+
+        Args:
+            x: Inputs of the network: a tensor, a mapping of keyword arguments, or a tuple of positional ones.
+
+        Returns:
+            ``Classification``, ``MultiLabel``, ``Regression`` or ``Counts``, as the likelihood has it.
+
+        Raises:
+            ShapeError: If the outputs have another rank than the likelihood expects.
+            DataError: If an output is not finite.
+        """
+        return predictive(self.likelihood, Moments.certain(self.outputs(x)), "probit")
+
+    def outputs(self, x: Inputs) -> Float[Tensor, "n *event c"]:
+        """Outputs of the network, divided by the temperature, class axis last.
+
+        Args:
+            x: As in ``predict``.
+
+        Raises:
+            ShapeError: If they have another rank than the likelihood expects.
+            DataError: If one is not finite.
+        """
+        like = next(self.model.parameters(), None)
+        inputs = x if like is None else place(x, like)
+        module = unwrapped(self.model)
+        with torch.no_grad(), serving(module):
+            buffers = {name: value.clone() for name, value in module.named_buffers()}
+            raw = call(module, buffers, inputs)
+        check_finite(raw, "outputs", "checking the inputs and the weights of the network")
+        outputs = self.likelihood.canonical(raw)
+        return outputs if self.temperature is None else outputs / self.temperature.temperature
+
+    def calibrated(self, held_out: Source, *, unpack: Unpack | None = None, progress: bool = False) -> Map:
+        """This network with one number chosen by data it was not trained on: for classes a temperature, else the noise.
+
+        The noise precision of ``Gaussian`` is that of largest likelihood, one for all outputs: that of the residuals.
+
+        Args:
+            held_out: Loader of ``(x, y)`` or mappings with ``labels``, or a pair of tensors.
+            unpack: Splits what the loader yields into inputs and targets.
+            progress: Whether to show a progress bar.
+
+        Raises:
+            UnsupportedError: If the likelihood is neither Categorical nor Gaussian.
+            DataError: If there is no data, or no temperature is best (see ``Temperature.fit``), or no noise.
+
+        Warns:
+            ConvergenceWarning: If all held-out examples are classified rightly.
+
+        Cost:
+            One pass over the data; their outputs are kept.
+
+        Example:
+            >>> x, y = torch.tensor([[9.0, 0.0]]).repeat(4, 1), torch.tensor([0, 0, 0, 1])
+            >>> Map(nn.Identity()).calibrated((x, y)).predict(x[:1]).probs
+            tensor([[0.7500, 0.2500]])
+        """
+        if not isinstance(self.likelihood, Categorical | Gaussian):
+            raise UnsupportedError(
+                "Categorical or Gaussian, to calibrate the plain network",
+                type(self.likelihood).__name__,
+                "Map as it is",
+            )
+        plain = replace(self, temperature=None)
+        like = next(self.model.parameters(), torch.zeros(()))
+        data = Data(held_out, like.detach(), unpack, progress)
+        pairs = [(plain.outputs(batch.inputs), batch.targets) for batch in data]
+        outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        if isinstance(self.likelihood, Categorical):
+            return replace(self, temperature=Temperature.fit(outputs, targets))
+        variance = float((self.likelihood.canonical_targets(outputs, targets) - outputs).double().square().mean())
+        if variance == 0.0:
+            raise DataError("residuals that are not all zero", "a perfect fit", "data the network was not trained on")
+        return replace(self, likelihood=Gaussian(1.0 / variance))
