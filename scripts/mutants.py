@@ -46,8 +46,8 @@ MUTANTS = (
         "likelihoods",
     ),
     m(
-        "torch.diag_embed(torch.sigmoid(outputs) * torch.sigmoid(-outputs))",
-        "torch.diag_embed(torch.sigmoid(outputs))",
+        "torch.sigmoid(outputs) * torch.sigmoid(-outputs)",
+        "torch.sigmoid(outputs)",
         "likelihoods",
     ),
     m(
