@@ -10,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.evaluation.scores import Predictor
-from lapwing.posteriors import SampledWeights
-from lapwing.posteriors.pushed import pushed
+from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Moments
 
 BATCH = 100
@@ -26,11 +25,11 @@ class Linearised:
         draws: Deviations ``w_j - w̃``, ``[s, d]``.
     """
 
-    posterior: SampledWeights
+    posterior: Posterior
     draws: Float[Tensor, "s d"]
 
     @classmethod
-    def of(cls, posterior: SampledWeights, samples: int, generator: torch.Generator) -> Linearised:
+    def of(cls, posterior: Posterior, samples: int, generator: torch.Generator) -> Linearised:
         """With draws of a posterior."""
         return cls(posterior, posterior.sample(samples, generator=generator) - posterior.network.weights)
 
@@ -38,7 +37,7 @@ class Linearised:
         """Outputs of every function at some inputs."""
         own = self.posterior
         with torch.no_grad():
-            mean, moved = pushed(own.model, x, self.draws.mT)
+            mean, moved = own.pushed(x, self.draws.mT)
             return mean + moved.movedim(-1, 0)
 
 

@@ -24,7 +24,7 @@ from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples
 from lapwing.evaluation.scores import Predictor, metrics
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.solvers import CG
-from lapwing.posteriors.matrix_free import MatrixFreePosterior
+from lapwing.posteriors import MatrixFreePosterior
 from lapwing.predictive import Classification, Draws, Predictive, predictive
 from studies.full_laplace.setting import Setting, matrix_free
 from studies.predictors import Batched, Linearised

@@ -22,7 +22,7 @@ from lapwing.linalg import Operator
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linalg.contour import spectral_interval
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, approximation
-from lapwing.posteriors.matrix_free import MatrixFreePosterior
+from lapwing.posteriors import MatrixFreePosterior
 from studies.full_laplace.setting import ALPHA, Setting, matrix_free
 from studies.report import Row, attempt, figure
 from studies.seeds import generator

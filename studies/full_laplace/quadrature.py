@@ -25,7 +25,7 @@ from lapwing.linalg import Diagonal
 from lapwing.linalg.contour import contour_inverse_root, inverse_root_rule, spectral_interval
 from lapwing.linalg.shifted import Method
 from lapwing.linear.preconditioners import Preconditioner, approximation
-from lapwing.posteriors.matrix_free import MatrixFreePosterior
+from lapwing.posteriors import MatrixFreePosterior
 from studies.full_laplace.setting import ALPHA, Setting, matrix_free
 from studies.full_laplace.spectrum import EXACT, spectrum
 from studies.report import Row, attempt, figure

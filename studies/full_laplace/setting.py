@@ -14,7 +14,7 @@ import lapwing as lw
 from benchmarks.data import Split, mnist
 from benchmarks.training import digit_cnn, digits, train
 from lapwing.linear.solvers import CG, Perturb, Root
-from lapwing.posteriors.matrix_free import MatrixFreePosterior
+from lapwing.posteriors import MatrixFreePosterior
 
 ALPHA = 0.1
 """The source's prior precision."""

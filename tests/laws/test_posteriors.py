@@ -13,7 +13,7 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.linalg import Dense, Diagonal, LowRank
-from lapwing.posteriors import SampledWeights, WeightPosterior
+from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import Classification, Counts, JointMoments, Moments, MultiLabel, Regression
 from lapwing.testing import check_matches_dense, check_symmetric
 from tests.pairwise import pairwise
@@ -119,10 +119,9 @@ def test_is_the_gaussian_of_its_dense_matrices(choices: tuple[str, str, str, str
     case, posterior, model = case_of(name), fitted(name, structure, weights, prior), linearised(name, weights)
     precisions = posterior.prior.diagonal(posterior.network.uncertain, case.new.double())
     precision = dense_precision(posterior, model.ggn, precisions)
-    if isinstance(posterior, SampledWeights):
-        operator = posterior.precision_operator
-        check_symmetric(operator)
-        check_matches_dense(operator, precision, tolerance=1e-11)
+    operator = posterior.precision_operator
+    check_symmetric(operator)
+    check_matches_dense(operator, precision, tolerance=1e-11)
     assert posterior.log_marginal() == pytest.approx(model.log_marginal(precision, precisions), rel=1e-10)
     gamma = len(precision) - (precisions * torch.linalg.inv(precision).diagonal()).sum()
     assert posterior.effective_dimension() == pytest.approx(float(gamma), rel=1e-9)
@@ -177,7 +176,6 @@ def check_covariance(draws: Tensor, mean: Tensor, covariance: Tensor) -> None:
 @pytest.mark.parametrize("name", ["categorical", "images"])
 def test_drawn_weights_have_the_posterior_covariance(name: str, structure: str, generator: torch.Generator) -> None:
     posterior = fitted(name, structure)
-    assert isinstance(posterior, SampledWeights)
     draws = posterior.sample(20_000, generator=generator)
     covariance = torch.linalg.inv(posterior.precision_operator.dense())
     check_covariance(draws, posterior.network.weights, covariance)
@@ -222,9 +220,8 @@ def test_the_same_generator_gives_the_same_numbers(structure: str) -> None:
             posterior.sample_functions(case.new, 3, generator=generator),
             posterior.predict(case.new, "mc", samples=5, generator=generator).probs,
         ]
-        if isinstance(posterior, SampledWeights):
-            drawn.append(posterior.sample(3, generator=generator))
-            drawn.append(posterior.predict(case.new, linearised=False, samples=3, generator=generator).probs)
+        drawn.append(posterior.sample(3, generator=generator))
+        drawn.append(posterior.predict(case.new, linearised=False, samples=3, generator=generator).probs)
         return drawn
 
     first, again, other = numbers(0), numbers(0), numbers(1)
@@ -279,8 +276,7 @@ def test_the_module_is_left_bit_identical(name: str, structure: str) -> None:
     posterior.predict(case.new)
     posterior.sample_functions(case.new)
     posterior.log_marginal()
-    if isinstance(posterior, SampledWeights):
-        posterior.predict(case.new, linearised=False, samples=2)
+    posterior.predict(case.new, linearised=False, samples=2)
     assert portrait(model) == before
     handle.remove()
 

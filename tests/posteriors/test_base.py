@@ -11,7 +11,7 @@ import torch
 import lapwing as lw
 from lapwing.curvature import gram, variance
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, TooLargeError, UnsupportedError
-from lapwing.posteriors import SampledWeights, Step, base
+from lapwing.posteriors import Step, base
 from lapwing.predictive import Classification, Counts, Draws, JointMoments, Moments, MultiLabel, Regression
 from tests.checker import unchecked
 from tests.meter import Meter
@@ -103,9 +103,8 @@ class TestPredict:
     @every_structure
     def test_refuses_no_draws_of_the_weights(self, structure: str) -> None:
         _, posterior = fit("categorical", structure)
-        if isinstance(posterior, SampledWeights):
-            with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
-                posterior.sample(0)
+        with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
+            posterior.sample(0)
 
     @every_structure
     @pytest.mark.parametrize("ask", ["predict", "sample"])
@@ -178,7 +177,8 @@ class TestChoices:
     )
     def test_change_the_noise_by_a_factor(self, then: Any, now: Any, factor: float) -> None:
         _, posterior = fit("gaussian" if factor > 1 else "categorical")
-        assert replace(posterior, likelihood=now, fitted=then).noise_scale == pytest.approx(factor)
+        model = replace(posterior.model, likelihood=then)
+        assert replace(posterior, model=model, likelihood=now).noise_scale == pytest.approx(factor)
 
     @pytest.mark.parametrize(
         ("then", "now"),
@@ -193,7 +193,7 @@ class TestChoices:
     )
     def test_refuse_another_likelihood(self, then: Any, now: Any) -> None:
         _, posterior = fit("gaussian")
-        fitted = replace(posterior, fitted=then)
+        fitted = replace(posterior, model=replace(posterior.model, likelihood=then))
         with refused(UnsupportedError, expected="one factor", got=type(now).__name__, hint="fitting again"):
             fitted.with_choices(posterior.prior, now)
 

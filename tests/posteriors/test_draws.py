@@ -266,6 +266,7 @@ class TestRefusals:
                     _ = posterior.precision_operator @ posterior.network.weights
 
     def test_of_what_needs_the_data_without_them(self) -> None:
-        posterior = replace(fitted(), data=None)
+        posterior = fitted()
+        posterior = replace(posterior, model=replace(posterior.model, source=None))
         with refused(UnsupportedError, expected="its training data", got="none", hint="load(path, model, data)"):
             posterior.predict(problem("images").new)

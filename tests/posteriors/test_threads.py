@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.methods.hessian_free import HessianFreePosterior, PreTrained
-from lapwing.posteriors import Posterior, SampledWeights
+from lapwing.posteriors import Posterior
 from lapwing.structures import Structure
 from tests.posterior_cases import STRUCTURES, portrait, problem
 
@@ -69,8 +69,7 @@ def used(structure: str) -> tuple[Posterior, Tensor]:
     posterior.sample_functions(case.new, 2)
     posterior.log_marginal()
     posterior.effective_dimension()
-    if isinstance(posterior, SampledWeights):
-        posterior.sample(2)
+    posterior.sample(2)
     return posterior, case.new
 
 

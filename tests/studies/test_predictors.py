@@ -6,23 +6,23 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.evaluation.baselines import Map
-from lapwing.posteriors import SampledWeights
+from lapwing.posteriors import Posterior
 from studies.predictors import BATCH, Batched, Linearised
 from studies.seeds import generator
 
 
 @pytest.fixture(scope="module")
-def posterior() -> SampledWeights:
+def posterior() -> Posterior:
     """Of a network that is linear in its weights."""
     source = generator(3)
     x, y = torch.randn(9, 4, generator=source, dtype=torch.float64), torch.arange(9) % 3
     recipe = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(2.0), structure=lw.Full(view="weights"))
     fitted = recipe.fit(nn.Linear(4, 3).double(), (x, y))
-    assert isinstance(fitted, SampledWeights)
+    assert isinstance(fitted, Posterior)
     return fitted
 
 
-def test_linearised_functions_of_a_linear_network_are_the_network_at_the_draws(posterior: SampledWeights) -> None:
+def test_linearised_functions_of_a_linear_network_are_the_network_at_the_draws(posterior: Posterior) -> None:
     x = torch.randn(7, 4, generator=generator(), dtype=torch.float64)
     found = Linearised.of(posterior, 5, generator(1))
     weights = posterior.sample(5, generator=generator(1))

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from lapwing.posteriors.base import Posterior
-from lapwing.posteriors.dimension import Estimator
+from lapwing.posteriors.dimension import Estimator, Step
 from lapwing.posteriors.draws import SampledPosterior
-from lapwing.posteriors.exact import ExactPosterior
+from lapwing.posteriors.exact import ExactPosterior, WeightPosterior
 from lapwing.posteriors.functions import FunctionPosterior
-from lapwing.posteriors.matrix_free import MatrixFreePosterior, SolvedMoments
 from lapwing.posteriors.nystrom import NystromPosterior, NystromReport
-from lapwing.posteriors.sampled import SampledWeights
-from lapwing.posteriors.solved import SolvedWeights
-from lapwing.posteriors.step import Step
-from lapwing.posteriors.weights import WeightPosterior
+from lapwing.posteriors.solved import MatrixFreePosterior, SolvedMoments, SolvedWeights
 
 __all__ = [
     "Estimator",
@@ -23,7 +19,6 @@ __all__ = [
     "NystromReport",
     "Posterior",
     "SampledPosterior",
-    "SampledWeights",
     "SolvedMoments",
     "SolvedWeights",
     "Step",

@@ -11,21 +11,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.sums import Totals
+from lapwing.curvature.ggn import COLUMNS
+from lapwing.curvature.sums import BUDGET, Totals
 from lapwing.ground import probes
-from lapwing.ground.data import Data, checked, count
+from lapwing.ground.data import Data, checked, chunks, count
 from lapwing.ground.errors import TooLargeError, UnsupportedError
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.results import Estimate
-from lapwing.ground.types import Inputs
+from lapwing.ground.types import Inputs, Params
 from lapwing.jacobian.layers.layers import Survey
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.products.jacobian import BatchJacobian
 from lapwing.likelihoods import Likelihood
+from lapwing.linalg import Operator
 from lapwing.linear.evidence import Complexity, Evidence, Spectrum
-from lapwing.posteriors.linked import Linked
-from lapwing.posteriors.step import Step
-from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, Predictive, predictive
+from lapwing.posteriors.dimension import Step
+from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, Predictor
 from lapwing.predictive.links import SAMPLES
 from lapwing.priors import Prior
 
@@ -36,42 +38,35 @@ P = TypeVar("P", bound="Posterior")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Posterior(Linked, abc.ABC):
+class Posterior(Predictor, abc.ABC):
     """A Gaussian around a trained network.
 
     Args:
-        network: The network.
-        survey: What is known of its layers.
-        likelihood: p(y | f), with the noise it has now.
+        model: The network, its likelihood as the curvature was computed with it, and the training data, for what must
+            read them again; none for a posterior loaded without them.
         prior: p(θ), with the precision it has now.
         totals: Sums over the training data at the trained weights.
-        fitted: The likelihood with which the curvature was computed.
         trace: Steps of tuning, oldest first.
-        data: The training data, for what must read them again; ``None`` for a posterior loaded without them.
         noise_fixed: Whether the noise must stay as fitted, since the curvature is not in proportion to its precision.
     """
 
-    network: Network
-    survey: Survey
-    likelihood: Likelihood
+    model: Model
     prior: Prior
     totals: Totals
-    fitted: Likelihood
-    trace: tuple[Step, ...]
-    data: Data | None = field(default=None, kw_only=True)
+    trace: tuple[Step, ...] = field(default=(), kw_only=True)
     noise_fixed: bool = field(default=False, kw_only=True)
 
     def __repr__(self) -> str:
         size, name = self.network.size, type(self).__name__
-        link = self._shown_link(self.likelihood)
+        link = self.shown_link()
         return f"{name}({self.prior}, {self.likelihood}, {link}{size} weights, {self.totals.examples} examples)"
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"known": {}}
 
     @undisturbed()
-    def predict(
+    def outputs(
         self,
         x: Inputs,
         link: Link | None = None,
@@ -80,51 +75,16 @@ class Posterior(Linked, abc.ABC):
         linearised: bool = True,
         samples: int = SAMPLES,
         generator: torch.Generator | None = None,
-    ) -> Predictive:
-        """Predictive distribution of the targets at ``x``.
-
-        The linearised predictive ``f ~ N(f(x), J Λ⁻¹ Jᵀ)`` (Immer et al. 2021, equation 7), passed through the link.
-
-        Args:
-            x: Inputs of n examples, as the network takes them.
-            link: For classes, how the logits' uncertainty is averaged: ``"qmc"``, ``"pairwise"``, ``"probit"``,
-                ``"bridge"`` or ``"mc"``; ``None`` for the posterior's own, which tuning may choose.
-            joint: Whether to return the covariance between the examples too, ``[n, c, n, c]``.
-            linearised: Whether the network is taken as linear in its weights; ``False`` averages networks with
-                drawn weights.
-            samples: Draws, where the link or the network need them.
-            generator: Source of randomness for them.
-
-        Returns:
-            ``Classification`` with ``probs [n, c]``, ``Regression`` with ``mean``, ``std`` (noise included) and
-            ``outputs`` (noise left out), ``MultiLabel`` or ``Counts``.
-
-        Raises:
-            ConfigError: If the generator is none, or there are no draws where some are needed.
-            DataError: If there are no inputs, or they are not finite.
-            MismatchError: If the network was written to since the fit.
-
-        Cost:
-            Linearised: a forward and c backward passes through the activations. Otherwise ``samples`` forward passes.
-
-        Example:
-            >>> import lapwing as lw
-            >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(20, 2), torch.randint(0, 3, (20,))
-            >>> posterior = lw.Laplace(lw.Categorical()).fit(model, (x, y))
-            >>> posterior.predict(x[:4]).probs.shape
-            torch.Size([4, 3])
-        """
-        probes.device_of(generator)
-        inputs, link = self._inputs(x), link or self.link
+    ) -> Outputs:
+        """See ``Predictor.outputs``: ``f ~ N(f(x), J Λ⁻¹ Jᵀ)``, or draws of the network itself."""
+        inputs = self._inputs(x)
         with torch.no_grad():
-            if linearised:
-                outputs = self._linearised(inputs, link, joint, samples)
-            else:
-                outputs = Draws(self._network_draws(inputs, samples, generator))
-            temperature = self.temperature
-            return predictive(
-                self.likelihood, outputs, link, temperature=temperature, samples=samples, generator=generator
-            )
+            if not linearised:
+                probes.check_draws(samples, generator)
+                drawn = self.sample(samples, generator=generator)
+                each = [self.likelihood.canonical(self.network(inputs, self.params(weights))) for weights in drawn]
+                return Draws(torch.stack(each))
+            return self._joint(inputs) if joint else self._moments(inputs, [self])[0]
 
     @undisturbed()
     def outputs_each(self: P, x: Inputs, choices: Sequence[P]) -> list[Moments]:
@@ -166,6 +126,27 @@ class Posterior(Linked, abc.ABC):
         probes.check_draws(samples, generator)
         with torch.no_grad():
             return self._joint(self._inputs(x)).sample(samples, generator=generator)
+
+    @property
+    @abc.abstractmethod
+    def precision_operator(self) -> Operator:
+        """The posterior precision Λ as an operator."""
+
+    @abc.abstractmethod
+    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+        """Draws of the uncertain weights, one flat vector a row.
+
+        Args:
+            samples: Draws s.
+            generator: Source of randomness.
+
+        Returns:
+            ``θ* + W ε`` with ``W Wᵀ = Λ⁻¹`` and standard normal ε.
+        """
+
+    def params(self, weights: Float[Tensor, " d"]) -> Params:
+        """One draw as named parameters, ready for ``torch.func.functional_call``."""
+        return self.network.with_weights(weights)
 
     @abc.abstractmethod
     def log_marginal(self) -> float | Estimate:
@@ -221,18 +202,34 @@ class Posterior(Linked, abc.ABC):
         return False
 
     @property
-    def model(self) -> Model:
-        """The network with its likelihood and, where they are at hand, the data it was trained on."""
-        return Model(self.network, self.survey, self.likelihood, self.data)
+    def network(self) -> Network:
+        """The network at its trained weights."""
+        return self.model.network
+
+    @property
+    def survey(self) -> Survey:
+        """What is known of its layers."""
+        return self.model.survey
+
+    @property
+    def fitted(self) -> Likelihood:
+        """The likelihood with which the curvature was computed."""
+        return self.model.likelihood
+
+    @property
+    def data(self) -> Data | None:
+        """The training data; ``None`` where they are not at hand."""
+        return self.model.source
 
     @property
     def training(self) -> Model:
-        """The network and the data it was trained on, the likelihood as it was fitted.
+        """The network with the data it was trained on, the likelihood as it was fitted.
 
         Raises:
             UnsupportedError: If the posterior came from a file, without its data.
         """
-        return Model(self.network, self.survey, self.fitted, self.model.data)
+        _ = self.model.data
+        return self.model
 
     @property
     def noise_scale(self) -> float:
@@ -273,12 +270,8 @@ class Posterior(Linked, abc.ABC):
             observations=self.totals.observations if self.fitted.noise else 0.0,
         )
 
-    def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
-        """What a prediction knows of the outputs of the linear model."""
-        return self._joint(inputs) if joint else self._moments(inputs, [self])[0]
-
     def _joint(self, inputs: Inputs) -> JointMoments:
-        size = count(inputs) * self.survey.output.numel()
+        size = count(inputs) * self.model.width
         needed = size**2 * self.network.like.itemsize
         if needed > JOINT:
             raise TooLargeError(
@@ -294,12 +287,21 @@ class Posterior(Linked, abc.ABC):
     @abc.abstractmethod
     def _joint_moments(self, inputs: Inputs) -> JointMoments: ...
 
-    def _network_draws(
-        self, inputs: Inputs, samples: int, generator: torch.Generator | None
-    ) -> Float[Tensor, "s n *event c"]:
-        """Canonical outputs of the network itself at drawn weights."""
-        raise UnsupportedError(
-            "a posterior over the weights for linearised=False",
-            f"a {type(self).__name__}, which has no weight samples",
-            "Full(view='weights'), KFAC() or Diagonal()",
-        )
+    def pushed(
+        self, inputs: Inputs, draws: Float[Tensor, "d k"]
+    ) -> tuple[Float[Tensor, "n *event c"], Float[Tensor, "n *event c k"]]:
+        """Canonical outputs f, and by how much each deviation ζ of the weights, one a column, moves them: ``J ζ``.
+
+        Cost:
+            A forward pass and a product with the Jacobian, which takes about two forward passes a column, or a backward
+            pass an output. Beside the result, memory of a chunk of inputs, about 128 MiB.
+        """
+        model = self.model
+        size = model.chunk(max(model.width, min(draws.shape[1], COLUMNS)), BUDGET)
+        means: list[Tensor] = []
+        moved: list[Tensor] = []
+        for _, part in chunks(inputs, min(size, count(inputs))):
+            f = model.likelihood.canonical(model.network(part))
+            means.append(f)
+            moved.append(BatchJacobian(model, part).push(draws).view(*f.shape, -1))
+        return torch.cat(means), torch.cat(moved)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, final, get_args
 
 import torch
@@ -20,12 +19,11 @@ from lapwing.ground.types import Inputs
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.problem import NOISE, Perturbation
 from lapwing.posteriors.base import Posterior
-from lapwing.posteriors.dimension import Dimensions, Estimator, by_group, output_squares
+from lapwing.posteriors.dimension import Dimensions, Estimator, Step, by_group, output_squares
 from lapwing.posteriors.integral import log_det_ratios
-from lapwing.posteriors.pushed import pushed
 from lapwing.posteriors.solved import SolvedWeights, warn_unless
-from lapwing.posteriors.step import Step
-from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs
+from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, kept
+from lapwing.predictive.links import SAMPLES
 from lapwing.priors import Prior
 
 BLOCKS = 2**28
@@ -62,8 +60,8 @@ class SampledPosterior(SolvedWeights):
 
     def __getstate__(self) -> dict[str, Any]:
         """See ``Posterior.__getstate__``; draws that were solved for are kept."""
-        known = {"found": self.__dict__.get("solution", self.found)}
-        return super().__getstate__() | known | {"squares": self.__dict__.get("output_squares", self.squares)}
+        known = {"found": self.known.get("solution", self.found)}
+        return super().__getstate__() | known | {"squares": self.known.get("output_squares", self.squares)}
 
     @property
     def draws(self) -> Float[Tensor, "d k"]:
@@ -74,7 +72,7 @@ class SampledPosterior(SolvedWeights):
         """
         return self.solution.value
 
-    @cached_property
+    @kept
     def solution(self) -> Solution:
         """The draws with how well they were solved for, and what that cost."""
         if self.found is not None:
@@ -85,7 +83,7 @@ class SampledPosterior(SolvedWeights):
         warn_unless(solution, self.solver.cure)
         return solution
 
-    @cached_property
+    @kept
     def output_squares(self) -> Float[Tensor, "g k"]:
         """``ζ_gᵀ (G ζ)_g`` of each group of weights and draw, float64.
 
@@ -110,9 +108,9 @@ class SampledPosterior(SolvedWeights):
         slowest, are then where they belong.
         """
         before, after = (it.diagonal(self.network.uncertain, self.network.like) for it in (self.prior, prior))
-        known = self.__dict__.get("solution", self.found)
+        known = self.known.get("solution", self.found)
         if known is not None and likelihood == self.likelihood and torch.equal(before, after):
-            squares = self.__dict__.get("output_squares", self.squares)
+            squares = self.known.get("output_squares", self.squares)
             return replace(super().with_choices(prior, likelihood, steps), found=known, squares=squares)
         start = self.initial if known is None else known.value
         moved = None if start is None else (before / after).sqrt()[:, None] * start
@@ -172,7 +170,7 @@ class SampledPosterior(SolvedWeights):
         with torch.no_grad():
             perturbation = self.problem.perturbation(samples, max_bytes=max_bytes, generator=generator)
         changed = replace(self, perturbation=perturbation, initial=None, found=None, squares=None)
-        object.__setattr__(changed, "problem", self.problem)
+        changed.known["problem"] = self.problem
         return changed
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
@@ -253,11 +251,25 @@ class SampledPosterior(SolvedWeights):
         found = Dimensions.told(outputs, weights, sizes)
         return Estimate(found.total, found.error if self.samples > 1 else math.inf, self.samples)
 
-    def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
-        if link == "mc" and self.likelihood.labels:
+    @undisturbed()
+    def outputs(
+        self,
+        x: Inputs,
+        link: Link | None = None,
+        *,
+        joint: bool = False,
+        linearised: bool = True,
+        samples: int = SAMPLES,
+        generator: torch.Generator | None = None,
+    ) -> Outputs:
+        """See ``Posterior.outputs``; for link ``"mc"`` the draws themselves."""
+        if linearised and (link or self.link) == "mc" and self.likelihood.labels:
             check_count("samples", samples)
-            return self._functions(inputs, self.draws[:, :samples])
-        return super()._linearised(inputs, link, joint, samples)
+            inputs = self._inputs(x)
+            with torch.no_grad():
+                return self._functions(inputs, self.draws[:, :samples])
+        samples = min(samples, self.samples)
+        return super().outputs(x, link, joint=joint, linearised=linearised, samples=samples, generator=generator)
 
     def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
         blocks = [choice.draws for choice in choices if isinstance(choice, SampledPosterior)]
@@ -265,27 +277,17 @@ class SampledPosterior(SolvedWeights):
         found: list[Moments] = []
         for i in range(0, len(blocks), together):
             some = blocks[i : i + together]
-            mean, moved = self._pushed(inputs, torch.cat(some, 1))
+            mean, moved = self.pushed(inputs, torch.cat(some, 1))
             parts = moved.split([block.shape[1] for block in some], dim=-1)
             found += [Moments.from_factor(mean, part / part.shape[-1] ** 0.5) for part in parts]
         return found
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
-        mean, moved = self._pushed(inputs, self.draws)
+        mean, moved = self.pushed(inputs, self.draws)
         factor = moved / self.samples**0.5
         rows = factor.flatten(0, -2)
         return JointMoments(mean, (rows @ rows.mT).view(*mean.shape, *mean.shape), factor)
 
     def _functions(self, inputs: Inputs, draws: Float[Tensor, "d k"]) -> Draws:
-        mean, moved = self._pushed(inputs, draws)
+        mean, moved = self.pushed(inputs, draws)
         return Draws(mean + moved.movedim(-1, 0))
-
-    def _pushed(
-        self, inputs: Inputs, draws: Float[Tensor, "d k"]
-    ) -> tuple[Float[Tensor, "n *event c"], Float[Tensor, "n *event c k"]]:
-        return pushed(self.model, inputs, draws)
-
-    def _network_draws(
-        self, inputs: Inputs, samples: int, generator: torch.Generator | None
-    ) -> Float[Tensor, "s n *event c"]:
-        return super()._network_draws(inputs, min(samples, self.samples), generator)

@@ -1,17 +1,27 @@
-"""Posteriors whose evidence is a closed function of prior and noise."""
+"""Posteriors whose evidence is a closed function of prior and noise; of them that with a structured precision."""
 
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar, final
 
-from lapwing.ground.errors import UnsupportedError
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.curvature.sums import Held
+from lapwing.curvature.variance import Propagation
+from lapwing.ground import probes
+from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
+from lapwing.ground.types import Inputs
 from lapwing.likelihoods import Likelihood
-from lapwing.linear.evidence import Complexity, Evidence
+from lapwing.linalg import Dense, Structured
+from lapwing.linear.evidence import Complexity, Evidence, Shift, complexity_of
 from lapwing.posteriors.base import Posterior
-from lapwing.posteriors.step import Step
+from lapwing.posteriors.dimension import Step
+from lapwing.predictive import JointMoments, Moments, kept
 from lapwing.priors import Prior
 
 P = TypeVar("P", bound="ExactPosterior")
@@ -33,7 +43,7 @@ class ExactPosterior(Posterior):
         """Directions of weight space that the data determined, ``γ = d - tr(A Λ⁻¹)`` (MacKay 1992)."""
         return float(self.evidence.effective_dimensions(self.prior_precisions, self.scale).sum())
 
-    @cached_property
+    @kept
     def evidence(self) -> Evidence:
         """The evidence as a function of prior precision and noise."""
         return self._evidence(self._complexity())
@@ -41,8 +51,8 @@ class ExactPosterior(Posterior):
     def with_choices(self: P, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> P:
         """See ``Posterior.with_choices``; the factorisation behind the evidence is shared."""
         changed = super().with_choices(prior, likelihood, steps)
-        if "evidence" in self.__dict__ and prior.shares(self.prior, self.network.uncertain):
-            object.__setattr__(changed, "evidence", self.evidence)
+        if "evidence" in self.known and prior.shares(self.prior, self.network.uncertain):
+            changed.known["evidence"] = self.evidence
         return changed
 
     @abc.abstractmethod
@@ -62,3 +72,108 @@ def with_evidence(posterior: Posterior) -> ExactPosterior:
             "EM(), or tuning a LowRank(...) or KFAC() posterior, and its tuned prior and likelihood for this structure",
         )
     return posterior
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class WeightPosterior(ExactPosterior):
+    """N(θ*, Λ⁻¹) with Λ = s G + A: curvature G at the trained weights θ*, prior precision A, noise s.
+
+    Args:
+        held: The curvature G.
+    """
+
+    held: Held
+
+    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+        """See ``Posterior.sample``; W is the operator's own inverse root."""
+        probes.check_draws(samples, generator)
+        weights, operator = self.network.weights, self.precision.operator
+        noise = probes.gaussian((self.network.size, samples), like=weights, generator=generator)
+        return weights + (operator.inverse_root() @ noise.to(operator.dtype)).mT.to(weights)
+
+    @kept
+    def precision(self) -> Held:
+        """The posterior precision Λ.
+
+        Warns:
+            ConvergenceWarning: If the rounding of a dense curvature is larger than the prior precision.
+        """
+        prior = self.prior.operator(self.network.uncertain, self.network.like.to(self.held.operator.dtype))
+        curvature = self.held.operator if self.noise_scale == 1.0 else self.held.operator.scaled(self.noise_scale)
+        warn_of_rounding(curvature, float(prior.values.min()))
+        return Held(curvature.plus_diagonal(prior), self.held.partition)
+
+    @property
+    def precision_operator(self) -> Structured:
+        """The posterior precision Λ as an operator."""
+        return self.precision.operator
+
+    @kept
+    def shift(self) -> Shift | None:
+        """How the mode of the linear model moves with the hyper-parameters; ``None`` where no score was kept."""
+        if self.totals.score is None:
+            return None
+        layout, device, dtype = self.network.uncertain, self.network.like.device, self.held.operator.dtype
+        group, relative = self.prior.groups(layout)[0].to(device), self.prior.relative(layout)
+        relative = None if relative is None else relative.to(device)
+        return Shift(self.held.operator, self.totals.score.to(dtype), self.network.weights.to(dtype), group, relative)
+
+    def _complexity(self) -> Complexity:
+        layout = self.network.uncertain
+        return complexity_of(self.held.operator, self.prior.groups(layout)[0], self.prior.relative(layout))
+
+    @kept
+    def _propagation(self) -> Propagation:
+        return Propagation(self.model, (self.precision,))
+
+    def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
+        precisions = tuple(choice.precision for choice in choices if isinstance(choice, WeightPosterior))
+        mean, covariances = replace(self._propagation, precisions=precisions).moments(inputs)
+        return [Moments(mean, covariance) for covariance in covariances]
+
+    def _joint_moments(self, inputs: Inputs) -> JointMoments:
+        mean, covariance = self._propagation.joint(inputs)
+        return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
+
+
+def warn_of_rounding(curvature: Structured, prior: float) -> None:
+    """Warn where directions that the data leave to the prior drown in the rounding of a dense curvature.
+
+    Args:
+        curvature: s G.
+        prior: Smallest precision of the prior.
+
+    Cost:
+        The trace; an eigendecomposition only where its rounding is above the prior.
+    """
+    if not isinstance(curvature, Dense):
+        return
+    rounding = float(curvature.diagonal().sum()) * torch.finfo(curvature.dtype).eps
+    if rounding > prior and float(curvature.eigenvalues()[0]) < rounding:
+        warn(
+            f"the rounding of the curvature, {rounding:.2g}, is larger than the prior precision, {prior:.2g}: "
+            "variances of what the data say little about are wrong. "
+            'Try Full(view="functions"), or a larger prior precision',
+            ConvergenceWarning,
+        )
+
+
+def distinct(variances: list[Float[Tensor, " d"]]) -> tuple[tuple[Float[Tensor, " d"], ...], list[tuple[int, float]]]:
+    """Those that are not multiples of one another; for each variance, which of them it is and how many times it.
+
+    Example:
+        >>> distinct([torch.ones(2), 3 * torch.ones(2)])[1]
+        [(0, 1.0), (0, 3.0)]
+    """
+    found: list[Tensor] = []
+    places: list[tuple[int, float]] = []
+    for variance in variances:
+        ratios = [variance / known for known in found]
+        same = [i for i, ratio in enumerate(ratios) if bool(ratio.max() <= (1 + 1e-12) * ratio.min())]
+        if same:
+            places.append((same[0], float(ratios[same[0]][0])))
+        else:
+            places.append((len(found), 1.0))
+            found.append(variance)
+    return tuple(found), places

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import final
 
 import torch
@@ -24,18 +23,15 @@ from lapwing.linalg import Dense, FunctionOperator, Operator
 from lapwing.linalg.eigenbasis import Eigenbasis
 from lapwing.linear.evidence import Complexity, Grams, Spectrum, semidefinite
 from lapwing.posteriors.base import Posterior
-from lapwing.posteriors.exact import ExactPosterior
-from lapwing.posteriors.multiples import distinct
-from lapwing.posteriors.pushed import pushed
-from lapwing.posteriors.sampled import SampledWeights
-from lapwing.posteriors.step import Step
-from lapwing.predictive import JointMoments, Moments
+from lapwing.posteriors.dimension import Step
+from lapwing.posteriors.exact import ExactPosterior, distinct
+from lapwing.predictive import JointMoments, Moments, kept
 from lapwing.priors import Prior
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class FunctionPosterior(ExactPosterior, SampledWeights):
+class FunctionPosterior(ExactPosterior):
     """The same posterior as the full weight view, in function space.
 
     With K = J A⁻¹ Jᵀ, B = S Sᵀ, x the training inputs and * the new ones:
@@ -84,12 +80,12 @@ class FunctionPosterior(ExactPosterior, SampledWeights):
         prior = self.prior.operator(self.network.uncertain, self.network.like)
 
         def product(block: Tensor) -> Tensor:
-            return self.noise_scale * self._pulled(self._pushed(block)) + prior @ block
+            return self.noise_scale * self._pulled(self._seen(block)) + prior @ block
 
         return FunctionOperator(product, product, prior.shape, prior.values)
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
-        """See ``SampledWeights.sample``; a draw of the prior, conditioned on the data (Wilson et al. 2021).
+        """See ``Posterior.sample``; a draw of the prior, conditioned on the data (Wilson et al. 2021).
 
             θ* + ζ - A⁻¹ J̃ᵀ (J̃ A⁻¹ J̃ᵀ + I / s)⁻¹ (J̃ ζ + ε / √s),    ζ ~ N(0, A⁻¹),  J̃ = Sᵀ J
 
@@ -101,15 +97,15 @@ class FunctionPosterior(ExactPosterior, SampledWeights):
         noise = probes.gaussian(shape, like=self._variance, generator=generator)
         zeta = self._variance.sqrt()[:, None] * noise
         with torch.no_grad():
-            seen = self._pushed(zeta.to(self.network.like)).double()
+            seen = self._seen(zeta.to(self.network.like)).double()
             seen += probes.gaussian(rows, like=seen, generator=generator) / self.noise_scale**0.5
             explained = self._pulled((self._inner @ (self._inner.T @ seen)).to(self.network.like))
         drawn = zeta - self._variance[:, None] * explained
         return self.network.weights + drawn.mT.to(self.network.weights)
 
-    def _pushed(self, block: Float[Tensor, "d s"]) -> Float[Tensor, "m s"]:
+    def _seen(self, block: Float[Tensor, "d s"]) -> Float[Tensor, "m s"]:
         """``J̃ V``: of every training example, then every cotangent."""
-        moved = pushed(self.model, self.inputs, block)[1]
+        moved = self.pushed(self.inputs, block)[1]
         return torch.einsum("kne,nes->nks", self.cotangents.flatten(2), moved.flatten(1, -2)).flatten(0, 1)
 
     def _pulled(self, block: Float[Tensor, "m s"]) -> Float[Tensor, "d s"]:
@@ -139,7 +135,7 @@ class FunctionPosterior(ExactPosterior, SampledWeights):
         like = self.network.like
         whole = self.noise_scale * self._variance * self.totals.score.double() - self.network.weights.double()
         with torch.no_grad():
-            seen = self._pushed(whole.to(like)[:, None]).double()
+            seen = self._seen(whole.to(like)[:, None]).double()
             explained = self._pulled((self._inner @ (self._inner.T @ seen)).to(like))[:, 0]
         return (whole - self._variance * explained).to(like)
 
@@ -149,7 +145,7 @@ class FunctionPosterior(ExactPosterior, SampledWeights):
         eigenvalues = self._basis.values
         return Spectrum(eigenvalues, torch.zeros(len(eigenvalues), dtype=torch.long, device=eigenvalues.device))
 
-    @cached_property
+    @kept
     def _inner(self) -> Operator:
         """``W`` with ``W Wᵀ = s (I + s Sᵀ K S)⁻¹``."""
         return Dense(self.noise_scale * self._gram, 1.0, 1.0).scaled(1.0 / self.noise_scale).inverse_root()
@@ -159,16 +155,16 @@ class FunctionPosterior(ExactPosterior, SampledWeights):
         """``Sᵀ K S``."""
         return torch.einsum("g,gmn->mn", 1 / self.prior_precisions, self.grams.double())
 
-    @cached_property
+    @kept
     def _basis(self) -> Eigenbasis:
         """Of the kernel's only group, before its prior, which the evidence needs too; or of all groups together."""
         return Eigenbasis(self.grams[0] if len(self.grams) == 1 else self._gram)
 
-    @cached_property
+    @kept
     def _variance(self) -> Float[Tensor, " d"]:
         return 1.0 / self.prior.diagonal(self.network.uncertain, self.network.like.double())
 
-    @cached_property
+    @kept
     def _prior_propagation(self) -> Propagation:
         """The outputs' covariance before any data: the tangent kernel at one input."""
         prior = self.prior.operator(self.network.uncertain, self.network.like.double())

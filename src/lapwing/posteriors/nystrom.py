@@ -23,10 +23,8 @@ from lapwing.linalg import Diagonal, LowRank
 from lapwing.linalg.eigenbasis import Eigenbasis
 from lapwing.linear.evidence import Complexity, complexity_of_compression, metric_root
 from lapwing.posteriors.base import Posterior
-from lapwing.posteriors.exact import ExactPosterior
-from lapwing.posteriors.multiples import distinct
-from lapwing.posteriors.sampled import SampledWeights
-from lapwing.predictive import JointMoments, Moments
+from lapwing.posteriors.exact import ExactPosterior, distinct
+from lapwing.predictive import JointMoments, Moments, kept
 
 
 @final
@@ -112,7 +110,7 @@ class Compression:
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class NystromPosterior(ExactPosterior, SampledWeights):
+class NystromPosterior(ExactPosterior):
     """N(θ*, Λ⁻¹) with the curvature G compressed on the span of W, in the metric of the prior A.
 
         Λ = A W M⁻¹ (s S) M⁻¹ Wᵀ A + A,    M = Wᵀ A W,    S = Wᵀ G W
@@ -150,7 +148,7 @@ class NystromPosterior(ExactPosterior, SampledWeights):
             )
         return super().training
 
-    @cached_property
+    @kept
     def compression(self) -> Compression:
         """Prior and data inside the span."""
         return Compression(metric_root(self.changes, self._prior_diagonal), self.noise_scale * self.compressed)
@@ -174,7 +172,7 @@ class NystromPosterior(ExactPosterior, SampledWeights):
         return LowRank(factor.to(self.changes), Diagonal(prior.to(self.changes)))
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
-        """See ``SampledWeights.sample``: the prior's draw outside the span, the posterior's inside."""
+        """See ``Posterior.sample``: the prior's draw outside the span, the posterior's inside."""
         probes.check_draws(samples, generator)
         size, k = self.changes.shape
         wide, within = self.changes.double(), self.compression

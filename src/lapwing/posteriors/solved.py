@@ -1,25 +1,45 @@
-"""Posteriors over the weights whose precision is solved with and never held."""
+"""Posteriors whose precision is solved with and never held; of them the one that solves for every answer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar, final
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from lapwing.ground.errors import ConvergenceWarning, warn
-from lapwing.ground.results import Solution
+from lapwing.curvature.dense import jacobian_rows
+from lapwing.curvature.ggn import identity_cotangents
+from lapwing.curvature.sums import raw
+from lapwing.ground import probes
+from lapwing.ground.data import chunks, count
+from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
+from lapwing.ground.modes import undisturbed
+from lapwing.ground.results import Estimate, Solution, joined
+from lapwing.ground.types import Inputs
+from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Operator
+from lapwing.linalg.logdet import log_determinant
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers import Solver
-from lapwing.posteriors.sampled import SampledWeights
+from lapwing.linear.solvers import Perturb, Root, Solver
+from lapwing.posteriors.base import Posterior
+from lapwing.posteriors.dimension import Step
+from lapwing.predictive import JointMoments, Moments, kept
+from lapwing.priors import Prior
+
+BUDGET = 2**27
+"""Bytes the Jacobian rows of one solve may take (128 MiB)."""
+
+LOST = 0.5
+"""Relative residual beyond which a solve says nothing."""
 
 S = TypeVar("S", bound="SolvedWeights")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SolvedWeights(SampledWeights):
+class SolvedWeights(Posterior):
     """A Gaussian over the weights with precision Λ = s G + A, known by products alone.
 
     Args:
@@ -28,7 +48,7 @@ class SolvedWeights(SampledWeights):
 
     solver: Solver
 
-    @cached_property
+    @kept
     def problem(self) -> Problem:
         """The Gaussian linear model behind the posterior."""
         prior = self.prior.operator(self.network.uncertain, self.network.like)
@@ -41,9 +61,9 @@ class SolvedWeights(SampledWeights):
 
     def handed_to(self, changed: S) -> S:
         """The same posterior with another prior or noise, given what products keep of the data."""
-        if "problem" in self.__dict__:
+        if "problem" in self.known:
             prior = changed.prior.operator(self.network.uncertain, self.network.like)
-            object.__setattr__(changed, "problem", self.problem.with_prior(prior, changed.noise_scale))
+            changed.known["problem"] = self.problem.with_prior(prior, changed.noise_scale)
         return changed
 
 
@@ -59,3 +79,174 @@ def warn_unless(solution: Solution, cure: str) -> None:
         f"Try {cure}",
         ConvergenceWarning,
     )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SolvedMoments:
+    """Linearised outputs that came from solves, with how well those were solved.
+
+    Args:
+        moments: Mean and covariance of each example.
+        residual: Relative residual of the solve for each output.
+        solution: Iterations and products of all solves; its value is left out.
+    """
+
+    moments: Moments
+    residual: Float[Tensor, "n *event c"]
+    solution: Solution
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class MatrixFreePosterior(SolvedWeights):
+    """N(θ*, Λ⁻¹) with Λ = s G + A never written down: every answer is a solve, every solve a few products.
+
+    Args:
+        solver: What solves with Λ.
+        sqrt: What draws from N(0, Λ⁻¹).
+    """
+
+    sqrt: Root
+
+    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> MatrixFreePosterior:
+        """See ``Posterior.with_choices``; what products keep of the data is shared."""
+        return self.handed_to(super().with_choices(prior, likelihood, steps))
+
+    def solve(self, b: Float[Tensor, "d *k"]) -> Solution:
+        """``Λ⁻¹ b`` with its residual."""
+        with torch.no_grad():
+            return self.solver.solve(self.problem, b)
+
+    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+        """Draws of the uncertain weights, one flat vector a row.
+
+        Args:
+            samples: Draws s.
+            generator: Source of randomness.
+
+        Warns:
+            ConvergenceWarning: If the draws missed their tolerance.
+
+        Cost:
+            One product with a root of G and one solve, for all draws together; see ``sqrt``.
+        """
+        drawn = self.draw(samples, generator=generator)
+        warn_unless(drawn, self.solver.cure if isinstance(self.sqrt, Perturb) else self.sqrt.cure)
+        return self.network.weights + drawn.value.mT
+
+    def draw(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Solution:
+        """Draws of the weights' deviation from θ*, one a column, with what they cost."""
+        probes.check_draws(samples, generator)
+        with torch.no_grad():
+            return self.sqrt.draw(self.problem, self.solver, samples, generator=generator)
+
+    def log_det(self, samples: int = 32, *, steps: int = 100, generator: torch.Generator | None = None) -> Estimate:
+        """``log det Λ`` by stochastic Lanczos quadrature, with the solver's preconditioner.
+
+        Args:
+            samples: Probes.
+            steps: Most Lanczos steps, one product each.
+            generator: Source of randomness.
+        """
+        with torch.no_grad():
+            prepared = self.solver.prepared(self.problem)
+            return log_determinant(
+                self.problem.precision, samples=samples, steps=steps, preconditioner=prepared, generator=generator
+            )
+
+    @undisturbed()
+    def log_marginal(
+        self, samples: int = 32, *, steps: int = 100, generator: torch.Generator | None = None
+    ) -> Estimate:
+        """Log evidence, nats, with the standard error of its log determinant; see ``Posterior.log_marginal``.
+
+        Args:
+            samples: Probes.
+            steps: Most Lanczos steps, one product each.
+            generator: Source of randomness.
+        """
+        log_det = self.log_det(samples, steps=steps, generator=generator)
+        ratio = log_det.value - float(self.problem.prior.logdet())
+        value = float(self.joint_evidence.log_joint(self.prior_precisions, self.scale)) - 0.5 * ratio
+        return Estimate(value, 0.5 * log_det.stderr, log_det.samples)
+
+    @undisturbed()
+    def effective_dimension(self, samples: int = 32, *, generator: torch.Generator | None = None) -> Estimate:
+        """``γ = tr(s G Λ⁻¹) = E[bᵀ Λ⁻¹ b]`` over ``b ~ N(0, s G)``, with its standard error.
+
+        Args:
+            samples: Probes.
+            generator: Source of randomness.
+
+        Raises:
+            NumericalError: If rounding keeps the solves from getting anywhere.
+        """
+        like = self.network.like
+        noise = probes.rademacher((self.problem.root.shape[1], samples), like=like, generator=generator)
+        with torch.no_grad():
+            b = self.problem.scale**0.5 * (self.problem.root @ noise)
+        solution = self.solve(b)
+        worst = float(solution.residual.max())
+        if solution.stopped in ("stagnated", "breakdown") and worst > LOST:
+            raise NumericalError(
+                "solves that come nearer to their solution, for an effective dimension",
+                f"a relative residual of {worst:.2g} where rounding stopped them",
+                "a larger prior precision" if solution.value.dtype == torch.float64 else "float64",
+            )
+        warn_unless(solution, self.solver.cure)
+        return Estimate.of((b.double() * solution.value.double()).sum(0))
+
+    def solved_outputs(self, x: Inputs) -> SolvedMoments:
+        """Linearised outputs ``f ~ N(f(x), J Λ⁻¹ Jᵀ)`` by a solve against every row of J, with the residuals.
+
+        Args:
+            x: Inputs of n examples.
+
+        Cost:
+            A block solve for every ``BUDGET`` bytes of Jacobian rows; memory that and the solver's.
+        """
+        inputs = self._inputs(x)
+        means, covariances, solutions = [], [], []
+        with torch.no_grad():
+            for f, rows in self._rows(inputs):
+                solution = self.solve(rows.flatten(0, -2).mT)
+                solved = solution.value.mT.view(rows.shape)
+                covariance = torch.stack([j.double() @ x.double().mT for j, x in zip(rows, solved, strict=True)])
+                means.append(f)
+                covariances.append(((covariance + covariance.mT) / 2).to(f).view(*f.shape, f.shape[-1]))
+                solutions.append(replace(solution, value=solution.value[:0]))
+        mean, whole = torch.cat(means), joined(solutions)
+        return SolvedMoments(Moments(mean, torch.cat(covariances)), whole.residual.view(mean.shape), whole)
+
+    def _rows(self, inputs: Inputs) -> Iterator[tuple[Float[Tensor, "n *event c"], Float[Tensor, "m c d"]]]:
+        """Outputs and explicit Jacobian rows of as many examples as the budget holds."""
+        outputs, like = self.survey.output.numel(), self.network.like
+        size = max(1, BUDGET // (outputs * self.network.layout.size * like.element_size()))
+        for _, part in chunks(inputs, min(size, count(inputs))):
+            forward = self.model.forward(part)
+            f = self.likelihood.canonical(forward.outputs)
+            positions = [
+                jacobian_rows(self.network, forward.factors(raw(self.likelihood, cotangents)))
+                for cotangents in identity_cotangents(f)
+            ]
+            yield f, torch.stack(positions, dim=1).flatten(0, 1)
+
+    def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
+        solved = [choice.solved_outputs(inputs) for choice in choices if isinstance(choice, MatrixFreePosterior)]
+        for outputs in solved:
+            warn_unless(outputs.solution, self.solver.cure)
+        return [outputs.moments for outputs in solved]
+
+    def _joint_moments(self, inputs: Inputs) -> JointMoments:
+        """A block solve for every ``BUDGET`` bytes of Jacobian rows, and all rows once more for each."""
+        means, columns, solutions = [], [], []
+        for f, rows in self._rows(inputs):
+            solution = self.solve(rows.flatten(0, -2).mT)
+            solved = solution.value.double()
+            columns.append(torch.cat([others.flatten(0, -2).double() @ solved for _, others in self._rows(inputs)]))
+            means.append(f)
+            solutions.append(replace(solution, value=solution.value[:0]))
+        warn_unless(joined(solutions), self.solver.cure)
+        mean, covariance = torch.cat(means), torch.cat(columns, dim=1)
+        return JointMoments(mean, ((covariance + covariance.mT) / 2).to(mean).view(*mean.shape, *mean.shape))

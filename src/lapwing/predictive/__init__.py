@@ -8,6 +8,7 @@ from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.links import concentration, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
 from lapwing.predictive.moments import Moments
 from lapwing.predictive.predict import Link, Outputs, Predictive, check_link, predictive
+from lapwing.predictive.predictor import Predictor, kept
 from lapwing.predictive.quadrature import expected_sigmoid, quasi_monte_carlo
 
 __all__ = [
@@ -20,12 +21,14 @@ __all__ = [
     "MultiLabel",
     "Outputs",
     "Predictive",
+    "Predictor",
     "Regression",
     "canonical_targets",
     "check_link",
     "concentration",
     "expected_sigmoid",
     "held_out_losses",
+    "kept",
     "laplace_bridge",
     "log_joint",
     "log_predictive",

@@ -99,17 +99,19 @@ def state(posterior: Saved, tensors: Tensors) -> Json:
             f"{type(posterior).__name__}, whose curvature is not held but in its training data",
             "fitting it again, which takes one forward pass over the data, or structure LowRank(100) or KFAC()",
         )
-    own = {"totals": totals_state(posterior.totals, tensors)}
-    elsewhere = {Network: None, Data | None: None, Totals: None, Held: None}
+    plain = records(tensors).state
+    own = {"survey": plain(posterior.survey, "survey"), "fitted": plain(posterior.fitted, "fitted")}
+    own["totals"] = totals_state(posterior.totals, tensors)
+    elsewhere = {Model: None, Totals: None, Held: None}
     match posterior:
         case WeightPosterior():
-            own["curvature"] = records(tensors).state(posterior.held, "curvature")
+            own["curvature"] = plain(posterior.held, "curvature")
         case SampledPosterior():
             solution = posterior.solution
             effort = Effort(solution.iterations, solution.matvecs, solution.stopped)
             squares, noise = posterior.output_squares, posterior.perturbation
             drawn = Drawn(solution.value, solution.residual, effort, squares, noise, posterior.solver)
-            own["sampled"] = records(tensors).state(drawn, "sampled")
+            own["sampled"] = plain(drawn, "sampled")
             elsewhere |= {Perturbation: None, Solver: None, Solution | None: None}
             posterior = replace(posterior, initial=None, squares=None)
         case _:
@@ -133,10 +135,10 @@ def posterior_from(header: Json, tensors: Tensors, network: Network, data: Data 
         return records(tensors, device, {Refit: refit}).read(HessianFreePosterior, header, "")
     survey = header.get("survey")
     if isinstance(survey, dict):  # files of before do not say: what is right wherever "at once" was wrong
-        header = header | {"survey": {"way": "by cotangent"} | survey}
+        survey = {"way": "by cotangent"} | survey
+    fitted = read(Likelihood, header.get("fitted"), "fitted")
     given: dict[Any, Any] = {
-        Network: network,
-        Data | None: data,
+        Model: Model(network, read(Survey, survey, "survey"), fitted, data),
         Totals: totals_from(header.get("totals"), tensors, device),
         Prior: records(tensors).read(Prior, header.get("prior"), "prior"),
     }

@@ -25,7 +25,7 @@ from lapwing.ground.errors import (
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.products.hessian import HessianProduct
 from lapwing.linalg import Dense
-from lapwing.posteriors import FunctionPosterior, Posterior
+from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
 from lapwing.priors import DiagonalPrior
 from lapwing.structures.task import Task
 
@@ -114,7 +114,7 @@ class Full:
         matrix = HessianProduct(task.model).dense(self.max_bytes)
         damping = task.curvature.damping if isinstance(task.curvature, Hessian) else 0.0
         damped = (matrix + matrix.mT) / 2 + damping * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-        posterior = task.posterior(task.totals(), Held(Dense(damped)))
+        posterior = task.posterior(WeightPosterior, task.totals(), Held(Dense(damped)))
         try:
             posterior.precision.operator.logdet()
         except NumericalError as reason:
@@ -136,8 +136,7 @@ class Full:
         units = torch.ones((), dtype=torch.float64) if relative is None else 1 / relative
         variances = [(group == g) * units.to(device) for g in range(groups)]
         grams = kernel.training_grams(inputs, cotangents, variances)
-        own = (inputs, cotangents, grams)
-        return FunctionPosterior(*task.common(totals), *own, data=task.model.data, noise_fixed=task.noise_fixed)
+        return task.posterior(FunctionPosterior, totals, inputs, cotangents, grams)
 
     def _record(self, task: Task) -> tuple[Inputs, Tensor, Totals]:
         """Training inputs, the cotangents that make them rows, and sums over the data."""

@@ -18,7 +18,7 @@ from lapwing.jacobian.products.gauss_newton import GGNProduct
 from lapwing.linalg.eigenpairs import nystrom, randomised_eigenpairs, top_eigenpairs
 from lapwing.linear.preconditioners import CurvatureRecipe
 from lapwing.linear.problem import Problem
-from lapwing.posteriors import Posterior
+from lapwing.posteriors import Posterior, WeightPosterior
 from lapwing.structures.task import Task, check_products
 
 logger = logging.getLogger(__name__)
@@ -78,13 +78,14 @@ class LowRank(CurvatureRecipe):
         curvature = GGNProduct(task.model)
         most = min(self.rank, curvature.shape[0])
         if self.tolerance is None:
-            return task.posterior(task.totals(), Held(linalg.LowRank(self._factor_of_rank(curvature, most))))
+            factor = self._factor_of_rank(curvature, most)
+            return task.posterior(WeightPosterior, task.totals(), Held(linalg.LowRank(factor)))
         diagonal = DiagonalSum(task.model.network)
         totals = sweep(task.model, task.curvature, diagonal)
         prior = task.prior.diagonal(task.model.network.uncertain, task.model.network.like.double())
         trace = float((diagonal.result().operator.diagonal().double() / prior).sum())
         factor = self._adapted(curvature, most, trace, prior, self.tolerance)
-        return task.posterior(totals, Held(linalg.LowRank(factor)))
+        return task.posterior(WeightPosterior, totals, Held(linalg.LowRank(factor)))
 
     def curvature(self, problem: Problem) -> linalg.LowRank:
         """The curvature in this structure, for a preconditioner: of the full rank, found in the prior's units."""

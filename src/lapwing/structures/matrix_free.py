@@ -50,4 +50,4 @@ class MatrixFree:
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
         check_products(task)
-        return MatrixFreePosterior(*task.common(task.totals()), self.solver, self.sqrt, data=task.model.data)
+        return task.posterior(MatrixFreePosterior, task.totals(), self.solver, self.sqrt)

@@ -120,7 +120,7 @@ class Nystrom:
         trace = () if watch is None else tuple(watch.trace)
         report = NystromReport(found.eigenvalues, found.changes.shape[1], found.pairs, error, trace, sums.partial)
         own = (found.changes, sums.curvature, self.residual, report)
-        return NystromPosterior(*task.common(sums.totals), *own, data=task.model.data)
+        return task.posterior(NystromPosterior, sums.totals, *own)
 
     def _span(self, task: Task, pool: Reservoir, prior: Float[Tensor, " d"], generator: torch.Generator) -> Span:
         """The directions; what it takes to find them is freed."""

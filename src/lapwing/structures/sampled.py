@@ -66,4 +66,4 @@ class Sampled:
         with torch.no_grad():
             generator = torch.Generator().manual_seed(self.seed)
             noise = problem.perturbation(self.samples, max_bytes=self.max_bytes, generator=generator)
-        return SampledPosterior(*task.common(totals), self.solver, noise, data=task.model.data)
+        return task.posterior(SampledPosterior, totals, self.solver, noise)

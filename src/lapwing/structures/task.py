@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import Any, TypeVar, final
 
 import torch
 
 from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher
-from lapwing.curvature.sums import Accumulator, Held, Tally, Totals, chunk_size, sweep, visit
+from lapwing.curvature.sums import Accumulator, Tally, Totals, chunk_size, sweep, visit
 from lapwing.ground.errors import UnsupportedError
-from lapwing.jacobian.layers.layers import Survey
 from lapwing.jacobian.model import Model
-from lapwing.jacobian.network.network import Network
-from lapwing.likelihoods import Likelihood
-from lapwing.posteriors import Step, WeightPosterior
+from lapwing.posteriors import Posterior, WeightPosterior
 from lapwing.priors import Prior
+
+P = TypeVar("P", bound=Posterior)
 
 
 @final
@@ -31,7 +31,7 @@ class Task:
     def summed(self, total: Accumulator) -> WeightPosterior:
         """A posterior over the weights from one sweep over the data."""
         totals = sweep(self.model, self.curvature, total, generator=self.generator)
-        return self.posterior(totals, total.result())
+        return self.posterior(WeightPosterior, totals, total.result())
 
     def totals(self) -> Totals:
         """Sums over the data at the trained weights, from one pass of forward passes."""
@@ -40,19 +40,10 @@ class Task:
             tally.add(forward, f, y)
         return tally.totals()
 
-    def posterior(self, totals: Totals, held: Held) -> WeightPosterior:
-        """The posterior over the weights with this curvature."""
-        return WeightPosterior(*self.common(totals), held, data=self.model.data, noise_fixed=self.noise_fixed)
-
-    def common(self, totals: Totals) -> tuple[Network, Survey, Likelihood, Prior, Totals, Likelihood, tuple[Step, ...]]:
-        """What every posterior starts with, in order; the likelihood comes twice, as it is and as it was fitted."""
-        model = self.model
-        return model.network, model.survey, model.likelihood, self.prior, totals, model.likelihood, ()
-
-    @property
-    def noise_fixed(self) -> bool:
-        """See ``Posterior``."""
-        return isinstance(self.curvature, EmpiricalFisher)
+    def posterior(self, kind: Callable[..., P], totals: Totals, *own: Any) -> P:
+        """A posterior of this kind, with what it alone holds."""
+        fixed = isinstance(self.curvature, EmpiricalFisher)
+        return kind(self.model, self.prior, totals, *own, likelihood=self.model.likelihood, noise_fixed=fixed)
 
 
 def check_products(task: Task) -> None:

@@ -51,8 +51,9 @@ def with_data(posterior: P, source: Source | None, unpack: Unpack | None = None)
     if source is None:
         return posterior
     data = Data(source, like=posterior.network.like, unpack=unpack)
-    check_same(replace(posterior.model, likelihood=posterior.fitted, source=data), posterior.totals)
-    return replace(posterior, data=data)
+    model = replace(posterior.model, source=data)
+    check_same(model, posterior.totals)
+    return replace(posterior, model=model)
 
 
 def warn_unless_found(mode: Mode, solver: Solver) -> None:

@@ -17,7 +17,6 @@ from lapwing.ground.errors import ConvergenceWarning, warn
 from lapwing.ground.types import Inputs
 from lapwing.linear.preconditioners import balanced
 from lapwing.posteriors import ExactPosterior, Posterior, Step
-from lapwing.posteriors.pushed import pushed
 from lapwing.predictive import Moments
 from lapwing.tuning.ascent import BOUNDS, climb, vertex
 from lapwing.tuning.checkpoint import State
@@ -196,6 +195,6 @@ class Climb:
         if isinstance(posterior, ExactPosterior):
             choice = chosen(posterior, found.precisions, found.scale, ())
             return posterior.outputs_each(inputs, [choice])[0].covariance.double()
-        training, draws = self.expectation.tangent.training, self.expectation.drawn(state)
-        moved = pushed(training, inputs, draws)[1].double()
+        draws = self.expectation.drawn(state)
+        moved = posterior.pushed(inputs, draws)[1].double()
         return moved @ moved.mT / draws.shape[1]

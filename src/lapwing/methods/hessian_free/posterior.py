@@ -16,13 +16,11 @@ from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.network.network import Network
-from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free.inner import Linearity
 from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances, absolute
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.responses import Responses
-from lapwing.posteriors.linked import Linked
-from lapwing.predictive import JointMoments, Link, Moments, Predictive, predictive
+from lapwing.predictive import JointMoments, Link, Moments, Outputs, Predictor
 from lapwing.predictive.links import SAMPLES
 from lapwing.priors import Prior
 
@@ -162,19 +160,17 @@ class Amortised(Answers):
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class HessianFreePosterior(Linked):
+class HessianFreePosterior(Predictor):
     """Outputs with variances from refits: it predicts, and has neither weights to sample nor an evidence.
 
     Args:
         refit: The network and what it was fitted to.
-        likelihood: p(y | f).
         prior: p(θ).
         answers: Covariances of the outputs.
         linearity: How much of the responses is not linear in λ, and what the fits took.
     """
 
     refit: Refit
-    likelihood: Likelihood
     prior: Prior
     answers: Answers
     linearity: Linearity
@@ -182,7 +178,7 @@ class HessianFreePosterior(Linked):
     def __repr__(self) -> str:
         """Name, recipe and sizes; never the numbers."""
         return (
-            f"HessianFreePosterior({self.prior}, {self.likelihood}, {self._shown_link(self.likelihood)}"
+            f"HessianFreePosterior({self.prior}, {self.likelihood}, {self.shown_link()}"
             f"{self.network.size} weights, {self.linearity.fits} fits)"
         )
 
@@ -192,27 +188,25 @@ class HessianFreePosterior(Linked):
         return self.refit.network
 
     @undisturbed()
-    def predict(
+    def outputs(
         self,
         x: Inputs,
         link: Link | None = None,
         *,
         joint: bool = False,
+        linearised: bool = True,
         samples: int = SAMPLES,
         generator: torch.Generator | None = None,
-    ) -> Predictive:
-        """Predictive distribution of the targets, ``f ~ N(f(x; θ̂), J P⁻¹ Jᵀ)`` passed through the link.
+    ) -> Outputs:
+        """What is known of the outputs, ``f ~ N(f(x; θ̂), J P⁻¹ Jᵀ)``; see ``Predictor.outputs``.
 
         Args:
             x: Inputs of n examples; of ``PerPoint`` and ``Probed`` fits, some of the evaluation points.
-            link: For classes, how the logits' uncertainty is averaged, see ``Posterior.predict``; ``None`` for the
-                posterior's own.
-            joint: Whether to return the covariance between the examples too, ``[n, c, n, c]``; of ``Probed`` fits.
-            samples: Draws, where the link needs them.
-            generator: Source of randomness for them.
-
-        Returns:
-            As ``Posterior.predict``: ``Classification``, ``Regression``, ``MultiLabel`` or ``Counts``.
+            link: Without effect.
+            joint: Whether to return the covariance between the examples too; of ``Probed`` fits.
+            linearised: Must be true: there are no draws of the weights.
+            samples: Without effect.
+            generator: Without effect.
 
         Raises:
             DataError: If there are no inputs, or they are not finite.
@@ -223,16 +217,15 @@ class HessianFreePosterior(Linked):
             A forward pass; of ``PreTrained`` fits one for each of them more.
         """
         inputs = self._inputs(x)
+        if not linearised:
+            raise UnsupportedError(
+                "a posterior over the weights for linearised=False", "refits", "Laplace(...).fit(...)"
+            )
         with torch.no_grad():
             mean = self.refit.trained_outputs(inputs).to(self.network.like)
             if joint:
-                outputs = JointMoments(mean, self.answers.joint(inputs).to(mean))
-            else:
-                outputs = Moments(mean, self.answers.blocks(inputs).to(mean))
-            link, temperature = link or self.link, self.temperature
-            return predictive(
-                self.likelihood, outputs, link, temperature=temperature, samples=samples, generator=generator
-            )
+                return JointMoments(mean, self.answers.joint(inputs).to(mean))
+            return Moments(mean, self.answers.blocks(inputs).to(mean))
 
     def variances(self, x: Inputs) -> Variances:
         """Variances of the outputs, unbiased where they come from probes, with their standard errors.

@@ -121,7 +121,7 @@ class HessianFree:
             where = self._points(refit, points)
             with refit.passes.shown(progress):
                 answers, linearity = self.fits.answers(refit, self.perturbation, where, self.seed)
-        return HessianFreePosterior(refit, self.likelihood, self.prior, answers, linearity)
+        return HessianFreePosterior(refit, self.prior, answers, linearity, likelihood=self.likelihood)
 
     def refit(self, model: nn.Module, data: Source, *, unpack: Unpack | None = None) -> Refit:
         """The objective to be fitted again, its data looked at; arguments as in ``fit``."""
