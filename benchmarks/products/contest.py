@@ -19,9 +19,10 @@ from lapwing.ground.data import Data
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.costs import Form
-from lapwing.jacobian.products.gauss_newton import GGNProduct
+from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.products.products import MEMORY
 from lapwing.likelihoods import Categorical
+from lapwing.linear.gauss_newton import GGNProduct
 
 FORMS: tuple[Form, ...] = ("layers", "split", "plain")
 SHORTEST = 0.1
@@ -50,9 +51,9 @@ def work(meter: Meter, *, problem: str, columns: int, data: str | None, threads:
     meter.ready()
     meter.step("peer memory", lambda: peer(model, batches(x[: 2 * size], y[: 2 * size], size)) @ block)
     ours = product(model, batches(x, y, given.batch), None, MEMORY)
-    form = ours.choose(columns)
+    form = ours.model.choose(columns)
     meter.ready()
-    meter.step("prepare", lambda: ours.prepare(columns), label=form)
+    meter.step("prepare", lambda: ours.model.prepare(columns), label=form)
     meter.step("memory", lambda: ours @ block, label=f"{kept(ours)} MiB kept")
     contestants: dict[str, tuple[Callable[[], object], str]] = {
         "gradient": (lambda: gradient(model, batches(x, y, given.batch)), ""),
@@ -64,7 +65,7 @@ def work(meter: Meter, *, problem: str, columns: int, data: str | None, threads:
             share = 8 if given.eighth else 1
             n = len(x) // share
             operator = product(model, batches(x[:n], y[:n], given.batch), other, MEMORY // share)
-            operator.prepare(columns)
+            operator.model.prepare(columns)
             contestants[other] = (lambda operator=operator: operator @ block, f"{n} examples")
     few = batches(x[:TRIAL], y[:TRIAL], TRIAL)
     exact = peer(model, few) @ block
@@ -118,7 +119,7 @@ def gradient(model: nn.Module, data: Batches) -> None:
 def product(model: nn.Module, data: Batches, form: Form | None, memory: int) -> GGNProduct:
     """Lapwing's operator."""
     network = Network.of(model)
-    return GGNProduct(Model.of(network, Categorical(), Data(data, like=network.like)), memory, form)
+    return GGNProduct(Linearisation(Model.of(network, Categorical(), Data(data, like=network.like)), memory, form))
 
 
 def peer(model: nn.Module, data: Batches) -> GGNLinearOperator:
@@ -143,4 +144,4 @@ def best_peer(
 
 def kept(operator: GGNProduct) -> str:
     """MiB kept between products."""
-    return f"{operator.kept_bytes / 2**20:.0f}"
+    return f"{operator.model.store.bytes / 2**20:.0f}"

@@ -12,11 +12,11 @@ from lapwing.evaluation.diagnosis import diagnose
 from lapwing.evaluation.scores import Scores, evaluate
 from lapwing.ground.errors import ConvergenceWarning, DataWarning, LapwingError
 from lapwing.jacobian.network.invariance import normalised
-from lapwing.jacobian.tangent import Tangent
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
 from lapwing.linear import preconditioners, solvers
 from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows
 from lapwing.linear.solvers import CG, SGD, Contour, Lanczos, Perturb
+from lapwing.linear.tangent import Tangent
 from lapwing.methods import hessian_free, marginal
 from lapwing.methods.hessian_free import HessianFree, PerPoint, PreTrained, Probed, prune_uncertain
 from lapwing.methods.laplace import Laplace

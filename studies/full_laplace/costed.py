@@ -22,12 +22,13 @@ from lapwing.ground import probes
 from lapwing.ground.data import Data
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.gauss_newton import GGNProduct
 from lapwing.jacobian.products.hessian import HessianProduct
+from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linalg.contour import spectral_interval
+from lapwing.linear.gauss_newton import GGNProduct
 
 EXAMPLES = 32
 RTOL = 1e-5
@@ -153,8 +154,11 @@ def network(way: str, size: int, device: str) -> tuple[Callable[[], Any], Callab
     def gradient() -> tuple[Tensor, ...]:
         return torch.autograd.grad((model(x.to(device)) - y.to(device)).square().sum(), weights)
 
-    product = GGNProduct if way == "ggn" else HessianProduct
-    return gradient, lambda _: product(Model.of(net, Gaussian(), data)), net.size
+    def product(_: float) -> Operator:
+        given = Model.of(net, Gaussian(), data)
+        return GGNProduct(Linearisation(given)) if way == "ggn" else HessianProduct(given)
+
+    return gradient, product, net.size
 
 
 def shifted(curvature: Operator, condition: float) -> Operator:

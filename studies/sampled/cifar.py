@@ -26,7 +26,7 @@ from benchmarks.cost import peak_gib, reset_peak, timed
 from benchmarks.networks import weight_count
 from lapwing.evaluation import metrics
 from lapwing.evaluation.baselines import Map
-from lapwing.jacobian.tangent import Target
+from lapwing.linear.tangent import Target
 from lapwing.posteriors import SampledPosterior, Step
 from studies.predictors import probabilities
 from studies.report import Row, attempt

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.linalg import Diagonal
+from lapwing.linear.matrix import Matrix
 from lapwing.linear.problem import Perturbation, Problem
 from tests.posterior_cases import normal
 
@@ -25,12 +26,12 @@ CURVATURE = ROWS.mT @ ROWS
 
 
 def model(a: float = 1.0, scale: float = 1.0) -> Problem:
-    return Problem.of_rows(ROWS, Diagonal(a * torch.linspace(0.5, 2.0, D, dtype=torch.float64)), scale)
+    return Problem.of(Matrix(ROWS), Diagonal(a * torch.linspace(0.5, 2.0, D, dtype=torch.float64)), scale)
 
 
 def flat(a: float) -> Problem:
     """With one precision for all weights, and one observation to a piece."""
-    return Problem.of_rows(ROWS, Diagonal(torch.full((D,), a, dtype=torch.float64)), examples=1)
+    return Problem.of(Matrix(ROWS, examples=1), Diagonal(torch.full((D,), a, dtype=torch.float64)))
 
 
 @pytest.mark.parametrize("solver", [lw.CG(rtol=1e-10), lw.SGD(epochs=4000, batch=N, rtol=1e-7)])

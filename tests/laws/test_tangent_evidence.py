@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.jacobian.network.invariance import normalised
-from lapwing.jacobian.tangent import Mode, Tangent
+from lapwing.linear.tangent import Mode, Tangent
 from lapwing.tuning.choices import at_mode
 from lapwing.tuning.curve import evidence_curve
 from tests.laws.test_rescaling import EPS, rescaled

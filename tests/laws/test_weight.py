@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.jacobian.tangent import Tangent
+from lapwing.linear.tangent import Tangent
 from lapwing.predictive import canonical_targets, log_predictive, predictive
 from lapwing.structures import Structure
 from tests.posterior_cases import PROBLEMS, STRUCTURES, normal, problem

@@ -8,6 +8,8 @@ import weakref
 import torch
 
 from lapwing.linalg import Diagonal, LowRank
+from lapwing.linear.gauss_newton import Kernel
+from lapwing.linear.matrix import Matrix
 from lapwing.linear.preconditioners import Known, approximation
 from lapwing.linear.problem import Problem
 from lapwing.testing import check_symmetric
@@ -17,7 +19,7 @@ from tests.posterior_cases import normal
 def model() -> tuple[Problem, torch.Tensor]:
     rows, prior = normal(6, 4), torch.linspace(0.5, 2.0, 6, dtype=torch.float64)
     curvature = LowRank(rows)
-    return Problem(curvature, curvature.root(), Diagonal(prior), 1.7), 1.7 * rows @ rows.mT + torch.diag(prior)
+    return Problem(Kernel(curvature), Diagonal(prior), 1.7), 1.7 * rows @ rows.mT + torch.diag(prior)
 
 
 def test_the_precision_is_the_scaled_curvature_plus_the_prior() -> None:
@@ -49,9 +51,9 @@ def test_a_curvature_in_a_structure_gives_the_precision() -> None:
 def test_a_problem_is_gone_when_it_is_let_go() -> None:
     """Without waiting for the collector: preconditioners of large networks take gigabytes."""
     rows = normal(6, 4)
-    problem = Problem.of_rows(rows, Diagonal(torch.ones(4).double()))
+    problem = Problem.of(Matrix(rows), Diagonal(torch.ones(4).double()))
     assert (problem.precision @ rows.mT).shape == (4, 6)
-    assert approximation(problem, Known(problem.curvature)).shape == (4, 4)
+    assert approximation(problem, Known(LowRank(rows.mT))).shape == (4, 4)
     alive = weakref.ref(problem)
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""A linear network is Bayesian linear regression: scikit-learn's Gaussian process and BayesianRidge are the oracles.
+"""A linear network is Bayesian linear regression, a kernel matrix a Gaussian process: scikit-learn has both.
 
 Both take the weights at the posterior mode, so the network is given scikit-learn's weights, or its evidence is taken
 ``at="mode"`` from any weights at all.
@@ -14,6 +14,13 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
+from lapwing.ground.errors import UnsupportedError
+from lapwing.linalg import Dense, Diagonal
+from lapwing.linalg.logdet import log_determinant
+from lapwing.linear.gauss_newton import Kernel
+from lapwing.linear.preconditioners import Known
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers import Solver
 from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import Regression
 from tests.posterior_cases import normal, seeded
@@ -129,3 +136,50 @@ def check_predictions(posterior: lw.Posterior, ridge, new: Tensor) -> None:
 
 def close(actual: Tensor, expected: np.ndarray, tolerance: float = 1e-9) -> None:
     torch.testing.assert_close(actual, torch.as_tensor(expected), rtol=tolerance, atol=tolerance)
+
+
+def near(x: Tensor, other: Tensor) -> Tensor:
+    """Half the kernel matrix, and a little on its diagonal: what a bad preconditioner looks like."""
+    return 0.5 * torch.exp(-torch.cdist(x, other).square() / 8) + 0.1 * torch.eye(len(x), dtype=torch.float64)
+
+
+def solvers(x: Tensor) -> dict[str, Solver]:
+    """Every solver, and every preconditioner that needs a matrix and no features."""
+    recipes = {
+        "no preconditioner": None,
+        "greedy pivots": lw.PivotedCholesky(9),
+        "random pivots": lw.PivotedCholesky(9, "random", block=4),
+        "eigenpairs": lw.LowRank(9),
+        "sketch": lw.LowRank(9, method="nystrom"),
+        "diagonal": lw.Diagonal(),
+        "known": Known(Dense(near(x, x))),
+    }
+    found: dict[str, Solver] = {name: lw.CG(rtol=1e-11, preconditioner=recipe) for name, recipe in recipes.items()}
+    return found | {"descent": lw.SGD(epochs=4000, rtol=1e-9, momentum=0.97)}
+
+
+@pytest.mark.parametrize("name", list(solvers(torch.zeros(2, 5).double())))
+def test_a_kernel_alone_is_a_gaussian_process(name: str) -> None:
+    """``I + B^½ K B^½`` with K given, no features: mean, variance and evidence by products."""
+    x, y, new = data(d=5)
+    y, noise = y.ravel(), 6.0
+    kernel = sklearn_process.kernels.RBF(2.0, "fixed")
+    process = sklearn_process.GaussianProcessRegressor(kernel, alpha=1 / noise, optimizer=None).fit(x, y)
+    mean, covariance = (torch.as_tensor(part) for part in process.predict(new, return_cov=True))
+    k, cross, prior = (torch.exp(-torch.cdist(a, b).square() / 8) for a, b in ((x, x), (x, new), (new, new)))
+    problem = Problem(Kernel(Dense(k)), Diagonal(torch.ones(len(x), dtype=torch.float64)), noise)
+    solution = solvers(x)[name].solve(problem, noise * torch.cat([y[:, None], cross], 1))
+    assert solution.converged
+    torch.testing.assert_close(cross.mT @ solution.value[:, 0], mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(prior - cross.mT @ solution.value[:, 1:], covariance, rtol=1e-6, atol=1e-6)
+    log_det = log_determinant(problem.precision, preconditioner=Dense(problem.precision.dense())).value
+    constant = len(x) * (np.log(noise) - np.log(2 * np.pi)) / 2
+    evidence = constant - 0.5 * log_det - 0.5 * float(y @ solution.value[:, 0])
+    assert evidence == pytest.approx(process.log_marginal_likelihood_value_, rel=1e-7)
+
+
+@pytest.mark.parametrize("recipe", [lw.Subsample(3), lw.TopRows(3), lw.RankOne(), lw.KFAC()], ids=str)
+def test_what_needs_features_says_so_of_a_kernel(recipe: lw.Subsample) -> None:
+    problem = Problem(Kernel(Dense(torch.eye(3).double())), Diagonal(torch.ones(3).double()))
+    with pytest.raises(UnsupportedError, match=r"a problem with a (linear model and data|network) for"):
+        recipe.approximate(problem)

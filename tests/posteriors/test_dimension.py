@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg import Diagonal
+from lapwing.linear.matrix import Matrix
 from lapwing.linear.problem import Problem
 from lapwing.posteriors.dimension import LEAST, Dimensions, by_draws, weights_are_better
 from tests.posterior_cases import normal
@@ -22,7 +23,7 @@ SAMPLES = 40_000
 def made(prior: tuple[float, float], scale: float = 1.7) -> tuple[Problem, Tensor, Tensor]:
     """A problem, its covariance, and draws."""
     rows = normal(9, 6) * torch.logspace(-1, 1, 6).double()
-    problem = Problem.of_rows(rows, Diagonal(torch.tensor(prior).double()[GROUP] * torch.linspace(0.5, 2, 6)), scale)
+    problem = Problem.of(Matrix(rows), Diagonal(torch.tensor(prior).double()[GROUP] * torch.linspace(0.5, 2, 6)), scale)
     covariance = torch.linalg.inv(problem.precision.dense())
     return problem, covariance, torch.linalg.cholesky(covariance) @ normal(6, SAMPLES, seed=1)
 

@@ -7,8 +7,8 @@ import torch
 
 import lapwing as lw
 from lapwing.ground.errors import UnsupportedError
-from lapwing.jacobian.tangent import Tangent
 from lapwing.linear.evidence import Grams, Spectrum
+from lapwing.linear.tangent import Tangent
 from lapwing.posteriors import FunctionPosterior, WeightPosterior, functions
 from tests.posterior_cases import PROBLEMS, Linearised, Problem, problem, refused
 

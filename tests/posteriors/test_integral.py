@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lapwing.linalg import Diagonal
+from lapwing.linear.matrix import Matrix
 from lapwing.linear.problem import Perturbation, Problem
 from lapwing.linear.solvers import CG
 from lapwing.posteriors import integral
@@ -20,7 +21,7 @@ EXACT = CG(rtol=1e-12)
 def model(scale: float = 1.0, size: int = 5) -> Problem:
     """A linear model of 7 rows whose directions and precisions all differ."""
     rows = normal(7, size) * torch.logspace(-2, 2, size, dtype=torch.float64)
-    return Problem.of_rows(rows, Diagonal(torch.linspace(0.3, 4.0, size, dtype=torch.float64)), scale)
+    return Problem.of(Matrix(rows), Diagonal(torch.linspace(0.3, 4.0, size, dtype=torch.float64)), scale)
 
 
 def whitened(problem: Problem) -> Perturbation:
@@ -65,7 +66,7 @@ def test_the_tail_is_closed_at_little_effective_dimension(monkeypatch: pytest.Mo
 
 
 def test_nothing_is_charged_for_no_curvature() -> None:
-    problem = Problem.of_rows(torch.zeros(3, 5, dtype=torch.float64), Diagonal(torch.ones(5, dtype=torch.float64)))
+    problem = Problem.of(Matrix(torch.zeros(3, 5, dtype=torch.float64)), Diagonal(torch.ones(5, dtype=torch.float64)))
     values, solutions = log_det_ratios(problem, problem.perturbation(2), EXACT)
     assert not values.any() and len(solutions) == 1
 

@@ -12,9 +12,9 @@ import torch
 import lapwing as lw
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError
-from lapwing.jacobian.tangent import Mode, Tangent
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.evidence import Evidence, Spectrum
+from lapwing.linear.tangent import Mode, Tangent
 from lapwing.posteriors.dimension import LEAST, Dimensions
 from lapwing.tuning.em import SHARE, distance, enough, moves_of
 from lapwing.tuning.expectation import Expected, warn_unless_found

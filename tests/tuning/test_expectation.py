@@ -55,7 +55,7 @@ def test_preconditioners_are_made_once_for_modes_and_draws() -> None:
     (kept,) = solved.problem.kept.values()
     prior = solved.problem.prior
     assert list(made.tangent.problem(solved.network.weights, prior).kept.values()) == [kept]
-    assert made.tangent.product is solved.problem.curvature
+    assert made.tangent.training is solved.problem.model
 
 
 def test_draws_need_their_noise() -> None:

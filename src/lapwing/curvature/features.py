@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.ggn import COLUMNS, identity_cotangents
 from lapwing.curvature.sums import BUDGET, raw
 from lapwing.ground.data import chunks, count
 from lapwing.ground.types import Inputs
@@ -21,6 +20,7 @@ from lapwing.jacobian.layers.layerwise import spread
 from lapwing.jacobian.layers.parts import part_of
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.columnwise import Columnwise
+from lapwing.likelihoods.cotangents import COLUMNS, identity_cotangents
 
 logger = logging.getLogger(__name__)
 

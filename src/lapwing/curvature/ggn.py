@@ -13,9 +13,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, UnsupportedError, check_count
 from lapwing.likelihoods import IGNORED, Likelihood
-
-COLUMNS = 64
-"""Most cotangents pulled back at once: bounds the memory of networks with many outputs."""
+from lapwing.likelihoods.cotangents import COLUMNS, by_position
 
 
 @dataclass(frozen=True)
@@ -183,26 +181,3 @@ class Hessian(Curvature):
 def keep_ignored(draw: Tensor, targets: Tensor) -> Tensor:
     """Drawn labels, ignored where the data's own are."""
     return draw if draw.is_floating_point() else torch.where(targets == IGNORED, targets, draw)
-
-
-def by_position(
-    columns: Float[Tensor, "r n *event c"], event_dim: int, width: int = COLUMNS
-) -> Iterator[Float[Tensor, "k n *event c"]]:
-    """Columns of a root that acts on each event position alone, as cotangents of whole outputs."""
-    if event_dim == 0:
-        yield from columns.split(width)
-        return
-    flat = columns.flatten(2, 1 + event_dim)
-    for position in range(flat.shape[2]):
-        for block in flat[:, :, position].split(width):
-            cotangent = torch.zeros(len(block), *flat.shape[1:], dtype=flat.dtype, device=flat.device)
-            cotangent[:, :, position] = block
-            yield cotangent.view(len(block), *columns.shape[1:])
-
-
-def identity_cotangents(outputs: Float[Tensor, "n *event c"]) -> Iterator[Float[Tensor, "c n *event c"]]:
-    """The c unit cotangents of each event position in turn: together they pull back the whole Jacobian."""
-    c = outputs.shape[-1]
-    eye = torch.eye(c, dtype=outputs.dtype, device=outputs.device)
-    columns = eye.view(c, *(1,) * (outputs.ndim - 1), c).expand(c, *outputs.shape)
-    yield from by_position(columns, outputs.ndim - 2, width=c)

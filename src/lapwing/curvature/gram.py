@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.sums import BUDGET, raw
 from lapwing.ground.data import chunks, count, take
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.factors import Factor, Lookup, Outer, Rows, in_double, taken
 from lapwing.jacobian.model import Model
+from lapwing.likelihoods.cotangents import identity_cotangents
 
 SHARE = 8
 """One in so many bytes of the budget is for the explicit rows of a layer: both sides, with copies, beside factors."""

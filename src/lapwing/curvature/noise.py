@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.ggn import COLUMNS, Curvature
+from lapwing.curvature.ggn import Curvature
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count
 from lapwing.likelihoods import Likelihood
+from lapwing.likelihoods.cotangents import COLUMNS
 
 
 @final

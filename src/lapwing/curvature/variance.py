@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.dense import jacobian_rows
-from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.gram import blockwise, narrowed
 from lapwing.curvature.kfac import separated
 from lapwing.curvature.sums import BUDGET as WHOLE
@@ -24,6 +23,7 @@ from lapwing.jacobian.layers.contraction import contracted, covariances
 from lapwing.jacobian.layers.factors import Factor, Lookup, Outer, Rows, in_double, outer
 from lapwing.jacobian.layers.layers import Pass
 from lapwing.jacobian.model import Model
+from lapwing.likelihoods.cotangents import identity_cotangents
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
 
 BUDGET = 2**25

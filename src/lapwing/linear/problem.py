@@ -1,11 +1,10 @@
-"""The Gaussian linear model around a trained network, touched through products alone."""
+"""The Gaussian linear model as solvers see it, in either view, touched through products alone."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol, final, runtime_checkable
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -13,55 +12,15 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import TooLargeError
-from lapwing.jacobian.model import Model
-from lapwing.jacobian.products.gauss_newton import GGNProduct
-from lapwing.jacobian.products.products import Part, shuffled
-from lapwing.linalg import Diagonal, FunctionOperator, LowRank, Operator, Structured
-from lapwing.linear.root import GGNRoot
+from lapwing.linalg import Diagonal, FunctionOperator, Operator, Structured
+from lapwing.linear.gauss_newton import GGNProduct, Gram
+from lapwing.linear.model import LinearModel
 
 NOISE = 2**34
 """Bytes the noise of the draws of a posterior may take, unless more is asked for (16 GiB)."""
 
-
-@runtime_checkable
-class Parts(Protocol):
-    """The curvature piece by piece, made anew for each pass over the data."""
-
-    def __call__(
-        self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
-    ) -> Iterator[Iterator[Part]]:
-        """The pieces, which add up to G, in mini-batches: the same ones in every pass, each read before the next.
-
-        Args:
-            columns: Columns of the blocks they will be multiplied with.
-            batch: Examples of a mini-batch, at least, but for the last.
-            generator: Shuffles the mini-batches, where they can be; without one they come as the data do.
-        """
-        ...
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class RowBlocks:
-    """``G = sum_i R_iᵀ R_i`` for the rows R_i of each example of a linear model, a few examples at a time.
-
-    Args:
-        rows: ``B^½ J``: the rows of the examples one after the other.
-        outputs: Rows of one example.
-        examples: Examples to a piece.
-    """
-
-    rows: Float[Tensor, "r d"]
-    outputs: int = 1
-    examples: int = 64
-
-    def __call__(
-        self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
-    ) -> Iterator[Iterator[Part]]:
-        """Blocks of rows in mini-batches; see ``Parts``."""
-        blocks = self.rows.split(self.outputs * self.examples)
-        parts = [Part(LowRank(block.mT), len(block) // self.outputs) for block in blocks]
-        return shuffled(parts, batch, generator=generator)
+COLUMNS = 64
+"""Columns of a root that are multiplied together where its diagonal is asked for."""
 
 
 @final
@@ -109,75 +68,69 @@ class Problem:
     """A posterior precision ``Λ = s G + A`` with ``G = R Rᵀ``, known by products with G, R and A.
 
     Args:
-        curvature: G, ``[d, d]``.
-        root: R, ``[d, r]``.
+        curvature: G, ``[d, d]``: a ``GGNProduct`` of a linear model, or a ``Kernel``.
         prior: A.
         scale: s, the noise precision relative to the one G was computed with.
-        training: Where G comes from; ``None`` for a linear model without a network.
-        parts: G piece by piece, for solvers that read the data in mini-batches; ``None`` where only its sum is known.
         kept: Approximations of G, by recipe; they serve any prior and noise.
 
     Example:
-        >>> from lapwing.linalg import LowRank
-        >>> rows = LowRank(torch.tensor([[1.0, 1.0], [0.0, 2.0]]))
-        >>> problem = Problem(rows, rows.root(), Diagonal(torch.ones(2)))
+        >>> from lapwing.linear.matrix import Matrix
+        >>> problem = Problem.of(Matrix(torch.tensor([[1.0, 0.0], [1.0, 2.0]])), Diagonal(torch.ones(2)))
         >>> problem.precision.dense()
         tensor([[3., 2.],
                 [2., 5.]])
+        >>> problem.function_view().precision.dense()
+        tensor([[2., 1.],
+                [1., 6.]])
     """
 
-    curvature: Operator
-    root: Operator
+    curvature: Gram
     prior: Diagonal
     scale: float = 1.0
-    training: Model | None = None
-    parts: Parts | None = None
     kept: dict[object, Structured] = field(default_factory=dict, repr=False)
     prepared: dict[object, Structured] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(
-        cls, training: Model, prior: Diagonal, scale: float = 1.0, *, curvature: GGNProduct | None = None
-    ) -> Problem:
-        """The problem of a network with the generalised Gauss-Newton matrix as its curvature.
+    def of(cls, model: LinearModel, prior: Diagonal, scale: float = 1.0) -> Problem:
+        """The problem of a linear model with the generalised Gauss-Newton matrix as its curvature.
 
         Args:
-            training: The network, its likelihood, and its data.
-            prior: A, on the flat vector of uncertain weights.
+            model: The linear model and its data.
+            prior: A, on the flat vector of its weights.
             scale: s.
-            curvature: G, where it is at hand, or not that of the trained weights.
         """
-        product = GGNProduct(training) if curvature is None else curvature
-        return cls(product, GGNRoot(product), prior, scale, training, product.parts)
+        return cls(GGNProduct(model), prior, scale)
 
-    @classmethod
-    def of_rows(
-        cls, rows: Float[Tensor, "r d"], prior: Diagonal, scale: float = 1.0, *, outputs: int = 1, examples: int = 64
-    ) -> Problem:
-        """The problem of a plain linear model: ``G = Rᵀ R``.
+    @property
+    def model(self) -> LinearModel | None:
+        """The linear model behind G; ``None`` for a kernel."""
+        return self.curvature.model if isinstance(self.curvature, GGNProduct) else None
 
-        Args:
-            rows: ``R = B^½ J``: the rows of the examples one after the other.
-            prior: A.
-            scale: s.
-            outputs: Rows of one example.
-            examples: Examples to a piece, for mini-batches.
-        """
-        curvature = LowRank(rows.mT)
-        return cls(curvature, curvature.root(), prior, scale, parts=RowBlocks(rows, outputs, examples))
+    @property
+    def root(self) -> Operator:
+        """R, ``[d, r]``."""
+        return self.curvature.root
 
     def with_prior(self, prior: Diagonal, scale: float) -> Problem:
         """The problem with another prior and noise: G, its approximations, and what its products keep is shared."""
         return replace(self, prior=prior, scale=scale)
 
+    def function_view(self) -> Problem:
+        """The same problem over functions: ``I + s Rᵀ A⁻¹ R``, which is ``I + B^½ K B^½`` for the kernel K = J A⁻¹ Jᵀ.
+
+        Its determinant is that of ``A⁻¹ Λ``, its effective dimension that of Λ. With ``R t = Jᵀ B y`` the mean of
+        the weights is ``A⁻¹ R (I + s Rᵀ A⁻¹ R)⁻¹ s t``. B has no inverse for classes; none is asked for.
+        """
+        ones = self.prior.values.new_ones(self.root.shape[1])
+        return Problem(FunctionView(self.curvature, self.prior), Diagonal(ones), self.scale)
+
     def check_unchanged(self) -> None:
-        """Refuse to go on when the network was written to since.
+        """Refuse to go on when what G stands on was changed since.
 
         Raises:
-            MismatchError: If a weight or buffer has changed.
+            MismatchError: If it was, such as a weight or buffer of a network.
         """
-        if self.training is not None:
-            self.training.network.check_unchanged(values=False)
+        self.curvature.check()
 
     def in_prior_units(self) -> Operator:
         """``A^-½ G A^-½``: the curvature in coordinates in which the prior is standard normal."""
@@ -240,3 +193,52 @@ class Problem:
         data = probes.gaussian((rows, samples), like=like, generator=generator)
         prior = probes.gaussian((self.size, samples), like=like, generator=generator)
         return Perturbation(self.root @ data, prior)
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class FunctionView(Gram):
+    """``Rᵀ A⁻¹ R``, what the data make of the prior's functions, by products with R.
+
+    Args:
+        curvature: ``G = R Rᵀ``.
+        prior: A.
+    """
+
+    curvature: Gram
+    prior: Diagonal
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """One coordinate a column of R."""
+        columns = self.curvature.root.shape[1]
+        return (columns, columns)
+
+    @property
+    def root(self) -> FunctionOperator:
+        """``Rᵀ A^-½``."""
+        root, unit = self.curvature.root, self.prior.inverse_root()
+        size = (root.shape[1], root.shape[0])
+        return FunctionOperator(lambda v: root.T @ (unit @ v), lambda u: unit @ (root @ u), size, self._like)
+
+    def diagonal(self) -> Float[Tensor, " r"]:
+        """The squared lengths of the columns of ``A^-½ R``, a product with a few of them at a time."""
+        unit, root = self.prior.inverse_root(), self.curvature.root
+        found: list[Tensor] = []
+        for part in torch.arange(self.shape[0], device=self.device).split(COLUMNS):
+            columns = self.prior.values.new_zeros(self.shape[0], len(part))
+            columns[part, torch.arange(len(part))] = 1.0
+            found.append((unit @ (root @ columns)).square().sum(0))
+        return torch.cat(found)
+
+    def check(self) -> None:
+        """That of G."""
+        self.curvature.check()
+
+    @property
+    def _like(self) -> Tensor:
+        return self.prior.values
+
+    def _matmat(self, block: Float[Tensor, "r k"]) -> Float[Tensor, "r k"]:
+        root = self.curvature.root
+        return root.T @ self.prior.solve(root @ block)

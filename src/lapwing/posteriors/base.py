@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.ggn import COLUMNS
 from lapwing.curvature.sums import BUDGET, Totals
 from lapwing.ground import probes
 from lapwing.ground.data import Data, checked, chunks, count
@@ -23,7 +22,9 @@ from lapwing.jacobian.layers.layers import Survey
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.jacobian import BatchJacobian
+from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Likelihood
+from lapwing.likelihoods.cotangents import COLUMNS
 from lapwing.linalg import Operator
 from lapwing.linear.evidence import Complexity, Evidence, Spectrum
 from lapwing.posteriors.dimension import Step
@@ -222,14 +223,14 @@ class Posterior(Predictor, abc.ABC):
         return self.model.source
 
     @property
-    def training(self) -> Model:
-        """The network with the data it was trained on, the likelihood as it was fitted.
+    def training(self) -> Linearisation:
+        """The network made linear, with the data it was trained on, the likelihood as it was fitted.
 
         Raises:
             UnsupportedError: If the posterior came from a file, without its data.
         """
         _ = self.model.data
-        return self.model
+        return Linearisation(self.model)
 
     @property
     def noise_scale(self) -> float:

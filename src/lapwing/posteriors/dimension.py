@@ -116,7 +116,8 @@ def by_draws(
 
     Example:
         >>> from lapwing.linalg import Diagonal
-        >>> problem = Problem.of_rows(torch.tensor([[1.0, 0.0]]), Diagonal(torch.ones(2)))
+        >>> from lapwing.linear.matrix import Matrix
+        >>> problem = Problem.of(Matrix(torch.tensor([[1.0, 0.0]])), Diagonal(torch.ones(2)))
         >>> draws = torch.tensor([[1.0, -0.5], [1.0, 1.0]])
         >>> by_draws(problem, draws, torch.tensor([0, 1]), torch.ones(2)).groups.tolist()
         [0.375, 0.01]

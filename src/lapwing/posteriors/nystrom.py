@@ -18,7 +18,7 @@ from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, UnsupportedError
 from lapwing.ground.results import Estimate
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.model import Model
+from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.linalg.eigenbasis import Eigenbasis
 from lapwing.linear.evidence import Complexity, complexity_of_compression, metric_root
@@ -138,7 +138,7 @@ class NystromPosterior(ExactPosterior):
         return self.report.partial
 
     @property
-    def training(self) -> Model:
+    def training(self) -> Linearisation:
         """See ``Posterior.training``."""
         if self.partial:
             raise UnsupportedError(

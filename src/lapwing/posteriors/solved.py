@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.dense import jacobian_rows
-from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.sums import raw
 from lapwing.ground import probes
 from lapwing.ground.data import chunks, count
@@ -20,6 +19,7 @@ from lapwing.ground.modes import undisturbed
 from lapwing.ground.results import Estimate, Solution, joined
 from lapwing.ground.types import Inputs
 from lapwing.likelihoods import Likelihood
+from lapwing.likelihoods.cotangents import identity_cotangents
 from lapwing.linalg import Operator
 from lapwing.linalg.logdet import log_determinant
 from lapwing.linear.problem import Problem

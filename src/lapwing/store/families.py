@@ -12,8 +12,7 @@ from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedasti
 from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, Structured, Sum
 from lapwing.linalg import Diagonal as DiagonalMatrix
 from lapwing.linalg.eigenbasis import Eigenbasis
-from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows
-from lapwing.linear.preconditioners.base import Preconditioner
+from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, TopRows
 from lapwing.linear.solvers import CG, SGD, Solver
 from lapwing.methods.hessian_free.posterior import Amortised, Answers, ProbedTable, Table
 from lapwing.methods.hessian_free.regularisers import Augmented, InSample, OutputSums, Regulariser, WeightSums

@@ -142,7 +142,7 @@ def load(
     posterior = posterior_from(header, tensors, network, read)
     check_fits(posterior)
     if isinstance(posterior, Posterior) and posterior.data is not None and not posterior.partial:
-        check_same(posterior.training, posterior.totals)
+        check_same(posterior.training.model, posterior.totals)
     return posterior
 
 

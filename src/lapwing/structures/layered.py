@@ -9,10 +9,13 @@ import torch
 
 from lapwing import linalg
 from lapwing.curvature.diagonal import DiagonalSum
+from lapwing.curvature.ggn import GGN
 from lapwing.curvature.kfac import Bias, KroneckerSum, Sharing
+from lapwing.curvature.sums import sweep
 from lapwing.ground.errors import UnsupportedError, check_option
 from lapwing.jacobian.layers.layers import NORMS
-from lapwing.linear.preconditioners import CurvatureRecipe, summed, training_of
+from lapwing.jacobian.products.linearisation import Linearisation
+from lapwing.linear.preconditioners import CurvatureRecipe
 from lapwing.linear.problem import Problem
 from lapwing.posteriors import Posterior
 from lapwing.structures.task import Task
@@ -39,8 +42,7 @@ class Diagonal(CurvatureRecipe):
 
     def curvature(self, problem: Problem) -> linalg.Structured:
         """The curvature in this structure, for a preconditioner."""
-        training = training_of(problem, self)
-        return summed(training, DiagonalSum(training.network)).operator
+        return linalg.Diagonal(problem.curvature.diagonal())
 
 
 @final
@@ -87,8 +89,11 @@ class KFAC(CurvatureRecipe):
 
     def curvature(self, problem: Problem) -> linalg.Structured:
         """The curvature in this structure, for a preconditioner."""
-        training = training_of(problem, self)
-        return summed(training, KroneckerSum(training.network, self.sharing, self.bias)).operator
+        if not isinstance(problem.model, Linearisation):
+            raise UnsupportedError(f"a problem with a network for {self}", "one without", "PivotedCholesky(100)")
+        total = KroneckerSum(problem.model.model.network, self.sharing, self.bias)
+        sweep(problem.model.model, GGN(), total)
+        return total.result().operator
 
 
 def _check_one_precision(task: Task, names: tuple[str, ...]) -> None:

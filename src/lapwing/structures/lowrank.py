@@ -14,8 +14,9 @@ from lapwing import linalg
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.sums import Held, sweep
 from lapwing.ground.errors import check_count, check_fraction, check_option
-from lapwing.jacobian.products.gauss_newton import GGNProduct
+from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg.eigenpairs import nystrom, randomised_eigenpairs, top_eigenpairs
+from lapwing.linear.gauss_newton import GGNProduct
 from lapwing.linear.preconditioners import CurvatureRecipe
 from lapwing.linear.problem import Problem
 from lapwing.posteriors import Posterior, WeightPosterior
@@ -75,7 +76,7 @@ class LowRank(CurvatureRecipe):
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
         check_products(task)
-        curvature = GGNProduct(task.model)
+        curvature = GGNProduct(Linearisation(task.model))
         most = min(self.rank, curvature.shape[0])
         if self.tolerance is None:
             factor = self._factor_of_rank(curvature, most)

@@ -8,6 +8,7 @@ from typing import final
 import torch
 
 from lapwing.ground.errors import check_count, check_kind
+from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linear.problem import NOISE, Problem
 from lapwing.linear.solvers import CG, Solver
 from lapwing.posteriors import Posterior, SampledPosterior
@@ -62,7 +63,9 @@ class Sampled:
         """The posterior of a task in this structure."""
         check_products(task)
         totals = task.totals()
-        problem = Problem.of(task.model, task.prior.operator(task.model.network.uncertain, task.model.network.like))
+        problem = Problem.of(
+            Linearisation(task.model), task.prior.operator(task.model.network.uncertain, task.model.network.like)
+        )
         with torch.no_grad():
             generator = torch.Generator().manual_seed(self.seed)
             noise = problem.perturbation(self.samples, max_bytes=self.max_bytes, generator=generator)

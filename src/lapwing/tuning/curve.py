@@ -13,9 +13,9 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_kind, check_option
-from lapwing.jacobian.tangent import Tangent, Target
 from lapwing.linear.evidence import Evidence
 from lapwing.linear.solvers import Solver
+from lapwing.linear.tangent import Tangent, Target
 from lapwing.posteriors import Posterior
 from lapwing.priors.base import checked
 from lapwing.tuning.ascent import vertex

@@ -11,9 +11,9 @@ from lapwing.ground.data import Source
 from lapwing.ground.errors import ConfigError, check_count, check_kind, check_option
 from lapwing.ground.types import Unpack
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.tangent import Target
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linear.solvers import Solver
+from lapwing.linear.tangent import Target
 from lapwing.posteriors import Posterior
 from lapwing.structures.selection import last_layer
 from lapwing.tuning.choices import P, chosen, warn_of_endings

@@ -16,8 +16,8 @@ from lapwing.ground.archive import file_at
 from lapwing.ground.data import Source
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
 from lapwing.ground.types import Unpack
-from lapwing.jacobian.tangent import Target
 from lapwing.linear.solvers import SGD, Solver
+from lapwing.linear.tangent import Target
 from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.posteriors.dimension import LEAST, Estimator
 from lapwing.posteriors.draws import SampledPosterior

@@ -16,13 +16,12 @@ from lapwing.ground.data import Data, Source
 from lapwing.ground.errors import ConvergenceWarning, MismatchError, UnsupportedError, warn
 from lapwing.ground.results import Solution
 from lapwing.ground.types import Unpack
-from lapwing.jacobian.products.gauss_newton import GGNProduct
-from lapwing.jacobian.tangent import Mode, Tangent, Target
 from lapwing.linalg import Diagonal
 from lapwing.linear.evidence import Evidence
 from lapwing.linear.preconditioners import Known
 from lapwing.linear.problem import Perturbation
 from lapwing.linear.solvers import CG, SGD, Solver
+from lapwing.linear.tangent import Mode, Tangent, Target
 from lapwing.posteriors import ExactPosterior, FunctionPosterior, Posterior, SolvedWeights, Step, WeightPosterior
 from lapwing.posteriors.dimension import Dimensions, Estimator, by_draws
 from lapwing.posteriors.draws import SampledPosterior
@@ -38,8 +37,8 @@ def tangent_of(posterior: Posterior, target: Target = "affine") -> Tangent:
     Raises:
         UnsupportedError: If the posterior has no training data.
     """
-    curvature = posterior.problem.curvature if isinstance(posterior, SolvedWeights) else None
-    return Tangent(posterior.training, target, curvature if isinstance(curvature, GGNProduct) else None)
+    known = posterior.problem.model if isinstance(posterior, SolvedWeights) else None
+    return Tangent(known or posterior.training, target)
 
 
 def with_data(posterior: P, source: Source | None, unpack: Unpack | None = None) -> P:
@@ -197,7 +196,7 @@ class Expectation:
                 solver.prepared(self._solved.problem)
                 problem.kept.update(self._solved.problem.kept)
             solver.prepared(problem)
-            for _ in self.tangent.product.visit(self.samples if self._solved is not None else 1):
+            for _ in self.tangent.training.visit(self.samples if self._solved is not None else 1):
                 pass
 
     def at(self, state: State, progress: bool = False) -> tuple[Expected, State, Solution | None]:

@@ -174,7 +174,7 @@ class Climb:
 
     @cached_property
     def _chosen(self) -> tuple[Inputs, Tensor, Float[Tensor, " n"]]:
-        return balanced(self.expectation.tangent.training, self.examples)
+        return balanced(self.expectation.tangent.training.data, self.examples)
 
     def _excess(self, found: Expected, state: State) -> float:
         """What the expected loss of all examples is above that at w*, nats."""

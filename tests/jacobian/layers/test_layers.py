@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.curvature.dense import jacobian_rows
-from lapwing.curvature.ggn import identity_cotangents
 from lapwing.curvature.sums import raw
 from lapwing.ground.data import take
 from lapwing.ground.errors import UnsupportedError
@@ -15,6 +14,7 @@ from lapwing.jacobian.layers.factors import Factor
 from lapwing.jacobian.layers.layers import FEW, STRETCH, Layer, Pass, Survey, by_example
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.survey import find_layers
+from lapwing.likelihoods.cotangents import identity_cotangents
 from tests.cases import CASES, build
 from tests.curvature import naive
 from tests.curvature.naive import Known, known

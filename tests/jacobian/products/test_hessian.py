@@ -16,9 +16,10 @@ from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.survey import find_layers
 from lapwing.jacobian.products import hessian
 from lapwing.jacobian.products.costs import Form
-from lapwing.jacobian.products.gauss_newton import GGNProduct
 from lapwing.jacobian.products.hessian import HessianProduct
+from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Gaussian
+from lapwing.linear.gauss_newton import GGNProduct
 from lapwing.testing import check_symmetric
 from tests.curvature import naive
 from tests.curvature.naive import known
@@ -67,7 +68,7 @@ def test_products_are_sums_over_batches() -> None:
     data = Data([(x[:3], y[:3]), (x[3:], y[3:])], like=case.network.like)
     for parts, whole in (
         (HessianProduct(replace(case.model, source=data)), exact_hessian("mlp")),
-        (GGNProduct(replace(case.model, source=data)), naive.ggn(case)),
+        (GGNProduct(Linearisation(replace(case.model, source=data))), naive.ggn(case)),
     ):
         torch.testing.assert_close(parts.dense(), whole, rtol=1e-5, atol=1e-6)
         check_symmetric(parts)

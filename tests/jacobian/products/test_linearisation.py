@@ -1,16 +1,139 @@
-"""What the forms of the linearised network take of the memory they are given."""
+"""The linearised network: products with its Gauss-Newton matrix against dense ones, in every form, and their memory."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lapwing.ground.data import Data
+from lapwing.jacobian.layers import layers
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.products.costs import Form
 from lapwing.jacobian.products.linearisation import Linearisation
+from lapwing.jacobian.products.products import WORKING
 from lapwing.likelihoods import Gaussian
+from lapwing.linear.gauss_newton import GGNProduct
+from tests.cases import CASES
+from tests.curvature import naive
+from tests.curvature.naive import known
+from tests.curvature.unchanged import unchanged
 from tests.meter import Meter
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+
+FORMS: list[Form] = ["layers", "split", "plain"]
+UNRECORDED = ["branching"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", CASES)
+def test_products_with_the_gauss_newton_matrix(name: str, form: Form) -> None:
+    case = known(name)
+    operator = GGNProduct(Linearisation(case.model, form=form))
+    block = torch.randn(case.network.size, 3, dtype=torch.float64)
+    expected = naive.ggn(case) @ block
+    with unchanged(case.case.model):
+        product = operator @ block
+        again = operator @ block[:, :1]
+    torch.testing.assert_close(product, expected, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(again, expected[:, :1], rtol=1e-9, atol=1e-10)
+    assert operator.T is operator and operator.dtype == torch.float64
+    kept = operator.model.store.kept is not None
+    assert kept == (form == "layers" or (form == "split" and name not in UNRECORDED))
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["mlp", "counts", "batch_norm", "unet", "branching", "tagger"])
+def test_products_with_the_output_hessian_taken_elsewhere(name: str, form: Form, affine: bool) -> None:
+    case = known(name)
+    likelihood, weights = case.case.likelihood, case.network.weights
+    base = GGNProduct(Linearisation(case.model, form=form))
+    f, j = case.outputs, case.jacobian
+    moved = weights + 0.3 * torch.randn(weights.shape, dtype=torch.float64)
+    h = f + j @ (moved - weights) if affine else j @ moved
+    b = likelihood.hessian(h, likelihood.canonical_targets(h, case.case.targets))
+    expected = torch.einsum("pci,pcd,pdj->ij", j.flatten(0, -3), b.flatten(0, -3), j.flatten(0, -3))
+    shifted = base.at(moved, affine=affine)
+    block = torch.randn(len(weights), 3, dtype=torch.float64)
+    for _ in range(2):
+        torch.testing.assert_close(shifted @ block, expected @ block, rtol=1e-9, atol=1e-9)
+    assert shifted.model is base.model
+    torch.testing.assert_close(base @ block, naive.ggn(case) @ block, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("columns", [1, 9])
+@pytest.mark.parametrize("name", ["mlp", "batch_norm", "unet", "branching", "tagger"])
+def test_the_rule_picks_a_form_that_is_right(name: str, columns: int) -> None:
+    case = known(name)
+    operator = GGNProduct(Linearisation(case.model))
+    block = torch.randn(case.network.size, columns, dtype=torch.float64)
+    assert operator.model.choose(columns) in ("layers", "split")
+    operator.model.prepare(columns)
+    torch.testing.assert_close(operator @ block, naive.ggn(case) @ block, rtol=1e-9, atol=1e-10)
+
+
+class Counted:
+    """Batches of one case, counted as they are read."""
+
+    def __init__(self, *batches: tuple[Tensor, Tensor]) -> None:
+        self.batches = batches
+        self.readings = 0
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self.readings += 1
+        return iter(self.batches)
+
+
+def test_rows_are_made_for_as_many_examples_as_the_working_memory_holds() -> None:
+    """What a chunk's passes need, and its explicit rows."""
+    case, memory = known("mlp"), 2**17
+    operator = GGNProduct(Linearisation(case.model, memory, "layers"))
+    work, (each, beside), itemsize = operator.model.work, case.survey.floats, case.network.like.element_size()
+    examples = operator.model.executors["layers"].size(10**6)
+    taken = itemsize * (work.cotangents * each + beside + work.kept[0])
+    rounded = itemsize * work.cotangents
+    assert examples > layers.FEW and work.kept[0] > each
+    assert examples * taken <= memory // WORKING < (examples + 1) * (taken + rounded)
+
+
+@pytest.mark.parametrize("form", ["layers", "split"])
+@pytest.mark.parametrize(("memory", "kept"), [(2**31, True), (400, False)])
+def test_what_fits_the_memory_is_kept(form: Form, memory: int, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "STRETCH", 1)
+    case = known("mlp")
+    x, y = case.case.inputs, case.case.targets
+    assert isinstance(x, Tensor)
+    source = Counted((x[:3], y[:3]), (x[3:], y[3:]))
+    data = Data(source, like=case.network.like)
+    operator = GGNProduct(Linearisation(replace(case.model, source=data), memory, form))
+    size = operator.model.executors[form].size(100)
+    assert data.examples == len(x)
+    source.readings = 0
+    block = torch.randn(case.network.size, 2, dtype=torch.float64)
+    for reading in (1, 2, 3):
+        torch.testing.assert_close(operator @ block, naive.ggn(case) @ block)
+        assert source.readings == (1 if kept else reading)
+    assert (operator.model.store.kept is not None) == kept
+    if kept:
+        held = operator.model.store.bytes
+        assert 0 < held <= memory
+    else:
+        assert size < 4  # chunks fit what little there is
+
+
+@pytest.mark.parametrize("form", ["layers", "split", "plain"])
+def test_single_weights_can_be_uncertain(form: Form) -> None:
+    case = known("lenet")
+    index = torch.tensor([0, 40, 100])
+    network = Network(case.case.model, case.network.names, index)
+    operator = GGNProduct(Linearisation(Model.of(network, case.case.likelihood, case.data), form=form))
+    torch.testing.assert_close(operator.dense(), naive.ggn(case)[index][:, index])
 
 
 def test_the_plain_form_cuts_batches_and_columns_to_the_memory(generator: torch.Generator) -> None:

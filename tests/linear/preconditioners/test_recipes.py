@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import lapwing as lw
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, TooLargeError, UnsupportedError
-from lapwing.jacobian.model import Model
 from lapwing.linalg import Diagonal, LowRank
+from lapwing.linear.gauss_newton import Kernel
 from lapwing.linear.preconditioners import Pivots, Preconditioner, approximation, balanced
 from lapwing.linear.problem import Problem
 from lapwing.posteriors import MatrixFreePosterior
@@ -62,19 +62,16 @@ def test_each_label_stands_for_its_own() -> None:
     close(lw.Subsample(6).curvature(posterior.problem).dense(), expected)
 
 
-def training(targets: Tensor, batch: int = 2, *, shuffle: bool = False) -> Model:
+def positions(targets: Tensor, batch: int = 2, *, shuffle: bool = False) -> Data:
     """Data whose inputs are their own positions."""
     x = torch.arange(len(targets)).double()[:, None]
-    data = Data(DataLoader(TensorDataset(x, targets), batch_size=batch, shuffle=shuffle))
-    known = setting()[0].training
-    assert known is not None
-    return replace(known, source=data)
+    return Data(DataLoader(TensorDataset(x, targets), batch_size=batch, shuffle=shuffle))
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_examples_are_spread_over_the_labels(shuffle: bool) -> None:
     targets = torch.tensor([0, 0, -100, 0, 0, 1, 1, -100, 2])
-    data = training(targets, shuffle=shuffle)
+    data = positions(targets, shuffle=shuffle)
     for count, expected in ((3, [0, 1, 2]), (5, [0, 0, 1, 1, 2]), (50, [0, 0, 0, 0, 1, 1, 2])):
         inputs, labels, weights = balanced(data, count)
         for label, examples in ((0, 4), (1, 2), (2, 1)):
@@ -84,12 +81,12 @@ def test_examples_are_spread_over_the_labels(shuffle: bool) -> None:
 
 
 def test_examples_of_too_few_labels_stand_for_all() -> None:
-    weights = balanced(training(torch.tensor([0, 0, 1, 2, -100])), 2)[2]
+    weights = balanced(positions(torch.tensor([0, 0, 1, 2, -100])), 2)[2]
     assert weights.tolist() == pytest.approx([8 / 3, 4 / 3])
 
 
 def test_examples_without_labels_are_spread_over_the_data() -> None:
-    inputs, _, weights = balanced(training(torch.zeros(9, 2)), 3)
+    inputs, _, weights = balanced(positions(torch.zeros(9, 2)), 3)
     assert weights.tolist() == [3.0, 3.0, 3.0]
     assert isinstance(inputs, Tensor) and inputs[:, 0].tolist() == [0, 4, 8]
 
@@ -170,8 +167,8 @@ def test_priors_that_differ_are_taken_into_account() -> None:
 
 def test_operators_alone_have_no_examples() -> None:
     rows = LowRank(torch.eye(3).double())
-    alone = Problem(rows, rows.root(), Diagonal(torch.ones(3).double()))
-    with refused(UnsupportedError, expected="network and training data", got="operators alone", hint="LowRank"):
+    alone = Problem(Kernel(rows), Diagonal(torch.ones(3).double()))
+    with refused(UnsupportedError, expected="a linear model and data", got="a matrix alone", hint="LowRank"):
         lw.Subsample(2).approximate(alone)
 
 

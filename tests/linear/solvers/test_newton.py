@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
 from lapwing.linalg import Diagonal
+from lapwing.linear.matrix import Matrix
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG
 from lapwing.linear.solvers.newton import Point, gradient_of, minimise, objective, search
@@ -35,7 +36,7 @@ class Margins:
     def problem(self, weights: Tensor) -> Problem:
         p = torch.sigmoid(self.x @ weights)
         bend = torch.ones_like(p) if self.squares else p * (1 - p)
-        return Problem.of_rows(bend.sqrt()[:, None] * self.x, PRIOR)
+        return Problem.of(Matrix(bend.sqrt()[:, None] * self.x), PRIOR)
 
     def line(self, point: Point, step: Tensor) -> Along:
         return Along(self, point.weights, step)

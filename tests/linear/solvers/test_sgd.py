@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, UnsupportedError
-from lapwing.jacobian.products.gauss_newton import GGNProduct
-from lapwing.jacobian.products.products import Part
-from lapwing.linalg import Diagonal, LowRank
-from lapwing.linear.problem import Problem, RowBlocks
+from lapwing.jacobian.products.linearisation import Linearisation
+from lapwing.linalg import Dense, Diagonal
+from lapwing.linear.gauss_newton import GGNProduct, Kernel, Part
+from lapwing.linear.matrix import Matrix
+from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG, SGD
 from tests.checker import unchecked
 from tests.curvature import naive
@@ -26,7 +27,7 @@ N, D, C = 60, 12, 2
 def linear_model(examples: int = 10, prior: Tensor | None = None) -> Problem:
     """A Gaussian linear model of two outputs with its rows in blocks."""
     prior = torch.linspace(20.0, 40.0, D, dtype=torch.float64) if prior is None else prior
-    return Problem.of_rows(normal(N * C, D), Diagonal(prior), 1.7, outputs=C, examples=examples)
+    return Problem.of(Matrix(normal(N * C, D).unflatten(0, (N, C)), examples=examples), Diagonal(prior), 1.7)
 
 
 def flat(batches: Iterator[Iterator[Part]]) -> list[Part]:
@@ -39,8 +40,7 @@ def exact(problem: Problem, b: Tensor) -> Tensor:
 
 def test_rows_add_up_to_the_curvature() -> None:
     problem = linear_model(examples=25)
-    assert problem.parts is not None
-    parts = flat(problem.parts(3, generator=torch.Generator().manual_seed(0)))
+    parts = flat(problem.curvature.parts(3, generator=torch.Generator().manual_seed(0)))
     assert sorted(part.examples for part in parts) == [10, 25, 25]
     rows = normal(N * C, D)
     torch.testing.assert_close(sum(part.curvature.dense() for part in parts), rows.mT @ rows)
@@ -50,11 +50,12 @@ def test_rows_add_up_to_the_curvature() -> None:
 def test_mini_batches_are_the_same_ones_in_every_pass() -> None:
     """In any order: else one that holds a short last piece stands for as many examples as one that does not."""
     problem = linear_model(examples=25)
-    assert problem.parts is not None
     orders = set[tuple[int, ...]]()
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
-        passed = [tuple(part.examples for part in batch) for batch in problem.parts(batch=30, generator=generator)]
+        passed = [
+            tuple(part.examples for part in batch) for batch in problem.curvature.parts(batch=30, generator=generator)
+        ]
         assert sorted(passed) == [(10,), (25, 25)]
         orders.add(tuple(map(len, passed)))
     assert len(orders) == 2
@@ -79,7 +80,7 @@ def test_solves_in_one_batch(columns: tuple[int, ...]) -> None:
 
 def test_solves_where_only_the_sum_is_known() -> None:
     problem, b = linear_model(), normal(D, 2, seed=3)
-    whole = Problem(problem.curvature, problem.root, problem.prior, problem.scale)
+    whole = Problem(Kernel(Dense(problem.curvature.dense())), problem.prior, problem.scale)
     solution = SGD(epochs=1000, rtol=1e-9).solve(whole, b)
     torch.testing.assert_close(solution.value, exact(problem, b), rtol=1e-7, atol=1e-9)
 
@@ -108,9 +109,11 @@ def test_draws_have_the_inverse_precision_as_their_covariance(generator: torch.G
 def test_the_step_bounds_every_mini_batch() -> None:
     problem, prior = linear_model(examples=5), torch.linspace(20.0, 40.0, D, dtype=torch.float64)
     steps, step = SGD(batch=10).survey(problem, 1, torch.Generator().manual_seed(0))
-    assert steps == 6 and problem.parts is not None
+    assert steps == 6
     unit = prior.rsqrt()
-    batches = [list(batch) for batch in problem.parts(1, batch=10, generator=torch.Generator().manual_seed(0))]
+    batches = [
+        list(batch) for batch in problem.curvature.parts(1, batch=10, generator=torch.Generator().manual_seed(0))
+    ]
     assert [len(batch) for batch in batches] == 6 * [2]
     whitened = [unit[:, None] * (a.curvature.dense() + b.curvature.dense()) * unit for a, b in batches]
     largest = max(float(torch.linalg.eigvalsh(6 * 1.7 * matrix)[-1]) + 1 for matrix in whitened)
@@ -121,8 +124,8 @@ def test_the_prior_is_a_preconditioner() -> None:
     """Columns of very different size, and a prior in proportion: as easy as columns of one size."""
     size = torch.logspace(-3, 3, D, dtype=torch.float64)
     rows, b = normal(N, D), normal(D, seed=3)
-    plain = Problem.of_rows(rows, Diagonal(torch.full((D,), 9.0, dtype=torch.float64)))
-    stretched = Problem.of_rows(rows * size, Diagonal(9.0 * size.square()))
+    plain = Problem.of(Matrix(rows), Diagonal(torch.full((D,), 9.0, dtype=torch.float64)))
+    stretched = Problem.of(Matrix(rows * size), Diagonal(9.0 * size.square()))
     one, other = (
         SGD(batch=N, epochs=500, rtol=1e-8).solve(problem, right)
         for problem, right in ((plain, b), (stretched, b * size))
@@ -182,7 +185,7 @@ def test_a_right_hand_side_of_zero_has_the_solution_zero() -> None:
 
 def test_single_precision_and_repeatable() -> None:
     rows = normal(N, D).float()
-    problem, b = Problem.of_rows(rows, Diagonal(torch.full((D,), 30.0)), examples=10), normal(D, 2, seed=3).float()
+    problem, b = Problem.of(Matrix(rows, examples=10), Diagonal(torch.full((D,), 30.0))), normal(D, 2, seed=3).float()
     solver = SGD(batch=20, epochs=100, rtol=0.03)
     first, second = solver.solve(problem, b), solver.solve(problem, b)
     assert first.value.dtype == torch.float32 and first.converged
@@ -192,19 +195,19 @@ def test_single_precision_and_repeatable() -> None:
 @pytest.mark.parametrize(("memory", "shuffled"), [(2**31, True), (400, False)])
 def test_a_network_in_mini_batches(memory: int, shuffled: bool) -> None:
     case = known("lenet")
-    product = GGNProduct(case.model, memory=memory)
+    product = GGNProduct(Linearisation(case.model, memory))
     pieces = flat(product.parts(2))
     assert sum(piece.examples for piece in pieces) == sum(len(batch) for batch in case.data)
     block = normal(case.network.size, 2)
     torch.testing.assert_close(sum(p.curvature @ block for p in pieces), naive.ggn(case) @ block, rtol=1e-9, atol=1e-10)
-    assert (product.linearisation.store.kept is not None) == shuffled
+    assert (product.model.store.kept is not None) == shuffled
     again = flat(product.parts(2, generator=torch.Generator().manual_seed(0)))
     torch.testing.assert_close(sum(p.curvature @ block for p in again), naive.ggn(case) @ block, rtol=1e-9, atol=1e-10)
 
 
 def test_agrees_with_conjugate_gradients_on_a_network() -> None:
     case = known("mlp")
-    problem = Problem.of(case.model, Diagonal(torch.ones(case.network.size, dtype=torch.float64)))
+    problem = Problem.of(Linearisation(case.model), Diagonal(torch.ones(case.network.size, dtype=torch.float64)))
     b = problem.perturbation(4, generator=torch.Generator().manual_seed(0)).right_hand_side(problem)
     solution = SGD(epochs=3000, rtol=1e-6).solve(problem, b)
     assert solution.converged
@@ -241,8 +244,3 @@ def test_bad_right_hand_sides() -> None:
         SGD().solve(problem, b.float())
     with refused(NumericalError, expected="finite", got="NaN", hint="checking"):
         SGD().solve(problem, b * float("nan"))
-
-
-def test_row_blocks_need_no_rows_of_others() -> None:
-    (part,) = flat(RowBlocks(normal(4, 3), outputs=2)(1))
-    assert isinstance(part, Part) and isinstance(part.curvature, LowRank) and part.examples == 2

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.jacobian.products.products import gathered
 from lapwing.linalg import Diagonal
+from lapwing.linear.model import gathered
 from lapwing.linear.solvers import CG, SGD
 from lapwing.linear.solvers.newton import gradient_of, minimise
 from lapwing.linear.solvers.stochastic import Piece, descend_loss, descend_quadratic

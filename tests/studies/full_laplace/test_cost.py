@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.measure import Step
-from lapwing.jacobian.products.gauss_newton import GGNProduct
+from lapwing.linear.gauss_newton import GGNProduct
 from studies.full_laplace.cost import measured, summarised
 from studies.full_laplace.costed import network, quadratic, shifted
 from studies.full_laplace.setting import Setting

@@ -12,12 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import jvp, vmap
 
-from lapwing.curvature.ggn import COLUMNS
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import twice_differentiable
 from lapwing.jacobian.network.unchanged import ALONE
 from lapwing.jacobian.products.reverse import Reverse
+from lapwing.likelihoods.cotangents import COLUMNS
 
 logger = logging.getLogger(__name__)
 

@@ -9,19 +9,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.ggn import COLUMNS, by_position
 from lapwing.curvature.sums import raw
 from lapwing.ground.data import Batch
 from lapwing.jacobian.layers.layerwise import Layerwise
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.columnwise import Columnwise
-from lapwing.jacobian.products.linear import Linear
 from lapwing.jacobian.products.products import Executor
+from lapwing.likelihoods.cotangents import COLUMNS, by_position
+from lapwing.linear.model import Chunk
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Layered(Executor[Linear]):
+class Layered(Executor[Chunk]):
     """The rows ``R = Eᵀ J`` of a chunk of examples held layer by layer; E has all changes that the likelihood sees.
 
     Args:
@@ -37,7 +37,7 @@ class Layered(Executor[Linear]):
         """As many as fit the working memory."""
         return min(examples, self.examples)
 
-    def prepare(self, batch: Batch) -> Linear:
+    def prepare(self, batch: Batch) -> Chunk:
         """The rows: a forward pass, and a backward pass for each column of E."""
         self.model.network.check_unchanged(values=False)
         forward = self.model.forward(batch.inputs)
@@ -58,12 +58,12 @@ class Layered(Executor[Linear]):
             pieces = [part.pull(piece) for part, piece in zip(rows, split, strict=True)]
             return sum(pieces[1:], start=pieces[0])
 
-        return Linear(batch.inputs, f, y, push, pull, COLUMNS, sum(part.bytes for part in rows))
+        return Chunk(batch.inputs, f, y, push, pull, COLUMNS, sum(part.bytes for part in rows))
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Differentiated(Executor[Linear]):
+class Differentiated(Executor[Chunk]):
     """Each column pushed through the network again, and pulled back through it.
 
     Args:
@@ -79,7 +79,7 @@ class Differentiated(Executor[Linear]):
         """As many as there is room for with one column."""
         return min(examples, self.room)
 
-    def prepare(self, batch: Batch) -> Linear:
+    def prepare(self, batch: Batch) -> Chunk:
         """A forward pass; nothing else can be prepared."""
         width = max(1, min(COLUMNS, self.room // len(batch)))
         part = Columnwise(self.model, batch.inputs, width)
@@ -92,4 +92,4 @@ class Differentiated(Executor[Linear]):
         def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
             return part.pull(block.flatten(1).mT)
 
-        return Linear(batch.inputs, f, y, push, pull, width, None)
+        return Chunk(batch.inputs, f, y, push, pull, width, None)

@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import grad, jvp, vjp, vmap
 
-from lapwing.curvature.ggn import COLUMNS
 from lapwing.curvature.sums import BUDGET
 from lapwing.ground.data import Batch
 from lapwing.ground.types import Params
@@ -25,6 +24,7 @@ from lapwing.jacobian.products.products import MEMORY, WORKING, Executor, Prepar
 from lapwing.jacobian.products.recording import Recording, Traced
 from lapwing.jacobian.products.reverse import Reverse, derivative
 from lapwing.jacobian.products.split import Split, Tensors
+from lapwing.likelihoods.cotangents import COLUMNS
 from lapwing.linalg import Operator
 
 logger = logging.getLogger(__name__)

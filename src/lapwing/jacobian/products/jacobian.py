@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.ggn import COLUMNS, identity_cotangents
 from lapwing.curvature.sums import BUDGET, raw
 from lapwing.ground.data import chunks, count, tensors
 from lapwing.ground.types import Inputs
@@ -27,6 +26,7 @@ from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.columnwise import Columnwise
 from lapwing.jacobian.products.costs import Work
 from lapwing.jacobian.products.products import MEMORY
+from lapwing.likelihoods.cotangents import COLUMNS, identity_cotangents
 from lapwing.linalg import Operator
 
 

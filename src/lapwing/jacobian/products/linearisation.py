@@ -8,20 +8,38 @@ from functools import cached_property
 from typing import final
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from lapwing.curvature.sums import BUDGET
+from lapwing.curvature.dense import jacobian_rows
+from lapwing.curvature.diagonal import DiagonalSum
+from lapwing.curvature.ggn import GGN
+from lapwing.curvature.sums import BUDGET, chunk_size, raw, sweep
+from lapwing.ground.data import Data, chunks
+from lapwing.ground.tree import Layout
+from lapwing.ground.types import Inputs
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.costs import Form, Work
 from lapwing.jacobian.products.executors import Differentiated, Layered
-from lapwing.jacobian.products.linear import Linear
-from lapwing.jacobian.products.products import WORKING, Executor, Store, gathered, shuffled
+from lapwing.jacobian.products.jacobian import BatchJacobian
+from lapwing.jacobian.products.products import MEMORY, WORKING, Executor, Store
 from lapwing.jacobian.products.recorded import Recorded
+from lapwing.likelihoods import Likelihood
+from lapwing.likelihoods.cotangents import COLUMNS
+from lapwing.linear.model import Chunk, Directions, gathered, shuffled
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Linearisation:
-    """The Jacobian of every chunk of the data at the trained weights, and what is kept of it from pass to pass.
+    """A network made linear in its weights: a ``LinearModel``, with what is kept of it from pass to pass.
+
+    Three forms of one product, chosen for each block of columns by ``costs.Work``: *layers* holds J of a chunk of
+    examples, layer by layer, and multiplies; *split* records the product as a graph once a shape of batch and repeats
+    only what depends on the column; *plain*, where recording fails, pushes and pulls every column through the network.
+
+    What does not depend on the columns is kept from product to product if it fits ``memory`` for all the data; then
+    the data are read once. It is that of one form at a time.
 
     Args:
         model: The network, its likelihood, and the data; these are read once a product, or once in all.
@@ -30,9 +48,75 @@ class Linearisation:
     """
 
     model: Model
-    memory: int
+    memory: int = MEMORY
     form: Form | None = None
-    store: Store[Linear] = field(default_factory=Store[Linear], init=False, repr=False)
+    store: Store[Chunk] = field(default_factory=Store[Chunk], init=False, repr=False)
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Of the model."""
+        return self.model.likelihood
+
+    @property
+    def data(self) -> Data:
+        """Those the network was trained on."""
+        return self.model.data
+
+    @property
+    def weights(self) -> Float[Tensor, " d"]:
+        """The trained values of the uncertain weights."""
+        return self.model.network.weights
+
+    @property
+    def layout(self) -> Layout:
+        """Names of the uncertain weights."""
+        return self.model.network.uncertain
+
+    @property
+    def event(self) -> torch.Size:
+        """Shape of the canonical outputs of one example."""
+        return self.likelihood.canonical(torch.empty(1, *self.model.survey.output, device="meta")).shape[1:]
+
+    @property
+    def spare(self) -> int:
+        """What is left for work in progress."""
+        return self.memory // WORKING
+
+    def check(self, *, values: bool = True) -> None:
+        """Refuse to go on when the network was written to since.
+
+        Raises:
+            MismatchError: If a weight or buffer has changed.
+        """
+        self.model.network.check_unchanged(values=values)
+
+    def at(self, inputs: Inputs) -> Chunk:
+        """The Jacobian at other inputs: a forward pass now, what a product takes at the first of its kind."""
+        jacobian = BatchJacobian(self.model, inputs)
+        with torch.no_grad():
+            f = self.likelihood.canonical(self.model.network(inputs))
+
+        def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
+            return jacobian.push(block).mT.reshape(-1, *f.shape)
+
+        def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
+            return jacobian.pull(block.flatten(1).mT)
+
+        return Chunk(inputs, f, f.new_empty(0), push, pull, COLUMNS, None)
+
+    def rows(self, inputs: Inputs, directions: Directions) -> Iterator[Float[Tensor, "n k d"]]:
+        """Explicit rows ``uᵀ J`` of some examples: a forward pass, and a backward pass a cotangent."""
+        network = self.model.network
+        for place, part in chunks(inputs, chunk_size(self.model, GGN(), network.layout.size)):
+            forward = self.model.forward(part)
+            for cotangents in directions(self.likelihood.canonical(forward.outputs), place):
+                yield jacobian_rows(network, forward.factors(raw(self.likelihood, cotangents)))
+
+    def diagonal(self) -> Float[Tensor, " d"]:
+        """``diag(Jᵀ B J)``, exact, from layer factors in one pass."""
+        total = DiagonalSum(self.model.network)
+        sweep(self.model, GGN(), total)
+        return total.result().operator.diagonal()
 
     def choose(self, columns: int) -> Form:
         """The form of a product with a block of so many columns."""
@@ -40,7 +124,7 @@ class Linearisation:
             return self.form
         return self.work.choose(columns, self._room, self.model.data.examples)
 
-    def visit(self, columns: int = 1) -> Iterator[Linear]:
+    def visit(self, columns: int = 1) -> Iterator[Chunk]:
         """Every chunk of the data, in their order; by so many columns the form is chosen."""
         form, store = self.choose(columns), self.store
         if form == "layers" and self.work.kept[0] * self.model.data.examples > self._room:
@@ -49,7 +133,7 @@ class Linearisation:
 
     def batches(
         self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
-    ) -> Iterator[Iterator[Linear]]:
+    ) -> Iterator[Iterator[Chunk]]:
         """The chunks in mini-batches of at least so many examples, but for the last: the same ones in every pass.
 
         Args:
@@ -61,6 +145,13 @@ class Linearisation:
         if generator is None or kept is None:
             return gathered(self.visit(columns), batch)
         return shuffled(kept, batch, generator=generator)
+
+    def prepare(self, columns: int = 1) -> None:
+        """Do now what can be done before the first product with so many columns, and be kept."""
+        form = self.choose(columns)
+        for _ in self.visit(columns):
+            if form in self.store.too_large:
+                return
 
     @property
     def _room(self) -> int:
@@ -75,7 +166,7 @@ class Linearisation:
         return Work.of(self.model, self.model.data.first(), columns)
 
     @cached_property
-    def executors(self) -> dict[Form, Executor[Linear]]:
+    def executors(self) -> dict[Form, Executor[Chunk]]:
         """What prepares a chunk in each form."""
         work, itemsize = self.work, self.model.network.like.element_size()
         working = self.memory // WORKING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, final, runtime_checkable
 
@@ -12,10 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground import probes
 from lapwing.ground.data import Batch, Data, chunks
 from lapwing.jacobian.products.costs import Form
-from lapwing.linalg import Operator
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +25,7 @@ WORKING = 8
 
 
 @runtime_checkable
-class Chunk(Protocol):
+class Sized(Protocol):
     """A chunk of the data, ready for any number of columns."""
 
     @property
@@ -36,8 +34,8 @@ class Chunk(Protocol):
         ...
 
 
-C = TypeVar("C", bound=Chunk)
-K = TypeVar("K", bound=Chunk, covariant=True)
+C = TypeVar("C", bound=Sized)
+K = TypeVar("K", bound=Sized, covariant=True)
 
 
 @final
@@ -52,63 +50,6 @@ class Prepared:
 
     product: Callable[[Float[Tensor, "d k"]], Float[Tensor, "d k"]]
     bytes: int | None
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Part:
-    """What some of the examples add to the curvature.
-
-    Args:
-        curvature: Their part G_S of ``G = sum_S G_S``.
-        examples: How many they are.
-    """
-
-    curvature: Operator
-    examples: int
-
-
-@runtime_checkable
-class Counted(Protocol):
-    """Some of the examples."""
-
-    @property
-    def examples(self) -> int:
-        """How many they are."""
-        ...
-
-
-E = TypeVar("E", bound=Counted)
-
-
-def gathered(pieces: Iterable[E], batch: int) -> Iterator[Iterator[E]]:
-    """Mini-batches: consecutive pieces, together until they have ``batch`` examples; each is read before the next.
-
-    Example:
-        >>> from lapwing.linalg import Diagonal
-        >>> pieces = [Part(Diagonal(torch.ones(2)), examples) for examples in (2, 2, 5, 1)]
-        >>> [[piece.examples for piece in group] for group in gathered(pieces, 4)]
-        [[2, 2], [5], [1]]
-    """
-    left = iter(pieces)
-    for first in left:
-        yield _until(first, left, batch)
-
-
-def shuffled(pieces: Iterable[E], batch: int, *, generator: torch.Generator | None = None) -> Iterator[Iterator[E]]:
-    """The same mini-batches in random order; without a generator, in that of the pieces."""
-    if generator is None:
-        return gathered(pieces, batch)
-    groups = [list(group) for group in gathered(pieces, batch)]
-    return (iter(groups[i]) for i in probes.permutation(len(groups), generator=generator))
-
-
-def _until(first: E, left: Iterator[E], batch: int) -> Iterator[E]:
-    examples = first.examples
-    yield first
-    while examples < batch and (more := next(left, None)) is not None:
-        examples += more.examples
-        yield more
 
 
 class Executor(abc.ABC, Generic[K]):

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.func import jvp, vjp
 
 from lapwing.ground.data import Batch
-from lapwing.jacobian.products.linear import Linear
 from lapwing.jacobian.products.recording import Recording, Traced
 from lapwing.jacobian.products.split import Split, Tensors
+from lapwing.linear.model import Chunk
 
 
 def forward(traced: Traced, *column: Tensor) -> Tensors:
@@ -36,7 +36,7 @@ def adjoint(traced: Traced, *column: Tensor) -> Tensors:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Recorded(Recording[Linear]):
+class Recorded(Recording[Chunk]):
     """``f``, ``J v`` and ``Jᵀ u`` of a chunk, v and u being the column: either is computed without the other."""
 
     @property
@@ -52,7 +52,7 @@ class Recorded(Recording[Linear]):
     def _column(self, batch: Batch) -> list[Tensor]:
         return [*self._change, self.model.network.like.new_zeros(len(batch), *self._event)]
 
-    def _ready(self, batch: Batch, halves: Split, kept: Tensors, size: int) -> Linear:
+    def _ready(self, batch: Batch, halves: Split, kept: Tensors, size: int) -> Chunk:
         names, no_change = self.model.network.names, [None] * len(self.model.network.names)
         forth, back = halves.only(1, 2), halves.only(2, 2 + len(names))
         (f,) = halves.only(0, 1).product(kept, [*no_change, None])
@@ -65,4 +65,4 @@ class Recorded(Recording[Linear]):
             pulled = [back.product(kept, [*no_change, u.contiguous()]) for u in block]
             return torch.stack([self._gathered(moved) for moved in pulled], dim=1)
 
-        return Linear(batch.inputs, f, y, push, pull, 1, size)
+        return Chunk(batch.inputs, f, y, push, pull, 1, size)

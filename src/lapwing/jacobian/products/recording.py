@@ -18,7 +18,7 @@ from lapwing.ground.types import Params
 from lapwing.jacobian.layers.layerwise import spread
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import twice_differentiable
-from lapwing.jacobian.products.products import Chunk, Executor
+from lapwing.jacobian.products.products import Executor, Sized
 from lapwing.jacobian.products.split import Split, held_bytes, split
 from lapwing.likelihoods import Likelihood
 
@@ -30,7 +30,7 @@ SHAPES = 8
 Outputs = Callable[[Params], Tensor]
 """Canonical outputs of a batch, given the parameters."""
 
-C = TypeVar("C", bound=Chunk)
+C = TypeVar("C", bound=Sized)
 
 
 @final

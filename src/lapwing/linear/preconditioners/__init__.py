@@ -7,18 +7,17 @@ costs a solve with P, which should be cheap beside a product with Λ.
 
 from __future__ import annotations
 
-from lapwing.linear.preconditioners.base import (
+from lapwing.linear.preconditioners.recipes import (
     CurvatureRecipe,
     Known,
+    PivotedCholesky,
+    Pivots,
     Preconditioner,
+    RankOne,
     approximation,
-    summed,
-    training_of,
+    model_of,
 )
-from lapwing.linear.preconditioners.pivoted import PivotedCholesky, Pivots
-from lapwing.linear.preconditioners.rank_one import RankOne
-from lapwing.linear.preconditioners.subsample import Subsample, balanced
-from lapwing.linear.preconditioners.top_rows import TopRows
+from lapwing.linear.preconditioners.rows import Subsample, TopRows, balanced
 
 __all__ = [
     "CurvatureRecipe",
@@ -31,6 +30,5 @@ __all__ = [
     "TopRows",
     "approximation",
     "balanced",
-    "summed",
-    "training_of",
+    "model_of",
 ]

@@ -13,8 +13,8 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_fraction, check_positive
 from lapwing.ground.results import Solution, joined
-from lapwing.jacobian.products.products import Part
 from lapwing.linalg.operator import check_operand
+from lapwing.linear.gauss_newton import Part
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.cg import Solver
 from lapwing.linear.solvers.descent import Gradient, Watch, settle
@@ -225,10 +225,8 @@ def _columns(problem: Problem, b: Tensor, initial: Tensor | None) -> tuple[Tenso
 
 
 def _batches(problem: Problem, columns: int, examples: int, generator: torch.Generator) -> Iterator[Iterator[Part]]:
-    """The curvature in mini-batches; in one piece where the problem does not say how it adds up."""
-    if problem.parts is None:
-        return iter([iter([Part(problem.curvature, 1)])])
-    return problem.parts(columns, batch=examples, generator=generator)
+    """The curvature in mini-batches; in one piece where it does not say how it adds up."""
+    return problem.curvature.parts(columns, batch=examples, generator=generator)
 
 
 def _dominant(piece: Part, root: Tensor, v: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:

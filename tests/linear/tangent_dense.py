@@ -12,8 +12,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.jacobian.tangent import Target
 from lapwing.linalg import Diagonal
+from lapwing.linear.tangent import Target
 from tests.posterior_cases import Linearised, Problem, normal, problem
 
 SCALE = 1.7

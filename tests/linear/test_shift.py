@@ -1,4 +1,4 @@
-"""A chunk of a linear network, points and lines in its weights."""
+"""A chunk of a linear model, points and lines in its weights."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.jacobian.products.linear import Linear, Ray, Shift, signature
 from lapwing.likelihoods import Categorical, Poisson
+from lapwing.linear.model import Chunk
+from lapwing.linear.shift import Ray, Shift, signature
 
 
-class Chunk:
+class Given:
     """A linear network of given numbers, which counts what is pushed."""
 
     def __init__(self, generator: torch.Generator, n: int = 4) -> None:
@@ -19,17 +20,17 @@ class Chunk:
         self.x = torch.randn(n, 2, generator=generator, dtype=torch.float64)
         self.pushed = 0
 
-    def linear(self, targets: Tensor) -> Linear:
+    def linear(self, targets: Tensor) -> Chunk:
         def push(block: Tensor) -> Tensor:
             self.pushed += 1
             return (self.j @ block).movedim(-1, 0)
 
         pull = lambda u: torch.einsum("knc,ncd->dk", u, self.j)  # noqa: E731
-        return Linear(self.x, self.f, targets, push, pull, 2, None)
+        return Chunk(self.x, self.f, targets, push, pull, 2, None)
 
 
 def test_outputs_are_computed_once_and_found_again_in_any_order(generator: torch.Generator) -> None:
-    chunks = [Chunk(generator) for _ in range(3)]
+    chunks = [Given(generator) for _ in range(3)]
     linear = [chunk.linear(torch.zeros(4, dtype=torch.long)) for chunk in chunks]
     v = torch.randn(5, generator=generator, dtype=torch.float64)
     shift = Shift(v, True, 2**20)
@@ -45,7 +46,7 @@ def test_outputs_are_computed_once_and_found_again_in_any_order(generator: torch
 
 
 def test_products_take_a_few_columns_at_a_time(generator: torch.Generator) -> None:
-    chunk = Chunk(generator)
+    chunk = Given(generator)
     block = torch.randn(5, 3, generator=generator, dtype=torch.float64)
     product = chunk.linear(torch.zeros(4, dtype=torch.long)).product(lambda u: 2.0 * u, block)
     flat = chunk.j.flatten(0, 1)
@@ -55,7 +56,7 @@ def test_products_take_a_few_columns_at_a_time(generator: torch.Generator) -> No
 
 @pytest.mark.parametrize("likelihood", [Categorical(), Poisson()])
 def test_a_ray_knows_the_loss_along_it(likelihood: Categorical | Poisson, generator: torch.Generator) -> None:
-    chunks = [Chunk(generator), Chunk(generator, 3)]
+    chunks = [Given(generator), Given(generator, 3)]
     counts = isinstance(likelihood, Poisson)
     targets = [torch.ones(len(c.f), 3).double() if counts else torch.arange(len(c.f)) % 3 for c in chunks]
     linear = [chunk.linear(y) for chunk, y in zip(chunks, targets, strict=True)]
@@ -79,7 +80,7 @@ def test_a_ray_knows_the_loss_along_it(likelihood: Categorical | Poisson, genera
 
 
 def test_outputs_that_do_not_fit_have_no_ray(generator: torch.Generator) -> None:
-    linear = [Chunk(generator).linear(torch.zeros(4, dtype=torch.long)) for _ in range(3)]
+    linear = [Given(generator).linear(torch.zeros(4, dtype=torch.long)) for _ in range(3)]
     size = 2 * 4 * 3 * 8
     v = torch.zeros(5, dtype=torch.float64)
     assert Ray.of(linear, Shift(v, True, 3 * size - 1), v) is None

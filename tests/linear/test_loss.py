@@ -5,19 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.jacobian.products.gauss_newton import GGNProduct
-from lapwing.jacobian.tangent import Target
-from lapwing.jacobian.tangent.loss import TangentLoss
-from lapwing.jacobian.tangent.points import Points
-from tests.jacobian.tangent.dense import SCALE, Dense, somewhere, uneven
+from lapwing.linear.loss import Points, TangentLoss
+from lapwing.linear.tangent import Target
+from tests.linear.tangent_dense import SCALE, Dense, somewhere, uneven
 from tests.posterior_cases import PROBLEMS, normal
 
 
 def made(name: str, target: Target) -> tuple[TangentLoss, int]:
     dense = Dense(name, target)
-    return TangentLoss(
-        Points(dense.training, GGNProduct(dense.training), target), uneven(dense.size), SCALE
-    ), dense.size
+    return TangentLoss(Points(dense.training, target), uneven(dense.size), SCALE), dense.size
 
 
 @pytest.mark.parametrize("target", ["affine", "simplified"])

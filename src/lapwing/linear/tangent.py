@@ -1,4 +1,4 @@
-"""The tangent model: its outputs, the gradient of its loss, Newton's matrix, and its mode."""
+"""The convex model that a linear model is: its outputs, the gradient of its loss, Newton's matrix, and its mode."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from lapwing.ground.data import checked
 from lapwing.ground.errors import ShapeError, check_count, check_kind, check_option, check_positive
 from lapwing.ground.results import Ended, Stopped
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.model import Model
-from lapwing.jacobian.products.gauss_newton import GGNProduct
-from lapwing.jacobian.products.jacobian import BatchJacobian
-from lapwing.jacobian.tangent.loss import TangentLoss
-from lapwing.jacobian.tangent.points import Points, Target
 from lapwing.linalg import Diagonal
+from lapwing.linear.loss import Points, TangentLoss, Target
+from lapwing.linear.model import LinearModel
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG, SGD, Solver
 from lapwing.linear.solvers.newton import Minimum, minimise
@@ -62,9 +59,8 @@ class Tangent:
     same for a network all of whose weights but those of its linear head are normalised (section 5.4.1).
 
     Args:
-        training: The network, its likelihood, and its data.
+        training: A network made linear, with its data, as ``posterior.training``; or any linear model.
         target: ``"affine"`` or ``"simplified"``.
-        curvature: The curvature at the trained weights, with what its products keep; ``None`` makes one.
 
     Raises:
         ConfigError: If the target is neither, or the training none.
@@ -77,22 +73,16 @@ class Tangent:
         True
     """
 
-    training: Model
+    training: LinearModel
     target: Target = "affine"
-    curvature: GGNProduct | None = None
 
     def __post_init__(self) -> None:
-        check_kind("the training", self.training, (Model,), "Tangent(posterior.training)")
+        check_kind("the training", self.training, (LinearModel,), "Tangent(posterior.training)")
         check_option("target", self.target, get_args(Target))
 
     @cached_property
     def _points(self) -> Points:
-        return Points(self.training, self.product, self.target)
-
-    @cached_property
-    def product(self) -> GGNProduct:
-        """The curvature at the trained weights; all that its products keep of the data is kept here."""
-        return GGNProduct(self.training) if self.curvature is None else self.curvature
+        return Points(self.training, self.target)
 
     def outputs(self, inputs: Inputs, weights: Float[Tensor, " d"]) -> Float[Tensor, "n *event c"]:
         """Canonical outputs ``h(w, x)``.
@@ -104,14 +94,10 @@ class Tangent:
         Cost:
             A forward pass, and a product with J.
         """
-        inputs = checked(inputs, self.training.network.like)
-        training, w = self.training, self._points.checked(weights)
-        jacobian = BatchJacobian(training, inputs)
+        w = self._points.checked(weights)
+        chunk = self.training.at(checked(inputs, w))
         with torch.no_grad():
-            f = training.likelihood.canonical(training.network(inputs))
-            if self.target == "simplified":
-                return jacobian.push(w[:, None]).view(f.shape)
-            return f + jacobian.push((w - training.network.weights)[:, None]).view(f.shape)
+            return chunk.at(w - self.training.weights if self._points.affine else w, self._points.affine)
 
     def score(self, weights: Float[Tensor, " d"]) -> tuple[Float[Tensor, " d"], float, float]:
         """Gradient of the log likelihood at ``h(w, ·)``, the negative log likelihood there, and the misfit.
@@ -174,19 +160,19 @@ class Tangent:
         Cost:
             A Newton step: one pass over the data, and a solve to a tolerance that tightens as it converges.
         """
-        network = self.training.network
+        model, like = self.training, self.training.weights
         solver = CG() if solver is None else solver
         check_kind("solver=", solver, (Solver,), "CG() or SGD()")
         check_positive("scale", scale)
         start = None if initial is None else self._points.checked(initial)
         check_kind("the prior", prior, (Diagonal, Prior), "posterior.prior, or Isotropic(1.0)")
-        diagonal = prior.diagonal(network.uncertain, network.like) if isinstance(prior, Prior) else prior.values
-        prior = Diagonal(diagonal.to(network.like))
-        if prior.shape != (network.size, network.size):
+        diagonal = prior.diagonal(model.layout, like) if isinstance(prior, Prior) else prior.values
+        prior = Diagonal(diagonal.to(like))
+        if prior.shape != (len(like), len(like)):
             hint = "posterior.prior, or Isotropic(1.0)"
-            raise ShapeError(f"a prior of {network.size} weights", f"{prior!r}", hint)
+            raise ShapeError(f"a prior of {len(like)} weights", f"{prior!r}", hint)
         if rtol is None:
-            rtol = solver.rtol if isinstance(solver, SGD) else 1e-6 if network.like.dtype == torch.float64 else 1e-4
+            rtol = solver.rtol if isinstance(solver, SGD) else 1e-6 if like.dtype == torch.float64 else 1e-4
         check_positive("rtol", rtol)
         check_count("steps", steps)
         with torch.no_grad():

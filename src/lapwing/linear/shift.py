@@ -1,8 +1,8 @@
-"""A chunk of the data with the network linear in its weights, and where in the weights its output Hessian is taken."""
+"""Where in the weights a linear model's output Hessian is taken: at a point, or along a ray."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import final
 
@@ -13,59 +13,20 @@ from torch import Tensor
 from lapwing.ground.data import count, tensors
 from lapwing.ground.types import Inputs
 from lapwing.likelihoods import Likelihood
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Linear:
-    """The Jacobian J of n examples at the trained weights, ready for any number of columns.
-
-    For classes the outputs of ``push`` may be off by a constant at each position, which no probability sees.
-
-    Args:
-        inputs: The examples.
-        outputs: Canonical outputs f at the trained weights.
-        targets: Canonical targets.
-        push: ``J V``, a change of the outputs for each change of the weights.
-        pull: ``Jᵀ U``.
-        width: Columns that should be pushed and pulled together, at most.
-        bytes: Bytes it occupies; ``None`` if keeping it saves nothing.
-    """
-
-    inputs: Inputs
-    outputs: Float[Tensor, "n *event c"]
-    targets: Tensor
-    push: Callable[[Float[Tensor, "d k"]], Float[Tensor, "k n *event c"]]
-    pull: Callable[[Float[Tensor, "k n *event c"]], Float[Tensor, "d k"]]
-    width: int
-    bytes: int | None
-
-    @property
-    def examples(self) -> int:
-        """Examples n."""
-        return len(self.outputs)
-
-    def at(self, change: Float[Tensor, " d"], affine: bool) -> Float[Tensor, "n *event c"]:
-        """``f + J v`` for a change v of the weights; ``J v`` alone without the offset f."""
-        moved = self.push(change[:, None])[0]
-        return self.outputs + moved if affine else moved
-
-    def product(self, bend: Callable[[Tensor], Tensor], block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        """``Jᵀ B J V`` for an output Hessian B."""
-        return torch.cat([self.pull(bend(self.push(columns))) for columns in block.split(self.width, dim=1)], dim=1)
+from lapwing.linear.model import Chunk
 
 
 @final
 @dataclass(eq=False)
 class Shift:
-    """Weights w other than the trained ones, with the outputs ``h(w, ·)`` the linear network has there.
+    """Weights w other than those the model was made linear at, with its outputs ``h(w, ·)`` there.
 
     What was computed of them is kept chunk by chunk, and found again where a later pass over the data has the same
     chunk, whatever its place: a loader that shuffles costs time and nothing else.
 
     Args:
-        change: What J is multiplied with: ``w - w̃``, or w itself for a network without its offset.
-        affine: Whether the outputs at the trained weights w̃ are added.
+        change: What J is multiplied with: ``w - w̃``, or w itself for a model without its offset.
+        affine: Whether the outputs at w̃ are added.
         memory: Bytes of outputs that may be kept.
     """
 
@@ -74,11 +35,11 @@ class Shift:
     memory: int
     kept: dict[bytes, Tensor] = field(default_factory=dict, repr=False)
 
-    def outputs(self, chunk: Linear) -> Float[Tensor, "n *event c"]:
+    def outputs(self, chunk: Chunk) -> Float[Tensor, "n *event c"]:
         """``h(w, ·)`` of a chunk."""
         return self.known(signature(chunk.inputs), chunk)
 
-    def known(self, key: bytes, chunk: Linear) -> Float[Tensor, "n *event c"]:
+    def known(self, key: bytes, chunk: Chunk) -> Float[Tensor, "n *event c"]:
         """The same for a chunk whose signature is at hand."""
         if key in self.kept:
             return self.kept[key]
@@ -104,7 +65,7 @@ class Ray:
     rays: tuple[tuple[bytes, Tensor, Tensor, Tensor], ...]
 
     @classmethod
-    def of(cls, chunks: Iterable[Linear], shift: Shift, step: Float[Tensor, " d"]) -> Ray | None:
+    def of(cls, chunks: Iterable[Chunk], shift: Shift, step: Float[Tensor, " d"]) -> Ray | None:
         """One pass over the data; ``None`` where the outputs of all of them do not fit.
 
         Args:

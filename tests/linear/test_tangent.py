@@ -9,15 +9,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, MismatchError, ShapeError
-from lapwing.jacobian.products.gauss_newton import GGNProduct
-from lapwing.jacobian.tangent import Tangent, Target
+from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal, Structured
 from lapwing.linear.preconditioners import Subsample
 from lapwing.linear.problem import Problem as Products
 from lapwing.linear.solvers import CG, SGD
+from lapwing.linear.tangent import Tangent, Target
 from tests.checker import unchecked
-from tests.jacobian.tangent.dense import SCALE, Dense, fitted, somewhere, uneven
+from tests.linear.tangent_dense import SCALE, Dense, fitted, somewhere, uneven
 from tests.posterior_cases import PROBLEMS, labels, normal, portrait, problem, refused, seeded
 
 TARGETS: list[Target] = ["affine", "simplified"]
@@ -73,9 +73,8 @@ def test_newtons_matrix_has_the_output_hessian_of_its_weights(name: str, target:
         root = found.root.dense()
         torch.testing.assert_close(root @ root.mT, ggn)
         torch.testing.assert_close(found.root.T.dense(), root.mT)
-        assert found.parts is not None
         total = torch.zeros_like(ggn)
-        for batch in found.parts(dense.size):
+        for batch in found.curvature.parts(dense.size):
             for part in batch:
                 total += part.curvature.dense()
         torch.testing.assert_close(total, ggn)
@@ -156,9 +155,9 @@ def test_behind_norms_and_with_a_linear_head_the_offset_is_nothing() -> None:
     x, y = normal(12, 3), labels(12, classes=3)
     training = lw.Laplace(lw.Categorical()).fit(normalised(), (x, y)).training
     affine, simplified = (Tangent(training, target) for target in TARGETS)
-    w = somewhere(training.network.size)
+    w = somewhere(training.model.network.size)
     torch.testing.assert_close(affine.outputs(x, w), simplified.outputs(x, w), rtol=1e-9, atol=1e-9)
-    prior = uneven(training.network.size)
+    prior = uneven(training.model.network.size)
     modes = [tangent.mode(prior, rtol=1e-10).weights for tangent in (affine, simplified)]
     torch.testing.assert_close(modes[0], modes[1], rtol=1e-7, atol=1e-8)
 
@@ -170,7 +169,7 @@ def test_loaders_may_shuffle_and_outputs_need_not_fit(memory: int) -> None:
     loader = DataLoader(dataset, batch_size=4, shuffle=True)
     posterior = lw.Laplace(lw.Categorical()).fit(dense.case.model, loader)
     prior = uneven(dense.size)
-    found = Tangent(posterior.training, curvature=GGNProduct(posterior.training, memory)).mode(prior, rtol=1e-9)
+    found = Tangent(Linearisation(posterior.training.model, memory)).mode(prior, rtol=1e-9)
     torch.testing.assert_close(found.weights, dense.mode(prior.values, 1.0), rtol=1e-7, atol=1e-8)
 
 
@@ -192,8 +191,8 @@ def test_a_network_that_is_certain_has_a_mode_too() -> None:
     y = model(x).argmax(1)
     training = lw.Laplace(lw.Categorical()).fit(model, (x, y)).training
     for precision in (1e-2, 1.0):
-        prior = Diagonal(torch.full((training.network.size,), precision, dtype=torch.float64))
-        for initial in (None, torch.zeros(training.network.size).double()):
+        prior = Diagonal(torch.full((training.model.network.size,), precision, dtype=torch.float64))
+        for initial in (None, torch.zeros(training.model.network.size).double()):
             found = Tangent(training).mode(prior, initial=initial, rtol=1e-6)
             assert found.converged and found.iterations < 40
 
@@ -249,7 +248,7 @@ def test_a_network_that_was_trained_on_is_refused() -> None:
     with torch.no_grad():
         next(case.model.parameters()).add_(1.0)
     with pytest.raises(MismatchError):
-        tangent.score(torch.zeros(tangent.training.network.layout.size).double())
+        tangent.score(torch.zeros(tangent.training.layout.size).double())
 
 
 def test_a_descent_ends_at_its_solvers_own_tolerance() -> None:

@@ -1,0 +1,179 @@
+"""What a Gaussian linear model is to whatever solves with it: features J, known by what they do to blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeVar, final, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground import probes
+from lapwing.ground.data import Data
+from lapwing.ground.tree import Layout
+from lapwing.ground.types import Inputs
+from lapwing.likelihoods import Likelihood
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """The features J of n examples, ready for any number of columns.
+
+    For classes the outputs of ``push`` may be off by a constant at each position, which no probability sees.
+
+    Args:
+        inputs: The examples.
+        outputs: Canonical outputs f at the weights the model was made linear at.
+        targets: Canonical targets; empty where the examples have none.
+        push: ``J V``, a change of the outputs for each change of the weights.
+        pull: ``Jᵀ U``.
+        width: Columns that should be pushed and pulled together, at most.
+        bytes: Bytes it occupies; ``None`` if keeping it saves nothing.
+    """
+
+    inputs: Inputs
+    outputs: Float[Tensor, "n *event c"]
+    targets: Tensor
+    push: Callable[[Float[Tensor, "d k"]], Float[Tensor, "k n *event c"]]
+    pull: Callable[[Float[Tensor, "k n *event c"]], Float[Tensor, "d k"]]
+    width: int
+    bytes: int | None
+
+    @property
+    def examples(self) -> int:
+        """Examples n."""
+        return len(self.outputs)
+
+    def at(self, change: Float[Tensor, " d"], affine: bool) -> Float[Tensor, "n *event c"]:
+        """``f + J v`` for a change v of the weights; ``J v`` alone without the offset f."""
+        moved = self.push(change[:, None])[0]
+        return self.outputs + moved if affine else moved
+
+    def product(self, bend: Callable[[Tensor], Tensor], block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        """``Jᵀ B J V`` for an output Hessian B."""
+        return torch.cat([self.pull(bend(self.push(columns))) for columns in block.split(self.width, dim=1)], dim=1)
+
+
+Directions: TypeAlias = Callable[[Tensor, slice], Iterator[Tensor]]
+"""From outputs ``[n, *event, c]`` of some examples, and their place, to blocks of cotangents ``[k, n, *event, c]``."""
+
+
+@runtime_checkable
+class LinearModel(Protocol):
+    """Features J of a Gaussian linear model ``h(w, x) = f(x) + J(x) (w - w̃)`` over the data it stands on.
+
+    A network made linear, a plain matrix, and a projector after a network are linear models; what solves, draws, or
+    finds a mode sees no more of them than this.
+    """
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Whose output Hessian is B."""
+        ...
+
+    @property
+    def data(self) -> Data:
+        """The examples and targets it stands on."""
+        ...
+
+    @property
+    def weights(self) -> Float[Tensor, " d"]:
+        """w̃, where it was made linear; their dtype and device are the model's."""
+        ...
+
+    @property
+    def layout(self) -> Layout:
+        """How the d weights are named, for priors with several precisions."""
+        ...
+
+    @property
+    def event(self) -> torch.Size:
+        """Shape of the canonical outputs of one example."""
+        ...
+
+    @property
+    def spare(self) -> int:
+        """Bytes of outputs of the data that may be kept."""
+        ...
+
+    def visit(self, columns: int = 1) -> Iterator[Chunk]:
+        """J over all the data chunk by chunk, for blocks of so many columns."""
+        ...
+
+    def batches(
+        self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
+    ) -> Iterator[Iterator[Chunk]]:
+        """The chunks in mini-batches of at least so many examples, but for the last: the same ones in every pass.
+
+        Args:
+            columns: Columns of the blocks to come.
+            batch: Examples to a mini-batch.
+            generator: Shuffles them, where that can be; without one they come as the data do.
+        """
+        ...
+
+    def at(self, inputs: Inputs) -> Chunk:
+        """The same features at other inputs, without targets: a prediction is a push there."""
+        ...
+
+    def rows(self, inputs: Inputs, directions: Directions) -> Iterator[Float[Tensor, "n k d"]]:
+        """Explicit rows ``uᵀ J`` of some examples for blocks of cotangents u, a few examples at a time."""
+        ...
+
+    def diagonal(self) -> Float[Tensor, " d"]:
+        """``diag(Jᵀ B J)`` with B at the outputs f."""
+        ...
+
+    def check(self, *, values: bool = True) -> None:
+        """Refuse to go on when what the model stands on was changed since.
+
+        Args:
+            values: Whether to compare the numbers too, or only what tells of a change at no cost.
+        """
+        ...
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """Some of the examples."""
+
+    @property
+    def examples(self) -> int:
+        """How many they are."""
+        ...
+
+
+E = TypeVar("E", bound=Counted)
+
+
+def gathered(pieces: Iterable[E], batch: int) -> Iterator[Iterator[E]]:
+    """Mini-batches: consecutive pieces, together until they have ``batch`` examples; each is read before the next.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> pieces = [SimpleNamespace(examples=examples) for examples in (2, 2, 5, 1)]
+        >>> [[piece.examples for piece in group] for group in gathered(pieces, 4)]
+        [[2, 2], [5], [1]]
+    """
+    left = iter(pieces)
+    for first in left:
+        yield _until(first, left, batch)
+
+
+def shuffled(pieces: Iterable[E], batch: int, *, generator: torch.Generator | None = None) -> Iterator[Iterator[E]]:
+    """The same mini-batches in random order; without a generator, in that of the pieces."""
+    if generator is None:
+        return gathered(pieces, batch)
+    groups = [list(group) for group in gathered(pieces, batch)]
+    return (iter(groups[i]) for i in probes.permutation(len(groups), generator=generator))
+
+
+def _until(first: E, left: Iterator[E], batch: int) -> Iterator[E]:
+    examples = first.examples
+    yield first
+    while examples < batch and (more := next(left, None)) is not None:
+        examples += more.examples
+        yield more

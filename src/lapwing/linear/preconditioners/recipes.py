@@ -1,0 +1,161 @@
+"""What every recipe for a preconditioner answers, and those that need no rows: by pivots, and of rank one."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, final, get_args, runtime_checkable
+
+import torch
+
+from lapwing.ground.errors import ConfigError, UnsupportedError, check_count, check_option
+from lapwing.linalg import LowRank, Structured
+from lapwing.linalg.pivoted import pivoted_cholesky
+from lapwing.linear.model import LinearModel
+from lapwing.linear.problem import Problem
+
+Pivots: TypeAlias = Literal["greedy", "random"]
+
+
+@runtime_checkable
+class Preconditioner(Protocol):
+    """A recipe for a structured approximation of the posterior precision."""
+
+    def approximate(self, problem: Problem) -> Structured:
+        """P ≈ Λ, which solves, roots and log-dets exactly."""
+        ...
+
+
+@dataclass(frozen=True)
+class CurvatureRecipe(abc.ABC):
+    """A recipe ``P = s G̃ + A`` whose G̃ ≈ G is made once and serves any prior and noise."""
+
+    @abc.abstractmethod
+    def curvature(self, problem: Problem) -> Structured:
+        """G̃, to which a diagonal can be added exactly."""
+
+    def approximate(self, problem: Problem) -> Structured:
+        """``P``."""
+        return problem.with_curvature(self.curvature(problem))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Known(CurvatureRecipe):
+    """``P = s G̃ + A`` with a G̃ that is at hand, such as that of a posterior.
+
+    Args:
+        matrix: G̃.
+    """
+
+    matrix: Structured
+
+    def curvature(self, problem: Problem) -> Structured:
+        """G̃."""
+        return self.matrix
+
+
+def approximation(problem: Problem, recipe: Preconditioner) -> Structured:
+    """What a recipe makes of a problem, made once for each problem; what does not know its prior, once for all.
+
+    Raises:
+        ConfigError: If the recipe is not hashable.
+    """
+    if getattr(type(recipe), "__hash__", None) is None:
+        raise ConfigError(
+            "a recipe that is frozen, so that it can be told from others", f"{recipe}", "@dataclass(frozen=True)"
+        )
+    if recipe not in problem.prepared:
+        problem.prepared[recipe] = _made(problem, recipe)
+    return problem.prepared[recipe]
+
+
+def _made(problem: Problem, recipe: Preconditioner) -> Structured:
+    if not isinstance(recipe, CurvatureRecipe):
+        return recipe.approximate(problem)
+    if recipe not in problem.kept:
+        problem.kept[recipe] = recipe.curvature(problem)
+    return problem.with_curvature(problem.kept[recipe])
+
+
+def model_of(problem: Problem, recipe: object) -> LinearModel:
+    """The linear model behind a problem.
+
+    Raises:
+        UnsupportedError: If there is none.
+    """
+    if problem.model is None:
+        raise UnsupportedError(f"a problem with a linear model and data for {recipe}", "a matrix alone", "LowRank(100)")
+    return problem.model
+
+
+@final
+@dataclass(frozen=True)
+class PivotedCholesky(CurvatureRecipe):
+    """``P = s L Lᵀ + A`` with L the partial Cholesky factor of G at well-chosen pivots.
+
+    Pivots are driven by the exact diagonal of G, in coordinates in which the prior is standard normal: the largest
+    residual first, or drawn in proportion to it (Harbrecht et al. 2012; Chen et al. 2023). L is made once: for another
+    prior it is still a factor of G, its pivots those of the prior it was made for.
+
+    Args:
+        rank: Columns of L.
+        pivots: ``"greedy"`` or ``"random"``.
+        block: Pivots multiplied together.
+        seed: Of the random pivots.
+
+    Raises:
+        ConfigError: If the rank or the block is not positive.
+
+    Cost:
+        A pass for the diagonal, ``rank`` products with G in blocks; memory ``d rank``.
+
+    Example:
+        >>> import lapwing as lw
+        >>> lw.CG(preconditioner=lw.PivotedCholesky(50)).preconditioner
+        PivotedCholesky(rank=50, pivots='greedy', block=16, seed=0)
+    """
+
+    rank: int
+    pivots: Pivots = "greedy"
+    block: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_option("pivots", self.pivots, get_args(Pivots))
+        check_count("rank", self.rank)
+        check_count("block", self.block)
+        check_count("seed", self.seed, 0)
+
+    def curvature(self, problem: Problem) -> LowRank:
+        """``L Lᵀ``."""
+        prior = problem.prior.values
+        factor = pivoted_cholesky(
+            problem.in_prior_units(),
+            problem.curvature.diagonal() / prior,
+            self.rank,
+            random=self.pivots == "random",
+            block=self.block,
+            generator=torch.Generator().manual_seed(self.seed),
+        )
+        return LowRank(prior.sqrt()[:, None] * factor)
+
+
+@final
+@dataclass(frozen=True)
+class RankOne(CurvatureRecipe):
+    """``P = s ∇ ∇ᵀ + A`` with ∇ the gradient of the log likelihood (the likelihood as a whole linearised).
+
+    The cheapest and the least: it mends one eigenvalue, and none at an optimum of the likelihood.
+
+    Cost:
+        A gradient over the data.
+    """
+
+    def curvature(self, problem: Problem) -> LowRank:
+        """``∇ ∇ᵀ``."""
+        model = model_of(problem, self)
+        total = torch.zeros_like(model.weights)
+        for chunk in model.visit():
+            total += chunk.pull(model.likelihood.score(chunk.outputs, chunk.targets)[None])[:, 0]
+        return LowRank(total[:, None])

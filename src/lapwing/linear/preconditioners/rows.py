@@ -1,0 +1,226 @@
+"""Exact rows of the curvature: of a few examples, or of the least certain outputs, which make nearly all of it."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground.data import Data, concatenated, take
+from lapwing.ground.errors import TooLargeError, check_count
+from lapwing.ground.types import Inputs
+from lapwing.likelihoods import IGNORED, Likelihood
+from lapwing.likelihoods.cotangents import by_position
+from lapwing.linalg import LowRank
+from lapwing.linear.model import LinearModel
+from lapwing.linear.preconditioners.recipes import CurvatureRecipe, model_of
+from lapwing.linear.problem import Problem
+
+Seen: TypeAlias = tuple[Inputs, Tensor, Tensor]
+"""Inputs and targets of some examples, and the eigenvalues ``[n, m]`` of their output Hessians."""
+
+
+@final
+@dataclass(frozen=True)
+class Subsample(CurvatureRecipe):
+    """``P = s Σ_B w_n J_nᵀ B_n J_n + A``: the exact curvature of a few examples, inverted by Woodbury's identity.
+
+    With labels, every class has as many of them. Where it is scaled, ``w_n`` is how many examples each stands for:
+    those of its label, else ``N / B``; where not, 1.
+
+    Args:
+        examples: Examples B.
+        scaled: Whether they stand for all N.
+        max_bytes: Largest factor ``[d, B c]`` it will make.
+
+    Raises:
+        ConfigError: If there are no examples.
+        TooLargeError: If the factor would be larger; nothing is computed.
+
+    Cost:
+        A forward and c backward passes for B examples, ``d (B c)²`` once; memory ``d B c`` numbers.
+    """
+
+    examples: int
+    scaled: bool = True
+    max_bytes: int = 2**31
+
+    def __post_init__(self) -> None:
+        check_count("examples", self.examples)
+
+    def curvature(self, problem: Problem) -> LowRank:
+        """``Σ_B w_n J_nᵀ B_n J_n``."""
+        model = model_of(problem, self)
+        rows = self.examples * model.event.numel()
+        check_rows(model, rows, self.max_bytes, "Subsample with fewer examples, TopRows(500), or a larger max_bytes")
+        inputs, targets, weights = balanced(model.data, self.examples)
+        roots = weights.sqrt() if self.scaled else torch.ones_like(weights)
+
+        def directions(f: Tensor, place: slice) -> Iterator[Tensor]:
+            root = model.likelihood.root(f, model.likelihood.canonical_targets(f, targets[place]))
+            each = roots[place].to(root).view(-1, *(1,) * (root.ndim - 1))
+            return by_position((each * root).movedim(-1, 0), f.ndim - 2)
+
+        return LowRank(torch.cat([part.flatten(0, 1) for part in model.rows(inputs, directions)]).mT)
+
+
+@final
+@dataclass(frozen=True)
+class TopRows(CurvatureRecipe):
+    """``P = s Σ_r λ_r (J_nᵀ v_r)(J_nᵀ v_r)ᵀ + A`` over the largest eigenpairs ``B_n v = λ v`` of all output Hessians.
+
+    A trained classifier is sure of most examples: their output Hessian is next to nothing. Every row is exact and costs
+    a backward pass of one example, where a column of ``PivotedCholesky`` costs a product with all data.
+
+    Args:
+        rank: Rows, at most; of equal ones any.
+        max_bytes: Largest factor ``[d, rank]`` it will make.
+
+    Raises:
+        ConfigError: If there is no row.
+        TooLargeError: If the factor would be larger; nothing is computed.
+
+    Cost:
+        A forward pass over the data with an eigendecomposition of every output Hessian, ``O(n c³)``; a forward and c
+        backward passes for at most ``rank`` examples, ``d rank²`` once; memory ``d rank`` numbers.
+
+    Example:
+        >>> import lapwing as lw
+        >>> lw.CG(preconditioner=TopRows(500)).preconditioner
+        TopRows(rank=500, max_bytes=2147483648)
+    """
+
+    rank: int
+    max_bytes: int = 2**31
+
+    def __post_init__(self) -> None:
+        check_count("rank", self.rank)
+
+    def curvature(self, problem: Problem) -> LowRank:
+        """``Σ_r λ_r (J_nᵀ v_r)(J_nᵀ v_r)ᵀ``."""
+        model = model_of(problem, self)
+        check_rows(model, self.rank, self.max_bytes, "TopRows with a smaller rank, or a larger max_bytes")
+        inputs, targets, chosen = self._selected(model)
+        rows: list[Tensor] = []
+        for count in chosen.unique().tolist():
+            rows += _rows(model, inputs, targets, (chosen == count).nonzero()[:, 0], count)
+        return LowRank(torch.cat(rows).mT.contiguous())
+
+    def _selected(self, model: LinearModel) -> tuple[Inputs, Tensor, Tensor]:
+        """The examples that have one of the largest eigenvalues, and how many each has."""
+        found: list[Seen] = []
+        for batch in model.data:
+            f = model.at(batch.inputs).outputs
+            found.append((batch.inputs, batch.targets, _eigenvalues(model.likelihood, f, batch.targets)))
+            found = [self._kept(found)]
+        ((inputs, targets, values),) = found
+        return inputs, targets, _largest(values, self.rank).sum(1)
+
+    def _kept(self, seen: list[Seen]) -> Seen:
+        """Those that may still have one of the largest."""
+        inputs, targets, values = zip(*seen, strict=True)
+        values = torch.cat(values)
+        index = _largest(values, self.rank).any(1).nonzero()[:, 0]
+        return take(concatenated(list(inputs)), index), torch.cat(targets)[index], values[index]
+
+
+def _eigenvalues(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Float[Tensor, "n m"]:
+    """Eigenvalues of the output Hessian of each example, of all its positions."""
+    y = likelihood.canonical_targets(f, targets)
+    return torch.linalg.eigvalsh(likelihood.hessian(f.double(), y)).flatten(1)
+
+
+def _largest(values: Float[Tensor, "n m"], count: int) -> Tensor:
+    """Where the ``count`` largest positive entries are."""
+    flat = values.flatten()
+    first = flat.topk(min(count, len(flat))).indices
+    return torch.zeros_like(flat, dtype=torch.bool).index_fill(0, first, True).view_as(values) & (values > 0)
+
+
+def _rows(
+    model: LinearModel, inputs: Inputs, targets: Tensor, index: Tensor, count: int
+) -> Iterator[Float[Tensor, "r d"]]:
+    """``√λ J_nᵀ v`` of the ``count`` largest eigenpairs of some examples."""
+    targets = targets[index]
+
+    def directions(f: Tensor, place: slice) -> Iterator[Tensor]:
+        y = model.likelihood.canonical_targets(f, targets[place])
+        yield _leading(model.likelihood.hessian(f.double(), y), count).to(f).view(count, *f.shape)
+
+    return (part.flatten(0, 1) for part in model.rows(take(inputs, index), directions))
+
+
+def _leading(hessian: Float[Tensor, "n *event c c"], count: int) -> Float[Tensor, "k n m"]:
+    """``√λ v`` of the largest eigenpairs of each example, as cotangents of all its positions."""
+    n, c = len(hessian), hessian.shape[-1]
+    values, vectors = torch.linalg.eigh(hessian.reshape(n, -1, c, c))
+    found, place = values.flatten(1).topk(count)
+    scaled = (
+        vectors.mT.flatten(1, 2).gather(1, place[..., None].expand(n, count, c)) * found.clamp_min(0).sqrt()[..., None]
+    )
+    cotangents = scaled.new_zeros(n, count, values.shape[1], c)
+    cotangents.scatter_(2, (place // c)[..., None, None].expand(n, count, 1, c), scaled.unsqueeze(2))
+    return cotangents.flatten(2).movedim(1, 0)
+
+
+def balanced(data: Data, examples: int) -> tuple[Inputs, Tensor, Float[Tensor, " n"]]:
+    """Examples from one pass over the data, as many of every label where targets are labels.
+
+    Otherwise they are spread evenly. Ignored labels are left out.
+
+    Returns:
+        Inputs, targets, and for how many examples each stands, float64 on the CPU: those of its label, where there are
+        labels; all together, for all that are not ignored.
+    """
+    there = data.examples
+    even = set(torch.linspace(0, there - 1, min(examples, there)).round().long().tolist())
+    inputs: list[Inputs] = []
+    targets: list[Tensor] = []
+    turns: list[Tensor] = []
+    seen, position = Counter[int](), 0
+    for batch in data:
+        if batch.targets.ndim == 1 and not batch.targets.is_floating_point():
+            turn = torch.tensor([_turn(seen, label) for label in batch.targets.tolist()])
+        else:
+            turn = torch.tensor([0 if position + i in even else examples for i in range(len(batch))])
+        position += len(batch)
+        kept = (turn < examples).nonzero()[:, 0]
+        if len(kept):
+            inputs.append(take(batch.inputs, kept.to(batch.targets.device)))
+            targets.append(batch.targets[kept.to(batch.targets.device)])
+            turns.append(turn[kept])
+    first = torch.cat(turns).argsort(stable=True)[:examples].to(targets[0].device)
+    chosen = torch.cat(targets)[first]
+    labels = chosen.tolist() if seen else [0] * len(chosen)
+    total, taken = seen or Counter({0: position}), Counter(labels)
+    weights = torch.tensor([total[label] / taken[label] for label in labels], dtype=torch.float64)
+    return take(concatenated(inputs), first), chosen, weights * (total.total() / weights.sum())
+
+
+def _turn(seen: Counter[int], label: int) -> int:
+    """How many examples of a label came before this one; more than there are for an ignored one."""
+    if label == IGNORED:
+        return sys.maxsize
+    seen[label] += 1
+    return seen[label] - 1
+
+
+def check_rows(model: LinearModel, rows: int, max_bytes: int, cure: str) -> None:
+    """Refuse so many explicit Jacobian rows where they would take more than ``max_bytes``.
+
+    Raises:
+        TooLargeError: If they would.
+    """
+    needed = rows * model.weights.numel() * model.weights.element_size()
+    if needed > max_bytes:
+        raise TooLargeError(
+            f"Jacobian rows of at most {max_bytes:,} bytes",
+            f"{rows:,} rows of {len(model.weights):,} weights, which need {needed:,} bytes",
+            cure,
+        )
