@@ -15,15 +15,15 @@ from lapwing.comparison import Comparison, Row
 from lapwing.evaluation.metrics import auroc, ece, rejection_curve
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Regression
-from lapwing.show.plots import plot_band, plot_confidence, plot_evidence, plot_rejection, plot_reliability
+from lapwing.show.plots import canvas, plot_band, plot_confidence, plot_evidence, plot_rejection, plot_reliability
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-def panels(columns: int, rows: int = 1, *, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure of equal panels, outside pyplot.
+def panels(columns: int, rows: int = 1, *, width: float, height: float) -> tuple[Any, list[Axes]]:
+    """A figure of equal panels.
 
     Args:
         columns: Panels side by side.
@@ -31,13 +31,8 @@ def panels(columns: int, rows: int = 1, *, width: float, height: float) -> tuple
         width: Of a panel, inches.
         height: Of a panel, inches.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
-    axes: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for ax in axes:
-        ax.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+    axes = canvas.panels(columns * width, rows * height, columns, rows)
+    return axes[0].figure, axes
 
 
 def name(row: Row) -> str:

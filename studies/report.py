@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.measure import write_json
+from lapwing.show.plots.canvas import panels
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -81,9 +82,4 @@ def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
 
 def figure(width: float, height: float, columns: int) -> Any:
     """An empty figure with a row of axes, which pyplot does not know."""
-    from matplotlib.figure import Figure
-
-    made = Figure(figsize=(width, height), layout="constrained", dpi=150)
-    for panel in made.subplots(1, columns, squeeze=False)[0]:
-        panel.spines[["top", "right"]].set_visible(False)
-    return made
+    return panels(width, height, columns)[0].figure

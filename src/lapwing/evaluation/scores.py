@@ -107,10 +107,7 @@ def evaluate(
         >>> sorted(lw.evaluate(posterior, (x, y)))
         ['accuracy', 'adaptive_ece', 'brier', 'ece', 'ece_floor', 'nll', 'rejection_area']
     """
-    check_kind(
-        "the predictor", predictor, (Predictor,), "a posterior, or lapwing.evaluation.baselines.Map(model, likelihood)"
-    )
-    _check_options(predictor, options)
+    check_predictor(predictor, options)
     kept = _gathered(predictor, data, unpack, progress, options)
     targets, scores = kept["targets"], dict[str, float]()
     if "probs" in kept:
@@ -161,15 +158,28 @@ def _scored(prediction: Predictive, targets: Tensor, generator: torch.Generator 
     return found
 
 
-def _check_options(predictor: Predictor, options: Mapping[str, Any]) -> None:
-    """Refuses options that ``predict`` does not take."""
+def check_predictor(predictor: Predictor, options: Mapping[str, Any], others: tuple[str, ...] = ()) -> None:
+    """Refuses what does not predict, and options that its ``predict`` does not take.
+
+    Args:
+        predictor: What should predict.
+        options: Options for it.
+        others: Names of options that somebody else takes.
+
+    Raises:
+        ConfigError: Naming the options that it takes.
+    """
+    hint = "a posterior, or lapwing.evaluation.baselines.Map(model, likelihood)"
+    check_kind("the predictor", predictor, (Predictor,), hint)
     known = signature(predictor.predict).parameters
-    unknown = [name for name in options if name not in known]
+    unknown = [name for name in options if name not in known and name not in others]
     if unknown and not any(each.kind is Parameter.VAR_KEYWORD for each in known.values()):
         takes = ", ".join([*known][1:]) or "none"
         name = type(predictor).__name__
         got = ", ".join(f"{each}={options[each]!r:.40}" for each in unknown)
-        raise ConfigError(f"options that {name}.predict takes ({takes})", got, "evaluate(predictor, data) without them")
+        raise ConfigError(
+            f"options that {name}.predict takes ({takes})", got, "one of these names, or the call without them"
+        )
 
 
 def _classification(probs: Tensor, targets: Tensor) -> dict[str, float]:

@@ -10,11 +10,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.evaluation.corruptions.blocks import jpeg, pixelate
-from lapwing.evaluation.corruptions.blur import defocus_blur, gaussian_blur, motion_blur
-from lapwing.evaluation.corruptions.geometry import elastic, rotation
-from lapwing.evaluation.corruptions.light import brightness, contrast, fog, occlusion
-from lapwing.evaluation.corruptions.noise import gaussian_noise, impulse_noise, shot_noise
+from lapwing.evaluation.corruptions.kinds import (
+    brightness,
+    contrast,
+    defocus_blur,
+    elastic,
+    fog,
+    gaussian_blur,
+    gaussian_noise,
+    impulse_noise,
+    jpeg,
+    motion_blur,
+    occlusion,
+    pixelate,
+    rotation,
+    shot_noise,
+)
 from lapwing.ground.data import check_finite
 from lapwing.ground.errors import DataError, ShapeError, check_count, check_kind, check_option
 
@@ -88,14 +99,23 @@ def corrupt(
         >>> [float((corrupt(x, "contrast", severity) - x).abs().mean() > 0.1) for severity in (1, 5)]
         [0.0, 1.0]
     """
-    check_option("name", name, CORRUPTIONS)
-    check_option("severity", severity, SEVERITIES)
-    check_count("severity", severity)
+    check_known(name, severity)
     _check_images(x)
     kind = KINDS[name]
     level = kind.levels[severity - 1] * (min(x.shape[2:]) / 32 if kind.length else 1)
     exact = x.detach().to(x.dtype if torch.finfo(x.dtype).bits >= 32 else torch.float32)
     return kind.change(exact, level, generator).clamp(0, 1).to(x.dtype)
+
+
+def check_known(name: str, severity: int) -> None:
+    """Refuses a corruption or a severity that there is not.
+
+    Raises:
+        ConfigError: Naming those there are.
+    """
+    check_option("name", name, CORRUPTIONS)
+    check_option("severity", severity, SEVERITIES)
+    check_count("severity", severity)
 
 
 def _check_images(x: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -12,10 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.evaluation.corruptions.corrupt import CORRUPTIONS, SEVERITIES, corrupt
-from lapwing.evaluation.scores import Predictor, Scores, evaluate
+from lapwing.evaluation.corruptions.corrupt import CORRUPTIONS, SEVERITIES, check_known, corrupt
+from lapwing.evaluation.scores import Predictor, Scores, check_predictor, evaluate
 from lapwing.ground import probes
-from lapwing.ground.errors import ConfigError, check_count, check_kind, check_option
+from lapwing.ground.errors import ConfigError, check_kind, check_option
 
 
 @final
@@ -113,12 +114,12 @@ def corruption_sweep(
         [0, 1, 2, 3, 4, 5]
     """
     names, severities = _listed("names", names, "CORRUPTIONS"), _listed("severities", severities, "SEVERITIES")
-    for name in names:
-        check_option("name", name, CORRUPTIONS)
-    for severity in severities:
-        check_option("severity", severity, SEVERITIES)
-        check_count("severity", severity)
-    _check_options(predictor, options or {})
+    for name, severity in itertools.product(names, severities):
+        check_known(name, severity)
+    options = {} if options is None else options
+    check_kind("options=", options, (Mapping,), "options={'link': 'mc'}")
+    own = tuple(name for name, it in signature(evaluate).parameters.items() if it.kind is it.KEYWORD_ONLY)
+    check_predictor(predictor, options, own)
     if not (transform is None or callable(transform)):
         raise ConfigError("transform= to be a function of images", f"{transform!r:.40}", "lambda x: (x - mean) / std")
     prepared = transform or (lambda images: images)
@@ -126,7 +127,7 @@ def corruption_sweep(
     seed = int(torch.randint(2**31, [1], generator=generator, device=device))
 
     def scores(images: Tensor) -> Scores:
-        return evaluate(predictor, (prepared(images), y), **(options or {}))
+        return evaluate(predictor, (prepared(images), y), **options)
 
     corrupted: dict[str, list[Scores]] = {name: [] for name in names}
     pairs = [(name, severity) for name in corrupted for severity in severities]
@@ -144,18 +145,3 @@ def _listed(name: str, values: Any, every: str) -> tuple[Any, ...]:
     if not listed:
         raise ConfigError(f"at least one of {name}=", f"{name}={values!r:.40}", f"{name}={every}")
     return listed
-
-
-def _check_options(predictor: Predictor, options: Mapping[str, Any]) -> None:
-    """Refuses a key that neither ``predict`` nor ``evaluate`` takes."""
-    check_kind(
-        "the predictor", predictor, (Predictor,), "a posterior, or lapwing.evaluation.baselines.Map(model, likelihood)"
-    )
-    check_kind("options=", options, (Mapping,), "options={'link': 'mc'}")
-    own = signature(predictor.predict).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values()):
-        return
-    scored = {name for name, it in signature(evaluate).parameters.items() if it.kind is it.KEYWORD_ONLY}
-    for key in options:
-        if key not in own and key not in scored:
-            raise ConfigError(f"options= that predict({', '.join(own)}) takes", f"{key!r}", "one of these names")

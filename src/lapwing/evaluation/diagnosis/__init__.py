@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from lapwing.evaluation.diagnosis.diagnose import Diagnosis, diagnose, diagnose_samples
-from lapwing.evaluation.diagnosis.directions import Family, directions_of
-from lapwing.evaluation.diagnosis.statistics import Check
+from lapwing.evaluation.diagnosis.statistics import Check, Family, directions_of
 
 __all__ = ["Check", "Diagnosis", "Family", "diagnose", "diagnose_samples", "directions_of"]

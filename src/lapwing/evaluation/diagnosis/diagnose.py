@@ -12,8 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.evaluation.diagnosis import statistics
-from lapwing.evaluation.diagnosis.directions import Family, directions_of, inner, project
-from lapwing.evaluation.diagnosis.statistics import Check
+from lapwing.evaluation.diagnosis.statistics import Check, Family, directions_of, inner, project
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
 from lapwing.linalg import Operator
 from lapwing.posteriors import Posterior, SampledPosterior

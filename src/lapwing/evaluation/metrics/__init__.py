@@ -16,12 +16,24 @@ with it where the two agree.
 from __future__ import annotations
 
 from lapwing.evaluation.metrics.calibration import Reliability, adaptive_ece, debiased_ece, ece, ece_floor, reliability
-from lapwing.evaluation.metrics.classification import accuracy, brier, nll
-from lapwing.evaluation.metrics.detection import RejectionCurve, auroc, rejection_curve
-from lapwing.evaluation.metrics.divergence import symmetric_kl
-from lapwing.evaluation.metrics.gaussians import gaussian_symmetric_kl, gaussian_wasserstein
+from lapwing.evaluation.metrics.classification import (
+    RejectionCurve,
+    accuracy,
+    auroc,
+    brier,
+    nll,
+    rejection_curve,
+    symmetric_kl,
+)
 from lapwing.evaluation.metrics.joint import joint_log_likelihood
-from lapwing.evaluation.metrics.regression import crps, gaussian_nll, picp, rmse
+from lapwing.evaluation.metrics.regression import (
+    crps,
+    gaussian_nll,
+    gaussian_symmetric_kl,
+    gaussian_wasserstein,
+    picp,
+    rmse,
+)
 
 __all__ = [
     "RejectionCurve",

@@ -60,10 +60,7 @@ def reliability(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) -
         >>> reliability(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]), bins=2).count.tolist()
         [0, 2]
     """
-    _check_bins(bins)
-    confidence, correct = top(*elements(probs, targets))
-    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=probs.device)
-    index = torch.bucketize(confidence, edges[1:-1])
+    confidence, correct, edges, index = _binned(probs, targets, bins)
     count = torch.bincount(index, minlength=bins)
     mean_confidence, mean_accuracy = (
         torch.zeros_like(edges[1:]).index_add_(0, index, values) / count.clamp(min=1)
@@ -123,10 +120,7 @@ def ece_floor(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) -> 
         >>> round(ece_floor(probs, torch.zeros(1000, dtype=torch.long)), 3)
         0.01
     """
-    _check_bins(bins)
-    confidence, _ = top(*elements(probs, targets))
-    confidence = confidence.cpu()
-    index = torch.bucketize(confidence, torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1])
+    confidence, _, _, index = (part.cpu() for part in _binned(probs, targets, bins))
     generator = torch.Generator().manual_seed(0)
     total = 0.0
     for _ in range(FLOOR_DRAWS):
@@ -197,6 +191,14 @@ def adaptive_ece(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) 
     confidence, correct = ranked(*elements(probs, targets))
     gaps = torch.tensor_split(correct - confidence, bins)
     return float(torch.stack([gap.sum().abs() for gap in gaps]).sum() / confidence.numel())
+
+
+def _binned(probs: Tensor, targets: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Confidence of each element, whether it was right, the edges of bins of equal width, and the bin of each."""
+    _check_bins(bins)
+    confidence, correct = top(*elements(probs, targets))
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=probs.device)
+    return confidence, correct, edges, torch.bucketize(confidence, edges[1:-1])
 
 
 def _check_bins(bins: int) -> None:

@@ -1,12 +1,16 @@
-"""Scores of class probabilities: accuracy, log-likelihood, Brier score."""
+"""Scores of class probabilities: of the label, of what is foreign or given up, against a reference."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.evaluation.metrics.elements import elements, top
+from lapwing.evaluation.metrics.elements import check_probabilities, check_tensors, elements, ranked, top
+from lapwing.ground.errors import DataError, ShapeError
 
 
 def accuracy(probs: Float[Tensor, "*n c"], targets: Tensor) -> float:
@@ -75,3 +79,116 @@ def brier(probs: Float[Tensor, "*n c"], targets: Tensor) -> float:
     """
     p, y = elements(probs, targets)
     return float((p - torch.nn.functional.one_hot(y, p.shape[1])).square().sum(1).mean())
+
+
+def auroc(in_scores: Float[Tensor, "*n"], out_scores: Float[Tensor, "*m"]) -> float:
+    """Probability that an out-of-distribution score exceeds an in-distribution one; a tie counts half.
+
+    The area under the ROC curve as the Mann-Whitney statistic: exact, and unchanged by any increasing
+    function of the scores.
+
+    Args:
+        in_scores: Scores of in-distribution examples, higher = more foreign (entropy, variance, -confidence).
+        out_scores: Scores of out-of-distribution examples.
+
+    Returns:
+        A number in [0, 1]; 0.5 where the scores say nothing.
+
+    Raises:
+        DataError: A side is empty or has a NaN.
+
+    Example:
+        >>> auroc(torch.tensor([0.1, 0.2]), torch.tensor([0.2, 3.0]))
+        0.875
+    """
+    for name, scores in (("in_scores", in_scores), ("out_scores", out_scores)):
+        if scores.numel() == 0 or scores.isnan().any():
+            got = "none" if scores.numel() == 0 else f"{int(scores.isnan().sum())} NaN"
+            raise DataError(f"{name} of at least one example, without NaN", got, "checking the predictions")
+    low = in_scores.detach().flatten().double().sort().values
+    high = out_scores.detach().flatten().to(low)
+    below = torch.searchsorted(low, high) + torch.searchsorted(low, high, right=True)
+    return float(below.double().mean() / (2 * low.numel()))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RejectionCurve:
+    """Accuracy of what is kept when the least confident examples are rejected.
+
+    Args:
+        fraction: Fraction of the examples rejected, 0 to 1 - 1/n, shape ``[n]``.
+        accuracy: Accuracy of the others, shape ``[n]``.
+    """
+
+    fraction: Float[Tensor, " n"]
+    accuracy: Float[Tensor, " n"]
+
+    @property
+    def area(self) -> float:
+        """Area under the curve, the mean accuracy over fractions; 1 - AURC of Geifman et al. (2019)."""
+        return float(self.accuracy.mean())
+
+
+def rejection_curve(probs: Float[Tensor, "*n c"], targets: Tensor) -> RejectionCurve:
+    """Accuracy of the examples kept as the least confident ones are rejected, one by one.
+
+    Examples of equal confidence share their mean accuracy, so the order of the data does not matter.
+
+    Args:
+        probs: Class probabilities.
+        targets: Labels ``[*n]``; -100 is ignored.
+
+    Returns:
+        One point for each number of rejected examples, 0 to n - 1.
+
+    Raises:
+        ShapeError: The shapes do not match.
+        DataError: Nothing to score, or not probabilities, or labels outside the classes.
+
+    Example:
+        >>> curve = rejection_curve(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
+        >>> curve.fraction.tolist(), curve.accuracy.tolist(), curve.area
+        ([0.0, 0.5], [0.5, 1.0], 0.75)
+    """
+    _, correct = ranked(*elements(probs, targets))
+    n = correct.numel()
+    rejected = torch.arange(n, dtype=torch.float64, device=correct.device)
+    kept_and_correct = correct.flip(0).cumsum(0).flip(0)
+    return RejectionCurve(rejected / n, kept_and_correct / (n - rejected))
+
+
+def symmetric_kl(probs: Float[Tensor, "*n c"], reference: Tensor) -> Float[Tensor, "*n"]:
+    """Symmetric Kullback-Leibler divergence of class probabilities, ½ KL(p ‖ q) + ½ KL(q ‖ p), in nats.
+
+    That is ½ Σ_c (p_c - q_c)(log p_c - log q_c), half of Jeffreys' divergence. A probability that underflowed counts
+    as the smallest normal number of its dtype, as in ``nll``.
+
+    Args:
+        probs: Class probabilities, class axis last.
+        reference: Others of the same shape; the two may be exchanged.
+
+    Returns:
+        One number >= 0 an element, float64; ``.mean()`` for one in all.
+
+    Raises:
+        ShapeError: The shapes differ.
+        DataError: Empty, or not probabilities.
+
+    Example:
+        >>> symmetric_kl(torch.tensor([[0.75, 0.25]]), torch.tensor([[0.25, 0.75]]))
+        tensor([0.5493], dtype=torch.float64)
+    """
+    check_tensors(probs=probs, reference=reference)
+    if not probs.ndim:
+        raise ShapeError("class probabilities [*n, c]", "a single number", "outputs.softmax(-1)")
+    if probs.shape != reference.shape:
+        expected = f"probabilities of the shape of the reference, {list(reference.shape)}"
+        raise ShapeError(expected, f"{list(probs.shape)}", "both at the same inputs, classes last")
+    if not probs.numel():
+        raise DataError("at least one element", f"shape {list(probs.shape)}", "more data")
+    both = [each.detach().to(probs.device, torch.float64) for each in (probs, reference)]
+    for values, given in zip(both, (probs, reference), strict=True):
+        check_probabilities(values, given.dtype)
+    p, q = (values.clamp(min=torch.finfo(g.dtype).tiny) for values, g in zip(both, (probs, reference), strict=True))
+    return 0.5 * ((p - q) * (p.log() - q.log())).sum(-1)

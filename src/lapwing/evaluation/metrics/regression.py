@@ -1,15 +1,19 @@
-"""Scores of Gaussian predictions of real numbers."""
+"""Scores of Gaussian predictions of real numbers, and how far one Gaussian is from another."""
 
 from __future__ import annotations
 
 import math
+import numbers
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.evaluation.metrics.elements import check_all_positive, scalars
-from lapwing.ground.errors import DataError
+from lapwing.ground.data import check_finite
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind
+from lapwing.predictive import Draws, Moments
+from lapwing.predictive.moments import nonnegative
 
 
 def rmse(mean: Float[Tensor, "*n"], targets: Tensor) -> float:
@@ -114,3 +118,109 @@ def picp(low: Float[Tensor, "*n"], high: Tensor, targets: Tensor) -> float:
         got = f"{int((lower > upper).sum())} intervals with low above high"
         raise DataError("intervals with low <= high", got, "picp(low, high, targets), in this order")
     return float(((lower <= y) & (y <= upper)).double().mean())
+
+
+def gaussian_symmetric_kl(moments: Moments, reference: Moments, *, floor: float = 1e-6) -> Float[Tensor, "*batch"]:
+    """Symmetric Kullback-Leibler divergence ½ KL(p ‖ q) + ½ KL(q ‖ p) at each position, in nats.
+
+    With W Wᵀ = (Σ_p + Σ_q)⁻¹, δ the eigenvalues of Wᵀ(Σ_p - Σ_q)W in [-1, 1] with eigenvectors U, and
+    m = UᵀWᵀ(μ_p - μ_q), it is Σ_i (δ_i² + m_i²) / (1 - δ_i²): no inverse, no log-determinant, nothing cancels.
+
+    Between singular Gaussians it may be infinite. The rule: in no direction is a variance taken for less than
+    ``floor`` times the sum of both there, nor for less than ``floor`` times the largest variance of Σ_p + Σ_q. So a
+    direction in which one varies and the other does not costs 1 / (4 floor (1 - floor)) - 1 nats, and one in which
+    neither varies counts by its means alone.
+
+    Args:
+        moments: Gaussian outputs, mean ``[n, *event, c]`` and covariance ``[n, *event, c, c]``.
+        reference: Others of the same shape; the two may be exchanged.
+        floor: Smallest relative variance, above 0 and below ½. Rounding of float32 covariances needs about 1e-6.
+
+    Returns:
+        Float64 ``[n, *event]``; ``.mean()`` for one number. Infinite where neither varies at all and the means differ.
+
+    Raises:
+        ShapeError: The shapes differ.
+        DataError: A number is not finite.
+        NumericalError: A covariance is not positive semi-definite.
+        ConfigError: A floor outside (0, ½).
+
+    Cost: four eigendecompositions c × c a position.
+
+    Example:
+        >>> wide, narrow = (Moments(torch.zeros(1, 1), torch.full((1, 1, 1), v)) for v in (4.0, 1.0))
+        >>> gaussian_symmetric_kl(wide, narrow)
+        tensor([0.5625], dtype=torch.float64)
+    """
+    if not (isinstance(floor, numbers.Real) and 0 < floor < 0.5):
+        raise ConfigError("a floor above 0 and below 0.5", f"floor={floor}", "floor=1e-6")
+    difference, (first, second) = _pair(moments, reference)
+    for covariance, given in ((first, moments), (second, reference)):
+        nonnegative(torch.linalg.eigvalsh(covariance), "eigenvalue", given.covariance.dtype)
+    values, vectors = torch.linalg.eigh(first + second)
+    largest = values[..., -1:]
+    least = (2 * floor * largest).clamp(min=torch.finfo(values.dtype).tiny)
+    whiten = vectors * values.maximum(least).rsqrt().unsqueeze(-2)
+    inside = whiten.masked_fill((values <= least).unsqueeze(-2), 0.0)
+    delta, turn = torch.linalg.eigh(inside.mT @ (first - second) @ inside)
+    spread = delta.clamp(2 * floor - 1, 1 - 2 * floor).square()
+    shift = (difference @ whiten @ turn).squeeze(-2).square()
+    divergence = ((spread + shift) / (1 - spread)).sum(-1)
+    apart = (difference != 0).flatten(-2).any(-1)
+    return torch.where((largest.squeeze(-1) <= 0) & apart, torch.inf, divergence)
+
+
+def gaussian_wasserstein(moments: Moments, reference: Moments) -> Float[Tensor, "*batch"]:
+    """Wasserstein-2 distance W₂ between Gaussians at each position, in the unit of the outputs.
+
+    W₂² = |μ₁ - μ₂|² + tr(Σ₁ + Σ₂ - 2 (Σ₂^½ Σ₁ Σ₂^½)^½) (Dowson and Landau 1982; Gelbrich 1990), computed as
+    |μ₁ - μ₂|² + |R₁ - R₂Q|² with roots R Rᵀ = Σ and the rotation Q that brings them closest: nothing cancels where
+    the two are close. Covariances may be singular, and 0.
+
+    Args:
+        moments: Gaussian outputs, mean ``[n, *event, c]`` and covariance ``[n, *event, c, c]``.
+        reference: Others of the same shape; the two may be exchanged.
+
+    Returns:
+        W₂, not its square, in float64 ``[n, *event]``; ``.mean()`` for one number.
+
+    Raises:
+        ShapeError: The shapes differ.
+        DataError: A number is not finite.
+        NumericalError: A covariance is not positive semi-definite.
+
+    Cost: two eigendecompositions and a singular value decomposition c × c a position.
+
+    Example:
+        >>> wide, narrow = (Moments(torch.zeros(1, 2), v * torch.eye(2)[None]) for v in (9.0, 1.0))
+        >>> gaussian_wasserstein(wide, narrow)
+        tensor([2.8284], dtype=torch.float64)
+    """
+    difference, (one, other) = _pair(moments, reference)
+    first, second = _root(one, moments.covariance.dtype), _root(other, reference.covariance.dtype)
+    left, _, right = torch.linalg.svd(second.mT @ first)
+    gap = first - second @ (left @ right)
+    return (difference.square().sum((-2, -1)) + gap.square().sum((-2, -1))).sqrt()
+
+
+def _pair(moments: Moments, reference: Moments) -> tuple[Float[Tensor, "*b 1 c"], tuple[Tensor, Tensor]]:
+    """Difference of the means as a row, and both covariances, symmetric, in float64."""
+    for name, value in (("moments", moments), ("reference", reference)):
+        check_kind(name, value, (Moments, Draws), "posterior.predict(x).logits or .outputs, and .marginal() if joint")
+    shape, other = list(moments.mean.shape), list(reference.mean.shape)
+    if shape != other:
+        raise ShapeError(f"moments of the shape of the reference, {other}", f"{shape}", "both at the same inputs")
+    device, symmetric = moments.mean.device, []
+    for each in (moments, reference):
+        check_finite(each.mean, "means", "checking the inputs and the weights of the network")
+        check_finite(each.covariance, "covariances", "float64, or a larger prior precision")
+        exact = each.covariance.detach().to(device, torch.float64)
+        symmetric.append(0.5 * (exact + exact.mT))
+    difference = moments.mean.detach().double() - reference.mean.detach().to(device, torch.float64)
+    return difference.unsqueeze(-2), (symmetric[0], symmetric[1])
+
+
+def _root(covariance: Float[Tensor, "*b c c"], dtype: torch.dtype) -> Float[Tensor, "*b c c"]:
+    """R with R Rᵀ = covariance, which was computed in ``dtype``."""
+    values, vectors = torch.linalg.eigh(covariance)
+    return vectors * nonnegative(values, "eigenvalue", dtype).sqrt().unsqueeze(-2)

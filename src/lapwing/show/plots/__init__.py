@@ -8,15 +8,9 @@ print.
 
 from __future__ import annotations
 
-from lapwing.show.plots.calibration import plot_reliability
-from lapwing.show.plots.corruptions import plot_sweep
-from lapwing.show.plots.detection import plot_confidence, plot_rejection
-from lapwing.show.plots.diagnosis import plot_diagnosis
-from lapwing.show.plots.evidence import plot_evidence
-from lapwing.show.plots.evidence_curves import plot_evidence_curves
-from lapwing.show.plots.pruning import plot_intervals, plot_pruning
-from lapwing.show.plots.regression import plot_band
-from lapwing.show.plots.stopping import plot_stopping
+from lapwing.show.plots.evidence import plot_evidence, plot_evidence_curves, plot_stopping
+from lapwing.show.plots.predictions import plot_band, plot_confidence, plot_rejection, plot_reliability, plot_sweep
+from lapwing.show.plots.weights import plot_diagnosis, plot_intervals, plot_pruning
 
 __all__ = [
     "plot_band",

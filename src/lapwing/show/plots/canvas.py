@@ -25,15 +25,30 @@ def axes(ax: Axes | None, width: float, height: float) -> Axes:
     Raises:
         ConfigError: If ``matplotlib`` is not installed.
     """
-    if ax is not None:
-        return ax
+    return panels(width, height)[0] if ax is None else ax
+
+
+def panels(width: float, height: float, columns: int = 1, rows: int = 1) -> list[Axes]:
+    """The axes of a new figure of equal panels, which pyplot does not know; ``panels(...)[0].figure`` is the figure.
+
+    Args:
+        width: Width of the figure, inches.
+        height: Height of the figure, inches.
+        columns: Panels side by side.
+        rows: Panels below one another.
+
+    Raises:
+        ConfigError: If ``matplotlib`` is not installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError("matplotlib, to draw", str(error), "pip install lapwing[plot]") from error
-    new = Figure(figsize=(width, height), layout="constrained", dpi=150).subplots()
-    new.spines[["top", "right"]].set_visible(False)
-    return new
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
+    made: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for panel in made:
+        panel.spines[["top", "right"]].set_visible(False)
+    return made
 
 
 def percent(value: float, _: object) -> str:

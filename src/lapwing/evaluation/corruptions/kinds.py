@@ -1,0 +1,227 @@
+"""The changes: noise, pixels from elsewhere, light, blur, and too few bytes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from lapwing.ground import probes
+
+
+def gaussian_noise(
+    x: Float[Tensor, "n ch h w"], std: float, generator: torch.Generator | None
+) -> Float[Tensor, "n ch h w"]:
+    """Noise of one size everywhere, x + std ε, as of a sensor in the dark."""
+    return x + std * probes.gaussian(x.shape, like=x, generator=generator)
+
+
+def shot_noise(
+    x: Float[Tensor, "n ch h w"], photons: float, generator: torch.Generator | None
+) -> Float[Tensor, "n ch h w"]:
+    """Counts instead of intensities, Poisson(photons x) / photons; black stays black.
+
+    Drawn on the generator's device, as ``probes`` does.
+    """
+    device = probes.device_of(generator)
+    return torch.poisson((photons * x).to(device), generator=generator).to(x) / photons
+
+
+def impulse_noise(
+    x: Float[Tensor, "n ch h w"], share: float, generator: torch.Generator | None
+) -> Float[Tensor, "n ch h w"]:
+    """A share of the numbers replaced, half of them by 0 and half by 1."""
+    u = uniform(x.shape, like=x, generator=generator)
+    return x.masked_fill(u < 0.5 * share, 0.0).masked_fill(u > 1 - 0.5 * share, 1.0)
+
+
+def uniform(shape: torch.Size | list[int], *, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Uniform numbers in [0, 1], made from normal probes so that a seed means the same on every device."""
+    return torch.special.ndtr(probes.gaussian(shape, like=like, generator=generator))
+
+
+def rotation(
+    x: Float[Tensor, "n ch h w"], degrees: float, generator: torch.Generator | None
+) -> Float[Tensor, "n ch h w"]:
+    """Turned about the middle by ``degrees``, a random half of the images to the left and the others to the right."""
+    side = uniform([len(x)], like=x, generator=generator) < 0.5
+    angle = torch.where(side, 1.0, -1.0).to(x)[:, None, None] * math.radians(degrees)
+    rows, columns = _middle(x)
+    down = (angle.cos() - 1) * rows - angle.sin() * columns
+    right = angle.sin() * rows + (angle.cos() - 1) * columns
+    return resample(x, torch.stack([down, right], -1))
+
+
+def elastic(x: Float[Tensor, "n ch h w"], shift: float, generator: torch.Generator | None) -> Float[Tensor, "n ch h w"]:
+    """Each pixel moved by a smooth random field, ``shift`` pixels in root mean square along each axis."""
+    n, _, h, w = x.shape
+    coarse = [max(2, round(4 * side / min(h, w))) for side in (h, w)]
+    field = probes.gaussian([n, 2, *coarse], like=x, generator=generator)
+    smooth = functional.interpolate(field, (h, w), mode="bicubic", align_corners=True)
+    smooth = smooth / smooth.square().mean((-3, -2, -1), keepdim=True).sqrt()
+    return resample(x, shift * smooth.movedim(1, -1))
+
+
+def resample(x: Float[Tensor, "n ch h w"], shift: Float[Tensor, "#n #h #w 2"]) -> Float[Tensor, "n ch h w"]:
+    """Each pixel taken ``shift`` further down and to the right, between pixels linearly, beyond the border the border.
+
+    Args:
+        x: Images.
+        shift: Pixels down and right, one pair for all pixels of an image or one for each.
+    """
+    n, _, h, w = x.shape
+    rows, columns = _middle(x)
+    down = (rows + shift[..., 0]).expand(n, h, w) * (2 / h)
+    right = (columns + shift[..., 1]).expand(n, h, w) * (2 / w)
+    grid = torch.stack([right, down], -1)
+    return functional.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def _middle(x: Float[Tensor, "n ch h w"]) -> tuple[Float[Tensor, "h 1"], Float[Tensor, "1 w"]]:
+    """Rows and columns of the pixels, counted from the middle of the image."""
+    rows, columns = (torch.arange(side, device=x.device, dtype=x.dtype) - (side - 1) / 2 for side in x.shape[2:])
+    return rows[:, None], columns[None]
+
+
+def brightness(
+    x: Float[Tensor, "n ch h w"], amount: float, generator: torch.Generator | None = None
+) -> Float[Tensor, "n ch h w"]:
+    """More light everywhere, x + amount; what exceeds 1 is lost."""
+    return x + amount
+
+
+def contrast(
+    x: Float[Tensor, "n ch h w"], factor: float, generator: torch.Generator | None = None
+) -> Float[Tensor, "n ch h w"]:
+    """Differences from the image's mean times ``factor``."""
+    mean = x.mean((1, 2, 3), keepdim=True)
+    return mean + factor * (x - mean)
+
+
+def fog(x: Float[Tensor, "n ch h w"], density: float, generator: torch.Generator | None) -> Float[Tensor, "n ch h w"]:
+    """Mixed with bright haze in clouds of every size, (1 - density) x + density · haze with haze in [½, 1]."""
+    n, _, h, w = x.shape
+    haze = torch.zeros(n, 1, h, w, dtype=x.dtype, device=x.device)
+    for octave in range(4):
+        cells = probes.gaussian([n, 1, 2 ** (octave + 1), 2 ** (octave + 1)], like=x, generator=generator)
+        haze = haze + 0.6**octave * functional.interpolate(cells, (h, w), mode="bilinear", align_corners=True)
+    low, high = haze.amin((2, 3), keepdim=True), haze.amax((2, 3), keepdim=True)
+    haze = 0.5 + 0.5 * (haze - low) / (high - low).clamp(min=torch.finfo(x.dtype).tiny)
+    return (1 - density) * x + density * haze
+
+
+def occlusion(
+    x: Float[Tensor, "n ch h w"], share: float, generator: torch.Generator | None
+) -> Float[Tensor, "n ch h w"]:
+    """A grey square at a random place, its side ``share`` of the shorter side of the image."""
+    n, _, *sides = x.shape
+    size = max(1, round(share * min(sides)))
+    places = uniform([2, n], like=x, generator=generator)
+    inside: list[Tensor] = []
+    for side, place in zip(sides, places, strict=True):
+        start = (place * (side - size + 1)).floor().clamp(max=side - size)[:, None]
+        at = torch.arange(side, device=x.device)
+        inside.append((at >= start) & (at < start + size))
+    return x.masked_fill((inside[0][:, :, None] & inside[1][:, None, :])[:, None], 0.5)
+
+
+def gaussian_blur(
+    x: Float[Tensor, "n ch h w"], std: float, generator: torch.Generator | None = None
+) -> Float[Tensor, "n ch h w"]:
+    """Average with Gaussian weights of ``std`` pixels; beyond the border the image goes on as it ends."""
+    reach = max(1, math.ceil(3 * std))
+    at = torch.arange(-reach, reach + 1, device=x.device, dtype=x.dtype)
+    weights = torch.exp(-0.5 * (at / std).square())
+    return filtered(filtered(x, (weights / weights.sum())[:, None]), (weights / weights.sum())[None])
+
+
+def defocus_blur(
+    x: Float[Tensor, "n ch h w"], radius: float, generator: torch.Generator | None = None
+) -> Float[Tensor, "n ch h w"]:
+    """Average over a disk of ``radius`` pixels, as an open lens out of focus does."""
+    reach = math.ceil(radius + 0.5)
+    at = torch.arange(-reach, reach + 1, device=x.device, dtype=x.dtype)
+    distance = (at[:, None].square() + at.square()).sqrt()
+    disk = (radius + 0.5 - distance).clamp(0, 1)  # how much of a pixel the edge of the disk covers, nearly
+    return filtered(x, disk / disk.sum())
+
+
+def motion_blur(
+    x: Float[Tensor, "n ch h w"], length: float, generator: torch.Generator | None
+) -> Float[Tensor, "n ch h w"]:
+    """Average along a straight way of ``length`` pixels, in a random direction for each image."""
+    angle = math.pi * uniform([len(x)], like=x, generator=generator)
+    direction = torch.stack([angle.sin(), angle.cos()], -1)[:, None, None]
+    taps = 2 * math.ceil(length) + 1
+    total = torch.zeros_like(x)
+    for step in range(taps):
+        total += resample(x, direction * (length * (step / (taps - 1) - 0.5)))
+    return total / taps
+
+
+def filtered(x: Float[Tensor, "n ch h w"], kernel: Float[Tensor, "a b"]) -> Float[Tensor, "n ch h w"]:
+    """The weighted average of each pixel's neighbours, each channel on its own; the kernel has odd sides."""
+    (a, b), channels = kernel.shape, x.shape[1]
+    padded = functional.pad(x, (b // 2, b // 2, a // 2, a // 2), mode="replicate")
+    return functional.conv2d(padded, kernel.expand(channels, 1, a, b), groups=channels)
+
+
+SIDE = 8
+"""Side of the blocks that JPEG transforms, pixels."""
+
+LUMINANCE = (
+    (16, 11, 10, 16, 24, 40, 51, 61),
+    (12, 12, 14, 19, 26, 58, 60, 55),
+    (14, 13, 16, 24, 40, 57, 69, 56),
+    (14, 17, 22, 29, 51, 87, 80, 62),
+    (18, 22, 37, 56, 68, 109, 103, 77),
+    (24, 35, 55, 64, 81, 104, 113, 92),
+    (49, 64, 78, 87, 103, 121, 120, 101),
+    (72, 92, 95, 98, 112, 100, 103, 99),
+)
+"""Step of each coefficient at quality 50, in 1/255 of full intensity (ITU-T T.81, table K.1)."""
+
+
+def pixelate(
+    x: Float[Tensor, "n ch h w"], share: float, generator: torch.Generator | None = None
+) -> Float[Tensor, "n ch h w"]:
+    """Divided into ``share`` as many rows and columns as there are, each cell with its mean."""
+    rows, columns = (_cells(side, max(1, round(share * side)), x) for side in x.shape[2:])
+    return rows @ x @ columns.mT
+
+
+def jpeg(
+    x: Float[Tensor, "n ch h w"], quality: float, generator: torch.Generator | None = None
+) -> Float[Tensor, "n ch h w"]:
+    """Cosine coefficients of 8 × 8 blocks rounded to JPEG's steps at a ``quality`` of 1 to 100.
+
+    Each channel on its own, by the table for luminance: the loss of JPEG without its change of colours.
+    """
+    n, channels, h, w = x.shape
+    padded = functional.pad(x, (0, -w % SIDE, 0, -h % SIDE), mode="replicate")
+    tall, wide = padded.shape[2] // SIDE, padded.shape[3] // SIDE
+    blocks = (255 * padded - 128).reshape(n, channels, tall, SIDE, wide, SIDE).transpose(3, 4)
+    scale = 50 / quality if quality < 50 else 2 - quality / 50
+    steps = (torch.tensor(LUMINANCE, dtype=x.dtype, device=x.device) * scale).round().clamp(1, 255)
+    cosines = _cosines(x)
+    kept = ((cosines @ blocks @ cosines.mT) / steps).round() * steps
+    back = (cosines.mT @ kept @ cosines).transpose(3, 4).reshape(padded.shape)
+    return ((back + 128) / 255)[..., :h, :w]
+
+
+def _cosines(like: Tensor) -> Float[Tensor, "8 8"]:
+    """The orthonormal discrete cosine transform of a block, one frequency a row."""
+    at = torch.arange(SIDE, dtype=torch.float64)
+    rows = torch.cos(math.pi / SIDE * at[:, None] * (at + 0.5)) * math.sqrt(2 / SIDE)
+    rows[0] *= math.sqrt(0.5)
+    return rows.to(like)
+
+
+def _cells(side: int, count: int, like: Tensor) -> Float[Tensor, "side side"]:
+    """The matrix that gives each of ``side`` pixels the mean of its cell of ``count``."""
+    cell = torch.arange(side, device=like.device) * count // side
+    same = (cell[:, None] == cell).to(like.dtype)
+    return same / same.sum(1, keepdim=True)
