@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measure import ROOT, Row, Step, command, rows_of, run_isolated, write_json
+from benchmarks.measure import ROOT, Row, Step, command, finite, rows_of, run_isolated, write_json
 from benchmarks.meter import Meter
 
 MIB = 2**20
@@ -167,3 +167,8 @@ def test_the_report_is_one_object_with_commit_machine_and_rows(tmp_path: Path) -
     }
     assert report["rows"][1]["note"] == "ours: refused" and report["rows"][1]["ratio"] is None
     assert [child.name for child in path.parent.iterdir()] == ["report.json"]
+
+
+def test_numbers_that_are_not_finite_become_null() -> None:
+    row = {"a": float("nan"), "b": [1.0, float("inf")], "c": {"d": -float("inf"), "e": 2}, "f": "nan"}
+    assert finite(row) == {"a": None, "b": [1.0, None], "c": {"d": None, "e": 2}, "f": "nan"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from studies.report import Finding, Row, attempt, collect, figure, line, shown
+from studies.report import Row, attempt, collect, figure, line, shown
 
 
 def test_rows_survive_an_interruption(tmp_path: Path) -> None:
@@ -35,11 +35,6 @@ def test_a_report_written_now_and_then_has_all_rows_in_the_end(tmp_path: Path) -
         collect(rows(), tmp_path / "report.json", pause=100.0)
     assert seen == [1, 1, 1]
     assert len(json.loads((tmp_path / "report.json").read_text())["rows"]) == 3
-
-
-def test_numbers_that_are_not_finite_become_null() -> None:
-    row = {"a": float("nan"), "b": [1.0, float("inf")], "c": {"d": -float("inf"), "e": 2}, "f": "nan"}
-    assert Finding(row).as_json() == {"a": None, "b": [1.0, None], "c": {"d": None, "e": 2}, "f": "nan"}
 
 
 def test_a_failure_is_its_first_line() -> None:
