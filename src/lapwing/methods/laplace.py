@@ -22,8 +22,8 @@ from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.priors import Isotropic, Prior
 from lapwing.structures import Auto, Structure, Task
-from lapwing.structures.scaling import scaled
 from lapwing.structures.selection import All, Selection
+from lapwing.structures.task import scaled
 
 R = TypeVar("R")
 

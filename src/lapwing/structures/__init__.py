@@ -8,9 +8,8 @@ from lapwing.structures.auto import Auto
 from lapwing.structures.full import AFFORDABLE, Full
 from lapwing.structures.layered import KFAC, Diagonal
 from lapwing.structures.lowrank import LowRank
-from lapwing.structures.matrix_free import MatrixFree
 from lapwing.structures.nystrom import Nystrom
-from lapwing.structures.sampled import Sampled
+from lapwing.structures.solved import MatrixFree, Sampled
 from lapwing.structures.task import Task
 
 Structure: TypeAlias = Auto | Full | Diagonal | KFAC | LowRank | MatrixFree | Nystrom | Sampled

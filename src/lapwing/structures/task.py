@@ -1,19 +1,21 @@
-"""What every structure is given to compute a posterior from."""
+"""What every structure is given to compute a posterior from, and the prior that takes its scale from the curvature."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, final
 
 import torch
 
+from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher
+from lapwing.curvature.noise import Noise
 from lapwing.curvature.sums import Accumulator, Tally, Totals, chunk_size, sweep, visit
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.model import Model
 from lapwing.posteriors import Posterior, WeightPosterior
-from lapwing.priors import Prior
+from lapwing.priors import GPrior, Prior
 
 P = TypeVar("P", bound=Posterior)
 
@@ -56,3 +58,20 @@ def check_products(task: Task) -> None:
         raise UnsupportedError(
             "the generalised Gauss-Newton matrix for products", f"{task.curvature}", "curvature=GGN()"
         )
+
+
+def scaled(task: Task) -> Task:
+    """The task with a prior that knows its scale: diag(M), exact from layer factors or from noise.
+
+    A prior that knows it already, or has none, stays as it is.
+
+    Cost:
+        A sweep over the data, with a backward pass for each output, or each sample of the prior.
+    """
+    prior = task.prior
+    if not isinstance(prior, GPrior) or prior.scale is not None:
+        return task
+    total = DiagonalSum(task.model.network)
+    curvature = GGN() if prior.samples is None else Noise(prior.samples)
+    sweep(task.model, curvature, total, generator=task.generator)
+    return replace(task, prior=prior.scaled_by(total.result().operator.diagonal(), task.model.network.uncertain))

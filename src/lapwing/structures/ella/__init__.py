@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from lapwing.structures.ella.accumulation import Accumulated, accumulated, missed
-from lapwing.structures.ella.gram import LandmarkRows
-from lapwing.structures.ella.landmarks import Landmarks, Span, candidates, span
+from lapwing.structures.ella.landmarks import LandmarkRows, Landmarks, Span, candidates, span
 from lapwing.structures.ella.sampling import Reservoir, fill
 from lapwing.structures.ella.stopping import EarlyStopping, Watch
 
 __all__ = [
-    "Accumulated",
     "EarlyStopping",
     "LandmarkRows",
     "Landmarks",
     "Reservoir",
     "Span",
     "Watch",
-    "accumulated",
     "candidates",
     "fill",
-    "missed",
     "span",
 ]

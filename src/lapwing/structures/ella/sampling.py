@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import final
 
 import torch
@@ -27,35 +28,38 @@ class Reservoir:
 
     def __init__(self, size: int, outputs: int, generator: torch.Generator) -> None:
         self._size, self._outputs, self._generator = size, outputs, generator
-        self._seen = 0
-        self._keys = torch.zeros(0, dtype=torch.float64)
-        self._pairs: Pairs | None = None
-        self._targets: Tensor | None = None
+        self._seen, self._held, self._bound = 0, 0, math.inf
+        self._parts: list[tuple[Tensor, Pairs, Tensor]] = []
 
     def add(self, batch: Batch) -> None:
         """Show it the pairs of a batch."""
-        m = self._outputs
-        keys = probes.gaussian([len(batch) * m], like=self._keys, generator=self._generator)
+        m, device = self._outputs, batch.targets.device
+        keys = probes.gaussian([len(batch) * m], like=torch.zeros(0, dtype=torch.float64), generator=self._generator)
         kept = smallest(keys, self._size)
-        device = batch.targets.device
-        examples = (kept // m).to(device)
-        new = Pairs(take(batch.inputs, examples), self._seen + kept // m, kept % m)
-        self._merge(keys[kept], new, batch.targets[examples])
+        kept = kept[keys[kept] < self._bound]
+        if len(kept) or not self._parts:
+            examples = (kept // m).to(device)
+            new = Pairs(take(batch.inputs, examples), self._seen + kept // m, kept % m)
+            self._parts.append((keys[kept], new, batch.targets[examples]))
+            self._held += len(kept)
         self._seen += len(batch)
+        if self._held > 2 * self._size:
+            self._whole()
 
-    def _merge(self, keys: Tensor, new: Pairs, targets: Tensor) -> None:
-        if self._pairs is None or self._targets is None:
-            self._keys, self._pairs, self._targets = keys, new, targets
-            return
-        old, keys = self._pairs, torch.cat([self._keys, keys])
-        kept = smallest(keys, self._size)
+    def _whole(self) -> tuple[Tensor, Pairs, Tensor]:
+        """What was kept as one, those dropped that later pairs pushed out: every so often, not at every batch."""
+        keys, pairs, targets = (list(parts) for parts in zip(*self._parts, strict=True))
         together = Pairs(
-            concatenated([old.inputs, new.inputs]),
-            torch.cat([old.examples, new.examples]),
-            torch.cat([old.outputs, new.outputs]),
+            concatenated([part.inputs for part in pairs]),
+            torch.cat([part.examples for part in pairs]),
+            torch.cat([part.outputs for part in pairs]),
         )
-        self._keys, self._pairs = keys[kept], together.at(kept)
-        self._targets = torch.cat([self._targets, targets])[kept.to(targets.device)]
+        every, values = torch.cat(keys), torch.cat(targets)
+        kept = smallest(every, self._size)
+        self._parts = [(every[kept], together.at(kept), values[kept.to(values.device)])]
+        self._held = len(kept)
+        self._bound = float(every[kept].max()) if len(kept) == self._size else math.inf
+        return self._parts[0]
 
     @property
     def seen(self) -> int:
@@ -65,14 +69,13 @@ class Reservoir:
     @property
     def pairs(self) -> Pairs:
         """The pairs kept, in the order of the data."""
-        assert self._pairs is not None
-        return self._pairs
+        return self._whole()[1]
 
     @property
     def examples(self) -> tuple[Inputs, Tensor]:
         """Inputs and targets of the pairs kept."""
-        assert self._targets is not None
-        return self.pairs.inputs, self._targets
+        _, pairs, targets = self._whole()
+        return pairs.inputs, targets
 
 
 def fill(data: Data, *reservoirs: Reservoir) -> None:
