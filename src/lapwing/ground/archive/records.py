@@ -54,7 +54,7 @@ class Records:
     tensors: Tensors = field(default_factory=Tensors)
     device: torch.device | str = "cpu"
     families: Families = field(default_factory=dict[type, Mapping[str, "type[Any]"]])
-    given: Mapping[type, Any] = field(default_factory=dict[type, Any])
+    given: Mapping[Any, Any] = field(default_factory=dict[Any, Any])
 
     def state(self, value: Any, at: str = "") -> Any:
         """The JSON of a value; its tensors go to ``tensors`` under names that start with ``at``.

@@ -38,7 +38,7 @@ class Refitted:
         products: Products of the Hessian with a column, over all the data.
     """
 
-    changes: Float[Tensor, "*fits d"]
+    changes: Float[Tensor, "*ends d"]
     residual: Float[Tensor, "*fits"]
     gradients: int
     products: int
