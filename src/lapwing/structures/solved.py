@@ -110,4 +110,6 @@ class Sampled:
         with torch.no_grad():
             generator = torch.Generator().manual_seed(self.seed)
             noise = problem.perturbation(self.samples, max_bytes=self.max_bytes, generator=generator)
-        return task.posterior(SampledPosterior, totals, self.solver, noise)
+        posterior = task.posterior(SampledPosterior, totals, self.solver, noise)
+        posterior.known["problem"] = problem  # what its root kept of the data serves the solves
+        return posterior

@@ -58,7 +58,7 @@ def test_products_with_the_hessian(name: str, form: Form | None) -> None:
         dense = operator.dense()
     torch.testing.assert_close(dense, exact_hessian(name), rtol=1e-5, atol=1e-6)
     assert operator.T is operator and operator.dtype == torch.float64
-    assert (operator._store.kept is not None) == (form is None)
+    assert bool(operator._store.kept) == (form is None)
 
 
 def test_products_are_sums_over_batches() -> None:

@@ -13,6 +13,7 @@ from lapwing.ground.data import Data
 from lapwing.jacobian.layers import layers
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.products import recording
 from lapwing.jacobian.products.costs import Form
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.products.products import WORKING
@@ -23,6 +24,7 @@ from tests.curvature import naive
 from tests.curvature.naive import known
 from tests.curvature.unchanged import unchanged
 from tests.meter import Meter
+from tests.posterior_cases import normal
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
@@ -43,7 +45,7 @@ def test_products_with_the_gauss_newton_matrix(name: str, form: Form) -> None:
     torch.testing.assert_close(product, expected, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(again, expected[:, :1], rtol=1e-9, atol=1e-10)
     assert operator.T is operator and operator.dtype == torch.float64
-    kept = operator.model.store.kept is not None
+    kept = bool(operator.model.store.kept)
     assert kept == (form == "layers" or (form == "split" and name not in UNRECORDED))
 
 
@@ -119,7 +121,7 @@ def test_what_fits_the_memory_is_kept(form: Form, memory: int, kept: bool, monke
     for reading in (1, 2, 3):
         torch.testing.assert_close(operator @ block, naive.ggn(case) @ block)
         assert source.readings == (1 if kept else reading)
-    assert (operator.model.store.kept is not None) == kept
+    assert bool(operator.model.store.kept) == kept
     if kept:
         held = operator.model.store.bytes
         assert 0 < held <= memory
@@ -154,3 +156,51 @@ def test_the_plain_form_cuts_batches_and_columns_to_the_memory(generator: torch.
         most.append(meter.most)
     torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
     assert most[1] < 0.3 * most[0]
+
+
+def wide(batches: tuple[int, ...], generator: torch.Generator) -> tuple[Model, Counted]:
+    """A network with many inputs: one column is best recorded, a block best multiplied by layers."""
+    network = Network.of(nn.Sequential(nn.Linear(20, 5), nn.Tanh(), nn.Linear(5, 4)).double())
+    x = torch.randn(sum(batches), 20, generator=generator, dtype=torch.float64)
+    source = Counted(*zip(x.split(batches), x[:, :4].split(batches), strict=True))
+    return Model.of(network, Gaussian(), Data(source, like=network.like)), source
+
+
+def test_a_column_and_a_block_are_each_kept_in_their_form(generator: torch.Generator) -> None:
+    model, source = wide((10,), generator)
+    operator, plain = GGNProduct(Linearisation(model)), GGNProduct(Linearisation(model, form="plain"))
+    block = normal(model.network.size, 8)
+    expected = plain @ block
+    torch.testing.assert_close(operator @ block[:, :1], expected[:, :1], rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(operator @ block, expected, rtol=1e-9, atol=1e-10)
+    before = source.readings
+    torch.testing.assert_close(operator @ block[:, :1], expected[:, :1], rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(operator @ block, expected, rtol=1e-9, atol=1e-10)
+    assert source.readings == before and set(operator.model.store.kept) == {"split", "layers"}
+
+
+def test_what_is_at_hand_serves_where_the_better_form_would_push_it_out(generator: torch.Generator) -> None:
+    model, _ = wide((10,), generator)
+    block = normal(model.network.size, 8)
+    roomy = Linearisation(model)
+    expected = [GGNProduct(roomy) @ columns for columns in (block, block[:, :1])]
+    taken = sum(chunk.bytes or 0 for chunk in roomy.store.kept["layers"])
+    tight = Linearisation(model, taken * 8 // 7 + 64)
+    assert (roomy.choose(1), tight.choose(1)) == ("split", "split")
+    found = [GGNProduct(tight) @ columns for columns in (block, block[:, :1])]
+    assert tight.choose(1) == "layers" and set(tight.store.kept) == {"layers"}
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+
+
+def test_batches_of_many_shapes_are_kept(monkeypatch: pytest.MonkeyPatch, generator: torch.Generator) -> None:
+    """As padded text has them: those beyond the shapes that are recorded are kept as they are."""
+    monkeypatch.setattr(recording, "SHAPES", 2)
+    model, source = wide((1, 2, 3, 4), generator)
+    operator, plain = (GGNProduct(Linearisation(model, form=form)) for form in ("split", "plain"))
+    block = normal(model.network.size, 2)
+    expected = plain @ block
+    torch.testing.assert_close(operator @ block, expected, rtol=1e-9, atol=1e-10)
+    before = source.readings
+    torch.testing.assert_close(operator @ block, expected, rtol=1e-9, atol=1e-10)
+    assert source.readings == before and len(operator.model.store.kept["split"]) == 4

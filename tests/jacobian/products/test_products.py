@@ -61,7 +61,7 @@ def test_what_does_not_fit_is_not_kept_in_part() -> None:
     store, source, executor = Store[Prepared](), Source(), Sum("split", 100)
     for reading in (1, 2):
         torch.testing.assert_close(run(store, executor, source, 600), torch.full((1, 2), 444.0))
-        assert (executor.made, source.readings, store.kept) == (6 * reading, reading, None)
+        assert (executor.made, source.readings, store.kept) == (6 * reading, reading, {})
 
 
 def test_what_did_not_fit_is_not_gathered_a_second_time() -> None:
@@ -82,10 +82,17 @@ def test_what_did_not_fit_is_not_gathered_a_second_time() -> None:
 def test_what_saves_nothing_is_not_kept() -> None:
     store, source = Store[Prepared](), Source()
     run(store, Sum("plain", None), source)
-    assert store.kept is None
+    assert not store.kept
 
 
-def test_one_form_is_kept_at_a_time() -> None:
+def test_two_forms_are_kept_where_both_fit() -> None:
+    store, source, split, layers = Store[Prepared](), Source(), Sum("split", 100), Sum("layers", 50)
+    for executor in (split, layers, split, layers):
+        torch.testing.assert_close(run(store, executor, source, 1200), torch.full((1, 2), 444.0))
+    assert (split.made, layers.made, source.readings, store.bytes) == (6, 6, 2, 900)
+
+
+def test_where_they_do_not_one_form_is_kept_at_a_time() -> None:
     store, source, split, layers = Store[Prepared](), Source(), Sum("split", 100), Sum("layers", 50)
     run(store, split, source)
     run(store, layers, source)

@@ -92,6 +92,10 @@ class Work:
             (sum(each.held for each in counts) + loose, TENSORS * sum(each.outputs for each in counts)),
         )
 
+    def size(self, form: Form) -> int:
+        """Numbers kept between products for one example, in a form."""
+        return self.kept[form != "layers"]
+
     def cost(self, form: Form, columns: int, *, kept: bool) -> float:
         """Multiplications of one product with a block of columns, for one example.
 
@@ -119,7 +123,6 @@ class Work:
             examples: Examples n of the data.
         """
         layers, split = (
-            self.cost(form, columns, kept=size * examples <= numbers)
-            for form, size in zip(("layers", "split"), self.kept, strict=True)
+            self.cost(form, columns, kept=self.size(form) * examples <= numbers) for form in ("layers", "split")
         )
         return "layers" if layers <= split and 4 * self.kept[0] <= numbers else "split"

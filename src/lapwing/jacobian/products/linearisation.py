@@ -39,7 +39,7 @@ class Linearisation:
     only what depends on the column; *plain*, where recording fails, pushes and pulls every column through the network.
 
     What does not depend on the columns is kept from product to product if it fits ``memory`` for all the data; then
-    the data are read once. It is that of one form at a time.
+    the data are read once. Two forms are kept where both fit.
 
     Args:
         model: The network, its likelihood, and the data; these are read once a product, or once in all.
@@ -122,7 +122,14 @@ class Linearisation:
         """The form of a product with a block of so many columns."""
         if self.form is not None:
             return self.form
-        return self.work.choose(columns, self._room, self.model.data.examples)
+        examples = self.model.data.examples
+        form, kept = self.work.choose(columns, self._room, examples), self.store.kept
+        beside = self.store.bytes // self.model.network.like.element_size() + self.work.size(form) * examples
+        if not kept or form in kept or beside <= self._room:
+            return form
+        known = next(iter(kept))  # the other would push it out, to be made for this product alone
+        apart = self.work.cost(form, columns, kept=False)
+        return known if self.work.cost(known, columns, kept=True) <= apart else form
 
     def visit(self, columns: int = 1) -> Iterator[Chunk]:
         """Every chunk of the data, in their order; by so many columns the form is chosen."""

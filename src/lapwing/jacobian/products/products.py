@@ -69,24 +69,23 @@ class Executor(abc.ABC, Generic[K]):
 @final
 @dataclass
 class Store(Generic[C]):
-    """What is kept of the data between products: everything, for one form, or nothing.
+    """What is kept of the data between products, form by form: everything or nothing.
 
-    Everything, because a loader may shuffle: what is kept of one pass cannot be completed from another.
+    Everything, because a loader may shuffle: what is kept of one pass cannot be completed from another. Where there is
+    no room for two forms, the one that was asked for last is kept.
     """
 
-    kept: tuple[Form, list[C]] | None = None
+    kept: dict[Form, list[C]] = field(default_factory=dict)
     too_large: set[Form] = field(default_factory=set)
 
     def chunks(self, form: Form) -> list[C] | None:
         """All chunks in one form; ``None`` where they are not kept."""
-        kept = self.kept  # read once: another thread may put other chunks in their place
-        return None if kept is None or kept[0] != form else kept[1]
+        return self.kept.get(form)
 
     @property
     def bytes(self) -> int:
         """Bytes that are kept."""
-        kept = self.kept
-        return 0 if kept is None else sum(chunk.bytes or 0 for chunk in kept[1])
+        return sum(chunk.bytes or 0 for chunks in self.kept.values() for chunk in chunks)
 
     def visit(self, executor: Executor[C], data: Data, memory: int) -> Iterator[C]:
         """Every chunk of the data; kept from then on, if all of them fit.
@@ -100,9 +99,8 @@ class Store(Generic[C]):
         if known is not None:
             yield from known
             return
-        self.kept = None
         kept: list[C] | None = None if executor.form in self.too_large else []
-        room = memory - memory // WORKING
+        room, others = memory - memory // WORKING, self.bytes
         for batch in data:
             for part in parts(batch, executor.size(len(batch))):
                 prepared = executor.prepare(part)
@@ -111,13 +109,16 @@ class Store(Generic[C]):
                 elif kept is not None:
                     room -= prepared.bytes
                     kept.append(prepared)
+                    if room < others:
+                        self.kept, others = {}, 0
                     if room < 0:
                         kept = None
                         self.too_large.add(executor.form)
                         logger.info("%s: not kept, all data take more than %d bytes", executor.form, memory)
                 yield prepared
                 del prepared
-        self.kept = None if kept is None else (executor.form, kept)
+        if kept is not None:
+            self.kept = {**self.kept, executor.form: kept}
 
 
 def parts(batch: Batch, size: int) -> Iterator[Batch]:

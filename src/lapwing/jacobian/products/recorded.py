@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
@@ -51,6 +51,13 @@ class Recorded(Recording[Chunk]):
 
     def _column(self, batch: Batch) -> list[Tensor]:
         return [*self._change, self.model.network.like.new_zeros(len(batch), *self._event)]
+
+    def _unrecorded(self, batch: Batch) -> Chunk:
+        """A plain chunk; kept, for what it takes, where others are that were recorded: else none would be."""
+        chunk = self.plain.prepare(batch)
+        if not any(self.traces.values()):
+            return chunk
+        return replace(chunk, bytes=self.model.survey.bytes(1, self.model.network.like.element_size()) * len(batch))
 
     def _ready(self, batch: Batch, halves: Split, kept: Tensors, size: int) -> Chunk:
         names, no_change = self.model.network.names, [None] * len(self.model.network.names)

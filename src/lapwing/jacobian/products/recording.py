@@ -80,7 +80,7 @@ class Recording(Executor[C], Generic[C]):
         fixed = self._fixed(batch)
         halves = self._halves(batch, fixed)
         if halves is None:
-            return self.plain.prepare(batch)
+            return self._unrecorded(batch)
         self.model.network.check_unchanged(values=False)
         kept = halves.prepare(fixed)
         data = sum(value.numel() * value.element_size() for value in self._data(batch))
@@ -98,6 +98,10 @@ class Recording(Executor[C], Generic[C]):
     @abc.abstractmethod
     def _ready(self, batch: Batch, halves: Split, kept: tuple[Tensor, ...], size: int) -> C:
         """The chunk, its first half done."""
+
+    def _unrecorded(self, batch: Batch) -> C:
+        """The chunk of a batch that was not recorded."""
+        return self.plain.prepare(batch)
 
     @property
     def _change(self) -> list[Tensor]:
