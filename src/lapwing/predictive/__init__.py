@@ -7,8 +7,7 @@ from lapwing.predictive.distributions import Classification, Counts, MultiLabel,
 from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.links import concentration, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
 from lapwing.predictive.moments import Moments
-from lapwing.predictive.predict import Link, Outputs, Predictive, check_link, predictive
-from lapwing.predictive.predictor import Predictor, kept
+from lapwing.predictive.predict import Link, Outputs, Predictive, Predictor, check_link, kept, predictive
 from lapwing.predictive.quadrature import expected_sigmoid, quasi_monte_carlo
 
 __all__ = [

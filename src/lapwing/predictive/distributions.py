@@ -10,7 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.errors import check_level
+from lapwing.ground.errors import NumericalError, check_level
+from lapwing.likelihoods.gaussian import split
 from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.moments import Moments
 
@@ -128,6 +129,17 @@ class Regression:
     outputs: Moments | JointMoments | Draws
     noise: Tensor
 
+    @classmethod
+    def heteroscedastic(cls, outputs: Moments | JointMoments | Draws) -> Regression:
+        """Targets whose outputs are all means, then all log variances, matched by mean and variance."""
+        size = split(outputs.mean)[0].shape[-1]
+        log_variances = outputs.select(slice(size, None))
+        if isinstance(log_variances, Draws):
+            noise = _finite(log_variances.values.exp().mean(0), "noise variances exp f", log_variances.values)
+        else:
+            noise = _expected_exp(log_variances, "noise variances")
+        return cls(outputs.select(slice(size)), noise)
+
     @property
     def mean(self) -> Float[Tensor, "*batch c"]:
         """Expected target, ``[n, *event, c]``."""
@@ -204,6 +216,21 @@ class Counts:
     mean: Float[Tensor, "*batch c"]
     rate_covariance: Tensor
 
+    @classmethod
+    def of(cls, outputs: Moments | JointMoments | Draws) -> Counts:
+        """The counts of uncertain log rates, in closed form."""
+        if isinstance(outputs, Draws):
+            rates = Draws(outputs.values.exp())
+            mean = _finite(rates.mean, "rates exp f", outputs.values)
+            return cls(outputs, mean, _finite(rates.covariance, "variances of rates exp f", 2 * outputs.values))
+        mean = _expected_exp(outputs, "rates")
+        if isinstance(outputs, JointMoments):
+            products = torch.outer(mean.reshape(-1), mean.reshape(-1)).reshape(outputs.covariance.shape)
+        else:
+            products = mean[..., :, None] * mean[..., None, :]
+        covariance = _finite(products * torch.expm1(outputs.covariance), "variances of rates exp f", 2 * outputs.mean)
+        return cls(outputs, mean, covariance)
+
     @property
     def covariance(self) -> Tensor:
         """Covariance of the counts, diag(mean) + rate covariance (law of total variance)."""
@@ -238,3 +265,20 @@ def plus_diagonal(covariance: Tensor, values: Float[Tensor, "*batch c"]) -> Tens
     if covariance.ndim == 2 * values.ndim:
         return covariance + torch.diag(values.reshape(-1)).reshape(covariance.shape)
     return covariance + torch.diag_embed(values)
+
+
+def _expected_exp(moments: Moments | JointMoments, what: str) -> Tensor:
+    """E e^f = e^(m + v/2) for Gaussian f."""
+    exponents = moments.mean + 0.5 * moments.variance
+    return _finite(exponents.exp(), f"expected {what} exp(mean + variance / 2)", exponents)
+
+
+def _finite(values: Tensor, what: str, exponents: Tensor) -> Tensor:
+    """The values, if none of them overflowed."""
+    if not bool(torch.isfinite(values).all()):
+        raise NumericalError(
+            f"finite {what}",
+            f"an exponent of {float(exponents.max()):g}",
+            "a larger prior precision, or float64",
+        )
+    return values

@@ -1,14 +1,20 @@
-"""The one entry: from a likelihood and what is known of the outputs to a predictive distribution."""
+"""From a likelihood and what is known of the outputs to a predictive distribution; what predicts so."""
 
 from __future__ import annotations
 
+import abc
 import math
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, final, get_args, overload
 
 import torch
 from torch import Tensor
 
-from lapwing.ground.errors import ConfigError, NumericalError, UnsupportedError
+from lapwing.ground import probes
+from lapwing.ground.errors import ConfigError, UnsupportedError
+from lapwing.ground.modes import undisturbed
+from lapwing.ground.types import Inputs
 from lapwing.likelihoods import (
     Bernoulli,
     Categorical,
@@ -17,7 +23,6 @@ from lapwing.likelihoods import (
     Likelihood,
     Poisson,
 )
-from lapwing.likelihoods.gaussian import split
 from lapwing.predictive.distributions import Classification, Counts, MultiLabel, Regression
 from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.links import SAMPLES, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
@@ -33,6 +38,9 @@ Outputs: TypeAlias = Moments | JointMoments | Draws
 
 Predictive: TypeAlias = Classification | MultiLabel | Regression | Counts
 """A distribution of targets."""
+
+P = TypeVar("P", bound="Predictor")
+T = TypeVar("T")
 
 
 def predictive(
@@ -84,9 +92,9 @@ def predictive(
         case Gaussian():
             return Regression(outputs, 1 / likelihood.precisions(outputs.mean))
         case HeteroscedasticGaussian():
-            return _heteroscedastic(outputs)
+            return Regression.heteroscedastic(outputs)
         case Poisson():
-            return _counts(outputs)
+            return Counts.of(outputs)
         case _:
             raise UnsupportedError(
                 "a likelihood of lapwing.likelihoods",
@@ -118,14 +126,12 @@ def _labels(
     many = isinstance(likelihood, Bernoulli)
     kind = MultiLabel if many else Classification
     if isinstance(outputs, Draws):
-        probs = likelihood.mean(outputs.values)
-        return kind(outputs, probs.mean(0), _stderr(probs))
+        probs, s = likelihood.mean(outputs.values), len(outputs.values)
+        return kind(outputs, probs.mean(0), probs.std(0) / s**0.5 if s > 1 else None)
     moments = outputs.marginal()
     if link == "mc":
-        return kind(
-            outputs,
-            *monte_carlo(moments, samples, link=likelihood.mean, max_bytes=max_bytes, generator=generator),
-        )
+        found = monte_carlo(moments, samples, link=likelihood.mean, max_bytes=max_bytes, generator=generator)
+        return kind(outputs, *found)
     if many:
         return kind(outputs, _yes(moments, link, max_bytes))
     match link:
@@ -152,47 +158,140 @@ def _yes(moments: Moments, link: Link, max_bytes: int) -> Tensor:
     return probit_binary(moments)
 
 
-def _heteroscedastic(outputs: Outputs) -> Regression:
-    size = split(outputs.mean)[0].shape[-1]
-    log_variances = outputs.select(slice(size, None))
-    if isinstance(log_variances, Draws):
-        noise = _finite(log_variances.values.exp().mean(0), "noise variances exp f", log_variances.values)
-    else:
-        noise = _expected_exp(log_variances, "noise variances")
-    return Regression(outputs.select(slice(size)), noise)
+@dataclass(frozen=True, eq=False, repr=False)
+class Predictor(abc.ABC):
+    """What knows the outputs of a network with their uncertainty: a posterior, or refits.
+
+    Args:
+        likelihood: p(y | f), with the noise it has now.
+        link: For classes, how ``predict`` averages over the uncertainty of the logits unless it is told.
+        temperature: Divides the logits, mean and standard deviation, before any link.
+
+    Raises:
+        ConfigError: If there is no such link, or the temperature is not positive.
+    """
+
+    likelihood: Likelihood = field(kw_only=True)
+    link: Link = field(default="qmc", kw_only=True)
+    temperature: float = field(default=1.0, kw_only=True)
+    known: dict[str, Any] = field(default_factory=dict[str, Any], init=False)
+
+    def __post_init__(self) -> None:
+        check_link(self.link, self.temperature)
+
+    @abc.abstractmethod
+    def outputs(
+        self,
+        x: Inputs,
+        link: Link | None = None,
+        *,
+        joint: bool = False,
+        linearised: bool = True,
+        samples: int = SAMPLES,
+        generator: torch.Generator | None = None,
+    ) -> Outputs:
+        """What is known of the network's outputs at ``x``; arguments as in ``predict``.
+
+        Returns:
+            Means with the covariance of each example, or of all of them together, or draws.
+        """
+
+    @undisturbed()
+    def predict(
+        self,
+        x: Inputs,
+        link: Link | None = None,
+        *,
+        joint: bool = False,
+        linearised: bool = True,
+        samples: int = SAMPLES,
+        generator: torch.Generator | None = None,
+    ) -> Predictive:
+        """Predictive distribution of the targets at ``x``: what is known of the outputs there, through the link.
+
+        The linearised predictive has ``f ~ N(f(x), J Λ⁻¹ Jᵀ)`` (Immer et al. 2021, equation 7).
+
+        Args:
+            x: Inputs of n examples, as the network takes them; of refits, see ``HessianFreePosterior.outputs``.
+            link: For classes, how the logits' uncertainty is averaged: ``"qmc"``, ``"pairwise"``, ``"probit"``,
+                ``"bridge"`` or ``"mc"``; ``None`` for the posterior's own, which tuning may choose.
+            joint: Whether to return the covariance between the examples too, ``[n, c, n, c]``.
+            linearised: Whether the network is taken as linear in its weights; ``False`` averages networks with
+                drawn weights.
+            samples: Draws, where the link or the network need them.
+            generator: Source of randomness for them.
+
+        Returns:
+            ``Classification`` with ``probs [n, c]``, ``Regression`` with ``mean``, ``std`` (noise included) and
+            ``outputs`` (noise left out), ``MultiLabel`` or ``Counts``.
+
+        Raises:
+            ConfigError: If the generator is none, or there are no draws where some are needed.
+            DataError: If there are no inputs, or they are not finite.
+            MismatchError: If the network was written to since the fit.
+
+        Cost:
+            Linearised: a forward and c backward passes through the activations. Otherwise ``samples`` forward passes.
+
+        Example:
+            >>> import lapwing as lw
+            >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(20, 2), torch.randint(0, 3, (20,))
+            >>> posterior = lw.Laplace(lw.Categorical()).fit(model, (x, y))
+            >>> posterior.predict(x[:4]).probs.shape
+            torch.Size([4, 3])
+        """
+        probes.device_of(generator)
+        link, temperature = link or self.link, self.temperature
+        with torch.no_grad():
+            outputs = self.outputs(x, link, joint=joint, linearised=linearised, samples=samples, generator=generator)
+            return predictive(
+                self.likelihood, outputs, link, temperature=temperature, samples=samples, generator=generator
+            )
+
+    def with_link(self: P, link: Link, temperature: float = 1.0) -> P:
+        """The same posterior, which predicts by another link; all that was computed is shared.
+
+        Args:
+            link: The new link.
+            temperature: The new temperature.
+
+        Raises:
+            ConfigError: If there is no such link, or the temperature is not positive.
+
+        Example:
+            >>> import torch, lapwing as lw
+            >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(20, 2), torch.randint(0, 3, (20,))
+            >>> lw.Laplace(lw.Categorical()).fit(model, (x, y)).with_link("pairwise").link
+            'pairwise'
+        """
+        changed = replace(self, link=link, temperature=temperature)
+        changed.known.update(self.known)
+        return changed
+
+    def shown_link(self) -> str:
+        """The link as a ``repr`` shows it, where it plays a part."""
+        if not self.likelihood.labels:
+            return ""
+        return f"link {self.link}, " + (f"temperature {self.temperature:.4g}, " if self.temperature != 1 else "")
 
 
-def _counts(outputs: Outputs) -> Counts:
-    if isinstance(outputs, Draws):
-        rates = Draws(outputs.values.exp())
-        mean = _finite(rates.mean, "rates exp f", outputs.values)
-        return Counts(outputs, mean, _finite(rates.covariance, "variances of rates exp f", 2 * outputs.values))
-    mean = _expected_exp(outputs, "rates")
-    if isinstance(outputs, JointMoments):
-        products = torch.outer(mean.reshape(-1), mean.reshape(-1)).reshape(outputs.covariance.shape)
-    else:
-        products = mean[..., :, None] * mean[..., None, :]
-    covariance = _finite(products * torch.expm1(outputs.covariance), "variances of rates exp f", 2 * outputs.mean)
-    return Counts(outputs, mean, covariance)
+@final
+class kept(Generic[P, T]):
+    """A property computed when it is first asked for, and from then on kept in ``known``."""
 
+    def __init__(self, compute: Callable[[P], T]) -> None:
+        self._compute, self.__doc__ = compute, compute.__doc__
+        self._name = compute.__name__
 
-def _expected_exp(moments: Moments | JointMoments, what: str) -> Tensor:
-    """E e^f = e^(m + v/2) for Gaussian f."""
-    exponents = moments.mean + 0.5 * moments.variance
-    return _finite(exponents.exp(), f"expected {what} exp(mean + variance / 2)", exponents)
+    @overload
+    def __get__(self, predictor: None, owner: type[P]) -> kept[P, T]: ...
 
+    @overload
+    def __get__(self, predictor: P, owner: type[P]) -> T: ...
 
-def _finite(values: Tensor, what: str, exponents: Tensor) -> Tensor:
-    """The values, if none of them overflowed."""
-    if not bool(torch.isfinite(values).all()):
-        raise NumericalError(
-            f"finite {what}",
-            f"an exponent of {float(exponents.max()):g}",
-            "a larger prior precision, or float64",
-        )
-    return values
-
-
-def _stderr(values: Tensor) -> Tensor | None:
-    s = values.shape[0]
-    return values.std(0) / s**0.5 if s > 1 else None
+    def __get__(self, predictor: P | None, owner: type[P]) -> kept[P, T] | T:
+        if predictor is None:
+            return self
+        if self._name not in predictor.known:
+            predictor.known[self._name] = self._compute(predictor)
+        return predictor.known[self._name]

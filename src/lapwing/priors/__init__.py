@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from lapwing.ground.errors import ConfigError
-from lapwing.priors.base import Prior
+from lapwing.priors.base import Isotropic, Prior
 from lapwing.priors.diagonal import DiagonalPrior, GPrior
-from lapwing.priors.grouped import Isotropic, Layerwise
+from lapwing.priors.layerwise import Layerwise
 
 __all__ = ["DiagonalPrior", "GPrior", "Isotropic", "Layerwise", "Prior", "prior_from_state"]
 

@@ -1,8 +1,7 @@
-"""Priors with one precision for all weights, or one a layer."""
+"""The prior with one precision a layer, or one for each part of the network that is named."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -14,64 +13,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.tree import Layout
-from lapwing.priors.base import Prior, check_length, checked, checked_one, expanded
-
-
-@final
-@dataclass(frozen=True)
-class Isotropic(Prior):
-    """One precision for all weights, A = λ I.
-
-    Args:
-        precision: λ = 1 / prior variance, in 1 / (units of a weight)².
-
-    Raises:
-        ConfigError: If it is not a positive finite number.
-
-    Example:
-        >>> Isotropic.from_weight_decay(5e-4, n=50_000)
-        Isotropic(precision=25.0)
-    """
-
-    precision: float = 1.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "precision", checked_one(self.precision, "Isotropic(1.0)"))
-
-    @classmethod
-    def from_weight_decay(cls, weight_decay: float, n: int) -> Isotropic:
-        """The prior that a weight decay stands for: λ = n · weight_decay.
-
-        For a training loss (1/n) Σ_i nll_i + (weight_decay / 2) |θ|², the mean over n examples: its minimum
-        is then the maximum of likelihood × prior. ``torch.optim.SGD(weight_decay=)`` adds this gradient.
-
-        Args:
-            weight_decay: Coefficient of |θ|² / 2 beside the mean loss; positive.
-            n: Number of training examples.
-
-        Raises:
-            ConfigError: If either is not positive.
-        """
-        if not (weight_decay > 0 and math.isfinite(weight_decay) and n > 0):
-            raise ConfigError(
-                "a positive weight_decay and a positive number of examples n",
-                f"weight_decay={weight_decay}, n={n}",
-                "Isotropic(1.0) and lapwing.tune for a network trained without weight decay",
-            )
-        return cls(weight_decay * n)
-
-    def groups(self, layout: Layout) -> tuple[Int[Tensor, " d"], int]:
-        """All weights in group 0; see ``Prior.groups``."""
-        return torch.zeros(layout.size, dtype=torch.long), 1
-
-    def precisions(self, layout: Layout) -> Float[Tensor, " g"]:
-        """The one precision; see ``Prior.precisions``."""
-        return torch.tensor([self.precision], dtype=torch.float64)
-
-    def with_precisions(self, precisions: Float[Tensor, " g"]) -> Isotropic:
-        """The prior with another precision ``[1]``; see ``Prior.with_precisions``."""
-        check_length(precisions, 1, "one precision for all weights")
-        return Isotropic(float(precisions))
+from lapwing.priors.base import Prior, checked, expanded
 
 
 @final
