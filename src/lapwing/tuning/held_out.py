@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, final
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.data import Batch, take
@@ -193,13 +193,22 @@ def spread(batches: Sequence[Batch], examples: int) -> Iterator[Batch]:
     if total <= examples:
         yield from batches
         return
-    index = torch.linspace(0, total - 1, examples, dtype=torch.float64).round().long()
+    yield from chosen_of(batches, torch.linspace(0, total - 1, examples, dtype=torch.float64).round().long())
+
+
+def chosen_of(batches: Iterable[Batch], index: Int[Tensor, " m"]) -> Iterator[Batch]:
+    """The examples of these numbers, in their order, batch by batch.
+
+    Args:
+        batches: The data, of which examples are counted from 0.
+        index: Increasing numbers.
+    """
     start = 0
     for batch in batches:
-        own = index[(index >= start) & (index < start + len(batch))] - start
+        own = (index[(index >= start) & (index < start + len(batch))] - start).to(batch.targets.device)
         start += len(batch)
         if len(own):
-            yield Batch(take(batch.inputs, own.to(batch.targets.device)), batch.targets[own.to(batch.targets.device)])
+            yield Batch(take(batch.inputs, own), batch.targets[own])
 
 
 def weights_at(point: float, grid: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast, final
+from typing import Any, final
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from lapwing.ground.data import Batch, Data, chunks, concatenated, count, take
+from lapwing.ground.data import Batch, Data, chunks, concatenated, count, over_tensors, take, tensors
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError, check_count
 from lapwing.ground.types import Inputs
 from lapwing.likelihoods import IGNORED, Bernoulli
 from lapwing.posteriors import Posterior
 from lapwing.tuning.choices import P
-from lapwing.tuning.search import Search
-from lapwing.tuning.tokens import pairs_of_tokens
-from lapwing.tuning.validation import candidates
+from lapwing.tuning.held_out import chosen_of
+from lapwing.tuning.search import Search, candidates
 
 ERRORS = 1 / 8
 """Part of the mixtures that the network is to get wrong: enough to tell caution from its lack, few enough to trust."""
@@ -120,7 +120,9 @@ class Mixup:
         """The mixtures, labelled by the larger share; see ``tune``."""
         assert posterior.data is not None
         generator = torch.Generator().manual_seed(self.seed)
-        inputs, targets = some(posterior.data, posterior.totals.examples, 2 * self.examples, generator)
+        wanted = torch.randperm(posterior.totals.examples, generator=generator)[: 2 * self.examples].sort().values
+        some = list(chosen_of(posterior.data, wanted))
+        inputs, targets = concatenated([part.inputs for part in some]), torch.cat([part.targets for part in some])
         one, other = pairs(targets.cpu(), self.examples, generator)
         first, second = (take(inputs, index.to(targets.device)) for index in (one, other))
         labels = targets[one.to(targets.device)]
@@ -169,8 +171,7 @@ def natural_share(posterior: Posterior, mix: Blend, first: Inputs, second: Input
 
 def images(inputs: Inputs) -> bool:
     """Whether some input has at least two axes beside those of examples and channels."""
-    values = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
-    return any(value.ndim >= 4 for value in values)
+    return any(value.ndim >= 4 for value in tensors(inputs))
 
 
 def errors(posterior: Posterior, inputs: Inputs, labels: Tensor) -> float:
@@ -191,22 +192,6 @@ def numbers(data: Data) -> bool:
     inputs = next(iter(data)).inputs
     values = list(inputs.values()) if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else [inputs]
     return all(isinstance(v, Tensor) and v.is_floating_point() and v.ndim and len(v) == count(inputs) for v in values)
-
-
-def some(data: Data, total: int, examples: int, generator: torch.Generator) -> tuple[Inputs, Tensor]:
-    """Examples of the data drawn at random, at most so many, in their order."""
-    wanted = torch.randperm(total, generator=generator)[:examples].sort().values
-    inputs: list[Inputs] = []
-    targets: list[Tensor] = []
-    start = 0
-    for batch in data:
-        own = wanted[(wanted >= start) & (wanted < start + len(batch))] - start
-        start += len(batch)
-        if len(own):
-            own = own.to(batch.targets.device)
-            inputs.append(take(batch.inputs, own))
-            targets.append(batch.targets[own])
-    return concatenated(inputs), torch.cat(targets)
 
 
 def pairs(targets: Tensor, count: int, generator: torch.Generator) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
@@ -232,12 +217,79 @@ def pairs(targets: Tensor, count: int, generator: torch.Generator) -> tuple[Int[
 
 def blend(one: Inputs, other: Inputs, share: float) -> Inputs:
     """``share * one + (1 - share) * other``, leaf by leaf."""
+    others = iter(tensors(other))
+    return over_tensors(lambda value: share * value + (1 - share) * next(others), one)
 
-    def mix(a: Tensor, b: Tensor) -> Tensor:
-        return share * a + (1 - share) * b
 
-    if isinstance(one, Mapping):
-        return {key: mix(value, cast("Any", other)[key]) for key, value in one.items()}
-    if isinstance(one, tuple):
-        return tuple(mix(a, b) for a, b in zip(one, cast("Any", other), strict=True))
-    return mix(one, cast("Any", other))
+@final
+class Pairs:
+    """Puts the tokens of two examples side by side, and mixes them behind an embedding while it is ``open``.
+
+    ``share * E[one] + (1 - share) * E[other]`` replaces what the embedding E returns. The module is the caller's, and
+    meanwhile reads ordinary tokens as ever; a thread sees the pairs that it passed itself.
+
+    Args:
+        module: The network, whose one input is a tensor of integers.
+        axes: Axes of that input.
+        table: The embedding.
+    """
+
+    def __init__(self, module: nn.Module, axes: int, table: nn.Embedding) -> None:
+        self.module, self.axes, self.table = module, axes, table
+        self.share = 1.0
+        self.now = threading.local()
+
+    def __call__(self, one: Tensor, other: Tensor, share: float) -> Tensor:
+        """Pairs that the network reads as mixtures of this share, until another is asked for."""
+        self.share = share
+        return torch.stack([one, other], 1)
+
+    @contextmanager
+    def open(self) -> Generator[Pairs]:
+        """Hooks on the network and its embedding, removed at the end, whatever happens."""
+        handles = [
+            self.module.register_forward_pre_hook(self._first_of_pairs),
+            self.table.register_forward_pre_hook(self._both),
+            self.table.register_forward_hook(self._mixture),
+        ]
+        try:
+            yield self
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _first_of_pairs(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
+        paired = len(args) == 1 and isinstance(args[0], Tensor) and args[0].ndim == self.axes + 1
+        self.now.other = args[0][:, 1] if paired else None
+        return (args[0][:, 0],) if paired else None
+
+    def _both(self, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
+        return (torch.stack([args[0], self.now.other], 1),) if self._reads(args[0].shape) else None
+
+    def _mixture(self, module: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor | None:
+        shape = args[0].shape
+        if len(shape) != self.axes + 1 or not self._reads(torch.Size([shape[0], *shape[2:]])):
+            return None
+        return self.share * output[:, 0] + (1 - self.share) * output[:, 1]
+
+    def _reads(self, shape: torch.Size) -> bool:
+        """Whether tokens of this shape are the first of pairs."""
+        other = getattr(self.now, "other", None)
+        return other is not None and other.shape == shape
+
+
+def pairs_of_tokens(posterior: Posterior) -> Pairs | None:
+    """Pairs for a network that embeds its one input, integers of one shape throughout; ``None`` for others."""
+    module = posterior.network.module
+    table = next((part for part in module.modules() if isinstance(part, nn.Embedding)), None)
+    if table is None or posterior.data is None:
+        return None
+    shapes = {_shape(batch.inputs) for batch in posterior.data}
+    shape = shapes.pop()
+    return None if shapes or shape is None else Pairs(module, 1 + len(shape), table)
+
+
+def _shape(inputs: Any) -> torch.Size | None:
+    """Shape of one example, if it is a tensor of integers."""
+    integers = isinstance(inputs, Tensor) and not inputs.is_floating_point() and not inputs.is_complex()
+    return inputs.shape[1:] if integers and inputs.dtype != torch.bool else None

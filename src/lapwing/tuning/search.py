@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.ground.data import Batch
 from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, warn
-from lapwing.likelihoods import Gaussian
+from lapwing.likelihoods import Categorical, Gaussian
 from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.predictive import Link, Moments, held_out_losses
 from lapwing.tuning.ascent import vertex
@@ -181,6 +181,13 @@ class Search(Generic[P]):
         values = start.prior_precisions * math.exp(last.log_factor) * last.noise, start.scale * last.noise
         tuned = chosen(near, *values, tuple(taken))
         return tuned.with_link(last.link, last.temperature)
+
+
+def candidates(posterior: Posterior, link: Link | None) -> tuple[Link, ...]:
+    """The links to choose from: one where it is given, or where the likelihood takes none."""
+    if link is not None or not posterior.likelihood.labels:
+        return (link or posterior.link,)
+    return ("probit", "pairwise", "qmc") if isinstance(posterior.likelihood, Categorical) else ("probit", "qmc")
 
 
 def least(tried: Sequence[Tried]) -> Tried:

@@ -11,11 +11,9 @@ from tqdm.auto import tqdm
 from lapwing.ground.data import Data, Source
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.types import Unpack
-from lapwing.likelihoods import Categorical
-from lapwing.posteriors import Posterior
 from lapwing.predictive import Link, check_link
 from lapwing.tuning.choices import P
-from lapwing.tuning.search import TEMPERATURES, Search
+from lapwing.tuning.search import TEMPERATURES, Search, candidates
 
 BOUNDS = (1e-6, 1e6)
 """Factors of the prior precisions tried."""
@@ -87,10 +85,3 @@ class Validation:
         search = Search[P]("Validation", links, self.noise, temperatures, self.bounds)
         with tqdm(desc="validation", disable=not progress, unit="precision", leave=False) as bar:
             return search.run(posterior, batches, bar)
-
-
-def candidates(posterior: Posterior, link: Link | None) -> tuple[Link, ...]:
-    """The links to choose from: one where it is given, or where the likelihood takes none."""
-    if link is not None or not posterior.likelihood.labels:
-        return (link or posterior.link,)
-    return ("probit", "pairwise", "qmc") if isinstance(posterior.likelihood, Categorical) else ("probit", "qmc")
