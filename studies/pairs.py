@@ -6,7 +6,7 @@ CIFAR-10, of which a part is at hand. Events are made up: shapes to be found pix
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import lapwing as lw
 from benchmarks.data import CHECKPOINTS, cifar10, mnist
 
 Pair = tuple[Tensor, Tensor]
@@ -26,7 +27,6 @@ class Case:
     """A trained network and its data.
 
     Args:
-        name: Of network and data.
         model: The network, in evaluation mode.
         train: What it was trained on, or a part of that.
         validation: To tune on, where that is allowed.
@@ -36,7 +36,6 @@ class Case:
         class_dim: Axis of the classes.
     """
 
-    name: str
     model: nn.Module
     train: Pair
     validation: Pair
@@ -45,47 +44,35 @@ class Case:
     event_dim: int = 0
     class_dim: int = -1
 
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a case is made.
-
-    Args:
-        name: Of network and data.
-        make: Makes it from a seed.
-    """
-
-    name: str
-    make: Callable[[int], Case]
+    @property
+    def likelihood(self) -> lw.Categorical:
+        """Each training example at hand stands for its share of all."""
+        weight = self.stands_for / len(self.train[1])
+        return lw.Categorical(event_dim=self.event_dim, class_dim=self.class_dim, weight=weight)
 
 
-def recipes(folder: Path) -> Iterator[Recipe]:
-    """All cases but the ResNets, which take minutes.
+def recipes(folder: Path) -> dict[str, Callable[[int], Case]]:
+    """What makes each case from a seed; of all but the ResNets, which take minutes.
 
     Args:
         folder: The data folder.
     """
+    found: dict[str, Callable[[int], Case]] = {}
     for size, epochs in ((150, 200), (300, 50), (1200, 10)):
-        for norm in (False, True):
-            kind = "CNN with batch norm" if norm else "CNN"
-            name = f"digits {size}, {kind}, {epochs} epochs"
-            yield Recipe(name, partial(_digits, name, size, epochs, partial(cnn, norm)))
-        name = f"digits {size}, MLP, {epochs} epochs"
-        yield Recipe(name, partial(_digits, name, size, epochs, partial(flat, 64)))
+        for kind, build in (("CNN", partial(cnn, False)), ("CNN with batch norm", partial(cnn, True))):
+            found[f"digits {size}, {kind}, {epochs} epochs"] = partial(_digits, size, epochs, build)
+        found[f"digits {size}, MLP, {epochs} epochs"] = partial(_digits, size, epochs, partial(flat, 64))
     for size, epochs in ((300, 100), (1000, 30)):
-        for kind, net in (("CNN", partial(cnn, False)), ("MLP", partial(flat, 784))):
-            name = f"MNIST {size}, {kind}, {epochs} epochs"
-            yield Recipe(name, partial(_mnist, name, folder, size, epochs, net))
+        for kind, build in (("CNN", partial(cnn, False)), ("MLP", partial(flat, 784))):
+            found[f"MNIST {size}, {kind}, {epochs} epochs"] = partial(_mnist, folder, size, epochs, build)
     for table, size in (("breast cancer", 250), ("wine", 80)):
         for epochs in (20, 100):
-            name = f"{table} {size}, MLP, {epochs} epochs"
-            yield Recipe(name, partial(_table, name, table, size, epochs))
+            found[f"{table} {size}, MLP, {epochs} epochs"] = partial(_table, table, size, epochs)
     for noise in (0.0, 0.3):
         for epochs in (10, 100):
             name = f"generated table, {noise:.0%} of labels at random, MLP, {epochs} epochs"
-            yield Recipe(name, partial(_generated, name, noise, epochs))
-    yield Recipe("shapes, segmentation head", partial(_shapes, "shapes, segmentation head"))
-    yield Recipe("sequences, GRU", partial(_sequences, "sequences, GRU"))
+            found[name] = partial(_generated, noise, epochs)
+    return found | {"shapes, segmentation head": _shapes, "sequences, GRU": _sequences}
 
 
 def resnet(name: str, folder: Path, images: int) -> Case:
@@ -94,7 +81,7 @@ def resnet(name: str, folder: Path, images: int) -> Case:
     split = cifar10(folder, checkpoint)
     x, y = split.x_test, split.y_test
     train = split.x_train[:images], split.y_train[:images]
-    return Case(name, checkpoint.load(folder), train, (x[:300], y[:300]), (x[300:], y[300:]), 50_000)
+    return Case(checkpoint.load(folder), train, (x[:300], y[:300]), (x[300:], y[300:]), 50_000)
 
 
 def cnn(norm: bool, classes: int = 10) -> nn.Module:
@@ -145,9 +132,7 @@ def _trained(build: Callable[[], nn.Module], data: Pair, epochs: int, seed: int,
     return model.eval()
 
 
-def _case(
-    name: str, data: Pair, size: int, seed: int, epochs: int, build: Callable[[], nn.Module], **axes: int
-) -> Case:
+def _case(data: Pair, size: int, seed: int, epochs: int, build: Callable[[], nn.Module], **axes: int) -> Case:
     """Shuffled data, ``size`` to train on, of the rest a third to validate on."""
     x, y = data
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
@@ -155,24 +140,24 @@ def _case(
     parts = order.split([size, third, len(y) - size - third])
     train, validation, test = ((x[part], y[part]) for part in parts)
     model = _trained(build, train, epochs, seed, axes.get("class_dim", -1))
-    return Case(name, model, train, validation, test, size, **axes)
+    return Case(model, train, validation, test, size, **axes)
 
 
-def _digits(name: str, size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Case:
+def _digits(size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Case:
     from sklearn.datasets import load_digits
 
     found: Any = load_digits()
     x = torch.tensor(found.images, dtype=torch.float32)[:, None] / 16
-    return _case(name, (x, torch.tensor(found.target).long()), size, seed, epochs, build)
+    return _case((x, torch.tensor(found.target).long()), size, seed, epochs, build)
 
 
-def _mnist(name: str, folder: Path, size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Case:
+def _mnist(folder: Path, size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Case:
     split = mnist(folder)
     order = torch.randperm(len(split.y_train), generator=torch.Generator().manual_seed(seed))[: size + 1500]
-    return _case(name, (split.x_train[order], split.y_train[order]), size, seed, epochs, build)
+    return _case((split.x_train[order], split.y_train[order]), size, seed, epochs, build)
 
 
-def _table(name: str, table: str, size: int, epochs: int, seed: int) -> Case:
+def _table(table: str, size: int, epochs: int, seed: int) -> Case:
     from sklearn import datasets
 
     found: Any = datasets.load_wine() if table == "wine" else datasets.load_breast_cancer()
@@ -180,10 +165,10 @@ def _table(name: str, table: str, size: int, epochs: int, seed: int) -> Case:
     classes = len(found.target_names)
     x = (x - x.mean(0)) / x.std(0)
     build = partial(flat, x.shape[1], classes, 20)
-    return _case(name, (x, torch.tensor(found.target).long()), size, seed, epochs, build)
+    return _case((x, torch.tensor(found.target).long()), size, seed, epochs, build)
 
 
-def _generated(name: str, noise: float, epochs: int, seed: int) -> Case:
+def _generated(noise: float, epochs: int, seed: int) -> Case:
     """Three classes, each on two of the corners of a cube of six dimensions; twelve columns, standardised, nearly."""
     generator = torch.Generator().manual_seed(100 + seed)
     corners = torch.randint(0, 2, (6, 6), generator=generator) * 2.4 - 1.2
@@ -192,10 +177,10 @@ def _generated(name: str, noise: float, epochs: int, seed: int) -> Case:
     y = cluster % 3
     flipped = torch.rand(1500, generator=generator) < noise
     y = torch.where(flipped, torch.randint(0, 3, (1500,), generator=generator), y)
-    return _case(name, (x, y), 300, seed, epochs, partial(flat, 12, 3))
+    return _case((x, y), 300, seed, epochs, partial(flat, 12, 3))
 
 
-def _shapes(name: str, seed: int) -> Case:
+def _shapes(seed: int) -> Case:
     """A disc and a square on noise; each pixel is background, disc or square."""
     generator = torch.Generator().manual_seed(200 + seed)
     grid = torch.arange(32.0)
@@ -212,10 +197,10 @@ def _shapes(name: str, seed: int) -> Case:
         layers = [nn.Conv2d(1, 8, 5, padding=2), nn.ReLU(), nn.Conv2d(8, 8, 5, padding=2), nn.ReLU()]
         return nn.Sequential(*layers, nn.Conv2d(8, 3, 1))
 
-    return _case(name, (x[:, None], y), 60, seed, 30, build, event_dim=2, class_dim=1)
+    return _case((x[:, None], y), 60, seed, 30, build, event_dim=2, class_dim=1)
 
 
-def _sequences(name: str, seed: int) -> Case:
+def _sequences(seed: int) -> Case:
     """Each token is to be labelled by itself and the one before, a label in twenty at random."""
     generator = torch.Generator().manual_seed(300 + seed)
     ids = torch.randint(0, 20, (260, 12), generator=generator)
@@ -223,4 +208,4 @@ def _sequences(name: str, seed: int) -> Case:
     y = (ids + 2 * before) % 4
     random = torch.rand(260, 12, generator=generator) < 0.05
     y = torch.where(random, torch.randint(0, 4, (260, 12), generator=generator), y)
-    return _case(name, (ids, y), 160, seed, 60, partial(Tagger, 20, 4), event_dim=1)
+    return _case((ids, y), 160, seed, 60, partial(Tagger, 20, 4), event_dim=1)

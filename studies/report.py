@@ -80,6 +80,15 @@ def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
         return None, f"{type(error).__name__}: {words[0] if words else 'no message'}"[:300]
 
 
+def tried(
+    work: Callable[[], T], name: str = "seconds", clock: Callable[[], float] = time.perf_counter
+) -> tuple[T | None, Row]:
+    """What a piece of work returns, and a row with the seconds it took and its ``failure``; see ``attempt``."""
+    start = clock()
+    found, failure = attempt(work)
+    return found, {name: clock() - start, "failure": failure}
+
+
 def figure(width: float, height: float, columns: int) -> Any:
     """An empty figure with a row of axes, which pyplot does not know."""
     return panels(width, height, columns)[0].figure

@@ -8,12 +8,9 @@ network has two hidden layers of 32 tanh units, 1153 weights, and 160 observatio
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +27,8 @@ from lapwing.methods.marginal import (
 )
 from lapwing.posteriors import Posterior, WeightPosterior
 from lapwing.predictive import Predictive, log_predictive
-from studies.report import Row, collect, figure
+from studies.report import Row, figure
+from studies.runs import command
 from studies.wave import POINTS, Data, loader, network, optimum
 
 START = 70.0
@@ -186,14 +184,31 @@ def _compared(data: Data, seed: int, length: Length, alpha: float, rho: float) -
     return row
 
 
-def rows(seeds: int, others: int, length: Length) -> Iterator[Row]:
+@dataclass(frozen=True)
+class Setting:
+    """The options of the command line.
+
+    Args:
+        seeds: Seeds of the default way.
+        others: Seeds of every other way.
+        quick: Whether seconds must do: few epochs, one seed. Its numbers say nothing.
+    """
+
+    seeds: int = 10
+    others: int = 1
+    quick: bool = False
+
+
+def rows(setting: Setting) -> Iterator[Row]:
     """The default on all seeds, then every other way on the first few."""
+    length = replace(Length(), epochs=20, warm_up=5) if setting.quick else Length()
+    seeds, others = (1, 1) if setting.quick else (setting.seeds, setting.others)
     for name, way in WAYS.items():
         for seed in range(seeds if name == "default" else min(seeds, others)):
             yield measured(name, way, seed, length)
 
 
-def verdict(found: list[Row]) -> str:
+def text(found: list[Row]) -> str:
     """What must be shown, as lines of text."""
     default = [row for row in found if row["way"] == "default"]
     ratios = [row["alpha_ratio"] for row in default]
@@ -218,7 +233,7 @@ def _mean(found: list[Row], key: str) -> float:
     return sum(row[key] for row in found) / len(found)
 
 
-def draw(found: list[Row], path: Path) -> None:
+def draw(found: list[Row]) -> Any:
     """How α moves along each way on seed 0, and the fit of the default beside least squares."""
     picture = figure(10, 4, 2)
     left, right = picture.axes
@@ -240,30 +255,10 @@ def draw(found: list[Row], path: Path) -> None:
     right.plot(*(column[:, 0] for column in data.train), ".", color="0.5", markersize=3)
     right.set(xlabel="x", ylabel="y", ylim=(-3, 3))
     right.legend(fontsize=6)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture.savefig(path)
+    return picture
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Parse the command line, train, write the report after every network, print the verdict."""
-    args = _arguments(arguments)
-    length = replace(Length(), epochs=20, warm_up=5) if args.quick else Length()
-    seeds, others = (1, 1) if args.quick else (args.seeds, args.others)
-    found = collect(rows(seeds, others, length), args.json)
-    sys.stdout.write(verdict(found))
-    if args.figure is not None:
-        draw(found, args.figure)
-
-
-def _arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m studies.sine", description=__doc__)
-    parser.add_argument("--json", type=Path, required=True, help="report to write")
-    parser.add_argument("--seeds", type=int, default=10, help="seeds of the default way")
-    parser.add_argument("--others", type=int, default=1, help="seeds of every other way")
-    parser.add_argument("--figure", type=Path, help="figure to draw")
-    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, to try it out")
-    return parser.parse_args(arguments)
-
+main = command("studies.sine", __doc__, Setting())
 
 if __name__ == "__main__":
     main()

@@ -11,11 +11,10 @@ counted apart too.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,46 +28,50 @@ from lapwing.ground.errors import LapwingError
 from lapwing.predictive import Moments, held_out_losses
 from lapwing.tuning.mixup import BOUNDS
 from studies.pairs import Case, recipes, resnet
-from studies.report import Row, collect, shown
+from studies.report import Row
+from studies.runs import command
 
 BATCH = 100
+LAST: dict[str, Any] = {"structure": lw.Full(view="weights"), "weights": lw.LastLayer()}
 
 TIE = 1e-3
 """Relative difference from plain below which a posterior of the strongest prior is the network."""
 
 
-def rows(folder: Path, quick: bool) -> Iterator[Row]:
-    """All pairs, then the verdict."""
-    found: list[Row] = []
-    for row in shown(_pairs(folder, quick)):
-        found.append(row)
-        yield row
-    yield verdict(found)
+@dataclass(frozen=True)
+class Setting:
+    """The options of the command line.
+
+    Args:
+        data: The data folder, for MNIST and CIFAR-10.
+        quick: Whether seconds must do: two pairs.
+    """
+
+    data: Path
+    quick: bool = False
 
 
-def _pairs(folder: Path, quick: bool) -> Iterator[Row]:
-    for number, recipe in enumerate(list(recipes(folder))[: 2 if quick else None]):
-        case = recipe.make(number)
-        yield measured(case, "KFAC", lw.Laplace(_likelihood(case), structure=lw.KFAC()))
-        if number % 6 == 0:
-            yield measured(case, "64 draws", lw.Laplace(_likelihood(case), structure=lw.Sampled(64)))
+def rows(setting: Setting) -> Iterator[Row]:
+    """All pairs of network and data, each with its posteriors."""
+    structures = {0: ("64 draws", lw.Sampled(64)), 4: ("Nyström", lw.Nystrom(50))}
+    for number, (name, make) in enumerate(list(recipes(setting.data).items())[: 2 if setting.quick else None]):
+        case = make(number)
+        yield measured(name, case, "KFAC", structure=lw.KFAC())
+        if number % 6 in structures:
+            kind, structure = structures[number % 6]
+            yield measured(name, case, kind, structure=structure)
         if number % 6 == 3:
-            last = lw.Laplace(_likelihood(case), structure=lw.Full(view="weights"), weights=lw.LastLayer())
-            yield measured(case, "last layer", last)
-        if number % 6 == 4:
-            yield measured(case, "Nyström", lw.Laplace(_likelihood(case), structure=lw.Nystrom(50)))
-    for name in () if quick else ("ella_resnet20", "resnet20"):
-        case = resnet(name, folder, 2000)
-        last = lw.Laplace(_likelihood(case), structure=lw.Full(view="weights"), weights=lw.LastLayer())
-        yield measured(case, "last layer", last)
-        case = resnet(name, folder, 1000)
-        yield measured(case, "KFAC", lw.Laplace(_likelihood(case), structure=lw.KFAC()))
+            yield measured(name, case, "last layer", **LAST)
+    for name in () if setting.quick else ("ella_resnet20", "resnet20"):
+        yield measured(name, resnet(name, setting.data, 2000), "last layer", **LAST)
+        yield measured(name, resnet(name, setting.data, 1000), "KFAC", structure=lw.KFAC())
 
 
-def measured(case: Case, kind: str, recipe: lw.Laplace) -> Row:
+def measured(name: str, case: Case, kind: str, **choices: Any) -> Row:
     """One pair and posterior, tuned by default."""
-    row: Row = {"study": "tuning", "pair": case.name, "posterior": kind}
+    row: Row = {"study": "tuning", "pair": name, "posterior": kind}
     start = time.perf_counter()
+    recipe = lw.Laplace(case.likelihood, **choices)
     posterior = recipe.fit(case.model, case.train, generator=torch.Generator().manual_seed(0))
     row["fit_seconds"] = time.perf_counter() - start
     start = time.perf_counter()
@@ -102,7 +105,7 @@ def losses_of(posterior: lw.Posterior, data: tuple[Tensor, Tensor]) -> tuple[Ten
 
 def temperature_scaled(case: Case) -> Tensor | None:
     """Loss of every test target by temperature scaling on validation data; ``None`` where no temperature is best."""
-    likelihood = _likelihood(case)
+    likelihood = case.likelihood
 
     def logits(data: tuple[Tensor, Tensor]) -> Tensor:
         with torch.no_grad():
@@ -115,13 +118,13 @@ def temperature_scaled(case: Case) -> Tensor | None:
     return -found.probs(logits(case.test)).double().log().gather(-1, case.test[1][..., None]).flatten()
 
 
-def verdict(found: Sequence[Row]) -> Row:
+def verdict(found: Sequence[Row]) -> Iterator[Row]:
     """How many pairs are better and worse than the plain network, of all and of those that are no ties."""
     ties = [row for row in found if row["strongest_prior"] and abs(row["from_plain"]) < TIE * row["plain"]]
     ratio = torch.tensor([row["nll"] / row["plain"] for row in found], dtype=torch.float64).log().mean().exp()
     counts = {"pairs": len(found), "ties": len(ties), **_counts(found)}
     apart = {f"{name}_without_ties": value for name, value in _counts([r for r in found if r not in ties]).items()}
-    return {"study": "tuning", "verdict": True} | counts | apart | {"nll_over_plain": float(ratio)}
+    yield {"study": "tuning", "verdict": True} | counts | apart | {"nll_over_plain": float(ratio)}
 
 
 def _counts(found: Sequence[Row]) -> Row:
@@ -135,25 +138,11 @@ def _difference(name: str, each: Tensor) -> Row:
     return {f"from_{name}": float(each.mean()), f"from_{name}_stderr": float(each.std() / len(each) ** 0.5)}
 
 
-def _likelihood(case: Case) -> lw.Categorical:
-    weight = case.stands_for / len(case.train[1])
-    return lw.Categorical(event_dim=case.event_dim, class_dim=case.class_dim, weight=weight)
-
-
 def _method(posterior: Any) -> str:
     return "mixtures" if posterior.trace[-1].bound is None else "lower bound"
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Parse the command line, run the study, write its report after every row."""
-    parser = argparse.ArgumentParser(prog="python -m studies.tuning", description=__doc__)
-    parser.add_argument("--json", type=Path, required=True, help="report to write")
-    parser.add_argument("--data", type=Path, required=True, help="data folder, for MNIST and CIFAR-10")
-    parser.add_argument("--quick", action="store_true", help="two pairs, to try it out")
-    args = parser.parse_args(arguments)
-    found = collect(rows(args.data, args.quick), args.json)
-    sys.stdout.write(str(found[-1]) + "\n")
-
+main = command("studies.tuning", __doc__, Setting)
 
 if __name__ == "__main__":
     main()

@@ -10,13 +10,11 @@ standardised inputs. Rows are scored on a held-out tenth, in units of the standa
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from studies.report import Row, collect, shown
+from studies.report import Row
+from studies.runs import command
 from studies.seeds import generator
 
 SETS = ("yacht", "energy", "housing", "concrete", "wine", "bike", "elevators", "pol", "protein", "keggdirected")
@@ -32,7 +31,7 @@ ROWS = 2000
 COVERAGE, NOISE = (0.9, 0.99), 1.5
 """What intervals of 95 % should cover, and the factor within which the noise should be that of held-out residuals."""
 
-COLUMNS = ("data", "method", "structure", "nll", "rmse", "coverage", "noise_ratio", "seconds")
+SHOWN = ("data", "method", "structure", "nll", "rmse", "coverage", "noise_ratio", "seconds")
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,7 @@ class Setting:
 
     Args:
         data: Folder with ``uci/NAME.npz``.
+        quick: Whether seconds must do: two sets, small networks. Its numbers say nothing.
         sets: Which sets.
         splits: Splits into training and test data, of the ten there are.
         units: Units of each of the two hidden layers.
@@ -49,6 +49,7 @@ class Setting:
     """
 
     data: Path
+    quick: bool = False
     sets: tuple[str, ...] = SETS
     splits: int = 1
     units: int = 50
@@ -117,14 +118,13 @@ def scores(mean: Tensor, std: Tensor, noise: float, y: Tensor) -> Row:
 
 
 def rows(setting: Setting) -> Iterator[Row]:
-    """Three rows a set and split, then the counts."""
-    found: list[Row] = []
+    """Three rows a set and split."""
+    if setting.quick:
+        setting = replace(setting, sets=SETS[:2], units=5, iterations=20)
     for name in setting.sets:
         for number in range(setting.splits):
             for row in compared(split(setting.data / "uci" / f"{name}.npz", number), number, setting):
-                found.append({"study": "uci", "data": name, "split": number} | row)
-                yield found[-1]
-    yield from verdicts(found)
+                yield {"study": "uci", "data": name, "split": number} | row
 
 
 def compared(data: Split, seed: int, setting: Setting) -> Iterator[Row]:
@@ -159,7 +159,7 @@ def ridge(data: Split) -> Row:
     return scores(mean, std, float(fitted.alpha_) ** -0.5, truth)
 
 
-def verdicts(found: list[Row]) -> Iterator[Row]:
+def verdict(found: list[Row]) -> Iterator[Row]:
     """On how many sets, over the means of their splits, the two lines do what they should."""
     means = {
         (row["data"], row["method"]): [r for r in found if r["data"] == row["data"] and r["method"] == row["method"]]
@@ -184,12 +184,12 @@ def verdicts(found: list[Row]) -> Iterator[Row]:
         yield {"study": "uci", "verdict": claim, "holds_on": sum(each), "sets": len(each), "not_on": failed}
 
 
-def markdown(found: list[Row]) -> str:
+def text(found: list[Row]) -> str:
     """The rows as a table, then the counts."""
-    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
+    lines = [f"| {' | '.join(SHOWN)} |", f"|{'---|' * len(SHOWN)}"]
     for row in found:
         if "verdict" not in row:
-            values = [row.get(column, "") for column in COLUMNS]
+            values = [row.get(column, "") for column in SHOWN]
             lines.append(f"| {' | '.join(f'{v:.3f}' if isinstance(v, float) else str(v) for v in values)} |")
     lines.append("")
     for row in found:
@@ -199,20 +199,7 @@ def markdown(found: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Parse the command line, run every set, write the report after every row, print the table."""
-    parser = argparse.ArgumentParser(prog="python -m studies.uci", description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="data folder")
-    parser.add_argument("--json", type=Path, required=True, help="report to write")
-    parser.add_argument("--splits", type=int, default=1, help="splits of each set, at most 10")
-    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, to try it out")
-    args = parser.parse_args(arguments)
-    setting = Setting(args.data, splits=args.splits)
-    if args.quick:
-        setting = Setting(args.data, sets=SETS[:2], units=5, iterations=20)
-    found = collect(shown(rows(setting), ("study", "train_seconds")), args.json)
-    sys.stdout.write("\n" + markdown(found))
-
+main = command("studies.uci", __doc__, Setting, hidden=("study", "train_seconds"))
 
 if __name__ == "__main__":
     main()

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -143,7 +143,7 @@ def relative(products: Tensor, exact: Tensor) -> tuple[float, float]:
     return ratio**0.5, spread / (2 * ratio**0.5)
 
 
-def draw(found: Sequence[Row], path: Path) -> None:
+def draw(found: Sequence[Row]) -> Any:
     """Both errors against M and against K."""
     means = [row for row in found if row.get("summary")]
     made = figure(13, 4, 3)
@@ -158,4 +158,4 @@ def draw(found: Sequence[Row], path: Path) -> None:
         panel.set(xlabel=axis, xscale="log")
         panel.set(ylabel="relative error", yscale="log")
         panel.legend(frameon=False, fontsize=8)
-    made.savefig(path)
+    return made

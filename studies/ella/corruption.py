@@ -8,7 +8,6 @@ Every method sees the same images; 240 of the test images are corrupted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,7 +55,7 @@ def swept(predictor: Any, case: Case, amount: Amount) -> Row:
     return row
 
 
-def draw(found: Sequence[Row], path: Path) -> None:
+def draw(found: Sequence[Row]) -> Any:
     """NLL, ECE and accuracy by severity."""
     means = [row for row in found if row.get("summary") and "nll_0" in row]
     made = figure(13, 4, len(SCORES))
@@ -67,4 +66,4 @@ def draw(found: Sequence[Row], path: Path) -> None:
             panel.plot(SEVERITIES, [row[f"{score}_{k}"] for k in SEVERITIES], marker="o", label=label)
         panel.set(xlabel="severity", ylabel={"nll": "NLL, nats", "ece": "ECE"}.get(score, score))
         panel.legend(frameon=False, fontsize=8)
-    made.savefig(path)
+    return made

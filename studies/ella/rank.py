@@ -8,7 +8,7 @@ Each rank has its own fit, from the same landmarks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from typing import Any
 
 from studies.ella.scored import Drawn, ella, scores, watched
 from studies.ella.setting import Setting
@@ -28,7 +28,7 @@ def rows(setting: Setting) -> Iterator[Row]:
                 yield head | {"nll_plain": case.task.plain} | row | scores(Drawn(posterior, amount.samples), case)
 
 
-def draw(found: Sequence[Row], path: Path) -> None:
+def draw(found: Sequence[Row]) -> Any:
     """Means over the landmarks with their standard errors."""
     means = [row for row in found if row.get("summary")]
     parts = list(dict.fromkeys(row["part"] for row in means))
@@ -40,4 +40,4 @@ def draw(found: Sequence[Row], path: Path) -> None:
         panel.axhline(own[0]["nll_plain"], color="0.5", ls="--", label="plain network")
         panel.set(xlabel="rank K", ylabel="test NLL, nats", xscale="log", title=part)
         panel.legend(frameon=False, fontsize=8)
-    made.savefig(path)
+    return made

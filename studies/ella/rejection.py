@@ -9,7 +9,7 @@ data those of scikit-learn. The error of the answers whose confidence is at leas
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,7 +76,7 @@ def judged(inside: Tensor, labels: Tensor, outside: Tensor) -> Row:
     return row | {f"error_{t:g}": errors[t] for t in SHOWN} | {"curve": curve}
 
 
-def draw(found: Sequence[Row], path: Path) -> None:
+def draw(found: Sequence[Row]) -> Any:
     """Error of the answers at least, and less, as confident as a threshold; the first seed of each method."""
     made = figure(13, 4, 3)
     names = {"error_above": "error, confidence ≥ τ", "error_below": "error, confidence < τ"}
@@ -89,4 +89,4 @@ def draw(found: Sequence[Row], path: Path) -> None:
             panel.plot(*zip(*points, strict=True), label=f"{row['method']}, {row['part']}")
         panel.set(xlabel="confidence τ", ylabel=label, ylim=(0, 1))
         panel.legend(frameon=False, fontsize=7)
-    made.savefig(path)
+    return made

@@ -9,7 +9,7 @@ on the validation images, says where early stopping ends, and the curve of the f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from typing import Any
 
 from studies.ella.scored import ella, watched
 from studies.ella.setting import Setting
@@ -36,7 +36,7 @@ def rows(setting: Setting) -> Iterator[Row]:
             yield {"study": "stopping", "part": case.task.name, "seed": seed} | row
 
 
-def draw(found: Sequence[Row], path: Path) -> None:
+def draw(found: Sequence[Row]) -> Any:
     """The curves of every network, and where early stopping ended."""
     parts = list(dict.fromkeys(row["part"] for row in found))
     made = figure(5 * len(parts), 4, len(parts))
@@ -50,4 +50,4 @@ def draw(found: Sequence[Row], path: Path) -> None:
         panel.set(xlabel="training images N (dot: early stopping)", ylabel="test NLL, nats", title=part)
         panel.set(ylim=(0.9 * min(row["nll_best"] for row in own), 1.5 * own[0]["nll_plain"]))
         panel.legend(frameon=False, fontsize=7)
-    made.savefig(path)
+    return made

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -208,7 +207,7 @@ def slope(model: nn.Module, x: Tensor) -> Tensor:
     return torch.cat([value.flatten() for value in gradients])
 
 
-def draw(found: Sequence[Row], path: Path) -> None:
+def draw(found: Sequence[Row]) -> Any:
     """The bands of the first seed at precision 0.1, the divergences, and the variances far from the data."""
     made = figure(14, 4, 4)
     fits, scores, *distances = made.axes
@@ -240,4 +239,4 @@ def draw(found: Sequence[Row], path: Path) -> None:
         panel.set(xlabel=f"x, {kind} units", ylabel="variance / prior variance", xscale="log", ylim=(0, 1.1))
     for panel in made.axes:
         panel.legend(frameon=False, fontsize=7)
-    made.savefig(path)
+    return made

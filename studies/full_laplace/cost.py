@@ -84,7 +84,7 @@ def summarised(steps: Sequence[Step], told: dict[str, Any]) -> list[Row]:
     return found
 
 
-def draw(found: Sequence[Row], path: Path) -> None:
+def draw(found: Sequence[Row]) -> Any:
     """Seconds against weights: products on the left, solves on the right; a cross where a way fails."""
     made = figure(11.0, 4.2, 2)
     for panel, operation in zip(made.axes, ("product", "solve"), strict=True):
@@ -104,4 +104,4 @@ def draw(found: Sequence[Row], path: Path) -> None:
             )
         panel.set(xscale="log", yscale="log", xlabel="weights d", ylabel="seconds", title=operation)
         panel.legend(frameon=False, fontsize=7)
-    made.savefig(path)
+    return made

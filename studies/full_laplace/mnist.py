@@ -8,10 +8,8 @@ Jacobian's rows give.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,7 +26,7 @@ from lapwing.posteriors import MatrixFreePosterior
 from lapwing.predictive import Classification, Draws, Predictive, predictive
 from studies.full_laplace.setting import Setting, matrix_free
 from studies.predictors import Batched, Linearised
-from studies.report import Row, attempt, figure
+from studies.report import Row, attempt, figure, tried
 from studies.seeds import generator
 
 IMAGES = 5000
@@ -78,15 +76,13 @@ def rows(setting: Setting) -> Iterator[Row]:
         test = (setting.split.x_test[:tested], setting.split.y_test[:tested])
         solver = CG(rtol=1e-4, preconditioner=lw.LowRank(16 if setting.quick else 300))
         posterior = matrix_free(model, data, alpha=alpha, solver=solver)
-        start = time.perf_counter()
-        solution, failure = attempt(lambda at=posterior: at.draw(draws, generator=generator()))
-        seconds = time.perf_counter() - start
+        solution, cost = tried(lambda at=posterior: at.draw(draws, generator=generator()))
         ways: dict[str, Any] = {"network alone": lambda net=model: Map(net)}
         if solution is None:
-            yield head | {"method": "draws", "seconds": seconds, "failure": failure}
+            yield head | {"method": "draws"} | cost
         else:
             delta = solution.value.mT
-            yield head | {"method": "draws", "seconds": seconds} | quality(posterior, delta, test[0], setting)
+            yield head | {"method": "draws"} | cost | quality(posterior, delta, test[0], setting)
             ways |= {
                 "full covariance, linearised": lambda at=posterior, by=delta: Drawn(at, by, True),
                 "full covariance, networks": lambda at=posterior, by=delta: Drawn(at, by, False),
@@ -95,9 +91,7 @@ def rows(setting: Setting) -> Iterator[Row]:
             recipe = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(alpha), structure=structure)
             ways[f"{name}, linearised"] = lambda by=recipe, net=model, at=data: by.fit(net, at)
         for name, make in ways.items():
-            start = time.perf_counter()
-            scores, failure = attempt(lambda make=make, at=test: scored(make(), at))
-            cost = {"seconds": time.perf_counter() - start, "failure": failure}
+            scores, cost = tried(lambda make=make, at=test: scored(make(), at))
             yield head | {"method": name, "test_images": len(test[1])} | (scores or {}) | cost
 
 
@@ -152,7 +146,7 @@ def uncertainty(predictor: Predictor, x: Tensor) -> Tensor:
     return 1 - prediction.probs.amax(-1)
 
 
-def draw(found: Sequence[Row], path: Path) -> None:
+def draw(found: Sequence[Row]) -> Any:
     """QQ plots of the distances, and NLL by method."""
     made = figure(11.0, 4.0, 2)
     left, right = made.axes
@@ -169,4 +163,4 @@ def draw(found: Sequence[Row], path: Path) -> None:
     right.set(xscale="log", yscale="log", xlabel="prior precision α", ylabel="test NLL, nats")
     for panel in made.axes:
         panel.legend(frameon=False, fontsize=8)
-    made.savefig(path)
+    return made

@@ -7,9 +7,9 @@ largest over the draws; the condition number of ``P⁻¹ Λ`` comes from an inte
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -24,7 +24,7 @@ from lapwing.linalg.contour import spectral_interval
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, approximation
 from lapwing.posteriors import MatrixFreePosterior
 from studies.full_laplace.setting import ALPHA, Setting, matrix_free
-from studies.report import Row, attempt, figure
+from studies.report import Row, attempt, figure, tried
 from studies.seeds import generator
 
 IMAGES = 1000
@@ -89,24 +89,19 @@ def compared(
         steps: Lanczos steps for the condition number.
     """
     precision = posterior.precision_operator
-    start = time.perf_counter()
-    made, failure = attempt(lambda: None if recipe is None else approximation(posterior.problem, recipe))
-    preparing = time.perf_counter() - start
-    if failure:
-        return {"seconds_preparing": preparing, "failure": failure}
-    start = time.perf_counter()
+    prepare = partial(approximation, posterior.problem, recipe) if recipe is not None else lambda: None
+    made, row = tried(prepare, "seconds_preparing")
+    if row["failure"]:
+        return row
     options = {"rtol": RTOL, "max_iterations": 2000}
-    solution, failure = attempt(lambda: conjugate_gradients(precision, noise, preconditioner=made, **options))
-    seconds = time.perf_counter() - start
+    solution, cost = tried(
+        lambda: conjugate_gradients(precision, noise, preconditioner=made, **options), "seconds_solving"
+    )
     interval, why = attempt(
         lambda: spectral_interval(precision, steps=steps, preconditioner=made, generator=generator())
     )
-    row: Row = {
-        "seconds_preparing": preparing,
-        "seconds_solving": seconds,
-        "condition": None if interval is None else interval[1] / (ALPHA if recipe is None else interval[0]),
-        "failure": failure or why,
-    }
+    condition = None if interval is None else interval[1] / (ALPHA if recipe is None else interval[0])
+    row |= cost | {"condition": condition, "failure": cost["failure"] or why}
     if solution is None:
         return row
     return row | {
@@ -136,7 +131,7 @@ def error(precision: Operator, found: Float[Tensor, "d s"], reference: Float[Ten
     return float((squares[0].clamp_min(0) / squares[1]).sqrt().max())
 
 
-def draw(found: Sequence[Row], path: Path) -> None:
+def draw(found: Sequence[Row]) -> Any:
     """Bars: seconds, preparation included, and iterations."""
     own = [row for row in found if row.get("iterations") is not None]
     names = [row["preconditioner"] for row in own]
@@ -156,4 +151,4 @@ def draw(found: Sequence[Row], path: Path) -> None:
     right.set(xlabel=f"iterations to a residual of {RTOL:g}", yticks=[])
     for panel in made.axes:
         panel.invert_yaxis()
-    made.savefig(path)
+    return made

@@ -8,9 +8,7 @@ of ``lapwing.Contour``, each with and without a preconditioner where that is aff
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import lapwing as lw
+from benchmarks.cost import timed
 from benchmarks.networks import weight_count
 from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples, directions_of
 from lapwing.ground.probes import gaussian
@@ -28,7 +27,7 @@ from lapwing.linear.preconditioners import Preconditioner, approximation
 from lapwing.posteriors import MatrixFreePosterior
 from studies.full_laplace.setting import ALPHA, Setting, matrix_free
 from studies.full_laplace.spectrum import EXACT, spectrum
-from studies.report import Row, attempt, figure
+from studies.report import Row, attempt, figure, tried
 from studies.seeds import generator
 
 IMAGES = 500
@@ -58,16 +57,14 @@ def rows(setting: Setting) -> Iterator[Row]:
         yield head | {"solves": "exact", "failure": f"{len(data[1])} images make a Gram matrix beyond {EXACT} rows"}
     directions = directions_of(posterior.precision_operator, FAMILY, generator=generator())
     for name, recipe, cases in plan(setting.quick):
-        start = time.perf_counter()
-        interval, failure = attempt(lambda by=recipe: spectrum_within(posterior, by))
-        own = head | {"preconditioner": name}
-        own |= {"seconds_preparing": time.perf_counter() - start}
+        interval, cost = tried(lambda by=recipe: spectrum_within(posterior, by), "seconds_preparing")
+        own = head | {"preconditioner": name} | cost
         if interval is None:
-            yield own | {"failure": failure}
+            yield own
             continue
         own |= {"condition": interval[1] / interval[0]}
-        for solver, tried in cases.items():
-            for points in tried:
+        for solver, sizes in cases.items():
+            for points in sizes:
                 row = drawn(posterior, points, draws, recipe, SOLVERS[solver], interval, directions)
                 yield own | {"solves": solver, "points": points} | row
 
@@ -98,10 +95,10 @@ def ideal(precision: Diagonal, points: int, draws: int) -> Row:
     noise = torch.randn(draws, len(values), dtype=torch.float64, generator=generator(1))
     order = values.argsort(descending=True)
     directions = {"stiff": units(order[:FAMILY], len(values)), "sloppy": units(order[-FAMILY:], len(values))}
-    start = time.perf_counter()
-    found = diagnose_samples(noise * root, torch.zeros_like(values), precision, directions=directions, level=LEVEL)
+    zeros = torch.zeros_like(values)
+    found, seconds = timed(lambda: diagnose_samples(noise * root, zeros, precision, directions=directions, level=LEVEL))
     relative = float((root * values.sqrt() - 1).abs().max())
-    return judged(found) | {"root_error": relative, "seconds": time.perf_counter() - start, "failure": ""}
+    return judged(found) | {"root_error": relative, "seconds": seconds, "failure": ""}
 
 
 def units(entries: Int[Tensor, " k"], size: int) -> Float[Tensor, "d k"]:
@@ -142,26 +139,18 @@ def drawn(
     noise = gaussian((size, draws), like=posterior.network.like, generator=generator(1))
     options: dict[str, Any] = {"points": points, "interval": interval, "preconditioner": prepared, "method": solver}
     options |= {"rtol": RTOL, "max_iterations": 3000}
-    start = time.perf_counter()
-    solution, failure = attempt(lambda: contour_inverse_root(posterior.precision_operator, noise, **options))
-    seconds = time.perf_counter() - start
+    solution, row = tried(lambda: contour_inverse_root(posterior.precision_operator, noise, **options))
     if solution is None:
-        return {"seconds": seconds, "failure": failure}
+        return row
     zeros = torch.zeros_like(posterior.network.weights)
     found, failure = attempt(
         lambda: diagnose_samples(
             solution.value.mT, zeros, posterior.precision_operator, directions=directions, level=LEVEL
         )
     )
-    row: Row = {} if found is None else judged(found)
-    return row | {
-        "seconds": seconds,
-        "iterations": solution.iterations,
-        "matvecs": solution.matvecs,
-        "residual": float(solution.residual.max()),
-        "stopped": solution.stopped,
-        "failure": failure,
-    }
+    told: Row = {"iterations": solution.iterations, "matvecs": solution.matvecs, "stopped": solution.stopped}
+    told |= {"residual": float(solution.residual.max()), "failure": failure}
+    return row | ({} if found is None else judged(found)) | told
 
 
 def judged(found: Diagnosis) -> Row:
@@ -180,7 +169,7 @@ def judged(found: Diagnosis) -> Row:
     }
 
 
-def draw(found: Sequence[Row], path: Path) -> None:
+def draw(found: Sequence[Row]) -> Any:
     """P-values and seconds against points."""
     made = figure(11.0, 4.6, 2)
     left, right = made.axes
@@ -200,4 +189,4 @@ def draw(found: Sequence[Row], path: Path) -> None:
     right.set(xlabel="quadrature points", ylabel="seconds for all draws")
     right.set_ylim(bottom=0)
     made.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-    made.savefig(path)
+    return made

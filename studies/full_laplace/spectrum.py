@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -135,7 +134,7 @@ def gap(values: Float[Tensor, " r"], within: int = TOP) -> int:
     return int((seen[:-1] / seen[1:]).argmax()) + 1 if len(seen) > 1 else len(seen)
 
 
-def draw(found: Sequence[Row], path: Path) -> None:
+def draw(found: Sequence[Row]) -> Any:
     """Eigenvalues by index, one panel a filter size, one line a number of images."""
     made = figure(10.0, 4.0, len(KERNELS))
     for panel, kernel in zip(made.axes, KERNELS, strict=True):
@@ -148,4 +147,4 @@ def draw(found: Sequence[Row], path: Path) -> None:
         panel.set(yscale="log", xlabel="index", ylabel="eigenvalue of G", title=f"filters {kernel} × {kernel}")
         panel.set_ylim(bottom=ALPHA / 1e3)
         panel.legend(frameon=False)
-    made.savefig(path)
+    return made

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from lapwing.methods.hessian_free import PerPoint, PreTrained, Probed
 from studies.hessian_free.methods import METHODS, refitted
 from studies.hessian_free.shallow import Fitted, fitted
 from studies.hessian_free.table import REFERENCE, variances
-from studies.report import Row, attempt, figure
+from studies.report import Row, figure, tried
 from studies.sampled.setting import Setting
 
 NETWORKS = 10
@@ -63,9 +62,7 @@ def variants(setting: Setting, seed: int) -> Iterator[tuple[str, dict[str, Any]]
 
 def measured(network: Fitted, options: dict[str, Any], points: torch.Tensor, truth: torch.Tensor) -> Row:
     """What some fits cost, and how far their variances are from the truth."""
-    start = time.process_time()
-    posterior, failure = attempt(lambda: refitted(options, network, points))
-    row: Row = {"cpu_seconds": time.process_time() - start, "failure": failure}
+    posterior, row = tried(lambda: refitted(options, network, points), "cpu_seconds", time.process_time)
     if posterior is None:
         return row
     error = (variances(posterior, points) - truth).abs() / truth
@@ -84,7 +81,7 @@ def verdict(found: Sequence[Row]) -> Iterator[Row]:
         yield {"study": "cost", "verdict": "cheapest at 5 %", "holds": False}
 
 
-def draw(found: Sequence[Row], path: Path) -> None:
+def draw(found: Sequence[Row]) -> Any:
     """Median error against fits and against processor seconds."""
     means = [row for row in found if row.get("summary") and row.get("error") is not None]
     made = figure(10.0, 4.2, 2)
@@ -100,4 +97,4 @@ def draw(found: Sequence[Row], path: Path) -> None:
     made.axes[0].set_xscale("log")
     made.axes[1].set_xlim(left=0)
     made.axes[0].legend(frameon=False)
-    made.savefig(path)
+    return made

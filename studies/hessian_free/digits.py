@@ -23,7 +23,7 @@ from demo.digits import CLASSES, UNSEEN, Digits, Pair
 from demo.digits import digits as drawn
 from lapwing.evaluation.baselines import Map
 from lapwing.methods.hessian_free import HessianFree, HessianFreePosterior, Probed
-from studies.report import Row, attempt
+from studies.report import Row, tried
 from studies.sampled.setting import Setting
 
 SEEDS = 3
@@ -133,9 +133,7 @@ def methods(setting: Setting, seed: int) -> dict[str, Callable[[nn.Module, Pair,
 def scored(made: Callable[[nn.Module, Pair, Tensor], Any], model: nn.Module, data: Digits) -> Row:
     """Scores of a method, and what it cost."""
     points = torch.cat([data.test[0], data.unseen[0]])
-    start = time.process_time()
-    predictor, failure = attempt(lambda: made(model, data.train, points))
-    row: Row = {"cpu_seconds": time.process_time() - start, "failure": failure}
+    predictor, row = tried(lambda: made(model, data.train, points), "cpu_seconds", time.process_time)
     if predictor is None:
         return row
     found = lw.evaluate(predictor, data.test, ood=data.unseen)

@@ -7,7 +7,7 @@ say how far the two are apart.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -53,7 +53,7 @@ def compared(std: Float[Tensor, " d"], exact: Float[Tensor, " d"], weights: Floa
     }
 
 
-def draw(found: Sequence[Row], path: Path) -> None:
+def draw(found: Sequence[Row]) -> Any:
     """A panel a data set, a weight a column, the methods side by side."""
     shown = [row for row in found if "weights" in row]
     names = list(dict.fromkeys(row["data"] for row in shown))
@@ -65,4 +65,4 @@ def draw(found: Sequence[Row], path: Path) -> None:
         panel.get_legend().remove()
         panel.set(title=name, xticks=[])
     made.legend(*made.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
-    made.savefig(path)
+    return made

@@ -58,10 +58,15 @@ class TopEigen:
     fitted: Fitted
     factor: Float[Tensor, "d k"]
 
+    @property
+    def likelihood(self) -> lw.Gaussian:
+        """p(y | f)."""
+        return self.fitted.likelihood
+
     def predict(self, x: Float[Tensor, "m 1"]) -> Predictive:
         """What it makes of the points."""
         moved = (self.fitted.jacobian(x) @ self.factor)[:, None]
-        return predictive(self.fitted.likelihood, Moments.from_factor(self.fitted.model(x).detach(), moved), "probit")
+        return predictive(self.likelihood, Moments.from_factor(self.fitted.model(x).detach(), moved), "probit")
 
 
 def top_eigenvectors(fitted: Fitted, points: Tensor | None = None) -> TopEigen:

@@ -9,7 +9,7 @@ pruning without any uncertainty.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -62,7 +62,7 @@ def mean_absolute_error(model: nn.Module, pair: Pair) -> float:
         return float((model(pair[0]) - pair[1]).abs().mean())
 
 
-def draw(found: Sequence[Row], path: Path) -> None:
+def draw(found: Sequence[Row]) -> Any:
     """Error against share pruned, mean over the seeds; a square where one standard deviation prunes."""
     means = [row for row in found if row.get("summary")]
     names = list(dict.fromkeys(row["data"] for row in means))
@@ -77,4 +77,4 @@ def draw(found: Sequence[Row], path: Path) -> None:
                 panel.plot(row["pruned"], row["error"], "s", color=line.get_color(), markersize=7)
         panel.set(title=name, yscale="log")
     made.legend(*made.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
-    made.savefig(path)
+    return made

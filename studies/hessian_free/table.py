@@ -23,7 +23,7 @@ from lapwing.methods.hessian_free import HessianFreePosterior
 from studies.hessian_free.curves import CURVES
 from studies.hessian_free.methods import METHODS, Method
 from studies.hessian_free.shallow import Fitted, fitted
-from studies.report import Row, attempt
+from studies.report import Row, tried
 from studies.sampled.setting import Setting
 
 COLUMNS = ("nll", "crps", "picp", "variance_error", "fits", "cpu_seconds")
@@ -57,13 +57,10 @@ def scored(network: Fitted, method: Method, truth: Mapping[str, Tensor], *, apar
     """
     tests, found = network.data.tests, dict[str, Row]()
     everywhere = torch.cat([pair[0] for pair in tests.values()])
-    start = time.process_time()
-    predictor, failure = (None, "") if apart else attempt(lambda: method(network, everywhere))
+    once = None if apart else tried(lambda: method(network, everywhere), "cpu_seconds", time.process_time)
     for shift, pair in tests.items():
-        if apart:
-            start = time.process_time()
-            predictor, failure = attempt(lambda x=pair[0]: method(network, x))
-        row: Row = {"cpu_seconds": time.process_time() - start, "failure": failure}
+        each = once or tried(lambda x=pair[0]: method(network, x), "cpu_seconds", time.process_time)
+        predictor, row = each[0], dict(each[1])
         if predictor is not None:
             scores = lw.evaluate(predictor, pair)
             row |= {"nll": scores["nll"] * len(pair[0]), "crps": scores["crps"], "picp": scores["picp"]}

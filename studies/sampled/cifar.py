@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -27,9 +26,9 @@ from benchmarks.networks import weight_count
 from lapwing.evaluation import metrics
 from lapwing.evaluation.baselines import Map
 from lapwing.linear.tangent import Target
-from lapwing.posteriors import SampledPosterior, Step
+from lapwing.posteriors import Posterior, SampledPosterior, Step
 from studies.predictors import probabilities
-from studies.report import Row, attempt
+from studies.report import Row, attempt, tried
 from studies.sampled.resnets import QUICK, RESNETS, Amount, Task
 from studies.sampled.scoring import ANCHORS, marginal, scored
 from studies.sampled.setting import Setting
@@ -107,11 +106,12 @@ def by_evidence(
     method: Any = lw.ELBO(samples=amount.tuning, target=target, seed=seed)
     if name == "EM":
         method = lw.EM(samples=amount.tuning, steps=amount.steps, target=target, checkpoint=file, seed=seed)
-    start = time.perf_counter()
-    fitted = recipe.fit(task.model, task.train).with_link("probit")
-    tuned, failure = attempt(lambda: lw.tune(fitted, method, progress=True))
-    row: Row = {"seconds": time.perf_counter() - start, "peak_gib": peak_gib(), "failure": failure}
-    row |= {"samples": amount.tuning, "resumed": resumed}
+
+    def tune() -> Posterior:
+        return lw.tune(recipe.fit(task.model, task.train).with_link("probit"), method, progress=True)
+
+    tuned, row = tried(tune)
+    row |= {"peak_gib": peak_gib(), "samples": amount.tuning, "resumed": resumed}
     if tuned is None:
         return None, row
     assert isinstance(tuned, SampledPosterior)

@@ -9,7 +9,6 @@ tangent model, affine or simplified; the lower bound, the default of ``tune``, t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
 from lapwing.posteriors import Posterior
 from lapwing.priors import Prior
-from studies.report import Row, attempt
+from studies.report import Row, attempt, tried
 from studies.sampled.setting import Setting, Task
 from studies.sampled.trained import FAMILIES, SIZES, Size
 
@@ -75,9 +74,7 @@ def of_network(task: Task, setting: Setting) -> Iterator[Row]:
 
 def tuned(fitted: Posterior, method: Any, task: Task, plain: float) -> Row:
     """Scores of a posterior tuned in one way, and what tuning did."""
-    start = time.perf_counter()
-    posterior, failure = attempt(lambda: lw.tune(fitted, method))
-    row: Row = {"seconds": time.perf_counter() - start, "failure": failure}
+    posterior, row = tried(lambda: lw.tune(fitted, method))
     if posterior is None:
         return row
     row |= {"precision": float(posterior.prior_precisions.log().mean().exp()), "steps": len(posterior.trace)}

@@ -9,7 +9,6 @@ steps from 500 instead of four or five.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 import lapwing as lw
 from lapwing.posteriors import MatrixFreePosterior, Posterior
 from lapwing.predictive import Regression, log_predictive
-from studies.report import Row, attempt
+from studies.report import Row, tried
 from studies.sampled.matern import WIDTH, Pair, Toy, network, train
 from studies.sampled.setting import Setting
 from studies.seeds import generator
@@ -174,9 +173,8 @@ def e_steps(fitted: Fitted, setting: Setting) -> Iterator[Row]:
 def climbed(fitted: Fitted, start: float, structure: Any, method: Any) -> Row:
     """What EM makes of a start: its trace, and after how many steps it is near the optimum for good."""
     posterior = fitted.posterior(start, structure)
-    begun = time.perf_counter()
-    tuned, failure = attempt(lambda: lw.tune(posterior, method))
-    row: Row = {"optimum": fitted.optimum, "seconds": time.perf_counter() - begun, "failure": failure}
+    tuned, row = tried(lambda: lw.tune(posterior, method))
+    row["optimum"] = fitted.optimum
     if tuned is None:
         return row
     trace = [step.prior_precision[0] for step in tuned.trace]

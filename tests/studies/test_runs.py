@@ -74,7 +74,7 @@ def test_nothing_to_join_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_run_shows_its_rows_and_ends_with_their_means(capsys: pytest.CaptureFixture[str]) -> None:
     study = ModuleType("study")
     study.rows = lambda setting: iter([{"seed": seed, "steps": setting + seed} for seed in (0, 1)])  # type: ignore[attr-defined]
-    study.COUNTS = ("steps",)  # type: ignore[attr-defined]
+    study.COLUMNS = study.COUNTS = ("steps",)  # type: ignore[attr-defined]
     found = list(with_means(study, 4))
     assert capsys.readouterr().out == "seed 0, steps 4\nseed 1, steps 5\n"
     assert [row["steps"] for row in found] == [4, 5, 4.5] and found[-1]["summary"]

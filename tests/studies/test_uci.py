@@ -85,5 +85,5 @@ def test_counts_are_over_means_of_the_splits() -> None:
     found += [row("b", "lapwing", 2.0, coverage=0.8, ratio=1.6)]
     for name in ("a", "b"):
         found += [row(name, "BayesianRidge", 1.0), row(name, "plain network", 0.4)]
-    counts = {row["verdict"]: (row["holds_on"], row["not_on"]) for row in uci.verdicts(found)}
+    counts = {row["verdict"]: (row["holds_on"], row["not_on"]) for row in uci.verdict(found)}
     assert list(counts.values()) == [(1, ["b"]), (0, ["a", "b"]), (1, ["b"]), (1, ["b"])]

@@ -1,5 +1,9 @@
 """Every link on every network: the precision chosen on held-out data for each link, and the link with it.
 
+    python -m studies.links --data DIR --json FILE
+
+A study that is run in parts, some pairs a call, is put together by ``--join``.
+
 The moments of the logits at all precisions come from one pass over the held-out data, those of the test data from one
 at the precisions that were chosen. Differences are of the test NLL from that of temperature scaling on the same
 examples, with their paired standard error.
@@ -25,6 +29,7 @@ from lapwing.predictive import Classification, Link, Moments, held_out_losses, p
 from studies.pairs import Case, recipes, resnet
 from studies.predictors import probabilities
 from studies.report import Row, attempt
+from studies.runs import command
 from studies.seeds import generator
 
 LINKS: tuple[Link, ...] = get_args(Link)
@@ -70,7 +75,7 @@ class Setting:
         data: The data folder.
         quick: Whether seconds must do: few precisions, two seeds. Its numbers say little.
         seeds: How often networks are trained here.
-        only: Names of the pairs to run; empty for all.
+        only: Names of the pairs to run, such as resnet20; empty for all.
     """
 
     data: Path
@@ -91,7 +96,7 @@ def pairs(setting: Setting) -> Iterator[tuple[str, range, Callable[[int], Mappin
     for name in RESNETS:
         if not setting.only or name in setting.only:
             yield name, range(1), partial(read, name=name)
-    made = {recipe.name: recipe.make for recipe in recipes(setting.data)}
+    made = recipes(setting.data)
     for name in setting.only or OWN:
         if name in made:
             yield name, range(2 if setting.quick else setting.seeds), partial(trained, make=made[name])
@@ -108,7 +113,7 @@ def rows(setting: Setting) -> Iterator[Row]:
 def of_pair(cases: Mapping[str, Case], setting: Setting) -> Iterator[Row]:
     """The plain network, temperature scaling, then every posterior by every link."""
     case = next(iter(cases.values()))
-    network, (x, y) = Map(case.model, likelihood(case)), case.test
+    network, (x, y) = Map(case.model, case.likelihood), case.test
     plain = probabilities(network, x)
     scaled, failure = attempt(lambda: network.calibrated(case.validation))
     calibrated = plain if scaled is None else probabilities(scaled, x)
@@ -116,14 +121,8 @@ def of_pair(cases: Mapping[str, Case], setting: Setting) -> Iterator[Row]:
     yield {"posterior": "none", "link": "plain network"} | scores(plain, y, base)
     yield {"posterior": "none", "link": "temperature scaling", "failure": failure} | scores(calibrated, y, base)
     for name, case in cases.items():
-        posterior = replace(RECIPES[name], likelihood=likelihood(case)).fit(case.model, case.train)
+        posterior = replace(RECIPES[name], likelihood=case.likelihood).fit(case.model, case.train)
         yield from ({"posterior": name} | row for row in by_links(posterior, case, base, setting))
-
-
-def likelihood(case: Case) -> lw.Categorical:
-    """Each training example at hand stands for its share of all."""
-    weight = case.stands_for / len(case.train[1])
-    return lw.Categorical(event_dim=case.event_dim, class_dim=case.class_dim, weight=weight)
 
 
 def by_links(posterior: Posterior, case: Case, base: Tensor, setting: Setting) -> Iterator[Row]:
@@ -169,3 +168,9 @@ def scores(probs: Tensor, labels: Tensor, base: Tensor) -> Row:
     row["difference_error"] = float(difference.std()) / math.sqrt(labels.numel())
     names = ("nll", "debiased_ece", "ece", "ece_floor", "brier", "accuracy")
     return row | {name: float(getattr(metrics, name)(probs, labels)) for name in names}
+
+
+main = command("studies.links", __doc__, Setting, pause=5.0)
+
+if __name__ == "__main__":
+    main()

@@ -3,8 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from studies.links.__main__ import main
-from studies.links.study import LINKS, Setting, pairs
+from studies.links import LINKS, Setting, main, pairs
 
 
 def test_the_study_has_a_row_for_every_posterior_and_link_and_their_means(tmp_path: Path) -> None:
