@@ -17,12 +17,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 QUANTITIES = ("seconds", "peak_mib")
 GIB = 2**30
@@ -48,14 +48,6 @@ class Step:
     label: str = ""
     note: str = ""
     out_of_memory: bool = False
-
-
-class Line(Protocol):
-    """What a report is made of."""
-
-    def as_json(self) -> Mapping[str, Any]:
-        """The line as JSON writes it."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -100,6 +92,25 @@ class Row:
         return row | {"note": self.note} if self.note else row
 
 
+def table(rows: Iterable[Row], limit: Callable[[Row], str] | None = None) -> str:
+    """The rows as lines of text.
+
+    Args:
+        rows: The rows.
+        limit: What stands beside the ratio, such as the limit it is held against; ``None`` for nothing.
+    """
+    from lapwing.comparison.table import aligned  # here, because processes that are measured import this module too
+
+    beside = [] if limit is None else ["limit"]
+    lines = [["work", "quantity", "ours", "peer", "ratio", *beside]]
+    notes = ["peer"]
+    for row in rows:
+        numbers = [f"{v:.4g}" if v is not None else "-" for v in (row.ours, row.peer, row.ratio)]
+        lines.append([row.work, row.quantity, *numbers, *([] if limit is None else [limit(row)])])
+        notes.append("; ".join(part for part in (row.peer_name, row.note) if part))
+    return "".join(f"{line}  {note}".rstrip() + "\n" for line, note in zip(aligned(lines, 2), notes, strict=True))
+
+
 def rows_of(work: str, ours: Step, peer: Step, peer_name: str) -> tuple[Row, ...]:
     """Both quantities of one step, as rows, with the notes of both sides."""
     name = f"{peer_name} {peer.label}".strip()
@@ -109,7 +120,7 @@ def rows_of(work: str, ours: Step, peer: Step, peer_name: str) -> tuple[Row, ...
     )
 
 
-def write_json(path: Path, rows: Sequence[Line]) -> None:
+def write_json(path: Path, rows: Sequence[Row | Mapping[str, Any]]) -> None:
     """Write ``{"commit", "command", "machine", "rows"}`` to ``path``, replacing it whole or not at all."""
     from lapwing.ground import archive  # here, because processes that are measured import this module too
 
@@ -117,7 +128,7 @@ def write_json(path: Path, rows: Sequence[Line]) -> None:
         "commit": commit(),
         "command": command(sys.argv),
         "machine": machine(),
-        "rows": [row.as_json() for row in rows],
+        "rows": [row.as_json() if isinstance(row, Row) else row for row in rows],
     }
     archive.write_json(finite(report), path)
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 import lapwing as lw
 from benchmarks.data import mnist
-from benchmarks.measure import Row, write_json
+from benchmarks.measure import Row, table, write_json
 from benchmarks.training import accuracy, digit_cnn, digits, train
 from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples
 from lapwing.ground import probes
@@ -118,8 +118,7 @@ def main() -> None:
         write_json(args.json, [*rows, *facts])
         if theirs.error <= ours.error:
             break
-    for row in (*rows, *facts):
-        say(f"{row.work:44} {row.quantity:20} {row.ours!s:>24} {row.peer!s:>24} {row.ratio!s:>22} {row.note}")
+    say(table([*rows, *facts]))
 
 
 def fitted(model: torch.nn.Module, x: Tensor, y: Tensor, args: argparse.Namespace) -> MatrixFreePosterior:

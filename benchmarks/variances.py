@@ -17,7 +17,7 @@ from torch import nn
 
 import lapwing as lw
 from benchmarks.data import CHECKPOINTS, Split, cifar10
-from benchmarks.measure import Row, write_json
+from benchmarks.measure import Row, table, write_json
 from benchmarks.structures.problems import load, prepare
 from lapwing.comparison.bench import measured
 from lapwing.posteriors import FunctionPosterior, MatrixFreePosterior
@@ -36,9 +36,7 @@ def main() -> None:
     if args.only in (None, "resnet20"):
         rows += scale(args)
         write_json(args.json, rows)
-    for row in rows:
-        numbers = f"{row.ours!s:>24} {row.peer!s:>24}"
-        sys.stdout.write(f"{row.work:44} {row.quantity:28} {numbers} {row.note}\n")
+    sys.stdout.write(table(rows))
 
 
 def problem(name: str, args: argparse.Namespace) -> tuple[nn.Module, Split]:

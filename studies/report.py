@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,17 +13,6 @@ from lapwing.show.plots.canvas import panels
 
 T = TypeVar("T")
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A row of a study as the benchmarks' report takes it."""
-
-    values: Row
-
-    def as_json(self) -> Row:
-        """The row."""
-        return self.values
 
 
 def collect(rows: Iterable[Row], path: Path, *, pause: float = 0.0) -> list[Row]:
@@ -44,16 +32,12 @@ def collect(rows: Iterable[Row], path: Path, *, pause: float = 0.0) -> list[Row]
         for row in rows:
             found.append(row)
             if time.monotonic() >= due:
-                _write(found, path)
+                write_json(path, found)
                 due = time.monotonic() + pause
     finally:
         if pause and found:
-            _write(found, path)
+            write_json(path, found)
     return found
-
-
-def _write(found: list[Row], path: Path) -> None:
-    write_json(path, [Finding(row) for row in found])
 
 
 def shown(rows: Iterable[Row], hidden: Sequence[str] = ()) -> Iterator[Row]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from benchmarks.measure import Row, Step, run_isolated, write_json
+from benchmarks.measure import Row, Step, run_isolated, table, write_json
 from benchmarks.products.problems import EXAMPLES, PROBLEMS
 
 PEER = "curvlinops 3.0.1"
@@ -68,7 +68,7 @@ def main() -> None:
         )
         rows += report(f"{name}/{columns}", columns, steps)
         write_json(args.json, rows)
-    sys.stdout.write(table(rows))
+    sys.stdout.write(table(rows, verdict))
 
 
 def report(work: str, columns: int, steps: Iterable[Step]) -> list[Row]:
@@ -130,19 +130,6 @@ def timed(steps: Iterable[Step]) -> dict[str, Timed]:
 def first(steps: Iterable[Step], name: str) -> Step | None:
     """The first step of that name."""
     return next((step for step in steps if step.name == name), None)
-
-
-def table(rows: Iterable[Row]) -> str:
-    """The rows as lines of text, each limit beside the number it limits."""
-    lines = [f"{'work':12} {'quantity':22} {'ours':>10} {'peer':>10} {'ratio':>8} {'limit':>8}  peer"]
-    for row in rows:
-        ours, peer, ratio = (f"{v:.4g}" if v is not None else "-" for v in (row.ours, row.peer, row.ratio))
-        limit = verdict(row)
-        line = (
-            f"{row.work:12} {row.quantity:22} {ours:>10} {peer:>10} {ratio:>8} {limit:>8}  {row.peer_name}; {row.note}"
-        )
-        lines.append(line.rstrip("; "))
-    return "\n".join(lines) + "\n"
 
 
 def verdict(row: Row) -> str:

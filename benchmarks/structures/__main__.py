@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from benchmarks.measure import QUANTITIES, Row, Step, rows_of, run_isolated, write_json
+from benchmarks.measure import QUANTITIES, Row, Step, rows_of, run_isolated, table, write_json
 from benchmarks.structures import peer
 from benchmarks.structures.problems import PROBLEMS, TRAIN, prepare
 
@@ -101,16 +101,6 @@ def _ways(options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
             words += ["norm frozen"] if frozen else []
             ways.append((" ".join(words), {"backend": backend, "frozen": frozen}))
     return ways
-
-
-def table(rows: Iterable[Row]) -> str:
-    """The rows as lines of text."""
-    lines = [f"{'work':36} {'quantity':9} {'ours':>10} {'peer':>10} {'ratio':>8}  peer"]
-    for row in rows:
-        ours, them, ratio = (f"{v:.4g}" if v is not None else "-" for v in (row.ours, row.peer, row.ratio))
-        line = f"{row.work:36} {row.quantity:9} {ours:>10} {them:>10} {ratio:>8}  {row.peer_name} {row.note}"
-        lines.append(line.rstrip())
-    return "\n".join(lines) + "\n"
 
 
 def _arguments() -> argparse.Namespace:

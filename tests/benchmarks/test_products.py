@@ -57,7 +57,7 @@ def test_limits_are_marked_where_they_are_missed() -> None:
     assert verdict(Row("mlp/32", "seconds", 0.9, 1.0, "")) == ""
     assert verdict(Row("mlp/32", "chosen_over_best", 1.2, 1.0, "")) == "!1.15"
     assert verdict(Row("mlp/32", "peak_mib", 100.0, 1.0, "")) == "2048"
-    assert "!0.65" in table([Row("lenet/1", "seconds", 0.7, 1.0, "peer")])
+    assert "!0.65" in table([Row("lenet/1", "seconds", 0.7, 1.0, "peer")], verdict)
 
 
 def test_the_contestants_agree_and_every_step_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

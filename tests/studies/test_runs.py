@@ -83,4 +83,4 @@ def test_a_run_shows_its_rows_and_ends_with_their_means(capsys: pytest.CaptureFi
 def test_each_part_has_its_table(capsys: pytest.CaptureFixture[str]) -> None:
     means = [{"part": part, "nll": nll, "summary": True} for part, nll in (("a", 1.0), ("b", 2.0), ("a", 3.0))]
     shown_tables([{"part": "a", "nll": 9.0}, *means], ("nll",))
-    assert capsys.readouterr().out == "\na\nnll\n1\n3\n\nb\nnll\n2\n"
+    assert capsys.readouterr().out == "\na\nnll\n  1\n  3\n\nb\nnll\n  2\n"
