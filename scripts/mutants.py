@@ -145,7 +145,7 @@ MUTANTS = (
         "curvature",
     ),
     m("k.mT / q.shape[-1] ** 0.5", "k.mT / q.shape[-1]", "jacobian"),
-    m("root = self.values * variance.sqrt()", "root = self.values * variance", "jacobian", "curvature"),
+    m("root = self.rows() * variance.sqrt()", "root = self.rows() * variance", "jacobian", "curvature"),
     m(".scaled(1.0 / max(held.count, 1))", ".scaled(1.0)", "curvature", "structures"),
     m("return with_ones(factor, n * t, p), n * t", "return with_ones(factor, n * t, p), n", "curvature", "structures"),
     m(

@@ -25,7 +25,7 @@ from torch import Tensor
 import lapwing as lw
 from benchmarks.cost import timed
 from lapwing.ground import probes
-from lapwing.jacobian.products.jacobian import BatchJacobian, Jacobian
+from lapwing.jacobian.products.jacobian import BatchJacobian
 from lapwing.posteriors import MatrixFreePosterior, NystromPosterior
 from studies.ella.setting import Case, Setting
 from studies.report import Row, figure
@@ -81,7 +81,7 @@ class Exact:
         covariance: ``κ_LLA(V, V) u``.
     """
 
-    jacobian: Jacobian
+    jacobian: BatchJacobian
     gradients: Tensor
     kernel: Tensor
     held_out: BatchJacobian
@@ -96,13 +96,13 @@ class Exact:
         posterior = case.laplace(lw.MatrixFree(solver)).fit(case.task.model, case.train())
         assert isinstance(posterior, MatrixFreePosterior)
         model, images = posterior.model, case.task.held_out[0]
-        jacobian = Jacobian(model)
+        jacobian = BatchJacobian(model, case.train()[0])
         held_out = BatchJacobian(model, images)
         with torch.no_grad():
-            outputs = [jacobian.shape[0], len(images) * model.width]
+            outputs = [len(inputs) * model.width for inputs in (case.train()[0], images)]
             signs = [probes.rademacher([n, count], like=model.network.like, generator=generator(n)) for n in outputs]
-            gradients, asked = jacobian.T @ signs[0], held_out.pull(signs[1])
-            kernel, prior = (jacobian @ gradients) / case.precision, held_out.push(asked) / case.precision
+            gradients, asked = jacobian.pull(signs[0]), held_out.pull(signs[1])
+            kernel, prior = jacobian.push(gradients) / case.precision, held_out.push(asked) / case.precision
             covariance = held_out.push(posterior.solve(asked).value)
         return cls(jacobian, gradients, kernel, held_out, asked, prior, covariance)
 
@@ -113,7 +113,7 @@ class Exact:
             near = [p.changes @ (p.changes.mT @ self.gradients) for p in posteriors]
             seen = [p.changes @ (p.changes.mT @ self.asked) for p in posteriors]
             held = [within(p, self.asked) for p in posteriors]
-            kernels = (self.jacobian @ torch.cat(near, dim=1)).split(count, dim=1)
+            kernels = self.jacobian.push(torch.cat(near, dim=1)).split(count, dim=1)
             moved = self.held_out.push(torch.cat([*seen, *held], dim=1)).split(count, dim=1)
         found = list[Row]()
         for kernel, prior, covariance in zip(kernels, moved[: len(seen)], moved[len(seen) :], strict=True):

@@ -11,11 +11,12 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.curvature import features
-from lapwing.curvature.features import TangentFeatures
+from lapwing.curvature.features import Pairs, TangentFeatures, pair_rows
+from lapwing.ground.data import take
 from lapwing.jacobian.network.network import Network
 from tests.curvature.naive import surveyed
 from tests.modules import Squared
-from tests.posterior_cases import PROBLEMS, WEIGHTS, Linearised, Problem, normal, problem, seeded
+from tests.posterior_cases import PROBLEMS, WEIGHTS, Linearised, Problem, labels, normal, problem, seeded
 
 
 def setting(case: Problem, columns: int, weights: str = "all") -> tuple[TangentFeatures, Linearised]:
@@ -67,3 +68,23 @@ def test_an_operation_without_forward_mode_is_named_and_gone_around(caplog: pyte
         assert ("cannot push columns forward" in caplog.text) == custom
     assert "autograd.Function" in caplog.text
     torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"), [("images", "all"), ("images", "subnetwork"), ("tokens", "all"), ("pixels", "last-layer")]
+)
+def test_rows_are_those_of_the_dense_jacobian(name: str, weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = problem(name)
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Diagonal(), weights=WEIGHTS[weights]))
+    jacobian = Linearised(case, posterior.network).jacobian(case.x).flatten(1, -2)
+    examples = labels(9, classes=len(case.x), seed=3)
+    outputs = labels(9, classes=jacobian.shape[1], seed=4)
+    chosen = Pairs(take(case.x, examples), examples, outputs)
+    model = posterior.model
+    expected = jacobian[examples, outputs]
+    torch.testing.assert_close(pair_rows(model, chosen), expected)
+    monkeypatch.setattr(features, "BUDGET", 1)
+    torch.testing.assert_close(pair_rows(model, chosen), expected)
+    part = torch.tensor([7, 2])
+    assert len(chosen.at(part)) == 2
+    torch.testing.assert_close(pair_rows(model, chosen.at(part)), expected[part])

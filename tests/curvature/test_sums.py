@@ -8,22 +8,27 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import lapwing as lw
 from lapwing.curvature import sums
-from lapwing.curvature.dense import DenseSum
-from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.ggn import GGN, EmpiricalFisher, MCFisher
 from lapwing.curvature.kfac import KroneckerSum
-from lapwing.curvature.sums import Accumulator, Held, Tally, Totals, chunk_size, raw, score, sweep, visit
+from lapwing.curvature.sums import Accumulator, DenseSum, DiagonalSum, Held, chunk_size, score, sweep
+from lapwing.curvature.totals import Tally, Totals, visit
 from lapwing.ground.data import Data
-from lapwing.ground.errors import DataError, ShapeError
-from lapwing.jacobian.layers.layers import FEW
+from lapwing.ground.errors import DataError, NumericalError, ShapeError
+from lapwing.jacobian.layers.capture import FEW
+from lapwing.jacobian.layers.factors import Rows
+from lapwing.jacobian.layers.passes import jacobian_rows
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Categorical, Gaussian
+from lapwing.linalg import Dense, Diagonal
 from tests.cases import CASES
+from tests.curvature import naive
 from tests.curvature.naive import Known, known
 from tests.curvature.unchanged import unchanged
+from tests.posterior_cases import refused
 
 STRUCTURES: dict[str, Callable[[Network], Accumulator]] = {
     "diagonal": DiagonalSum,
@@ -145,8 +150,8 @@ def test_noise_may_differ_between_outputs() -> None:
 
 def test_cotangents_return_to_the_axes_of_the_network() -> None:
     u = torch.randn(3, 4, 2, 5, 7)
-    assert raw(Categorical(event_dim=2, class_dim=1), u).shape == (3, 4, 7, 2, 5)
-    assert raw(Categorical(event_dim=2), u) is u
+    assert Categorical(event_dim=2, class_dim=1).returned(u).shape == (3, 4, 7, 2, 5)
+    torch.testing.assert_close(Categorical(event_dim=2).returned(u), u)
 
 
 def test_chunks_follow_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,3 +220,73 @@ def test_what_is_held_is_on_the_uncertain_weights_alone() -> None:
         sweep(replace(case.model, network=network), GGN(), total)
         whole = swept(case, structure)[0].operator.dense()
         torch.testing.assert_close(total.result().operator.dense(), whole[index][:, index])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_the_gauss_newton_matrix(name: str) -> None:
+    case = known(name)
+    total = DenseSum(case.network)
+    sweep(case.model, GGN(), total)
+    held = total.result()
+    assert isinstance(held.operator, Dense) and held.partition == ()
+    torch.testing.assert_close(held.operator.dense(), naive.ggn(case), rtol=1e-9, atol=1e-10)
+
+
+def test_it_is_the_gram_matrix_of_the_gradients_for_the_empirical_fisher() -> None:
+    case = known("unet")
+    total = DenseSum(case.network)
+    sweep(case.model, EmpiricalFisher(), total)
+    score = case.case.likelihood.score(case.outputs, case.case.targets)
+    gradients = torch.einsum("nc,ncd->nd", score.flatten(1), case.jacobian.flatten(1, -2))
+    torch.testing.assert_close(total.result().operator.dense(), gradients.mT @ gradients)
+
+
+def test_rows_follow_the_order_of_the_parameters() -> None:
+    network = known("mlp").network
+    sizes = dict(zip(network.names, network.layout.sizes, strict=True))
+    whole = torch.arange(float(network.size)).double().expand(1, 1, -1)
+    parts = [Rows((name,), whole[..., network.layout.slices[name]]) for name in reversed(network.names)]
+    assert [part.values.shape[-1] for part in parts] == [sizes[name] for name in reversed(network.names)]
+    assert torch.equal(jacobian_rows(network, parts), whole)
+    masked = Network(network.module, network.names, torch.tensor([4, 7]))
+    assert jacobian_rows(masked, parts).tolist() == [[[4.0, 7.0]]]
+    assert DenseSum(masked).floats == network.size
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_the_diagonal_of_the_gauss_newton_matrix(name: str) -> None:
+    case = known(name)
+    total = DiagonalSum(case.network)
+    sweep(case.model, GGN(), total)
+    held = total.result()
+    assert isinstance(held.operator, Diagonal) and held.partition == ()
+    torch.testing.assert_close(held.operator.values, naive.ggn(case).diagonal(), rtol=1e-9, atol=1e-10)
+
+
+def test_it_is_the_sum_of_squared_gradients_for_the_empirical_fisher() -> None:
+    case = known("lenet")
+    total = DiagonalSum(case.network)
+    sweep(case.model, EmpiricalFisher(), total)
+    score = case.case.likelihood.score(case.outputs, case.case.targets)
+    gradients = torch.einsum("nc,ncd->nd", score, case.jacobian)
+    torch.testing.assert_close(total.result().operator.diagonal(), gradients.square().sum(0))
+
+
+def test_squares_that_overflow_are_refused() -> None:
+    x, y = 1e20 * torch.randn(5, 3), torch.zeros(5, dtype=torch.long)
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model.weight.mul_(1e-20)
+    with refused(NumericalError, expected="finite numbers", got="6 of 8 entries", hint="float64"):
+        lw.Laplace(lw.Categorical(), structure=lw.Diagonal()).fit(model, (x, y))
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.Diagonal()).fit(model.double(), (x.double(), y))
+    assert posterior.effective_dimension() == pytest.approx(8, abs=2)
+
+
+def test_single_weights_have_their_own_entries() -> None:
+    case = known("mlp")
+    index = torch.tensor([0, 3, 40])
+    network = Network(case.case.model, case.network.names, index)
+    total = DiagonalSum(network)
+    sweep(replace(case.model, network=network), GGN(), total)
+    torch.testing.assert_close(total.result().operator.diagonal(), naive.ggn(case).diagonal()[index])

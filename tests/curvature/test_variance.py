@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 from lapwing.curvature import gram, kfac, variance
-from lapwing.curvature.dense import DenseSum
-from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.ggn import GGN
 from lapwing.curvature.kfac import KroneckerSum
-from lapwing.curvature.sums import Accumulator, Held, sweep
+from lapwing.curvature.sums import Accumulator, DenseSum, DiagonalSum, Held, sweep
 from lapwing.curvature.variance import Propagation, sum_of
 from lapwing.ground.data import take
+from lapwing.jacobian.layers.survey import find_layers
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers
 from tests.cases import CASES
 from tests.curvature.naive import Known, known
 from tests.curvature.unchanged import unchanged

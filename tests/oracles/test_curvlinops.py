@@ -15,15 +15,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lapwing.curvature.dense import DenseSum
-from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher
 from lapwing.curvature.kfac import KroneckerSum
-from lapwing.curvature.sums import Accumulator, Held, sweep
+from lapwing.curvature.sums import Accumulator, DenseSum, DiagonalSum, Held, sweep
 from lapwing.ground.data import Data
+from lapwing.jacobian.layers.survey import find_layers
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from lapwing.linalg import BlockDiagonal, Kronecker
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
 import lapwing as lw
-from lapwing.curvature.sums import Fingerprint, Totals
+from lapwing.curvature.totals import Fingerprint, Totals
 from lapwing.ground.archive import Tensors
 from lapwing.ground.archive.records import INLINE, inputs_from, inputs_state
 from lapwing.ground.errors import DataError, UnsupportedError
-from lapwing.jacobian.layers.layers import Layer, Survey
+from lapwing.jacobian.layers.capture import Layer, Survey
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, FunctionOperator, Kronecker, LowRank, Structured, Sum
 from lapwing.linear.solvers import Solver

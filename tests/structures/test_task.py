@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.curvature.ggn import GGN
-from lapwing.curvature.noise import Noise
+from lapwing.curvature.ggn import GGN, Noise
 from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.posteriors import FunctionPosterior, WeightPosterior
 from lapwing.priors import GPrior

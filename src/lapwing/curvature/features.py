@@ -8,18 +8,15 @@ from dataclasses import dataclass, field
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.curvature.sums import BUDGET, raw
-from lapwing.ground.data import chunks, count
+from lapwing.ground.data import chunks, count, take
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.factors import Factor, Outer, Rows, in_double
-from lapwing.jacobian.layers.layers import Pass
-from lapwing.jacobian.layers.layerwise import spread
-from lapwing.jacobian.layers.parts import part_of
-from lapwing.jacobian.model import Model
-from lapwing.jacobian.products.columnwise import Columnwise
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows
+from lapwing.jacobian.layers.passes import Pass, jacobian_rows, spread
+from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.products.reverse import Columnwise
 from lapwing.likelihoods.cotangents import COLUMNS, identity_cotangents
 
 logger = logging.getLogger(__name__)
@@ -101,7 +98,7 @@ class TangentFeatures:
             outputs = self.model.width
             logger.info("no forward mode (%s): going back from each of %d outputs", reason, outputs)
             return joined([self._by_rows(part) for part in self._passes(forward.inputs, self._chunk(outputs))])
-        f = self.model.likelihood.canonical(forward.outputs)
+        f = forward.outputs
         return Features(f, moved.double().view(*f.shape, -1))
 
     @property
@@ -118,10 +115,10 @@ class TangentFeatures:
             yield self.model.forward(part)
 
     def _by_rows(self, forward: Pass) -> Features:
-        f = self.model.likelihood.canonical(forward.outputs)
+        f = forward.outputs
         values, covariances = [], []
         for cotangents in identity_cotangents(f):
-            pushed, spreads = self._contracted(forward.factors(raw(self.model.likelihood, cotangents)))
+            pushed, spreads = self._contracted(forward.factors(cotangents))
             values.append(pushed)
             covariances.append(spreads)
         columns = [torch.stack(blocks, dim=1).view(*f.shape, f.shape[-1]) for blocks in zip(*covariances, strict=True)]
@@ -133,9 +130,9 @@ class TangentFeatures:
         pushed: Tensor | None = None
         spreads: list[Tensor] = []
         for factor in factors:
-            factor = explicit(in_double(factor) if self._half else factor)
+            factor = explicit(factor.double() if self._half else factor)
             own = torch.cat([self._spread[self.model.network.layout.slices[name]] for name in factor.names])
-            moved = part_of(factor).push(own[:, :k]).double()
+            moved = factor.for_products().push(own[:, :k]).double()
             parts = [factor.covariance(variance).double() for variance in own[:, k:].unbind(1)]
             pushed = moved if pushed is None else pushed + moved
             spreads = [a + b for a, b in zip(spreads, parts, strict=True)] if spreads else parts
@@ -156,3 +153,48 @@ def joined(parts: list[Features]) -> Features:
         torch.cat([part.values for part in parts]),
         tuple(torch.cat(column) for column in covariances),
     )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Some (example, output) pairs.
+
+    Args:
+        inputs: One example a pair.
+        examples: Its number in the pass over the data that chose it.
+        outputs: Its output, counted over all event positions.
+    """
+
+    inputs: Inputs
+    examples: Int[Tensor, " m"]
+    outputs: Int[Tensor, " m"]
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+    def at(self, index: slice | Tensor) -> Pairs:
+        """Some of them."""
+        return Pairs(take(self.inputs, index), self.examples[index], self.outputs[index])
+
+
+def pair_rows(model: Model, pairs: Pairs) -> Float[Tensor, "m d"]:
+    """``∇_θ f_i(x)`` for each pair (x, i).
+
+    Args:
+        model: The network and its likelihood.
+        pairs: The pairs.
+
+    Cost:
+        One forward and one backward pass of each example.
+    """
+    network = model.network
+    size = model.chunk(1, BUDGET, network.layout.size)
+    rows = network.like.new_empty(len(pairs), network.size)
+    for place, part in chunks(pairs.inputs, min(size, count(pairs.inputs))):
+        forward = model.forward(part)
+        f = forward.outputs
+        chosen = pairs.outputs[place].to(f.device)[:, None]
+        cotangent = torch.zeros_like(f).flatten(1).scatter_(1, chosen, 1.0).view_as(f)
+        rows[place] = jacobian_rows(network, forward.factors(cotangent[None]))[:, 0]
+    return rows

@@ -1,4 +1,4 @@
-"""Blocks of the tangent kernel J A⁻¹ Jᵀ between chunks of data, layer by layer."""
+"""The tangent kernel J A⁻¹ Jᵀ, layer by layer: between chunks of data, and of each example for many A at once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.sums import BUDGET, raw
 from lapwing.ground.data import chunks, count, take
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.factors import Factor, Lookup, Outer, Rows, in_double, taken
-from lapwing.jacobian.model import Model
+from lapwing.jacobian.layers.factors import Factor, Outer
+from lapwing.jacobian.layers.lookup import Lookup
+from lapwing.jacobian.model import BUDGET, Model
 from lapwing.likelihoods.cotangents import identity_cotangents
 
 SHARE = 8
@@ -52,10 +52,10 @@ class TangentKernel:
         for place, part in chunks(inputs, min(size, count(inputs))):
             forward = self.model.forward(part)
             if cotangents is None:
-                directions = torch.cat(list(identity_cotangents(self.model.likelihood.canonical(forward.outputs))))
+                directions = torch.cat(list(identity_cotangents(forward.outputs)))
             else:
                 directions = cotangents[:, place]
-            factors = [in_double(factor) for factor in forward.factors(raw(self.model.likelihood, directions))]
+            factors = [factor.double() for factor in forward.factors(directions)]
             yield RowBlock(factors, directions.shape[0] * directions.shape[1])
 
     def gram(self, left: RowBlock, right: RowBlock, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
@@ -150,13 +150,12 @@ def blockwise(
         variance: Of each weight, in the basis that ``turned`` leads to.
         turned: To a basis in which the covariance of the weights is diagonal; ``None`` where it is.
     """
-    values = left.values if isinstance(left, Rows) else left.g
-    (n, k), m = values.shape[:2], len(right.values if isinstance(right, Rows) else right.g)
-    size = max(1, BUDGET // (SHARE * k * len(variance) * values.element_size()))
+    (n, k), m = left.gradients.shape[:2], len(right.gradients)
+    size = max(1, BUDGET // (SHARE * k * len(variance) * left.gradients.itemsize))
     root = variance.sqrt()
 
     def rows(factor: Factor, start: int) -> Float[Tensor, "m d"]:
-        some = taken(factor, slice(start, start + size))
+        some = factor.taken(slice(start, start + size))
         return ((some if turned is None else turned(some)).rows() * root).flatten(0, 1)
 
     blocks = []
@@ -180,3 +179,64 @@ def narrowed(
     narrow = replace(left, index=torch.searchsorted(used, left.index), shape=shape, padding=padding)
     other = narrow if left is right else replace(narrow, index=torch.searchsorted(used, right.index), g=right.g)
     return narrow, other, variance.view(left.shape)[used].flatten()
+
+
+NUMBERS = 2**19
+"""Products of rows made at a time: few enough to stay in a processor's cache."""
+
+
+WIDTH = 512
+"""Columns of them, at most: enough for a matrix product."""
+
+
+def covariances(factor: Factor, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m n k k"]:
+    """``J diag(v) Jᵀ`` of each example for each variance v.
+
+    Args:
+        factor: What a layer contributes to the Jacobian.
+        variances: v, in the order of the factor's weights.
+
+    Cost:
+        For each row the products with the others, and a matrix product of them with the variances; about a quarter of
+        as many calls of ``factor.covariance``.
+    """
+    if len(variances) == 1:
+        return factor.covariance(variances[0])[None]
+    if isinstance(factor, Outer) and factor.positions == 1:
+        scale = torch.stack([factor.matrix(variance) for variance in variances])
+        spread = torch.einsum("npi,mpoi->nmpo", factor.columns.squeeze(-1).square(), scale)
+        return contracted(factor.g.squeeze(-1).flatten(2), spread.flatten(2))
+    if isinstance(factor, Lookup):
+        example, row, summed = factor.used
+        each = contracted(summed, variances.view(len(variances), *factor.shape)[:, row].transpose(0, 1))
+        n, k = factor.index.shape[0], summed.shape[1]
+        return each.new_zeros(len(variances), n, k, k).index_add_(1, example, each)
+    return contracted(factor.rows(), variances)
+
+
+def contracted(rows: Float[Tensor, "n k d"], variances: Float[Tensor, "*n m d"]) -> Float[Tensor, "m n k k"]:
+    """``R diag(v) Rᵀ`` of each block of rows R.
+
+    Args:
+        rows: R.
+        variances: v, the same for all blocks or for each its own.
+
+    Example:
+        >>> contracted(torch.ones(1, 2, 3), torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]])).tolist()
+        [[[[3.0, 3.0], [3.0, 3.0]]], [[[1.0, 1.0], [1.0, 1.0]]]]
+    """
+    n, k, d = rows.shape
+    one, other = torch.triu_indices(k, k, device=rows.device)
+    found = rows.new_zeros(n, len(one), variances.shape[-2])
+    each = max(1, NUMBERS // (WIDTH * max(1, len(one))))
+    for first in range(0, n, each):
+        some = slice(first, first + each)
+        own = variances if variances.ndim == 2 else variances[some]
+        for start in range(0, d, WIDTH):
+            part = rows[some, :, start : start + WIDTH]
+            products = torch.cat([part[:, i, None] * part[:, i:] for i in range(k)], 1)
+            found[some] += products @ own[..., start : start + WIDTH].mT
+    whole = found.new_empty(n, k, k, found.shape[-1])
+    whole[:, one, other] = found
+    whole[:, other, one] = found
+    return whole.movedim(-1, 0)

@@ -13,7 +13,8 @@ from torch import Tensor
 from lapwing.curvature.sums import Held
 from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.layers.columns import sum_outer
-from lapwing.jacobian.layers.factors import Factor, Lookup, Outer, Rows, in_double
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows
+from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.network.network import Network
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 
@@ -68,13 +69,13 @@ class KroneckerSum:
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
         """Take in the factors of one block of cotangents of one chunk; its inputs only with the first block."""
         for factor in factors:
-            wide = in_double(factor)
+            wide = factor.double()
             for part in separated(wide) if self._bias == "separate" else (wide,):
                 if part.names not in self._index:
                     self._index[part.names] = block_index(part, self._network)
                 if isinstance(part, Rows):
                     self._add_exact(part)
-                else:
+                elif isinstance(part, Outer | Lookup):
                     held = self._sums.setdefault(part.names, _Moments())
                     if isinstance(held, _Moments):
                         held.left = held.left + gradient_moment(part, self._sharing)

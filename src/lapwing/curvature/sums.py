@@ -11,16 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.ggn import GGN, Curvature
-from lapwing.ground.data import check_inputs, chunks, tensors
-from lapwing.ground.errors import DataError
+from lapwing.curvature.totals import Tally, Totals, score_of, visit
 from lapwing.jacobian.layers.factors import Factor
-from lapwing.jacobian.layers.layers import Pass
-from lapwing.jacobian.model import Model
-from lapwing.likelihoods import Likelihood
-from lapwing.linalg import Structured
-
-BUDGET = 2**27
-"""Bytes the layer factors of one chunk of training data may take (128 MiB)."""
+from lapwing.jacobian.layers.passes import jacobian_rows, square_sums
+from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.network.network import Network
+from lapwing.linalg import Dense, Diagonal, Structured
+from lapwing.linalg.eigenbasis import finite
 
 
 @runtime_checkable
@@ -55,110 +52,6 @@ class Held:
     partition: tuple[tuple[str, ...], ...] = ()
 
 
-@final
-@dataclass(frozen=True)
-class Fingerprint:
-    """What two readings of the same examples have in common, in any order.
-
-    Args:
-        examples: Examples n.
-        inputs: Accumulator of squares of the inputs.
-        targets: Accumulator of squares of the targets.
-        nll: Negative log likelihood, nats.
-    """
-
-    examples: int
-    inputs: float
-    targets: float
-    nll: float
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Totals:
-    """Sums over the data at the trained weights.
-
-    Args:
-        parts: Fingerprint of each chunk, in order.
-        observations: Scalar observations that the targets stand for, the ignored left out: with a weight, any number.
-        misfit: For Gaussian noise the squared error, weighted by the noise precision; 0 for others.
-        score: Gradient of the log likelihood in the uncertain weights; only for Gaussian noise.
-    """
-
-    parts: tuple[Fingerprint, ...]
-    observations: float
-    misfit: float
-    score: Float[Tensor, " d"] | None
-
-    @property
-    def examples(self) -> int:
-        """Examples n."""
-        return sum(part.examples for part in self.parts)
-
-    @property
-    def nll(self) -> float:
-        """Negative log likelihood of all targets, nats, all constants included."""
-        return sum(part.nll for part in self.parts)
-
-
-class Tally:
-    """Adds up ``Totals`` chunk by chunk."""
-
-    def __init__(self, likelihood: Likelihood, *, with_score: bool = True) -> None:
-        self._likelihood = likelihood
-        self._with_score = with_score and likelihood.noise is not None
-        self.parts: list[Fingerprint] = []
-        self._counted = 0.0
-        self._misfit = 0.0
-        self._score: Tensor | None = None
-
-    def add(self, forward: Pass, f: Tensor, y: Tensor) -> None:
-        """Take in one chunk: its forward pass, canonical outputs and canonical targets."""
-        likelihood = self._likelihood
-        squares = sum(float(x.double().square().sum()) for x in tensors(forward.inputs))
-        nll = float(likelihood.nll(f, y).double().sum())
-        self.parts.append(Fingerprint(len(f), squares, float(y.double().square().sum()), nll))
-        self._counted += likelihood.unweighted.count(y)
-        self._misfit += float(likelihood.misfit(f, y))
-        if self._with_score:
-            part = _score_of(forward, likelihood, f, y)
-            self._score = part if self._score is None else self._score + part
-
-    def totals(self) -> Totals:
-        """What was added up.
-
-        Raises:
-            DataError: If every target is ignored.
-        """
-        if not self._counted:
-            raise DataError("at least one target that is not ignored", "none", "labels other than -100")
-        observations = self._likelihood.weight * self._counted
-        return Totals(tuple(self.parts), observations, self._misfit, self._score)
-
-
-def raw(likelihood: Likelihood, cotangents: Tensor) -> Tensor:
-    """Cotangents of canonical outputs as cotangents of what the network returns."""
-    return cotangents if likelihood.class_dim == -1 else cotangents.movedim(-1, likelihood.class_dim + 1)
-
-
-def visit(model: Model, size: int) -> Iterator[tuple[Pass, Tensor, Tensor]]:
-    """Forward passes over the data in chunks of at most ``size``, with canonical outputs and targets, all checked.
-
-    Raises:
-        DataError: If inputs, targets or outputs are not finite, or targets do not fit the likelihood.
-        ShapeError: If outputs or targets do not fit the likelihood.
-    """
-    likelihood = model.likelihood
-    for batch in model.data:
-        check_inputs(batch.inputs)
-        for place, inputs in chunks(batch.inputs, size):
-            forward = model.forward(inputs)
-            f = likelihood.canonical(forward.outputs)
-            y = likelihood.canonical_targets(f, batch.targets[place])
-            likelihood.check(f, y)
-            yield forward, f, y
-
-
 def score(model: Model) -> Float[Tensor, " d"]:
     """Gradient of the log likelihood of all data in the uncertain weights, at the trained ones.
 
@@ -173,13 +66,8 @@ def score(model: Model) -> Float[Tensor, " d"]:
     """
     total = torch.zeros_like(model.network.weights)
     for forward, f, y in visit(model, chunk_size(model, GGN())):
-        total += _score_of(forward, model.likelihood, f, y)
+        total += score_of(forward, model.likelihood, f, y)
     return total
-
-
-def _score_of(forward: Pass, likelihood: Likelihood, f: Tensor, y: Tensor) -> Float[Tensor, " d"]:
-    """The part of one chunk."""
-    return forward.gradient(raw(likelihood, likelihood.score(f, y).unsqueeze(0))[0])
 
 
 def sweep(
@@ -204,7 +92,7 @@ def sweep(
     for forward, f, y in visit(model, chunk_size(model, curvature, total.floats)):
         blocks = curvature.cotangents(likelihood, f, y, generator=generator)
         for number, cotangents in enumerate(blocks):
-            total.add(forward.factors(raw(likelihood, cotangents)), again=number > 0)
+            total.add(forward.factors(cotangents), again=number > 0)
         tally.add(forward, f, y)
     return tally.totals()
 
@@ -214,3 +102,59 @@ def chunk_size(model: Model, curvature: Curvature, floats: int = 0) -> int:
     outputs = model.likelihood.canonical(torch.empty(1, *model.survey.output, device="meta")).shape[-1]
     roots = 3 * model.width * outputs if isinstance(curvature, GGN) else 0
     return model.chunk(curvature.width(outputs), BUDGET, floats, roots)
+
+
+class DenseSum:
+    """Adds up ``sum_nk (J_nᵀ u_nk)(J_nᵀ u_nk)ᵀ``, d by d, in float64 whatever the network's dtype.
+
+    Added up in float32, directions the data say nothing about would get a curvature of 1e-7 times the largest, more
+    than a weak prior's precision.
+
+    Args:
+        network: The network whose weights are uncertain.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._total = torch.zeros(network.size, network.size, dtype=torch.float64, device=network.like.device)
+
+    @property
+    def floats(self) -> int:
+        """One explicit row."""
+        return self._network.layout.size
+
+    def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
+        """Take in the factors of one block of cotangents of one chunk."""
+        rows = jacobian_rows(self._network, factors).flatten(0, 1).double()
+        self._total.addmm_(rows.mT, rows)
+
+    def result(self) -> Held:
+        """The matrix."""
+        return Held(Dense(self._total))
+
+
+class DiagonalSum:
+    """Adds up ``sum_nk (J_nᵀ u_nk)²``, one number a weight.
+
+    Args:
+        network: The network whose weights are uncertain.
+    """
+
+    floats = 0
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._total = torch.zeros(network.layout.size, dtype=network.like.dtype, device=network.like.device)
+
+    def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
+        """Take in the factors of one block of cotangents of one chunk."""
+        self._total += square_sums(self._network, factors)
+
+    def result(self) -> Held:
+        """The diagonal.
+
+        Raises:
+            NumericalError: If a square overflowed.
+        """
+        index, total = self._network.index, finite(self._total)
+        return Held(Diagonal(total if index is None else total[index]))

@@ -11,17 +11,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.dense import jacobian_rows
-from lapwing.curvature.gram import blockwise, narrowed
+from lapwing.curvature.gram import blockwise, contracted, covariances, narrowed
 from lapwing.curvature.kfac import separated
-from lapwing.curvature.sums import BUDGET as WHOLE
-from lapwing.curvature.sums import Held, raw
+from lapwing.curvature.sums import Held
 from lapwing.ground.data import chunks, count
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.columns import DenseColumns
-from lapwing.jacobian.layers.contraction import contracted, covariances
-from lapwing.jacobian.layers.factors import Factor, Lookup, Outer, Rows, in_double, outer
-from lapwing.jacobian.layers.layers import Pass
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows, outer
+from lapwing.jacobian.layers.lookup import Lookup
+from lapwing.jacobian.layers.passes import Pass, jacobian_rows
+from lapwing.jacobian.model import BUDGET as WHOLE
 from lapwing.jacobian.model import Model
 from lapwing.likelihoods.cotangents import identity_cotangents
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
@@ -59,7 +58,7 @@ class Propagation:
         means: list[Tensor] = []
         covariances: list[list[Tensor]] = [[] for _ in self.precisions]
         for part in self._passes(inputs):
-            f = self.model.likelihood.canonical(part.outputs)
+            f = part.outputs
             positions = [self.covariances(self._factors(part, cotangents)) for cotangents in identity_cotangents(f)]
             means.append(f)
             for column, blocks in zip(covariances, zip(*positions, strict=True), strict=True):
@@ -124,7 +123,7 @@ class Propagation:
     def _weighed(self, inputs: Inputs) -> tuple[Float[Tensor, "n *event c"], list[tuple[Factor, Structured | None]]]:
         """Outputs, and the factors with their blocks of the precision; without layers ``J W``, ``W Wᵀ = Λ⁻¹``."""
         part = self.model.forward(inputs)
-        f, held = self.model.likelihood.canonical(part.outputs), self.precisions[0]
+        f, held = part.outputs, self.precisions[0]
         factors = self._factors(part, torch.cat(list(identity_cotangents(f))))
         if isinstance(held.operator, BlockDiagonal | Diagonal):
             return f, list(self._blocks(factors, held))
@@ -140,10 +139,10 @@ class Propagation:
 
     def _factors(self, part: Pass, cotangents: Float[Tensor, "k n ..."]) -> list[Factor]:
         """The factors of a chunk; in float64 where the precision is and has no layers, whose bases are cast."""
-        factors = part.factors(raw(self.model.likelihood, cotangents))
+        factors = part.factors(cotangents)
         operator = self.precisions[0].operator
         wide = operator.dtype != self.model.network.like.dtype and not isinstance(operator, BlockDiagonal)
-        return [in_double(factor) for factor in factors] if wide else list(factors)
+        return [factor.double() for factor in factors] if wide else list(factors)
 
     def _blocks(self, factors: list[Factor], held: Held) -> Iterator[tuple[Factor, Structured]]:
         """Each factor with its own block of the precision; a bias with a block of its own apart from its weight."""
@@ -243,7 +242,7 @@ def variance_of(block: Structured, factor: Factor) -> Float[Tensor, " d"]:
     spectrum = block.eigenvalues()
     if isinstance(block, Kronecker) and isinstance(factor, Lookup):
         spectrum = block.spectrum[0].mT.flatten()
-    return (1.0 / spectrum).to(factor.values if isinstance(factor, Rows) else factor.g)
+    return (1.0 / spectrum).to(factor.gradients)
 
 
 def rotated_matrices(factor: Outer, block: Kronecker) -> Float[Tensor, "n k p o i"]:

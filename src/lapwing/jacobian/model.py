@@ -5,13 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from lapwing.ground.data import Data
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.layers import Pass, Survey
+from lapwing.jacobian.layers.capture import Survey
+from lapwing.jacobian.layers.passes import Pass
+from lapwing.jacobian.layers.survey import find_layers
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers
 from lapwing.likelihoods import Likelihood
+
+BUDGET = 2**27
+"""Bytes the layer factors of one chunk of training data may take (128 MiB)."""
 
 
 @final
@@ -60,6 +68,11 @@ class Model:
         """Examples whose factors fit the byte budget; see ``Survey.bytes``."""
         return self.survey.chunk(cotangents, self.network.like.itemsize, budget, extra, roots)
 
+    def outputs(self, inputs: Inputs) -> Float[Tensor, "n *event c"]:
+        """Canonical outputs of some examples, without a graph."""
+        with torch.no_grad():
+            return self.likelihood.canonical(self.network(inputs))
+
     def forward(self, inputs: Inputs) -> Pass:
         """The forward pass of a chunk of examples, ready to be pulled back."""
-        return Pass(self.network, self.survey, inputs)
+        return Pass(self.network, self.survey, inputs, self.likelihood)

@@ -61,6 +61,10 @@ class Likelihood(abc.ABC):
         self._check_rank(outputs)
         return outputs.movedim(self.class_dim, -1)
 
+    def returned(self, cotangents: Tensor) -> Tensor:
+        """Cotangents ``[k, n, *event, c]`` of canonical outputs as cotangents of what the network returned, a view."""
+        return cotangents.movedim(-1, self.class_dim + (self.class_dim >= 0))
+
     @abc.abstractmethod
     def canonical_targets(self, outputs: Float[Tensor, "*batch c"], targets: Tensor) -> Tensor:
         """Targets as the other methods take them: shaped and typed to match canonical outputs.

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lapwing.curvature.ggn import GGN, Curvature
-from lapwing.curvature.repeatability import check_repeatable
+from lapwing.curvature.totals import check_repeatable
 from lapwing.ground.data import Source
 from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.ground.modes import undisturbed

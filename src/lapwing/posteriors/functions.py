@@ -10,14 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.gram import TangentKernel
-from lapwing.curvature.sums import BUDGET, Held, raw
+from lapwing.curvature.gram import TangentKernel, contracted
+from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
 from lapwing.ground.data import chunks
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.contraction import contracted
+from lapwing.jacobian.model import BUDGET
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Dense, FunctionOperator, Operator
 from lapwing.linalg.eigenbasis import Eigenbasis
@@ -117,7 +117,7 @@ class FunctionPosterior(ExactPosterior):
         size = self.survey.chunk(1, self.network.like.element_size(), BUDGET)
         for place, part in chunks(self.inputs, size):
             forward = self.model.forward(part)
-            gradients = [forward.gradient(cotangent) for cotangent in raw(self.likelihood, outputs[:, place])]
+            gradients = [forward.gradient(cotangent) for cotangent in outputs[:, place]]
             total += torch.stack(gradients, 1)
         return total
 

@@ -10,14 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.dense import jacobian_rows
-from lapwing.curvature.sums import raw
 from lapwing.ground import probes
 from lapwing.ground.data import chunks, count
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.results import Estimate, Solution, joined
 from lapwing.ground.types import Inputs
+from lapwing.jacobian.layers.passes import jacobian_rows
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.cotangents import identity_cotangents
 from lapwing.linalg import Operator
@@ -225,10 +224,9 @@ class MatrixFreePosterior(SolvedWeights):
         size = max(1, BUDGET // (outputs * self.network.layout.size * like.element_size()))
         for _, part in chunks(inputs, min(size, count(inputs))):
             forward = self.model.forward(part)
-            f = self.likelihood.canonical(forward.outputs)
+            f = forward.outputs
             positions = [
-                jacobian_rows(self.network, forward.factors(raw(self.likelihood, cotangents)))
-                for cotangents in identity_cotangents(f)
+                jacobian_rows(self.network, forward.factors(cotangents)) for cotangents in identity_cotangents(f)
             ]
             yield f, torch.stack(positions, dim=1).flatten(0, 1)
 

@@ -10,12 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.sums import Fingerprint, Held, Totals
+from lapwing.curvature.sums import Held
+from lapwing.curvature.totals import Fingerprint, Totals
 from lapwing.ground.archive import Json, Tensors
 from lapwing.ground.data import Data
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.results import Solution, Stopped
-from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood

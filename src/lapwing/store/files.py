@@ -8,12 +8,12 @@ from os import PathLike
 import torch
 from torch import nn
 
-from lapwing.curvature.repeatability import check_same
+from lapwing.curvature.totals import check_same
 from lapwing.ground.archive import REPAIR, Archive, Json, Tensors, check_directory, file_at
 from lapwing.ground.data import Data, Source
 from lapwing.ground.errors import DataError, check_kind
 from lapwing.ground.types import Unpack
-from lapwing.jacobian.network.network import unwrapped
+from lapwing.jacobian.network.module import unwrapped
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.posteriors import Posterior
 from lapwing.store.binding import bound, check_parameters, network_state

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from lapwing.ground.archive import REPAIR
 from lapwing.ground.data import count
 from lapwing.ground.errors import DataError
-from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import BlockDiagonal

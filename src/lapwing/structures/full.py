@@ -9,10 +9,10 @@ from typing import Literal, TypeAlias, final, get_args
 import torch
 from torch import Tensor
 
-from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.ggn import Hessian
 from lapwing.curvature.gram import TangentKernel
-from lapwing.curvature.sums import Held, Tally, Totals, chunk_size, visit
+from lapwing.curvature.sums import DenseSum, Held, chunk_size
+from lapwing.curvature.totals import Tally, Totals, visit
 from lapwing.ground.data import concatenated
 from lapwing.ground.errors import (
     NumericalError,

@@ -8,12 +8,11 @@ from typing import final, get_args
 import torch
 
 from lapwing import linalg
-from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.ggn import GGN
 from lapwing.curvature.kfac import Bias, KroneckerSum, Sharing
-from lapwing.curvature.sums import sweep
+from lapwing.curvature.sums import DiagonalSum, sweep
 from lapwing.ground.errors import UnsupportedError, check_option
-from lapwing.jacobian.layers.layers import NORMS
+from lapwing.jacobian.layers.capture import NORMS
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linear.preconditioners import CurvatureRecipe
 from lapwing.linear.problem import Problem

@@ -11,8 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing import linalg
-from lapwing.curvature.diagonal import DiagonalSum
-from lapwing.curvature.sums import Held, sweep
+from lapwing.curvature.sums import DiagonalSum, Held, sweep
 from lapwing.ground.errors import check_count, check_fraction, check_option
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg.eigenpairs import nystrom, randomised_eigenpairs, top_eigenpairs

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.features import TangentFeatures
-from lapwing.curvature.sums import Tally, Totals, visit
+from lapwing.curvature.totals import Tally, Totals, visit
 from lapwing.ground.errors import ConfigError, check_count, check_fraction, check_kind, check_option
 from lapwing.ground.results import Estimate
 from lapwing.ground.types import Inputs

@@ -12,15 +12,14 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.ggn import GGN
-from lapwing.curvature.sums import sweep
+from lapwing.curvature.sums import DiagonalSum, sweep
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_option
-from lapwing.jacobian.layers.layers import captured, leaves
+from lapwing.jacobian.layers.capture import captured, leaves
+from lapwing.jacobian.layers.survey import probe
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import probe
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior
 

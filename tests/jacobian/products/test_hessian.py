@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.ground.data import Data
+from lapwing.jacobian.layers.survey import find_layers
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers
 from lapwing.jacobian.products import hessian
 from lapwing.jacobian.products.costs import Form
 from lapwing.jacobian.products.hessian import HessianProduct

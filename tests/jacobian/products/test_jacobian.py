@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from lapwing.ground.data import Data
-from lapwing.jacobian.layers import layers
-from lapwing.jacobian.layers.layerwise import Layerwise
+from lapwing.jacobian.layers import capture
+from lapwing.jacobian.layers.passes import Layerwise
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.jacobian import BatchJacobian, Jacobian
+from lapwing.jacobian.products.jacobian import BatchJacobian
 from lapwing.likelihoods import Gaussian
-from lapwing.testing import check_adjoint, check_linear
 from tests.cases import CASES
 from tests.curvature import naive
 from tests.curvature.naive import Known, known, surveyed
@@ -46,26 +43,8 @@ def test_products_with_the_jacobian_and_its_adjoint(name: str, executor: str) ->
     torch.testing.assert_close(pulled, rows.mT @ outputs, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("columns", [1, 3, 5])
-def test_batches_follow_each_other(columns: int) -> None:
-    case = known("mlp")
-    x, y = case.case.inputs, case.case.targets
-    assert isinstance(x, Tensor)
-    data = Data([(x[:1], y[:1]), (x[1:], y[1:])], like=case.network.like)
-    operator = Jacobian(replace(case.model, source=data))
-    rows = flat(case)
-    assert operator.shape == rows.shape and operator.T.shape == rows.mT.shape and operator.T.T is operator
-    assert operator.dtype == operator.T.dtype == torch.float64
-    weights, outputs = torch.randn(rows.shape[1], columns).double(), torch.randn(len(rows), columns).double()
-    torch.testing.assert_close(operator @ weights, rows @ weights)
-    torch.testing.assert_close(operator.T @ outputs, rows.mT @ outputs)
-    torch.testing.assert_close(operator.dense(), rows)
-    check_adjoint(operator)
-    check_linear(operator)
-
-
 def test_small_chunks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "STRETCH", 1)
+    monkeypatch.setattr(capture, "STRETCH", 1)
     case = known("mlp")
     budget = 3 * case.network.size * 8
     part = BatchJacobian(case.model, case.case.inputs, budget)
@@ -75,20 +54,20 @@ def test_small_chunks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(part.push(rows.mT @ block), rows @ rows.mT @ block)
 
 
-def test_rows_that_fit_are_kept_and_then_used_for_any_number_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_kept_where_asked_and_used_for_any_number_of_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     case = known("lenet")
-    rows = flat(case)
-    made: list[int] = []
-    of = Layerwise.of
+    rows, made, of = flat(case), list[int](), Layerwise.of
     monkeypatch.setattr(Layerwise, "of", lambda *args: (made.append(1), of(*args))[1])
-    for memory, passes in ((2**31, [0, 1, 1, 1]), (0, [0, 1, 2, 2])):
-        operator = Jacobian(case.model, memory=memory)
+    for keep, passes in ((True, [0, 1, 1, 1]), (False, [0, 2, 4, 4])):
+        part = BatchJacobian(case.model, case.case.inputs, keep=keep)
         made.clear()
         for columns, total in zip((1, 3, 4, 1), passes, strict=True):
             block = torch.randn(rows.shape[1], columns, dtype=torch.float64)
-            torch.testing.assert_close(operator @ block, rows @ block)
-            torch.testing.assert_close(operator.T @ (rows @ block), rows.mT @ (rows @ block))
-            assert len(made) == (total if memory else 2 * total)
+            torch.testing.assert_close(part.push(block), rows @ block)
+            torch.testing.assert_close(part.pull(rows @ block), rows.mT @ (rows @ block))
+            assert len(made) == total
 
 
 @pytest.mark.parametrize("executor", BUDGETS)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.ground.data import Data
-from lapwing.jacobian.layers import layers
+from lapwing.jacobian.layers import capture
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products import recording
@@ -100,14 +100,14 @@ def test_rows_are_made_for_as_many_examples_as_the_working_memory_holds() -> Non
     examples = operator.model.executors["layers"].size(10**6)
     taken = itemsize * (work.cotangents * each + beside + work.kept[0])
     rounded = itemsize * work.cotangents
-    assert examples > layers.FEW and work.kept[0] > each
+    assert examples > capture.FEW and work.kept[0] > each
     assert examples * taken <= memory // WORKING < (examples + 1) * (taken + rounded)
 
 
 @pytest.mark.parametrize("form", ["layers", "split"])
 @pytest.mark.parametrize(("memory", "kept"), [(2**31, True), (400, False)])
 def test_what_fits_the_memory_is_kept(form: Form, memory: int, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "STRETCH", 1)
+    monkeypatch.setattr(capture, "STRETCH", 1)
     case = known("mlp")
     x, y = case.case.inputs, case.case.targets
     assert isinstance(x, Tensor)

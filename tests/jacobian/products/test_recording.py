@@ -13,9 +13,8 @@ from lapwing.ground.errors import MismatchError
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products import recording
-from lapwing.jacobian.products.executors import Differentiated
-from lapwing.jacobian.products.recorded import Recorded
-from lapwing.jacobian.products.recording import shape_of
+from lapwing.jacobian.products.jacobian import Differentiated
+from lapwing.jacobian.products.recording import Recorded, shape_of
 from lapwing.likelihoods import Gaussian
 from tests.curvature import naive
 from tests.curvature.naive import known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -14,11 +15,12 @@ from lapwing.ground.data import Batch
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.columnwise import Columnwise
+from lapwing.jacobian.products import reverse
 from lapwing.jacobian.products.hessian import HessianProduct
-from lapwing.jacobian.products.reverse import Reverse
+from lapwing.jacobian.products.reverse import Columnwise, Reverse
 from tests.curvature.naive import surveyed
 from tests.curvature.unchanged import unchanged
+from tests.modules import Squared
 from tests.posterior_cases import labels, normal, refused, seeded
 
 
@@ -131,3 +133,37 @@ def test_gradients_that_cannot_be_differentiated_again_get_a_sentence() -> None:
     unknown = Reverse.of(nn.functional.hardsigmoid, normal(3))
     with refused(UnsupportedError, expected="forward-mode derivative", got="hardsigmoid_backward", hint="KFAC()"):
         unknown.push(normal(3))
+
+
+def test_running_out_of_memory_is_said_and_not_gone_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    x = torch.ones(3, 2)
+    products = Columnwise(surveyed(Network.of(torch.nn.Linear(2, 1)), lw.Gaussian(), x), x)
+    block = torch.ones(3, 1)
+    whole = products.push(block)
+    monkeypatch.setattr(reverse, "vmap", exhausted)
+    with pytest.raises(torch.OutOfMemoryError):
+        products.push(block)
+    assert whole.flatten().tolist() == [3.0, 3.0, 3.0]
+
+
+def test_what_it_costs_without_forward_mode_is_said_once_a_network(caplog: pytest.LogCaptureFixture) -> None:
+    network = Network.of(Squared(custom=True))
+    x = torch.ones(4, 3)
+    model = surveyed(network, lw.Gaussian(), x)
+    with caplog.at_level(logging.DEBUG, "lapwing"):
+        for products in (Columnwise(model, x) for _ in range(2)):
+            products.push(torch.ones(network.size, 1))
+    assert [record.levelname for record in caplog.records] == ["INFO", "DEBUG"]
+    assert "two backward passes" in caplog.records[0].message
+
+
+def test_a_network_with_a_forward_mode_is_pushed_by_it(caplog: pytest.LogCaptureFixture) -> None:
+    network = Network.of(torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 1)))
+    x = torch.ones(3, 2)
+    model = surveyed(network, lw.Gaussian(), x)
+    with caplog.at_level(logging.DEBUG, "lapwing"):
+        Columnwise(model, x).push(torch.ones(network.size, 1))
+    assert not caplog.records

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, final
 
 import torch
@@ -19,8 +20,10 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from lapwing.ground.errors import UnsupportedError
-from lapwing.jacobian.layers.attention import attend
-from lapwing.jacobian.network.spelled import SPELLED
+from lapwing.ground.types import Inputs, Params
+from lapwing.jacobian.layers.loose import Way
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.spelled import SPELLED, attend
 
 Kind = Literal["linear", "conv", "channel_norm", "layer_norm", "embedding"]
 
@@ -170,3 +173,86 @@ RULES: dict[Callable[..., Any], Rule] = {
     F.layer_norm: Rule("layer_norm", inspect.signature(F.layer_norm), _read_norm(F.layer_norm)),
     **{norm: Rule("channel_norm", inspect.signature(norm), _read_norm(norm)) for norm in (F.batch_norm, F.group_norm)},
 }
+
+
+NORMS = ("channel_norm", "layer_norm")
+"""Layers whose uncertain parameters are element-wise: their Jacobian is as small as they are."""
+
+
+FEW, STRETCH = 16, 8
+"""A chunk of fewer examples wastes the threads: the budget may stretch this many times to hold so many."""
+
+
+@final
+@dataclass(frozen=True)
+class Layer:
+    """One weight (and bias) whose layer factors are known.
+
+    Args:
+        kind: Family of the layer function.
+        weight: Name of the weight, ``None`` where only the bias is uncertain.
+        bias: Name of the bias, ``None`` where there is none or it is not uncertain.
+        axis: Axis of the examples in the layer's input and output.
+    """
+
+    kind: Kind
+    weight: str | None
+    bias: str | None
+    axis: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters, weight first."""
+        return tuple(name for name in (self.weight, self.bias) if name is not None)
+
+    def owns(self, call: Call) -> bool:
+        """Whether the call used this layer's parameters."""
+        return (call.weight, call.bias) == (self.weight, self.bias)
+
+
+@final
+@dataclass(frozen=True)
+class Survey:
+    """What is known of a network's layers.
+
+    Args:
+        layers: Layers with factors, in order of first use.
+        loose: Parameters without; their Jacobian comes from automatic differentiation.
+        output: Shape of the outputs of one example.
+        floats: Numbers one example occupies: for each cotangent, and beside them.
+        way: How the Jacobian of loose parameters is made.
+    """
+
+    layers: tuple[Layer, ...]
+    loose: tuple[str, ...]
+    output: torch.Size
+    floats: tuple[int, int]
+    way: Way = "at once"
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """All parameters that have layer factors."""
+        return frozenset(name for layer in self.layers for name in layer.names)
+
+    def bytes(self, cotangents: int, itemsize: int, extra: int = 0, roots: int = 0) -> int:
+        """What the factors of one example take, with ``extra`` numbers a cotangent and ``roots`` beside them."""
+        each, beside = self.floats
+        return max(itemsize * (cotangents * (each + extra) + beside + roots), 1)
+
+    def chunk(self, cotangents: int, itemsize: int, budget: int, extra: int = 0, roots: int = 0) -> int:
+        """Examples that fit the byte budget; see ``bytes``."""
+        per_example = self.bytes(cotangents, itemsize, extra, roots)
+        room = max(budget, min(FEW * per_example, STRETCH * budget))
+        return max(1, min(room // per_example, 4096))
+
+
+def leaves(network: Network) -> Params:
+    """The network's parameters as fresh leaves that autograd tracks."""
+    return {name: value.detach().requires_grad_() for name, value in network.params.items()}
+
+
+def captured(network: Network, inputs: Inputs, params: Params) -> tuple[Tensor, list[Call]]:
+    """Outputs of a forward pass and the layer calls it made."""
+    with torch.inference_mode(False), torch.enable_grad(), Capture(params) as capture:
+        outputs = network(inputs, params)
+    return outputs, capture.calls

@@ -1,26 +1,82 @@
 """What one layer contributes to the Jacobian, held as factors: J = sum_t g_t a_tᵀ, never as an n × c × d array.
 
-Every class answers the same three questions about the columns of the Jacobian that belong to its parameters (in the
-order of ``names``): its explicit ``rows``, the ``square_sum`` of each column, and the ``covariance`` J diag(v) Jᵀ
-of each example. n examples, k cotangents (outputs, or columns of a root), t positions that share the weight.
+n examples, k cotangents (outputs, or columns of a root), t positions that share the weight, C columns.
 """
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias, final
+from typing import final
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from lapwing.jacobian.layers.columns import Columns
+from lapwing.jacobian.layers.columns import Columns, DenseColumns
+
+
+class Factor(abc.ABC):
+    """A layer's Jacobian: what is asked of its columns, in the order of ``names``, is answered from its rows or better.
+
+    A product with the rows costs n k d multiplications a column. From factors, ``sum_t g_t (V a_t)``, it costs
+    n d t + n k o t: less where fewer positions t share the weight than there are cotangents; see ``for_products``.
+    """
+
+    @property
+    @abc.abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """Parameters this factor speaks for, weight first."""
+
+    @property
+    @abc.abstractmethod
+    def gradients(self) -> Float[Tensor, "n k *rest"]:
+        """What of it there is for each example and cotangent."""
+
+    @property
+    @abc.abstractmethod
+    def held(self) -> tuple[Tensor, ...]:
+        """Tensors that are kept of a factor made for products."""
+
+    @abc.abstractmethod
+    def rows(self) -> Float[Tensor, "n k d"]:
+        """The explicit Jacobian."""
+
+    @abc.abstractmethod
+    def double(self) -> Factor:
+        """The same factor in float64: products of many terms then cancel as they should."""
+
+    @abc.abstractmethod
+    def taken(self, place: slice) -> Factor:
+        """The factor of some of its examples."""
+
+    def for_products(self) -> Factor:
+        """The same Jacobian in the form whose products are cheaper."""
+        return self
+
+    def square_sum(self) -> Float[Tensor, " d"]:
+        """``sum_nk J²`` of each weight: the diagonal of ``Jᵀ J``."""
+        return self.rows().square().sum((0, 1))
+
+    def covariance(self, variance: Float[Tensor, " d"]) -> Float[Tensor, "n k k"]:
+        """``J diag(variance) Jᵀ`` of each example."""
+        root = self.rows() * variance.sqrt()
+        return root @ root.mT
+
+    def push(self, block: Float[Tensor, "d c"]) -> Float[Tensor, "n k c"]:
+        """``J V``; a product whose few columns lead is several times faster than one whose few columns follow."""
+        rows = self.rows()
+        return (block.mT.contiguous() @ rows.flatten(0, 1).mT).mT.unflatten(0, rows.shape[:2])
+
+    def pull(self, block: Float[Tensor, "n k c"]) -> Float[Tensor, "d c"]:
+        """``Jᵀ U``; see ``push``."""
+        return (block.flatten(0, 1).mT.contiguous() @ self.rows().flatten(0, 1)).mT
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Outer:
+class Outer(Factor):
     """A linear map or convolution, with its bias: weight gradient ``sum_t g_t a_tᵀ``, bias gradient ``sum_t g_t``.
 
     Args:
@@ -37,13 +93,42 @@ class Outer:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Parameters this factor speaks for, weight first."""
+        """Weight, then bias."""
         return tuple(name for name in (self.weight, self.bias) if name is not None)
+
+    @property
+    def gradients(self) -> Float[Tensor, "n k p o t"]:
+        """G."""
+        return self.g
+
+    @property
+    def held(self) -> tuple[Tensor, ...]:
+        """Inputs and gradients."""
+        return (self.a.columns(), self.g)
 
     @property
     def positions(self) -> int:
         """Positions t that share the weight."""
         return self.g.shape[-1]
+
+    def double(self) -> Outer:
+        """Both in float64."""
+        return replace(self, a=self.a.double(), g=self.g.double())
+
+    def taken(self, place: slice) -> Outer:
+        """Those of some examples."""
+        return replace(self, a=self.a.taken(place), g=self.g[place])
+
+    def for_products(self) -> Factor:
+        """Rows; or factors laid out as products need them, where there are fewer positions than cotangents."""
+        if not self._factored:
+            return Rows(self.names, self.rows())
+        return replace(self, a=DenseColumns(self.a.columns().mT.contiguous().mT), g=self.g.mT.contiguous().mT)
+
+    @property
+    def _factored(self) -> bool:
+        _, k, p, _, t = self.g.shape
+        return p == 1 and self.weight is not None and prefers_factors(k, self.a.width, t)
 
     @cached_property
     def columns(self) -> Float[Tensor, "n p i t"]:
@@ -59,18 +144,18 @@ class Outer:
         return outer(self.g, self.columns)
 
     def rows(self) -> Float[Tensor, "n k d"]:
-        """The explicit Jacobian of these parameters."""
+        """The explicit Jacobian."""
         return self.flat(self.matrices)
 
     def square_sum(self) -> Float[Tensor, " d"]:
-        """``sum_nk J²`` of each weight: the diagonal of ``Jᵀ J``."""
+        """``sum_t g_t a_tᵀ`` squared; at one position the squares of both."""
         if self.positions > 1:
             return self.flat(self.matrices.square_().sum((0, 1)))
         g, a = self.g.squeeze(-1).square().sum(1), self.columns.squeeze(-1).square()
         return self.flat(torch.einsum("npo,npi->poi", g, a))
 
     def covariance(self, variance: Float[Tensor, " d"]) -> Float[Tensor, "n k k"]:
-        """``J diag(variance) Jᵀ`` of each example."""
+        """``J diag(variance) Jᵀ``; at one position without rows."""
         scale = self.matrix(variance)
         if self.positions > 1:
             root = (self.matrices * scale.sqrt()).flatten(2)
@@ -78,6 +163,33 @@ class Outer:
         g, a = self.g.squeeze(-1), self.columns.squeeze(-1)
         root = (g * torch.einsum("npi,poi->npo", a.square(), scale).sqrt().unsqueeze(1)).flatten(2)
         return root @ root.mT
+
+    def push(self, block: Float[Tensor, "d c"]) -> Float[Tensor, "n k c"]:
+        """``J V = sum_t g_tᵀ (V a_t)``."""
+        if not self._factored:
+            return super().push(block)
+        a, g = self._transposed
+        i, o = a.shape[-1], g.shape[-1]
+        weight = block[: o * i].view(o, i, -1).mT.reshape(-1, i)
+        moved = a.flatten(0, 1) @ weight.mT
+        if self.bias is not None:
+            moved += block[o * i :].flatten()
+        return combine(g.flatten(2), moved.view(len(a), g.shape[2] * o, -1))
+
+    def pull(self, block: Float[Tensor, "n k c"]) -> Float[Tensor, "d c"]:
+        """``Jᵀ U``: the gradients combined first, then one product with the inputs."""
+        if not self._factored:
+            return super().pull(block)
+        a, g = self._transposed
+        i, o, width = a.shape[-1], g.shape[-1], block.shape[2]
+        moved = combine(g.flatten(2).mT, block).reshape(-1, o * width)
+        weight = (moved.mT @ a.flatten(0, 1)).view(o, width, i).mT.reshape(-1, width)
+        return weight if self.bias is None else torch.cat([weight, moved.sum(0).view(o, width)])
+
+    @property
+    def _transposed(self) -> tuple[Float[Tensor, "n t i"], Float[Tensor, "n k t o"]]:
+        """Inputs and gradients of the only group, position by position; views after ``for_products``."""
+        return self.a.columns()[:, 0].mT, self.g[:, :, 0].mT
 
     def flat(self, matrices: Float[Tensor, "... p o i"]) -> Float[Tensor, "... d"]:
         """Matrices with the bias in the last column, as flat weights in the order of ``names``."""
@@ -95,114 +207,43 @@ class Outer:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Lookup:
-    """An embedding: the gradient of row v is the sum of ``g_t`` over the positions that looked v up.
-
-    Args:
-        weight: Name of the table.
-        shape: Its rows and width, ``(v, e)``.
-        index: The row each position looked up.
-        g: Gradients at the embedding's output.
-        padding: Row that has no gradient.
-    """
-
-    weight: str
-    shape: tuple[int, int]
-    index: Int[Tensor, "n t"]
-    g: Float[Tensor, "n k t e"]
-    padding: int | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The table's name."""
-        return (self.weight,)
-
-    @cached_property
-    def uses(self) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"], Float[Tensor, "m k e"]]:
-        """Example, row and gradients of each position that looked up a row with a gradient."""
-        n, t = self.index.shape
-        example = torch.arange(n, device=self.index.device).repeat_interleave(t)
-        row, g = self.index.flatten(), self.g.transpose(1, 2).flatten(0, 1)
-        if self.padding is None:
-            return example, row, g
-        kept = row != self.padding
-        return example[kept], row[kept], g[kept]
-
-    @cached_property
-    def used(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Distinct (example, row) pairs: example [u], row [u], and the summed gradient of each [u, k, e]."""
-        example, row, g = self.uses
-        pairs, place = torch.unique(example * self.shape[0] + row, return_inverse=True)
-        summed = g.new_zeros(len(pairs), *g.shape[1:]).index_add_(0, place, g)
-        return pairs // self.shape[0], pairs % self.shape[0], summed
-
-    def rows(self) -> Float[Tensor, "n k d"]:
-        """The explicit Jacobian of the table: mostly zeros."""
-        example, row, summed = self.used
-        dense = self.g.new_zeros(self.index.shape[0], self.g.shape[1], *self.shape)
-        dense[example, :, row] = summed
-        return dense.flatten(2)
-
-    def square_sum(self) -> Float[Tensor, " d"]:
-        """``sum_nk J²`` of each entry of the table."""
-        _, row, summed = self.used
-        return self.g.new_zeros(self.shape).index_add_(0, row, summed.square().sum(1)).flatten()
-
-    def covariance(self, variance: Float[Tensor, " d"]) -> Float[Tensor, "n k k"]:
-        """``J diag(variance) Jᵀ`` of each example."""
-        example, row, summed = self.used
-        products = (summed * variance.view(self.shape)[row].unsqueeze(1)) @ summed.mT
-        k = self.g.shape[1]
-        return self.g.new_zeros(self.index.shape[0], k, k).index_add_(0, example, products)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Rows:
+class Rows(Factor):
     """Any other parameters, their Jacobian explicit: the affine part of norms, and layers without a rule.
 
     Args:
-        names: Parameters, in the order in which they fill the last axis.
+        parameters: Parameters, in the order in which they fill the last axis.
         values: The Jacobian.
     """
 
-    names: tuple[str, ...]
+    parameters: tuple[str, ...]
     values: Float[Tensor, "n k d"]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters."""
+        return self.parameters
+
+    @property
+    def gradients(self) -> Float[Tensor, "n k d"]:
+        """The rows."""
+        return self.values
+
+    @property
+    def held(self) -> tuple[Tensor, ...]:
+        """The rows."""
+        return (self.values,)
 
     def rows(self) -> Float[Tensor, "n k d"]:
         """The explicit Jacobian."""
         return self.values
 
-    def square_sum(self) -> Float[Tensor, " d"]:
-        """``sum_nk J²`` of each weight."""
-        return self.values.square().sum((0, 1))
+    def double(self) -> Rows:
+        """The rows in float64."""
+        return Rows(self.names, self.values.double())
 
-    def covariance(self, variance: Float[Tensor, " d"]) -> Float[Tensor, "n k k"]:
-        """``J diag(variance) Jᵀ`` of each example."""
-        root = self.values * variance.sqrt()
-        return root @ root.mT
-
-
-Factor: TypeAlias = Outer | Lookup | Rows
-"""What a layer contributes to the Jacobian of a batch."""
-
-
-def in_double(factor: Factor) -> Factor:
-    """The same factor with its numbers in float64: products of many terms then cancel as they should."""
-    if isinstance(factor, Outer):
-        return replace(factor, a=factor.a.double(), g=factor.g.double())
-    if isinstance(factor, Lookup):
-        return replace(factor, g=factor.g.double())
-    return Rows(factor.names, factor.values.double())
-
-
-def taken(factor: Factor, place: slice) -> Factor:
-    """The factor of some of its examples."""
-    if isinstance(factor, Outer):
-        return replace(factor, a=factor.a.taken(place), g=factor.g[place])
-    if isinstance(factor, Lookup):
-        return replace(factor, index=factor.index[place], g=factor.g[place])
-    return Rows(factor.names, factor.values[place])
+    def taken(self, place: slice) -> Rows:
+        """Those of some examples."""
+        return Rows(self.names, self.values[place])
 
 
 def outer(g: Float[Tensor, "n k p o t"], a: Float[Tensor, "n p i t"]) -> Float[Tensor, "n k p o i"]:
@@ -211,3 +252,15 @@ def outer(g: Float[Tensor, "n k p o t"], a: Float[Tensor, "n p i t"]) -> Float[T
     left = g.transpose(1, 2).reshape(n * p, k * o, t)
     product = left @ a.reshape(n * p, -1, t).mT
     return product.view(n, p, k, o, -1).transpose(1, 2)
+
+
+def combine(left: Float[Tensor, "n a b"], right: Float[Tensor, "n b c"]) -> Float[Tensor, "n a c"]:
+    """The matrix product of each example; many tiny ones with a single column are faster as one sum."""
+    if right.shape[2] > 1:
+        return left @ right
+    return (left * right.mT).sum(2, keepdim=True)
+
+
+def prefers_factors(cotangents: int, inputs: int, positions: int) -> bool:
+    """Whether a column costs fewer multiplications from factors than from rows."""
+    return positions * (inputs + cotangents) < cotangents * inputs

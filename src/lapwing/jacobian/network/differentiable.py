@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.curvature.ggn import GGN
-from lapwing.curvature.sums import raw
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.network.loose import Way, vectorised_rows
-from lapwing.jacobian.network.network import Network, twice_differentiable
+from lapwing.jacobian.layers.loose import Way, vectorised_rows
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.spelled import twice_differentiable
 from lapwing.likelihoods import Likelihood
+from lapwing.likelihoods.cotangents import by_position
 
 
 def live(module: nn.Module, pull: float = 1.0) -> Network:
@@ -90,7 +90,8 @@ class LiveBatch:
     def cotangents(self) -> Float[Tensor, "k n *event c"]:
         """The columns of S, one for each output of each event position of an example."""
         with torch.enable_grad():
-            return torch.cat(list(GGN().cotangents(self.likelihood, self.outputs, self.targets)))
+            root = self.likelihood.root(self.outputs, self.targets)
+            return torch.cat(list(by_position(root.movedim(-1, 0), root.ndim - 3)))
 
     def rows(self, mixing: Float[Tensor, "s k n"] | None = None) -> Float[Tensor, "n s d"]:
         """``Sᵀ J`` example by example: all its k rows, or s random combinations of those of each example.
@@ -107,7 +108,7 @@ class LiveBatch:
         cotangents = self.cotangents
         if mixing is not None:
             cotangents = torch.einsum("skn,kn...->sn...", mixing.to(cotangents), cotangents)
-        directions = raw(self.likelihood, cotangents)
+        directions = self.likelihood.returned(cotangents)
         with torch.inference_mode(False), torch.enable_grad(), twice_differentiable():
             try:
                 blocks = vectorised_rows(self.network, self.network.params, self.inputs, directions, self.way)

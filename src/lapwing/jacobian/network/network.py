@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lapwing.ground.data import Data, Source, Unpack, describe, outputs_of, over_tensors
-from lapwing.ground.errors import ConfigError, DataError, MismatchError, UnsupportedError, check_kind
+from lapwing.ground.data import Data, Source, Unpack, over_tensors
+from lapwing.ground.errors import ConfigError, DataError, MismatchError, check_kind
 from lapwing.ground.tree import Layout
 from lapwing.ground.types import Inputs, Params
-from lapwing.jacobian.network.spelled import SpelledOut
-from lapwing.jacobian.network.unchanged import ALONE, digest_of, state_of
-from lapwing.jacobian.network.usable import check_usable
+from lapwing.jacobian.network.module import ALONE, call, digest_of, ordinary, serving, state_of, unwrapped
 
 
 @final
@@ -185,76 +178,6 @@ class Network:
     def __reduce__(self) -> tuple[type[Network], tuple[nn.Module, tuple[str, ...], Tensor | None]]:
         self.check_unchanged()
         return (Network, (self.module, self.names, self.index))
-
-
-def call(module: nn.Module, tensors: Params, inputs: Inputs) -> Tensor:
-    """Raw outputs of a module that computes with these parameters and buffers in place of its own.
-
-    An error of the module stays its own, with a note on what it was given.
-
-    Raises:
-        UnsupportedError: If it is a TorchScript module, whose tensors cannot be replaced.
-    """
-    if isinstance(module, torch.jit.ScriptModule):
-        raise UnsupportedError("an nn.Module", "a TorchScript module", "the nn.Module that it was made from")
-    args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (inputs, {})
-    try:
-        result = functional_call(module, tensors, args if isinstance(args, tuple) else (args,), kwargs)
-    except (RuntimeError, ValueError) as error:
-        error.add_note(f"lapwing gave it {describe(inputs)}: the first axis counts examples, and one alone is x[None]")
-        raise
-    return outputs_of(result)
-
-
-@contextmanager
-def serving(module: nn.Module) -> Generator[None]:
-    """The module in eval mode, without backward hooks: its outputs' derivatives are those of its operations.
-
-    Modes, hooks and all that a forward pass assigns to it are restored, whatever happens.
-    """
-    with ALONE:
-        before = [(part, part.training, dict(vars(part))) for part in module.modules()]
-        try:
-            for part, training, _ in before:
-                if training:
-                    part.training = False
-                vars(part).update(_backward_hooks=OrderedDict(), _backward_pre_hooks=OrderedDict())
-            yield
-        finally:
-            for part, training, attributes in before:
-                for name in vars(part).keys() - attributes.keys():
-                    del vars(part)[name]
-                vars(part).update(attributes)
-                if part.training != training:
-                    part.training = training
-
-
-@contextmanager
-def twice_differentiable() -> Generator[None]:
-    """Attention and what is ``SPELLED`` out by formulas: fused kernels lack forward modes and second derivatives."""
-    with ALONE, sdpa_kernel(SDPBackend.MATH), SpelledOut():
-        yield
-
-
-def ordinary(value: Any) -> Any:
-    """The same value; a tensor made in inference mode, which autograd would refuse, is copied out of it."""
-    inference = isinstance(value, Tensor) and value.is_inference() and not torch.is_inference_mode_enabled()
-    return value.clone() if inference else value
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The network inside ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``, in any order.
-
-    Raises:
-        ConfigError: If its weights have no values yet.
-        UnsupportedError: If its forward pass writes to them.
-    """
-    parallel = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
-    inner = model.module if parallel else getattr(model, "_orig_mod", None)
-    if isinstance(inner, nn.Module):
-        return unwrapped(inner)
-    check_usable(model)
-    return model
 
 
 def opened(

@@ -1,18 +1,22 @@
-"""Functions spelled out in ordinary operations, whose fused kernels lack derivatives or have wrong ones.
+"""Functions spelled out in ordinary operations: fused kernels lack derivatives, have wrong ones, or hide layers.
 
 Embedding bags have neither a forward mode nor a second gradient; the second gradient of weight normalisation is wrong;
-bilinear maps cannot be vectorised.
+bilinear maps cannot be vectorised; attention hides the linear maps inside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+
+from lapwing.jacobian.network.module import ALONE
 
 
 class SpelledOut(TorchFunctionMode):
@@ -95,3 +99,109 @@ SPELLED: dict[Callable[..., Any], Callable[..., Tensor]] = {
     torch._weight_norm: scaled_direction,  # pyright: ignore[reportPrivateUsage]
 }
 """What replaces which function."""
+
+
+@contextmanager
+def twice_differentiable() -> Generator[None]:
+    """Attention and what is ``SPELLED`` out by formulas: fused kernels lack forward modes and second derivatives."""
+    with ALONE, sdpa_kernel(SDPBackend.MATH), SpelledOut():
+        yield
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    training: bool = True,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Tensor | None = None,
+    k_proj_weight: Tensor | None = None,
+    v_proj_weight: Tensor | None = None,
+    static_k: Tensor | None = None,
+    static_v: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """``torch.nn.functional.multi_head_attention_forward`` in eval mode, through ``linear`` and a softmax.
+
+    The arguments and results are those of the PyTorch function; ``dropout_p`` and ``training`` have no effect.
+    """
+    batched = query.ndim == 3
+    same_key, same_value = query is key, key is value
+    if not batched:
+        query, key, value = (part.unsqueeze(1) for part in (query, key, value))
+        key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+    if same_key and same_value and not use_separate_proj_weight and in_proj_weight is not None:
+        q, k, v = F.linear(query, in_proj_weight, in_proj_bias).chunk(3, dim=-1)
+    else:
+        separate = (q_proj_weight, k_proj_weight, v_proj_weight)
+        projections = separate if in_proj_weight is None else in_proj_weight.chunk(3)
+        biases = (None, None, None) if in_proj_bias is None else in_proj_bias.chunk(3)
+        inputs = (query, key, value)
+        q, k, v = (F.linear(x, w, b) for x, w, b in zip(inputs, projections, biases, strict=True) if w is not None)
+    k, v, extra = _extended(k, v, bias_k, bias_v, add_zero_attn)
+    q, k, v = (_heads(part, num_heads) for part in (q, k, v))
+    if static_k is not None:
+        k = static_k.unflatten(0, (-1, num_heads))
+    if static_v is not None:
+        v = static_v.unflatten(0, (-1, num_heads))
+    scores = q @ k.mT / q.shape[-1] ** 0.5 + _mask(attn_mask, key_padding_mask, num_heads, extra, q)
+    attention = torch.softmax(scores, dim=-1)
+    mixed = (attention @ v).transpose(1, 2).flatten(2).transpose(0, 1)
+    output = F.linear(mixed, out_proj_weight, out_proj_bias)
+    weights = (attention.mean(dim=1) if average_attn_weights else attention) if need_weights else None
+    if batched:
+        return output, weights
+    return output.squeeze(1), None if weights is None else weights.squeeze(0)
+
+
+def _heads(x: Tensor, heads: int) -> Tensor:
+    """[t, n, e] as [n, heads, t, e / heads]."""
+    return x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+
+
+def _extended(
+    k: Tensor, v: Tensor, bias_k: Tensor | None, bias_v: Tensor | None, zero: bool
+) -> tuple[Tensor, Tensor, int]:
+    """Keys and values with the learned and the zero position appended, and how many were."""
+    extra = 0
+    if bias_k is not None and bias_v is not None:
+        k = torch.cat([k, bias_k.expand(1, k.shape[1], -1)])
+        v = torch.cat([v, bias_v.expand(1, v.shape[1], -1)])
+        extra += 1
+    if zero:
+        k, v = (torch.cat([part, part.new_zeros(1, *part.shape[1:])]) for part in (k, v))
+        extra += 1
+    return k, v, extra
+
+
+def _mask(attn_mask: Tensor | None, key_padding_mask: Tensor | None, heads: int, extra: int, like: Tensor) -> Tensor:
+    """The sum of both masks as additive scores that broadcast over [n, heads, t, t']."""
+    total = like.new_zeros(())
+    if attn_mask is not None:
+        mask = _additive(attn_mask, like)
+        mask = F.pad(mask, (0, extra))
+        total = total + (mask if mask.ndim == 2 else mask.unflatten(0, (-1, heads)))
+    if key_padding_mask is not None:
+        total = total + F.pad(_additive(key_padding_mask, like), (0, extra))[:, None, None, :]
+    return total
+
+
+def _additive(mask: Tensor, like: Tensor) -> Tensor:
+    """A boolean mask (true: hidden) as additive scores."""
+    if mask.dtype == torch.bool:
+        return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, float("-inf"))
+    return mask.to(like.dtype)

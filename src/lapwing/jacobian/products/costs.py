@@ -15,14 +15,15 @@ the least that a solver asks for; what does not fit is charged to every product.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, NamedTuple, final
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from lapwing.ground.data import take
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.parts import count
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows, prefers_factors
+from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import Model
 
 Form = Literal["layers", "split", "plain"]
@@ -126,3 +127,47 @@ class Work:
             self.cost(form, columns, kept=self.size(form) * examples <= numbers) for form in ("layers", "split")
         )
         return "layers" if layers <= split and 4 * self.kept[0] <= numbers else "split"
+
+
+@final
+class Count(NamedTuple):
+    """What one layer takes for one example, in multiplications and numbers.
+
+    Args:
+        building: To make explicit rows.
+        rows: Entries of explicit rows.
+        factors: A column by factors.
+        held: Numbers that are kept.
+        outputs: Numbers at the outputs of the layer.
+        forward: Multiplications of the layer in a forward pass.
+    """
+
+    building: int
+    rows: int
+    factors: int
+    held: int
+    outputs: int
+    forward: int
+
+
+def count(factor: Factor, cotangents: int) -> Count:
+    """What a layer takes for each example.
+
+    Args:
+        factor: Its factor of one example and one cotangent.
+        cotangents: Cotangents k there will be.
+    """
+    k = cotangents
+    if isinstance(factor, Rows):
+        entries = k * factor.values.shape[2]
+        return Count(0, entries, 0, entries, 0, 0)
+    if isinstance(factor, Lookup):
+        uses, width = factor.index.shape[1], factor.shape[1]
+        return Count(0, 0, k * uses * width, uses * (k * width + 4), uses * width, 0)
+    assert isinstance(factor, Outer)
+    _, _, p, o, t = factor.g.shape
+    i = factor.a.width if factor.weight is not None else 1
+    if p == 1 and factor.weight is not None and prefers_factors(k, i, t):
+        return Count(0, 0, t * o * (i + k), t * (i + k * o), o * t, o * i * t)
+    entries = k * p * o * (i + int(len(factor.names) > 1))
+    return Count(entries * t, entries, 0, entries, p * o * t, p * o * i * t)

@@ -13,12 +13,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import grad, jvp, vjp, vmap
 
-from lapwing.curvature.sums import BUDGET
 from lapwing.ground.data import Batch
 from lapwing.ground.types import Params
-from lapwing.jacobian.model import Model
-from lapwing.jacobian.network.network import twice_differentiable
-from lapwing.jacobian.network.unchanged import ALONE
+from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.network.module import ALONE
+from lapwing.jacobian.network.spelled import twice_differentiable
 from lapwing.jacobian.products.costs import Form
 from lapwing.jacobian.products.products import MEMORY, WORKING, Executor, Prepared, Store, total
 from lapwing.jacobian.products.recording import Recording, Traced

@@ -1,11 +1,4 @@
-"""Products with the Jacobian of a data set: J @ V and Jᵀ @ U on blocks of columns, batch by batch.
-
-Two executors, chosen by a stated rule. *Columns* pushes each column through the network beside its forward pass, or
-pulls it back: about two forward passes a column. *Rows* makes the Jacobian of a few examples, layer by layer: c
-backward passes whatever the columns, and then one matrix product a layer (see ``parts``). Rows is chosen where there
-are at least as many columns as outputs and the rows of an example fit the byte budget, and where they are at hand from
-an earlier product.
-"""
+"""The Jacobian of a batch, layer by layer or by plain automatic differentiation."""
 
 from __future__ import annotations
 
@@ -18,16 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.sums import BUDGET, raw
-from lapwing.ground.data import chunks, count, tensors
+from lapwing.ground.data import Batch, chunks, count
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.layerwise import Layerwise
-from lapwing.jacobian.model import Model
-from lapwing.jacobian.products.columnwise import Columnwise
-from lapwing.jacobian.products.costs import Work
-from lapwing.jacobian.products.products import MEMORY
-from lapwing.likelihoods.cotangents import COLUMNS, identity_cotangents
-from lapwing.linalg import Operator
+from lapwing.jacobian.layers.passes import Layerwise
+from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.products.products import Executor
+from lapwing.jacobian.products.reverse import Columnwise
+from lapwing.likelihoods.cotangents import COLUMNS, by_position, identity_cotangents
+from lapwing.linear.model import Chunk
 
 
 @final
@@ -93,8 +84,8 @@ class BatchJacobian:
         made: list[Layerwise] = []
         for _, part in chunks(self.inputs, min(size, count(self.inputs))):
             forward = self.model.forward(part)
-            directions = torch.cat(list(identity_cotangents(self.model.likelihood.canonical(forward.outputs))))
-            rows = Layerwise.of(forward, raw(self.model.likelihood, directions))
+            directions = torch.cat(list(identity_cotangents(forward.outputs)))
+            rows = Layerwise.of(forward, directions)
             if self.keep:
                 made.append(rows)
             yield rows
@@ -103,95 +94,75 @@ class BatchJacobian:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Jacobian(Operator):
-    """The Jacobian of all outputs of a data set in the uncertain weights, ``[m, d]``, touched through products alone.
-
-    Rows are ordered by example, event position, output. Batches are the outer loop and columns the inner one.
+class Layered(Executor[Chunk]):
+    """The rows ``R = Eᵀ J`` of a chunk of examples held layer by layer; E has all changes that the likelihood sees.
 
     Args:
-        model: The network, its likelihood, and the data; these are read once a product, or once in all where everything
-            is kept.
-        budget: Bytes for the explicit rows of a chunk.
-        memory: Bytes for what is kept between products: rows, if those of all the data fit.
-
-    Cost:
-        A product with k columns: about two forward passes a column, or c backward passes where k is at least c; the
-        matrix products alone where rows are kept.
+        model: The network and its likelihood.
+        examples: Examples to a chunk, at most.
     """
 
     model: Model
-    budget: int = BUDGET
-    memory: int = MEMORY
+    examples: int
+    form = "layers"
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """All outputs m, and the uncertain weights d."""
-        return (self.model.data.examples * self.model.width, self.model.network.size)
+    def size(self, examples: int) -> int:
+        """As many as fit the working memory."""
+        return min(examples, self.examples)
 
-    @property
-    def T(self) -> Adjoint:
-        """``Jᵀ``."""
-        return Adjoint(self)
+    def prepare(self, batch: Batch) -> Chunk:
+        """The rows: a forward pass, and a backward pass for each column of E."""
+        self.model.network.check_unchanged(values=False)
+        forward = self.model.forward(batch.inputs)
+        f = forward.outputs
+        y = self.model.likelihood.canonical_targets(f, batch.targets)
+        seen = self.model.likelihood.basis(f)
+        columns = seen.mT.view(seen.shape[1], *(1,) * (f.ndim - 1), f.shape[-1]).expand(-1, *f.shape)
+        blocks = list(by_position(columns, f.ndim - 2))
+        rows = [Layerwise.of(forward, cotangents) for cotangents in blocks]
+        widths = [len(cotangents) for cotangents in blocks]
 
-    @property
-    def _like(self) -> Tensor:
-        return self.model.network.like
+        def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
+            moved = torch.cat([part.push(block) for part in rows], dim=1).movedim(-1, 0)
+            return moved.reshape(-1, *f.shape[:-1], seen.shape[1]) @ seen.mT
 
-    def batches(self) -> Iterator[BatchJacobian]:
-        """The Jacobian of each batch in turn."""
-        if self._kept is not None:
-            yield from self._kept
-            return
-        for batch in self.model.data:
-            yield self._part(batch.inputs)
+        def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
+            split = (block @ seen).flatten(2).movedim(0, -1).split(widths, dim=1)
+            pieces = [part.pull(piece) for part, piece in zip(rows, split, strict=True)]
+            return sum(pieces[1:], start=pieces[0])
 
-    def _part(self, inputs: Inputs, *, keep: bool = False) -> BatchJacobian:
-        return BatchJacobian(self.model, inputs, self.budget, keep)
-
-    @cached_property
-    def _kept(self) -> tuple[BatchJacobian, ...] | None:
-        """All batches, ready to keep their rows; ``None`` if those do not fit."""
-        outputs = self.model.width
-        work = Work.of(self.model, self.model.data.first(), outputs)
-        room = self.memory - work.kept[0] * self.model.network.like.element_size() * self.model.data.examples
-        found: list[BatchJacobian] = []
-        for batch in self.model.data if room >= 0 else ():
-            room -= sum(value.numel() * value.element_size() for value in tensors(batch.inputs))
-            if room < 0:
-                return None
-            found.append(self._part(batch.inputs, keep=True))
-        return tuple(found) if room >= 0 else None
-
-    def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "m k"]:
-        return torch.cat([part.push(block) for part in self.batches()])
+        return Chunk(batch.inputs, f, y, push, pull, COLUMNS, sum(part.bytes for part in rows))
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Adjoint(Operator):
-    """The adjoint of a ``Jacobian``."""
+class Differentiated(Executor[Chunk]):
+    """Each column pushed through the network again, and pulled back through it.
 
-    jacobian: Jacobian
+    Args:
+        model: The network and its likelihood.
+        room: Examples times columns that there is memory for; a chunk has no more examples, which take one column.
+    """
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The uncertain weights d, and all outputs m."""
-        return (self.jacobian.shape[1], self.jacobian.shape[0])
+    model: Model
+    room: int
+    form = "plain"
 
-    @property
-    def T(self) -> Jacobian:
-        """``J``."""
-        return self.jacobian
+    def size(self, examples: int) -> int:
+        """As many as there is room for with one column."""
+        return min(examples, self.room)
 
-    @property
-    def _like(self) -> Tensor:
-        return self.jacobian.model.network.like
+    def prepare(self, batch: Batch) -> Chunk:
+        """A forward pass; nothing else can be prepared."""
+        width = max(1, min(COLUMNS, self.room // len(batch)))
+        part = Columnwise(self.model, batch.inputs, width)
+        f = part.outputs
+        y = self.model.likelihood.canonical_targets(f, batch.targets)
 
-    def _matmat(self, block: Float[Tensor, "m k"]) -> Float[Tensor, "d k"]:
-        total, start = block.new_zeros(self.shape[0], block.shape[1]), 0
-        outputs = self.jacobian.model.width
-        for part in self.jacobian.batches():
-            rows = count(part.inputs) * outputs
-            total += part.pull(block[start : start + rows])
-            start += rows
-        return total
+        def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
+            return part.push(block).mT.reshape(-1, *f.shape)
+
+        def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
+            return part.pull(block.flatten(1).mT)
+
+        return Chunk(batch.inputs, f, y, push, pull, width, None)

@@ -11,21 +11,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.dense import jacobian_rows
-from lapwing.curvature.diagonal import DiagonalSum
-from lapwing.curvature.ggn import GGN
-from lapwing.curvature.sums import BUDGET, chunk_size, raw, sweep
 from lapwing.ground.data import Data, chunks
 from lapwing.ground.tree import Layout
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.model import Model
+from lapwing.jacobian.layers.passes import jacobian_rows, square_sums
+from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.products.costs import Form, Work
-from lapwing.jacobian.products.executors import Differentiated, Layered
-from lapwing.jacobian.products.jacobian import BatchJacobian
+from lapwing.jacobian.products.jacobian import BatchJacobian, Differentiated, Layered
 from lapwing.jacobian.products.products import MEMORY, WORKING, Executor, Store
-from lapwing.jacobian.products.recorded import Recorded
+from lapwing.jacobian.products.recording import Recorded
 from lapwing.likelihoods import Likelihood
-from lapwing.likelihoods.cotangents import COLUMNS
+from lapwing.likelihoods.cotangents import COLUMNS, by_position
+from lapwing.linalg.eigenbasis import finite
 from lapwing.linear.model import Chunk, Directions, gathered, shuffled
 
 
@@ -107,16 +104,28 @@ class Linearisation:
     def rows(self, inputs: Inputs, directions: Directions) -> Iterator[Float[Tensor, "n k d"]]:
         """Explicit rows ``uᵀ J`` of some examples: a forward pass, and a backward pass a cotangent."""
         network = self.model.network
-        for place, part in chunks(inputs, chunk_size(self.model, GGN(), network.layout.size)):
+        for place, part in chunks(inputs, self._size(network.layout.size)):
             forward = self.model.forward(part)
-            for cotangents in directions(self.likelihood.canonical(forward.outputs), place):
-                yield jacobian_rows(network, forward.factors(raw(self.likelihood, cotangents)))
+            for cotangents in directions(forward.outputs, place):
+                yield jacobian_rows(network, forward.factors(cotangents))
 
     def diagonal(self) -> Float[Tensor, " d"]:
         """``diag(Jᵀ B J)``, exact, from layer factors in one pass."""
-        total = DiagonalSum(self.model.network)
-        sweep(self.model, GGN(), total)
-        return total.result().operator.diagonal()
+        network, likelihood = self.model.network, self.likelihood
+        total = network.like.new_zeros(network.layout.size)
+        for batch in self.data:
+            for place, inputs in chunks(batch.inputs, self._size()):
+                forward = self.model.forward(inputs)
+                f = forward.outputs
+                root = likelihood.root(f, likelihood.canonical_targets(f, batch.targets[place]))
+                for cotangents in by_position(root.movedim(-1, 0), f.ndim - 2):
+                    total += square_sums(network, forward.factors(cotangents))
+        return finite(total if network.index is None else total[network.index])
+
+    def _size(self, extra: int = 0) -> int:
+        """Examples whose roots, and rows under them with ``extra`` numbers a cotangent, fit the budget."""
+        c = self.event[-1]
+        return self.model.chunk(min(c, COLUMNS), BUDGET, extra, 3 * self.model.width * c)
 
     def choose(self, columns: int) -> Form:
         """The form of a product with a block of so many columns."""

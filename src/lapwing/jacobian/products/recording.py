@@ -1,34 +1,43 @@
-"""Functions of a batch and a column, of tensors alone, recorded and cut once for each shape of a batch."""
+"""Functions of a batch and a column, of tensors alone, recorded and cut once for each shape of a batch.
+
+The linearised network is one: what it keeps of a batch serves columns pushed forward and columns pulled back.
+"""
 
 from __future__ import annotations
 
 import abc
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Generic, TypeVar, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.func import jvp, vjp
 
 from lapwing.ground.data import Batch, over_tensors, tensors
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.types import Params
-from lapwing.jacobian.layers.layerwise import spread
+from lapwing.jacobian.layers.passes import spread
 from lapwing.jacobian.model import Model
-from lapwing.jacobian.network.network import twice_differentiable
+from lapwing.jacobian.network.spelled import twice_differentiable
 from lapwing.jacobian.products.products import Executor, Sized
-from lapwing.jacobian.products.split import Split, held_bytes, split
+from lapwing.jacobian.products.split import Split, Tensors, held_bytes, split
 from lapwing.likelihoods import Likelihood
+from lapwing.linear.model import Chunk
 
 logger = logging.getLogger(__name__)
+
 
 SHAPES = 8
 """Most shapes of a batch that are recorded; batches of further shapes go the plain way."""
 
+
 Outputs = Callable[[Params], Tensor]
 """Canonical outputs of a batch, given the parameters."""
+
 
 C = TypeVar("C", bound=Sized)
 
@@ -180,3 +189,60 @@ def shape_of(batch: Batch) -> Hashable:
     over_tensors(describe, batch.inputs)
     describe(batch.targets)
     return (keys, *described)
+
+
+def forward(traced: Traced, *column: Tensor) -> Tensors:
+    """``f``, ``J v`` pushed beside the forward pass, and ``Jᵀ u``."""
+    change = dict(zip(traced.params, column, strict=False))
+    f, pull = vjp(traced.outputs, traced.params)[:2]
+    moved = jvp(traced.outputs, (traced.params,), (change,))[1]
+    return (f, moved, *traced.in_order(pull(column[-1])[0]))
+
+
+def adjoint(traced: Traced, *column: Tensor) -> Tensors:
+    """The same, J as the adjoint of ``u -> Jᵀ u``: for what has no forward mode, or a wrong one."""
+    change = dict(zip(traced.params, column, strict=False))
+    f, pull = vjp(traced.outputs, traced.params)[:2]
+    push = vjp(lambda u: pull(u)[0], torch.zeros_like(f))[1]
+    return (f, push(change)[0], *traced.in_order(pull(column[-1])[0]))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Recorded(Recording[Chunk]):
+    """``f``, ``J v`` and ``Jᵀ u`` of a chunk, v and u being the column: either is computed without the other."""
+
+    @property
+    def recipes(self) -> tuple[Callable[..., Tensors], ...]:
+        """Forward mode where it is right, else adjoints."""
+        return (adjoint,) if self.model.network.padded else (forward, adjoint)
+
+    @cached_property
+    def _event(self) -> torch.Size:
+        """Shape of the canonical outputs of one example."""
+        return self.model.likelihood.canonical(torch.empty(1, *self.model.survey.output, device="meta")).shape[1:]
+
+    def _column(self, batch: Batch) -> list[Tensor]:
+        return [*self._change, self.model.network.like.new_zeros(len(batch), *self._event)]
+
+    def _unrecorded(self, batch: Batch) -> Chunk:
+        """A plain chunk; kept, for what it takes, where others are that were recorded: else none would be."""
+        chunk = self.plain.prepare(batch)
+        if not any(self.traces.values()):
+            return chunk
+        return replace(chunk, bytes=self.model.survey.bytes(1, self.model.network.like.element_size()) * len(batch))
+
+    def _ready(self, batch: Batch, halves: Split, kept: Tensors, size: int) -> Chunk:
+        names, no_change = self.model.network.names, [None] * len(self.model.network.names)
+        forth, back = halves.only(1, 2), halves.only(2, 2 + len(names))
+        (f,) = halves.only(0, 1).product(kept, [*no_change, None])
+        y = self.model.likelihood.canonical_targets(f, batch.targets)
+
+        def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
+            return torch.cat([torch.stack(forth.product(kept, [*self._spread(v), None])) for v in block.unbind(1)])
+
+        def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
+            pulled = [back.product(kept, [*no_change, u.contiguous()]) for u in block]
+            return torch.stack([self._gathered(moved) for moved in pulled], dim=1)
+
+        return Chunk(batch.inputs, f, y, push, pull, 1, size)

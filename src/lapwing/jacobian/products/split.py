@@ -18,9 +18,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from lapwing.ground.errors import UnsupportedError
-from lapwing.jacobian.network.unchanged import ALONE
-from lapwing.jacobian.products.graphs import check_pure, simplify
-from lapwing.jacobian.products.peepholes import after, fuse
+from lapwing.jacobian.network.module import ALONE
+from lapwing.jacobian.products.graphs import after, check_pure, fuse, simplify
 
 Tensors = tuple[Tensor, ...]
 

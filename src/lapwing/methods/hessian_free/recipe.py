@@ -7,7 +7,7 @@ from typing import TypeAlias, final
 
 from torch import nn
 
-from lapwing.curvature.repeatability import check_repeatable
+from lapwing.curvature.totals import check_repeatable
 from lapwing.ground.data import Source, check_inputs, concatenated, count, place
 from lapwing.ground.errors import DataError, check_count, check_kind, check_positive
 from lapwing.ground.modes import undisturbed

@@ -15,7 +15,8 @@ from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.tree import Layout
 from lapwing.ground.types import Params, Unpack
-from lapwing.jacobian.network.network import Network, unwrapped
+from lapwing.jacobian.network.module import unwrapped
+from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free.choices import PerPoint, Probed, Signs
 from lapwing.methods.hessian_free.inner import Linearity

@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.data import count
 from lapwing.ground.errors import DataError, TooLargeError, check_count, check_positive
-from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.differentiable import LiveBatch
 from lapwing.jacobian.network.network import Network

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from lapwing.ground.data import Data, Source, count, outputs_of, place
 from lapwing.ground.errors import ConfigError, DataError, check_kind
 from lapwing.ground.types import Inputs, Unpack
-from lapwing.jacobian.layers.layers import Survey
+from lapwing.jacobian.layers.capture import Survey
+from lapwing.jacobian.layers.loose import right_way
+from lapwing.jacobian.layers.survey import find_layers, probe
 from lapwing.jacobian.network.differentiable import LiveBatch, live
-from lapwing.jacobian.network.loose import right_way
-from lapwing.jacobian.network.network import Network, unwrapped
-from lapwing.jacobian.network.survey import find_layers, probe
+from lapwing.jacobian.network.module import unwrapped
+from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.laplace import Laplace
 from lapwing.methods.marginal.epochs import Epoch

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.curvature.pairs import Pairs, pair_rows
+from lapwing.curvature.features import Pairs, pair_rows
 from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, TooLargeError
 from lapwing.jacobian.model import Model

@@ -9,13 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lapwing.curvature.dense import jacobian_rows
 from lapwing.ground.data import count, take
 from lapwing.ground.errors import DataError, ShapeError, UnsupportedError
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.layers import Pass
+from lapwing.jacobian.layers.passes import Pass, jacobian_rows
+from lapwing.jacobian.layers.survey import find_layers, probe
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.survey import find_layers, probe
 from tests.curvature import naive
 from tests.curvature.naive import known
 from tests.modules import Upcast
@@ -32,6 +31,7 @@ KINDS = {
     "frozen_backbone": "linear linear",
     "tagger": "embedding linear linear",
 }
+
 
 LOOSE = {
     "transformer_batch_first": {"positions", "token"},

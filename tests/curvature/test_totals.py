@@ -16,6 +16,8 @@ from lapwing.ground.errors import DataError, DataWarning
 from tests.posterior_cases import STRUCTURES, labels, mlp, normal, refused
 
 X, Y = normal(20, 3), labels(20, classes=3)
+
+
 PAIRS = TensorDataset(X, Y)
 
 

@@ -16,14 +16,18 @@ from torch.func import vjp, vmap
 
 from lapwing.ground.data import count, over_tensors, take, tensors
 from lapwing.ground.types import Inputs, Params
-from lapwing.jacobian.network.network import Network, twice_differentiable
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.spelled import twice_differentiable
 
 logger = logging.getLogger(__name__)
+
 
 Way: TypeAlias = Literal["at once", "by cotangent", "one by one"]
 """How rows are made: all at once, one cotangent after the other for all examples, or each by itself; ever slower."""
 
+
 WAYS: tuple[Way, ...] = get_args(Way)
+
 
 WRONG = "a rule of vectorised differentiation is wrong for {!r}"
 

@@ -1,10 +1,11 @@
-"""Layer factors of a batch: one forward pass, one backward pass a cotangent, J never built."""
+"""The forward pass of a batch, pulled back layer by layer: one backward pass a cotangent, J never built."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import final
 
 import torch
@@ -14,81 +15,14 @@ from torch import Tensor
 from lapwing.ground.data import count
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.types import Inputs, Params
-from lapwing.jacobian.layers.capture import Call, Capture, Kind
+from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, leaves
 from lapwing.jacobian.layers.columns import Columns, ConvColumns, DenseColumns, joined
-from lapwing.jacobian.layers.factors import Factor, Lookup, Outer, Rows
-from lapwing.jacobian.network.loose import Way, loose_rows
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows
+from lapwing.jacobian.layers.lookup import Lookup
+from lapwing.jacobian.layers.loose import loose_rows
 from lapwing.jacobian.network.network import Network
-
-NORMS = ("channel_norm", "layer_norm")
-"""Layers whose uncertain parameters are element-wise: their Jacobian is as small as they are."""
-
-
-FEW, STRETCH = 16, 8
-"""A chunk of fewer examples wastes the threads: the budget may stretch this many times to hold so many."""
-
-
-@final
-@dataclass(frozen=True)
-class Layer:
-    """One weight (and bias) whose layer factors are known.
-
-    Args:
-        kind: Family of the layer function.
-        weight: Name of the weight, ``None`` where only the bias is uncertain.
-        bias: Name of the bias, ``None`` where there is none or it is not uncertain.
-        axis: Axis of the examples in the layer's input and output.
-    """
-
-    kind: Kind
-    weight: str | None
-    bias: str | None
-    axis: int
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The parameters, weight first."""
-        return tuple(name for name in (self.weight, self.bias) if name is not None)
-
-    def owns(self, call: Call) -> bool:
-        """Whether the call used this layer's parameters."""
-        return (call.weight, call.bias) == (self.weight, self.bias)
-
-
-@final
-@dataclass(frozen=True)
-class Survey:
-    """What is known of a network's layers.
-
-    Args:
-        layers: Layers with factors, in order of first use.
-        loose: Parameters without; their Jacobian comes from automatic differentiation.
-        output: Shape of the outputs of one example.
-        floats: Numbers one example occupies: for each cotangent, and beside them.
-        way: How the Jacobian of loose parameters is made.
-    """
-
-    layers: tuple[Layer, ...]
-    loose: tuple[str, ...]
-    output: torch.Size
-    floats: tuple[int, int]
-    way: Way = "at once"
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """All parameters that have layer factors."""
-        return frozenset(name for layer in self.layers for name in layer.names)
-
-    def bytes(self, cotangents: int, itemsize: int, extra: int = 0, roots: int = 0) -> int:
-        """What the factors of one example take, with ``extra`` numbers a cotangent and ``roots`` beside them."""
-        each, beside = self.floats
-        return max(itemsize * (cotangents * (each + extra) + beside + roots), 1)
-
-    def chunk(self, cotangents: int, itemsize: int, budget: int, extra: int = 0, roots: int = 0) -> int:
-        """Examples that fit the byte budget; see ``bytes``."""
-        per_example = self.bytes(cotangents, itemsize, extra, roots)
-        room = max(budget, min(FEW * per_example, STRETCH * budget))
-        return max(1, min(room // per_example, 4096))
+from lapwing.likelihoods import Likelihood
+from lapwing.likelihoods.cotangents import COLUMNS
 
 
 @final
@@ -100,11 +34,13 @@ class Pass:
         network: The network.
         survey: What is known of its layers.
         inputs: A chunk of n examples.
+        likelihood: Says where the outputs' axes are; ``None`` takes them as the network returns them.
     """
 
     network: Network
     survey: Survey
     inputs: Inputs
+    likelihood: Likelihood | None = None
 
     @cached_property
     def _leaves(self) -> Params:
@@ -116,14 +52,15 @@ class Pass:
 
     @property
     def outputs(self) -> Tensor:
-        """Outputs of the network, ``[n, *event, c]``."""
-        return self._forward[0].detach()
+        """Canonical outputs, ``[n, *event, c]``."""
+        outputs = self._forward[0].detach()
+        return outputs if self.likelihood is None else self.likelihood.canonical(outputs)
 
     def factors(self, cotangents: Float[Tensor, "k n ..."]) -> Iterator[Factor]:
         """The factors of every uncertain parameter, layer by layer.
 
         Args:
-            cotangents: Directions to pull back, each of the shape of the outputs.
+            cotangents: Directions to pull back, each of the shape of the canonical outputs.
 
         Yields:
             One factor a layer, then one for each parameter without layer factors.
@@ -132,17 +69,24 @@ class Pass:
             k backward passes through the activations.
         """
         yield from self.layer_factors(cotangents)
-        loose = loose_rows(self.network, self.survey.loose, self.inputs, cotangents, self.survey.way)
-        for name, rows in loose.items():
-            yield Rows((name,), rows)
+        yield from self.loose_factors(cotangents)
+
+    def loose_factors(self, cotangents: Float[Tensor, "k n ..."]) -> list[Factor]:
+        """The explicit Jacobian of the parameters without layer factors."""
+        survey = self.survey
+        loose = loose_rows(self.network, survey.loose, self.inputs, self._returned(cotangents), survey.way)
+        return [Rows((name,), rows) for name, rows in loose.items()]
+
+    def _returned(self, cotangents: Tensor) -> Tensor:
+        """Cotangents of what the network returned."""
+        return cotangents if self.likelihood is None else self.likelihood.returned(cotangents)
 
     def gradient(self, cotangent: Float[Tensor, "n ..."]) -> Float[Tensor, " d"]:
         """``sum_n J_nᵀ u_n`` in the uncertain weights: one backward pass."""
         values = list(self._leaves.values())
         outputs = self._forward[0]
-        grads = torch.autograd.grad(
-            outputs, values, cotangent.to(outputs), retain_graph=True, allow_unused=True, materialize_grads=True
-        )
+        u = self._returned(cotangent[None])[0].to(outputs)
+        grads = torch.autograd.grad(outputs, values, u, retain_graph=True, allow_unused=True, materialize_grads=True)
         flat = self.network.layout.flatten(dict(zip(self._leaves, grads, strict=True)))
         return flat if self.network.index is None else flat[self.network.index]
 
@@ -155,7 +99,7 @@ class Pass:
         owners = [next(layer for layer in self.survey.layers if layer.owns(call)) for call in used]
         edges = [call.edge for call in used]
         held: list[Tensor] = []
-        for k, cotangent in enumerate(cotangents):
+        for k, cotangent in enumerate(self._returned(cotangents)):
             pulled = torch.autograd.grad(outputs, edges, cotangent.to(outputs), retain_graph=True, allow_unused=True)
             for i, (layer, call, g) in enumerate(zip(owners, used, pulled, strict=True)):
                 part = self._kept(layer, call, outputs.new_zeros(call.shape) if g is None else g)
@@ -228,13 +172,91 @@ def as_columns(call: Call, axis: int, n: int) -> Columns:
     return DenseColumns(examples_first(call.input, axis, n, 1).mT.unsqueeze(1))
 
 
-def leaves(network: Network) -> Params:
-    """The network's parameters as fresh leaves that autograd tracks."""
-    return {name: value.detach().requires_grad_() for name, value in network.params.items()}
+@final
+@dataclass(frozen=True, eq=False)
+class Layerwise:
+    """``R = [u_nkᵀ J_n]``: the Jacobian of a chunk of n examples under k cotangents u, layer by layer.
+
+    Args:
+        network: The network.
+        examples: Examples n.
+        factors: One factor a layer, then those of parameters without layer factors.
+
+    Cost:
+        To build: one forward pass and k backward passes. A product: see ``Factor``.
+    """
+
+    network: Network
+    examples: int
+    factors: tuple[Factor, ...]
+
+    @classmethod
+    def of(cls, forward: Pass, cotangents: Float[Tensor, "k n ..."]) -> Layerwise:
+        """The Jacobian of a forward pass under cotangents of the canonical outputs."""
+        factors = forward.layer_factors(cotangents)
+        made: list[Factor] = []
+        while factors:  # one layer at a time is held in both forms
+            made.append(factors.pop(0).for_products())
+        return cls(forward.network, len(forward.outputs), (*made, *forward.loose_factors(cotangents)))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes the factors occupy."""
+        return sum(tensor.numel() * tensor.element_size() for factor in self.factors for tensor in factor.held)
+
+    def push(self, block: Float[Tensor, "d c"]) -> Float[Tensor, "n k c"]:
+        """``R V``."""
+        full = spread(self.network, block)
+        return torch.cat([self._push(columns) for columns in full.split(COLUMNS, dim=1)], dim=-1)
+
+    def pull(self, block: Float[Tensor, "n k c"]) -> Float[Tensor, "d c"]:
+        """``Rᵀ U``."""
+        pulled = torch.cat([self._pull(columns) for columns in block.split(COLUMNS, dim=-1)], dim=-1)
+        return pulled if self.network.index is None else pulled[self.network.index]
+
+    def _push(self, block: Tensor) -> Tensor:
+        pieces = (factor.push(self._own(factor, block)) for factor in self.factors)
+        total = next(pieces)
+        for piece in pieces:
+            total += piece
+        return total
+
+    def _pull(self, block: Tensor) -> Tensor:
+        pulled = {factor.names: factor.pull(block) for factor in self.factors}
+        values: dict[str, Tensor] = {}
+        for names, value in pulled.items():
+            sizes = [self.network.params[name].numel() for name in names]
+            values.update(zip(names, value.split(sizes), strict=True))
+        return torch.cat([values[name] for name in self.network.names])
+
+    def _own(self, factor: Factor, block: Tensor) -> Tensor:
+        """The rows of a block that belong to a factor's parameters."""
+        slices = [self.network.layout.slices[name] for name in factor.names]
+        if all(before.stop == after.start for before, after in pairwise(slices)):
+            return block[slices[0].start : slices[-1].stop]
+        return torch.cat([block[place] for place in slices])
 
 
-def captured(network: Network, inputs: Inputs, params: Params) -> tuple[Tensor, list[Call]]:
-    """Outputs of a forward pass and the layer calls it made."""
-    with torch.inference_mode(False), torch.enable_grad(), Capture(params) as capture:
-        outputs = network(inputs, params)
-    return outputs, capture.calls
+def spread(network: Network, block: Float[Tensor, "d c"]) -> Float[Tensor, "all c"]:
+    """A block over the uncertain weights as one over all weights of their parameters, zero elsewhere."""
+    if network.index is None:
+        return block
+    return block.new_zeros(network.layout.size, block.shape[1]).index_copy_(0, network.index, block)
+
+
+def square_sums(network: Network, factors: Iterable[Factor]) -> Float[Tensor, " all"]:
+    """``sum_nk J²`` of all weights of the uncertain parameters, in the order of the flat vector."""
+    total = network.like.new_zeros(network.layout.size)
+    for factor in factors:
+        for name, part in network.split(factor.names, factor.square_sum()).items():
+            total[network.layout.slices[name]] += part
+    return total
+
+
+def jacobian_rows(network: Network, factors: Iterable[Factor]) -> Float[Tensor, "n k d"]:
+    """The explicit Jacobian of a chunk in the uncertain weights, in the order of the flat vector."""
+    parts: dict[str, Tensor] = {}
+    for factor in factors:
+        parts.update(network.split(factor.names, factor.rows()))
+    rows = torch.cat([parts[name] for name in network.names], dim=-1)
+    return rows if network.index is None else rows[..., network.index]

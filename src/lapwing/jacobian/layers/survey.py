@@ -16,9 +16,9 @@ from torch import Tensor
 from lapwing.ground.data import count, take
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.capture import Call
-from lapwing.jacobian.layers.layers import NORMS, Layer, Pass, Survey, captured, leaves
-from lapwing.jacobian.network.loose import right_way
+from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, leaves
+from lapwing.jacobian.layers.loose import right_way
+from lapwing.jacobian.layers.passes import Pass
 from lapwing.jacobian.network.network import Network
 
 logger = logging.getLogger(__name__)
