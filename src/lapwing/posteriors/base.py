@@ -81,7 +81,6 @@ class Posterior(Predictor, abc.ABC):
         inputs = self._inputs(x)
         with torch.no_grad():
             if not linearised:
-                probes.check_draws(samples, generator)
                 drawn = self.sample(samples, generator=generator)
                 each = [self.likelihood.canonical(self.network(inputs, self.params(weights))) for weights in drawn]
                 return Draws(torch.stack(each))
@@ -96,8 +95,7 @@ class Posterior(Predictor, abc.ABC):
             choices: This posterior with other priors and noises, see ``with_choices``.
 
         Cost:
-            A ``predict``, and a contraction of the explicit Jacobian of each chunk for every choice; in function space
-            a ``predict`` for every choice.
+            A ``predict``, and its last contraction for every choice; or a solve for every choice, where answers are.
         """
         inputs = self._inputs(x)
         with torch.no_grad():
@@ -162,9 +160,7 @@ class Posterior(Predictor, abc.ABC):
         """Directions of weight space that the data determined, ``γ = d - tr(A Λ⁻¹)`` (MacKay 1992)."""
 
     def with_choices(self: P, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> P:
-        """The posterior with another prior and noise: the curvature is reused, nothing is fitted again.
-
-        Link and temperature are kept, see ``with_link``.
+        """The posterior with another prior and noise, and the same link: the curvature is reused, nothing fitted again.
 
         Args:
             prior: The new prior.
@@ -185,11 +181,7 @@ class Posterior(Predictor, abc.ABC):
         return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
 
     def check_noise_free(self) -> None:
-        """Refuse to change the noise where the curvature would not follow.
-
-        Raises:
-            UnsupportedError: If it would not.
-        """
+        """Refuse, by an ``UnsupportedError``, to change the noise where the curvature would not follow."""
         if self.noise_fixed:
             raise UnsupportedError(
                 "a curvature in proportion to the noise precision, to change the noise",
@@ -299,8 +291,7 @@ class Posterior(Predictor, abc.ABC):
         """
         model = self.model
         size = model.chunk(max(model.width, min(draws.shape[1], COLUMNS)), BUDGET)
-        means: list[Tensor] = []
-        moved: list[Tensor] = []
+        means, moved = list[Tensor](), list[Tensor]()
         for _, part in chunks(inputs, min(size, count(inputs))):
             f = model.likelihood.canonical(model.network(part))
             means.append(f)
