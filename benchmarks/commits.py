@@ -9,24 +9,25 @@ those in "/backpack" with BackPACK's Kronecker factors.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import ROOT, Row, write_json
+from benchmarks.command import Setting as Options
+from benchmarks.command import Study, main
 from benchmarks.networks import ResNet, lenet
+from benchmarks.report import ROOT, Row, beside, timed
 
 Timed = dict[str, float]
 
@@ -77,7 +78,7 @@ def kfac(name: str, images: int, curvature: str) -> Timed:
     setting = Setting.of(name, images)
     recipe = lw.Laplace(lw.Categorical(), structure=lw.KFAC(), curvature=getattr(lw, curvature)())
     fit = lambda: recipe.fit(setting.model, (setting.x, setting.y))  # noqa: E731
-    first = once(fit)
+    first = timed(fit)[1]
     return {"fresh": first, "seconds": again(fit, 3), "g": again(setting.gradient, 3)}
 
 
@@ -98,7 +99,7 @@ def em(images: int, steps: int) -> Timed:
     posterior = lw.Laplace(lw.Categorical(), structure=lw.Sampled(samples=16)).fit(
         setting.model, (setting.x, setting.y)
     )
-    return {"seconds": once(lambda: lw.tune(posterior, lw.EM(steps=steps))) / steps}
+    return {"seconds": timed(lambda: lw.tune(posterior, lw.EM(steps=steps)))[1] / steps}
 
 
 def backpack(images: int) -> Timed:
@@ -116,7 +117,7 @@ def backpack(images: int) -> Timed:
                 loss(model(x), y).backward()
             model.zero_grad()
 
-    return {"fresh": once(factors), "seconds": again(factors, 3)}
+    return {"fresh": timed(factors)[1], "seconds": again(factors, 3)}
 
 
 WORKS: dict[str, Callable[[], Timed]] = {
@@ -132,17 +133,10 @@ WORKS: dict[str, Callable[[], Timed]] = {
 """What is timed, by name."""
 
 
-def once(work: Callable[[], object]) -> float:
-    """Seconds."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 def again(work: Callable[[], object], times: int) -> float:
     """Median seconds after a first time."""
     work()
-    return statistics.median(once(work) for _ in range(times))
+    return statistics.median(timed(work)[1] for _ in range(times))
 
 
 def turns(name: str, trees: dict[str, Path], rounds: int) -> dict[str, Timed]:
@@ -161,53 +155,45 @@ def turns(name: str, trees: dict[str, Path], rounds: int) -> dict[str, Timed]:
     return {tree: {key: statistics.median(one[key] for one in each) for key in each[0]} for tree, each in found.items()}
 
 
-def rows(trees: dict[str, Path], before: str, rounds: int, only: str) -> Iterator[Row]:
+def rows(setting: Options) -> Iterator[Row]:
     """Every work's seconds now and then, and beside a gradient or BackPACK."""
-    peer: Timed = {}
-    for name in [name for name in WORKS if only in name and name != "backpack"]:
-        found = turns(name, trees, rounds)
-        now, then = found["after"], found["before"]
-        note = f"medians of {rounds} processes, in turns"
-        yield Row(name, "seconds", now["seconds"], then["seconds"], f"lapwing at {before}", note)
-        if "g" in now:
-            yield Row(f"{name}/g", "seconds", now["seconds"], now["g"], "forward and backward of the same data", note)
-        if name == "lenet/kfac/GGN":
-            peer = turns("backpack", {"after": trees["after"]}, rounds)["after"]
-            yield Row(f"{name}/fresh", "seconds", now["fresh"], then["fresh"], f"lapwing at {before}", note)
-            yield Row(f"{name}/fresh/backpack", "seconds", now["fresh"], peer["fresh"], "BackPACK KFLR", note)
-            yield Row(f"{name}/backpack", "seconds", now["seconds"], peer["seconds"], "BackPACK KFLR", note)
+    before, rounds = setting.more["before"], 1 if setting.quick else setting.seeds
+    texts = setting.only or (("lenet/product/1",) if setting.quick else ("",))
+    names = [name for name in WORKS if name != "backpack" and any(text in name for text in texts)]
+    note = f"medians of {rounds} processes, in turns"
+    with earlier(before) as tree:
+        trees = {"before": tree, "after": ROOT}
+        for name in names:
+            found = turns(name, trees, rounds)
+            now, then = found["after"], found["before"]
+            yield beside(name, "seconds", now["seconds"], then["seconds"], f"lapwing at {before}", note)
+            if "g" in now:
+                yield beside(f"{name}/g", "seconds", now["seconds"], now["g"], "a gradient of the same data", note)
+            if name == "lenet/kfac/GGN":
+                peer = turns("backpack", {"after": ROOT}, rounds)["after"]
+                yield beside(f"{name}/fresh", "seconds", now["fresh"], then["fresh"], f"lapwing at {before}", note)
+                for key, end in {"fresh": "/fresh", "seconds": ""}.items():
+                    yield beside(f"{name}{end}/backpack", "seconds", now[key], peer[key], "BackPACK KFLR", note)
 
 
-def main() -> None:
-    """Parse the command line, measure, write the report."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.commits", description=__doc__)
-    parser.add_argument("--json", type=Path, help="report to write")
-    parser.add_argument("--before", default="HEAD~1", help="the commit to compare with")
-    parser.add_argument("--rounds", type=int, default=3, help="fresh processes of each side")
-    parser.add_argument("--only", default="", help="works whose name has this in it")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    if args.child:
-        warnings.simplefilter("ignore")
-        print(json.dumps(WORKS[args.child]()))
-        return
+@contextmanager
+def earlier(commit: str) -> Iterator[Path]:
+    """A working tree of a commit, while it is needed."""
     with tempfile.TemporaryDirectory() as scratch:
-        subprocess.run(
-            ["git", "worktree", "add", "--detach", scratch, args.before], cwd=ROOT, check=True, capture_output=True
-        )
+        git = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "add", "--detach", scratch, commit], check=True, capture_output=True)
         try:
-            found = []
-            for row in rows({"before": Path(scratch), "after": ROOT}, args.before, args.rounds, args.only):
-                found.append(row)
-                print(
-                    f"{row.work}: {row.ours:.3g} s, {row.peer_name} {row.peer:.3g} s, ratio {row.ratio:.3g}", flush=True
-                )
-                if args.json:
-                    write_json(args.json, found)
+            yield Path(scratch)
         finally:
-            subprocess.run(["git", "worktree", "remove", "--force", scratch], cwd=ROOT, check=True)
+            subprocess.run([*git, "remove", "--force", scratch], check=True)
 
+
+STUDY = Study(rows, seeds=3, options={"before": ("HEAD~1", "the commit to compare with")})
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    if sys.argv[1:2] == ["--child"]:
+        warnings.simplefilter("ignore")
+        sys.stdout.write(json.dumps(WORKS[sys.argv[2]]()))
+    else:
+        main({"commits": STUDY})

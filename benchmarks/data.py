@@ -1,4 +1,4 @@
-"""Data and trained networks of the benchmarks: read from a folder, or generated from a seed."""
+"""Data and trained networks of benchmarks and studies: read from a folder, or generated from a seed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ from benchmarks.networks import ResNet
 Triple = tuple[float, float, float]
 
 
+def generator(seed: int = 0) -> torch.Generator:
+    """A seeded source of randomness."""
+    return torch.Generator().manual_seed(seed)
+
+
 @dataclass(frozen=True)
 class Split:
     """Training and test sets.
@@ -34,7 +39,22 @@ class Split:
     x_test: Tensor
     y_test: Int[Tensor, " m"]
 
-    def head(self, train: int, test: int) -> Split:
+    @property
+    def train(self) -> tuple[Tensor, Tensor]:
+        """To train on."""
+        return self.x_train, self.y_train
+
+    @property
+    def test(self) -> tuple[Tensor, Tensor]:
+        """To score on."""
+        return self.x_test, self.y_test
+
+    def to(self, where: torch.device | torch.dtype | str) -> Split:
+        """On another device, or the inputs of another type."""
+        kept = isinstance(where, torch.dtype)
+        return Split(*(v if kept and not v.is_floating_point() else v.to(where) for v in vars(self).values()))
+
+    def head(self, train: int | None, test: int | None = None) -> Split:
         """The first ``train`` and ``test`` examples."""
         return Split(self.x_train[:train], self.y_train[:train], self.x_test[:test], self.y_test[:test])
 
@@ -106,6 +126,23 @@ def _read(path: Path) -> Split:
     return Split(torch.from_numpy(x_train), next(labels), torch.from_numpy(x_test), next(labels))
 
 
+def digits(seed: int | None = 0, train: int = 1297) -> Split:
+    """The 1797 digits of scikit-learn, ``[n, 1, 8, 8]`` in [0, 1], shuffled.
+
+    Args:
+        seed: Of the shuffle; ``None`` keeps their order.
+        train: Training images; the others are for testing.
+    """
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    count = len(labels)
+    order = torch.arange(count) if seed is None else torch.randperm(count, generator=generator(seed))
+    x = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8)[order] / 16
+    y = torch.tensor(labels, dtype=torch.long)[order]
+    return Split(x[:train], y[:train], x[train:], y[train:])
+
+
 def generated_images(channels: int, size: int, *, train: int, test: int, seed: int = 0) -> Split:
     """Ten classes of smooth random patterns under noise, for benchmarks without data.
 
@@ -119,11 +156,11 @@ def generated_images(channels: int, size: int, *, train: int, test: int, seed: i
     Returns:
         Images ``[n, channels, size, size]`` in float32 with unit variance, nearly, and labels.
     """
-    generator = torch.Generator().manual_seed(seed)
-    coarse = torch.randn(10, channels, 4, 4, generator=generator)
+    source = generator(seed)
+    coarse = torch.randn(10, channels, 4, 4, generator=source)
     patterns = F.interpolate(coarse, size=(size, size), mode="bilinear")
-    labels = torch.randint(0, 10, (train + test,), generator=generator)
-    x = 0.25 * patterns[labels] + torch.randn(train + test, channels, size, size, generator=generator)
+    labels = torch.randint(0, 10, (train + test,), generator=source)
+    x = 0.25 * patterns[labels] + torch.randn(train + test, channels, size, size, generator=source)
     return Split(x[:train], labels[:train], x[train:], labels[train:])
 
 
@@ -140,33 +177,9 @@ def generated_tokens(vocabulary: int, length: int, *, train: int, test: int, see
     Returns:
         Tokens ``[n, length]`` in int64 and labels.
     """
-    generator = torch.Generator().manual_seed(seed)
-    frequencies = torch.softmax(0.5 * torch.randn(10, vocabulary - 1, generator=generator), dim=-1)
-    labels = torch.randint(0, 10, (train + test,), generator=generator)
-    x = 1 + torch.multinomial(frequencies[labels], length - 1, replacement=True, generator=generator)
+    source = generator(seed)
+    frequencies = torch.softmax(0.5 * torch.randn(10, vocabulary - 1, generator=source), dim=-1)
+    labels = torch.randint(0, 10, (train + test,), generator=source)
+    x = 1 + torch.multinomial(frequencies[labels], length - 1, replacement=True, generator=source)
     x = F.pad(x, (1, 0))
     return Split(x[:train], labels[:train], x[train:], labels[train:])
-
-
-def train(model: nn.Module, data: Split, *, epochs: int, rate: float = 1e-3, seed: int = 0) -> nn.Module:
-    """Adam on the cross-entropy, batches of 100: enough for a network whose curvature is not that of noise.
-
-    Args:
-        model: Network to train in place.
-        data: Only the training set is used.
-        epochs: Passes over it.
-        rate: Learning rate.
-        seed: Seed of the order of the batches.
-
-    Returns:
-        The same network, in evaluation mode.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    optimiser = torch.optim.Adam(model.parameters(), lr=rate)
-    model.train()
-    for _ in range(epochs):
-        for index in torch.randperm(len(data.y_train), generator=generator).split(100):
-            optimiser.zero_grad()
-            F.cross_entropy(model(data.x_train[index]), data.y_train[index]).backward()
-            optimiser.step()
-    return model.eval()

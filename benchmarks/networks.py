@@ -1,11 +1,20 @@
-"""The networks of the benchmarks: LeNet, the two kinds of CIFAR ResNet, a small transformer."""
+"""Networks of benchmarks and studies: LeNet, a digit CNN, the two kinds of CIFAR ResNet, a small transformer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Literal, TypeVar
+
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+
+M = TypeVar("M", bound=nn.Module)
+WEIGHTS = 15_000
+CHANNELS = (8, 16)
+CLASSES = 10
 
 
 def lenet(classes: int = 10) -> nn.Sequential:
@@ -21,18 +30,94 @@ def lenet(classes: int = 10) -> nn.Sequential:
         >>> weight_count(lenet())
         29282
     """
+    return pooled(6, 16, 256, 100, classes, kernel=5)
+
+
+def pooled(
+    first: int, second: int, features: int, width: int, classes: int, *, kernel: int, padding: int = 0,
+    activation: type[nn.Module] = nn.ReLU, pool: Callable[[int], nn.Module] = nn.MaxPool2d,
+) -> nn.Sequential:  # fmt: skip
+    """Two convolutions of grey images, each with an activation and pooling over pairs, and two linear layers.
+
+    Args:
+        first: Channels after the first convolution.
+        second: And after the second.
+        features: Inputs of the linear layers.
+        width: Hidden units between them.
+        classes: Width of the output.
+        kernel: Height and width of the filters.
+        padding: Of the convolutions.
+        activation: After each layer but the last.
+        pool: After each convolution.
+    """
+    convolutions: list[nn.Module] = []
+    for inputs, outputs in ((1, first), (first, second)):
+        convolutions += [nn.Conv2d(inputs, outputs, kernel, padding=padding), activation(), pool(2)]
     return nn.Sequential(
-        nn.Conv2d(1, 6, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(256, 100),
-        nn.ReLU(),
-        nn.Linear(100, classes),
+        *convolutions, nn.Flatten(), nn.Linear(features, width), activation(), nn.Linear(width, classes)
     )
+
+
+def digit_cnn(
+    pixels: Literal[28, 8] = 28, *, kernel: Literal[5, 3] = 5, hidden: int | None = None, seed: int = 0
+) -> nn.Sequential:
+    """Two convolutions with pooling and two linear layers, for digits in grey.
+
+    The width of the hidden layer brings the network closest to 15,000 weights:
+
+        pixels  kernel  features  hidden  weights
+            28       5       256      43   14,915
+            28       3       400      33   14,821
+             8       5        64     154   14,984
+             8       3        64     183   14,983
+
+    Args:
+        pixels: Height and width of an image; the convolutions pad images of 8 pixels only.
+        kernel: Height and width of the filters.
+        hidden: Another width of the hidden layer.
+        seed: Of the initial weights.
+
+    Example:
+        >>> sum(p.numel() for p in digit_cnn().parameters()), digit_cnn()(torch.zeros(2, 1, 28, 28)).shape
+        (14915, torch.Size([2, 10]))
+    """
+    padding = kernel // 2 if pixels == 8 else 0
+    side = pixels
+    for _ in CHANNELS:
+        side = (side + 2 * padding - kernel + 1) // 2
+    narrow, wide = CHANNELS
+    features = wide * side**2
+    filters = narrow * (kernel**2 + 1) + wide * (narrow * kernel**2 + 1)
+    width = round((WEIGHTS - filters - CLASSES) / (features + 1 + CLASSES)) if hidden is None else hidden
+    sizes = (narrow, wide, features, width, CLASSES)
+    return seeded(lambda: pooled(*sizes, kernel=kernel, padding=padding), seed).eval()
+
+
+def perceptron(*widths: int, activation: type[nn.Module] = nn.Tanh, seed: int = 0) -> nn.Sequential:
+    """Linear layers with activations between them.
+
+    Args:
+        *widths: Inputs, hidden units, outputs.
+        activation: Between the layers.
+        seed: Of the initial weights.
+
+    Example:
+        >>> weight_count(perceptron(784, 37, 37, 10))
+        30831
+    """
+
+    def layers() -> nn.Sequential:
+        parts = [part for i, o in pairwise(widths) for part in (nn.Linear(i, o), activation())]
+        return nn.Sequential(*parts[:-1])
+
+    return seeded(layers, seed)
+
+
+def seeded(make: Callable[[], M], seed: int) -> M:
+    """A network whose initial weights follow the seed, which leaves the global one alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
 
 
 def weight_count(model: nn.Module) -> int:
@@ -115,6 +200,29 @@ def _stage(inputs: int, outputs: int, blocks: int, *, stride: int, projection: b
     return nn.Sequential(first, *rest)
 
 
+class Attention(nn.Module):
+    """Self-attention over the tokens that are there.
+
+    Args:
+        width: Size of a token.
+        heads: Attention heads; divides ``width``.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.qkv, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.heads = heads
+
+    def forward(self, x: Float[Tensor, "n t w"], absent: Bool[Tensor, "n t"] | None = None) -> Float[Tensor, "n t w"]:
+        """Tokens in, tokens out."""
+        n, t, w = x.shape
+        q, k, v = self.qkv(x).reshape(n, t, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
+        scores = q @ k.mT / (w // self.heads) ** 0.5
+        if absent is not None:
+            scores = scores.masked_fill(absent[:, None, None, :], -torch.inf)
+        return self.mix((scores.softmax(-1) @ v).transpose(1, 2).reshape(n, t, w))
+
+
 class EncoderLayer(nn.Module):
     """Self-attention and a two-layer perceptron, each behind a layer norm (pre-norm).
 
@@ -125,20 +233,13 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.mix = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 2 * width)
-        self.down = nn.Linear(2 * width, width)
-        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
     def forward(self, x: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
         """Tokens in, tokens out."""
-        n, t, w = x.shape
-        q, k, v = self.qkv(self.norm1(x)).reshape(n, t, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
-        weights = torch.softmax(q @ k.mT / (w // self.heads) ** 0.5, dim=-1)
-        x = x + self.mix((weights @ v).transpose(1, 2).reshape(n, t, w))
+        x = x + self.attention(self.norm1(x))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 

@@ -11,20 +11,21 @@ along the stiff eigenvectors u of Λ, where the exact coordinate is known: z = u
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 import lapwing as lw
-from benchmarks.data import mnist
-from benchmarks.measure import Row, table, write_json
-from benchmarks.training import accuracy, digit_cnn, digits, train
+from benchmarks.command import Setting, Study, main
+from benchmarks.data import digits, generator, mnist
+from benchmarks.networks import digit_cnn
+from benchmarks.report import Row, beside
+from benchmarks.training import accuracy, train
 from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples
 from lapwing.ground import probes
 from lapwing.ground.results import Solution
@@ -35,7 +36,6 @@ from lapwing.posteriors import MatrixFreePosterior
 
 ALPHA = 0.1
 TOLERANCES = (1e-3, 1e-4, 1e-5, 1e-6)
-STIFF = 64
 
 
 @dataclass
@@ -79,51 +79,39 @@ class Drawn:
         return self.solution.value.shape[1]
 
 
-def main() -> None:
-    """Train, draw both ways, test the samples, write the report."""
-    args = arguments()
-    device = torch.device(args.device)
-    split = mnist(args.data) if args.data else digits()
-    x, y = split.x_train[: args.images].to(device), split.y_train[: args.images].to(device)
-    model = digit_cnn(28 if args.data else 8).to(device)
-    train(model, x, y, epochs=args.epochs, weight_decay=ALPHA / len(y))
-    posterior = fitted(model, x, y, args)
-    eigenpairs = top_eigenpairs(posterior.problem.precision, STIFF, generator=torch.Generator().manual_seed(1))
+def rows(setting: Setting) -> Iterator[Row]:
+    """Train, draw both ways, test the samples."""
+    more = setting.more | (QUICK if setting.quick else {})
+    split = mnist(setting.data) if setting.data else digits()
+    x, y = split.head(60 if setting.quick else setting.images or 5000).to(setting.device).train
+    model = digit_cnn(28 if setting.data else 8, hidden=8 if setting.quick else None).to(setting.device)
+    train(model, x, y, epochs=setting.epochs or 8, decay=ALPHA / len(y))
+    posterior = fitted(model, x, y, more["rank"], more["rtol"])
+    eigenpairs = top_eigenpairs(posterior.problem.precision, more["stiff"], generator=generator(1))
     stiff = (eigenpairs.values.to(x), eigenpairs.vectors)
-    say(f"{posterior}; accuracy {accuracy(model, x, y):.4f}; largest eigenvalue {float(stiff[0].max()):.3g}")
+    yield beside("setting/weights", "count", posterior.network.size, None, "")
+    yield beside("setting/images", "count", len(y), None, "")
+    yield beside("setting/accuracy", "fraction", accuracy(model, x, y), None, "", "on the training images")
+    yield beside("setting/largest eigenvalue", "curvature", float(stiff[0].max()), None, "")
 
-    ours = perturbed(posterior, args.samples, stiff)
-    say(f"ours: {ours.seconds:.1f} s, {ours.products} products, error {ours.error:.2e}")
-    diagnosis = diagnose_samples(
-        ours.solution.value.mT,
-        torch.zeros_like(posterior.network.weights),
-        posterior.problem.precision,
-        generator=torch.Generator().manual_seed(2),
-    )
-    say(str(diagnosis))
-    facts = [
-        Row("setting/weights", "count", posterior.network.size, None, ""),
-        Row("setting/images", "count", len(y), None, ""),
-        Row("setting/accuracy", "fraction", accuracy(model, x, y), None, "", "on the training images"),
-        Row("setting/largest eigenvalue", "curvature", float(stiff[0].max()), None, ""),
-        Row("ours/whole call", "seconds", ours.seconds, None, "", f"{args.samples} samples, preconditioner included"),
-        Row("ours/relative residual", "largest", float(ours.solution.residual.max()), None, "", ours.solution.stopped),
-        *tested(diagnosis),
-    ]
-    rows: list[Row] = []
-    for rtol in TOLERANCES:
-        theirs = contour(posterior, args, rtol, stiff)
-        say(f"contour {rtol:.0e}: {theirs.seconds:.1f} s, {theirs.products} products, error {theirs.error:.2e}")
-        rows += compared(ours, theirs, rtol, args)
-        write_json(args.json, [*rows, *facts])
+    ours = perturbed(posterior, more["samples"], stiff)
+    note = f"{ours.samples} samples, preconditioner included"
+    yield beside("ours/whole call", "seconds", ours.seconds, None, "", note)
+    residual = float(ours.solution.residual.max())
+    yield beside("ours/relative residual", "largest", residual, None, "", ours.solution.stopped)
+    zeros = torch.zeros_like(posterior.network.weights)
+    draws = ours.solution.value.mT
+    yield from tested(diagnose_samples(draws, zeros, posterior.problem.precision, generator=generator(2)))
+    for rtol in TOLERANCES[: 1 if setting.quick else None]:
+        theirs = contour(posterior, more, rtol, stiff)
+        yield from compared(ours, theirs, rtol, more["points"])
         if theirs.error <= ours.error:
             break
-    say(table([*rows, *facts]))
 
 
-def fitted(model: torch.nn.Module, x: Tensor, y: Tensor, args: argparse.Namespace) -> MatrixFreePosterior:
+def fitted(model: torch.nn.Module, x: Tensor, y: Tensor, rank: int, rtol: float) -> MatrixFreePosterior:
     """The posterior by products."""
-    solver = lw.CG(rtol=args.rtol, preconditioner=lw.PivotedCholesky(args.rank), max_bytes=2**31)
+    solver = lw.CG(rtol=rtol, preconditioner=lw.PivotedCholesky(rank), max_bytes=2**31)
     recipe = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(ALPHA), structure=lw.MatrixFree(solver))
     posterior = recipe.fit(model, (x, y))
     assert isinstance(posterior, MatrixFreePosterior)
@@ -143,7 +131,7 @@ def perturbed(
     problem, count = counted(posterior)
     with torch.no_grad():
         start = time.perf_counter()
-        b = problem.perturbation(samples, generator=torch.Generator().manual_seed(0)).right_hand_side(problem)
+        b = problem.perturbation(samples, generator=generator()).right_hand_side(problem)
         solution = posterior.solver.solve(problem, b)
         seconds = time.perf_counter() - start
         values, vectors = stiff
@@ -152,17 +140,16 @@ def perturbed(
 
 
 def contour(
-    posterior: MatrixFreePosterior, args: argparse.Namespace, rtol: float, stiff: tuple[Tensor, Tensor]
+    posterior: MatrixFreePosterior, more: Mapping[str, Any], rtol: float, stiff: tuple[Tensor, Tensor]
 ) -> Drawn:
     """A few samples by contour quadrature; the noise is that of ``Contour.draw`` with the same seed."""
     problem, count = counted(posterior)
-    way = lw.Contour(points=args.points, rtol=rtol, max_iterations=args.max_iterations, shifts="minres")
+    way = lw.Contour(points=more["points"], rtol=rtol, max_iterations=more["max_iterations"], shifts="minres")
     like = posterior.network.weights
-    noise = probes.gaussian((problem.size, args.spec_samples), like=like, generator=torch.Generator().manual_seed(0))
+    noise = probes.gaussian((problem.size, more["spec_samples"]), like=like, generator=generator())
     with torch.no_grad():
         start = time.perf_counter()
-        generator = torch.Generator().manual_seed(0)
-        solution = way.draw(problem, posterior.solver, args.spec_samples, generator=generator)
+        solution = way.draw(problem, posterior.solver, more["spec_samples"], generator=generator())
         seconds = time.perf_counter() - start
     return drawn(posterior, solution, seconds, count.columns, stiff[1].mT @ noise, stiff)
 
@@ -184,9 +171,9 @@ def drawn(
     return Drawn(solution, seconds, products, error, float(squares.mean() / posterior.network.size))
 
 
-def compared(ours: Drawn, theirs: Drawn, rtol: float, args: argparse.Namespace) -> list[Row]:
+def compared(ours: Drawn, theirs: Drawn, rtol: float, points: int) -> list[Row]:
     """Costs a sample of both, and their accuracy."""
-    name = f"contour quadrature, Q = {args.points}, multi-shift MINRES, rtol {rtol:.0e}"
+    name = f"contour quadrature, Q = {points}, multi-shift MINRES, rtol {rtol:.0e}"
     note = f"{ours.samples} samples against {theirs.samples}; theirs {theirs.solution.stopped}"
     note += "" if theirs.error <= ours.error else "; not yet as accurate as ours"
     costs: dict[str, tuple[float, float]] = {
@@ -195,39 +182,30 @@ def compared(ours: Drawn, theirs: Drawn, rtol: float, args: argparse.Namespace) 
         "directional error": (ours.error, theirs.error),
         "mean square radius": (ours.radius, theirs.radius),
     }
-    return [Row("a sample", quantity, mine, other, name, note) for quantity, (mine, other) in costs.items()]
+    return [beside("a sample", quantity, mine, other, name, note) for quantity, (mine, other) in costs.items()]
 
 
 def tested(diagnosis: Diagnosis) -> list[Row]:
     """What the sample tests found of ours."""
     verdict = "passed" if diagnosis.passed else "rejected"
-    checks = [Row(f"ours/{check.name}", "p-value", check.p_value, None, "") for check in diagnosis.checks]
-    lowest = Row("ours/verdict", "lowest adjusted p", min(diagnosis.adjusted), None, "", f"{verdict}: {diagnosis}")
+    checks = [beside(f"ours/{check.name}", "p-value", check.p_value, None, "") for check in diagnosis.checks]
+    lowest = beside("ours/verdict", "lowest adjusted p", min(diagnosis.adjusted), None, "", f"{verdict}: {diagnosis}")
     return [*checks, lowest]
 
 
-def say(text: str) -> None:
-    """A line for whoever watches."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sampling", description=__doc__)
-    parser.add_argument("--json", type=Path, required=True, help="report to write")
-    parser.add_argument("--data", type=Path, help="data folder with MNIST; without it scikit-learn's digits")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--images", type=int, default=5000, help="training images")
-    parser.add_argument("--epochs", type=int, default=8, help="passes of training")
-    parser.add_argument("--samples", type=int, default=200, help="samples of ours")
-    parser.add_argument("--spec-samples", type=int, default=2, help="samples of the other way")
-    parser.add_argument("--points", type=int, default=10, help="quadrature points")
-    parser.add_argument("--rtol", type=float, default=1e-3, help="relative residual of our solves")
-    parser.add_argument("--rank", type=int, default=300, help="rank of our preconditioner")
-    parser.add_argument("--max-iterations", type=int, default=2000, help="most MINRES iterations")
-    return parser.parse_args()
-
+STUDY = Study(
+    rows,
+    options={
+        "samples": (200, "samples of ours"),
+        "spec_samples": (2, "samples of the other way"),
+        "points": (10, "quadrature points"),
+        "rtol": (1e-3, "relative residual of our solves"),
+        "rank": (300, "rank of our preconditioner"),
+        "max_iterations": (2000, "most MINRES iterations"),
+        "stiff": (64, "eigenvectors along which the samples are compared"),
+    },
+)
+QUICK = {"samples": 8, "rank": 20, "max_iterations": 50, "stiff": 8}
 
 if __name__ == "__main__":
-    main()
+    main({"sampling": STUDY})

@@ -1,120 +1,102 @@
-"""Digits, a convolutional network of 15 thousand weights for them, and its training, for benchmarks and studies."""
+"""How networks of benchmarks and studies are trained, and where their weights are kept, to be trained once."""
 
 from __future__ import annotations
 
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from benchmarks.data import Split
-
-WEIGHTS = 15_000
-CHANNELS = (8, 16)
-CLASSES = 10
-
-
-def digit_cnn(
-    pixels: Literal[28, 8] = 28, *, kernel: Literal[5, 3] = 5, hidden: int | None = None, seed: int = 0
-) -> nn.Sequential:
-    """Two convolutions with pooling and two linear layers, for digits in grey.
-
-    The width of the hidden layer brings the network closest to 15,000 weights:
-
-        pixels  kernel  features  hidden  weights
-            28       5       256      43   14,915
-            28       3       400      33   14,821
-             8       5        64     154   14,984
-             8       3        64     183   14,983
-
-    Args:
-        pixels: Height and width of an image; the convolutions pad images of 8 pixels only.
-        kernel: Height and width of the filters.
-        hidden: Another width of the hidden layer.
-        seed: Of the initial weights.
-
-    Example:
-        >>> sum(p.numel() for p in digit_cnn().parameters()), digit_cnn()(torch.zeros(2, 1, 28, 28)).shape
-        (14915, torch.Size([2, 10]))
-    """
-    padding = kernel // 2 if pixels == 8 else 0
-    side = pixels
-    for _ in CHANNELS:
-        side = (side + 2 * padding - kernel + 1) // 2
-    narrow, wide = CHANNELS
-    features = wide * side**2
-    filters = narrow * (kernel**2 + 1) + wide * (narrow * kernel**2 + 1)
-    width = round((WEIGHTS - filters - CLASSES) / (features + 1 + CLASSES)) if hidden is None else hidden
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Conv2d(1, narrow, kernel, padding=padding),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(narrow, wide, kernel, padding=padding),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(features, width),
-            nn.ReLU(),
-            nn.Linear(width, CLASSES),
-        ).eval()
-
-
-def digits(seed: int = 0, train: int = 1297) -> Split:
-    """The 1797 digits of scikit-learn, ``[n, 1, 8, 8]`` in [0, 1], shuffled.
-
-    Args:
-        seed: Of the shuffle.
-        train: Training images; the others are for testing.
-    """
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    x = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8)[order] / 16
-    y = torch.tensor(labels, dtype=torch.long)[order]
-    return Split(x[:train], y[:train], x[train:], y[train:])
+Schedule = Literal["cosine", "constant", "cuts", "decay"]
 
 
 def train(
     model: nn.Module,
-    x: Float[Tensor, "n 1 h w"],
-    y: Int[Tensor, " n"],
+    x: Tensor,
+    y: Tensor,
+    *,
     epochs: int = 20,
-    lr: float = 5e-3,
-    weight_decay: float = 0.0,
+    rate: float = 5e-3,
+    batch: int = 100,
+    decay: float = 0.0,
+    optimiser: Literal["adam", "sgd"] = "adam",
+    schedule: Schedule = "cosine",
+    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
     seed: int = 0,
 ) -> nn.Module:
-    """Adam on the mean cross-entropy plus ``γ/2 ‖θ‖²``, batches of 100, learning rate falling to zero along a cosine.
+    """Descent on the loss plus ``γ/2 ‖θ‖²``, in place; the network comes back in evaluation mode.
 
-    With ``γ = α / n`` the minimum is the MAP estimate under the prior precision ``α``.
+    With the mean cross-entropy and ``γ = α / n`` the minimum is the MAP estimate under the prior precision ``α``.
 
     Args:
-        model: Network to train, in place.
-        x: Images.
-        y: Labels.
+        model: Network to train.
+        x: Inputs.
+        y: Targets.
         epochs: Passes over them.
-        lr: First learning rate.
-        weight_decay: γ.
+        rate: First learning rate.
+        batch: Examples in a mini-batch; one example alone, which batch norm cannot take, is left out.
+        decay: γ.
+        optimiser: Adam, or SGD with momentum 0.9.
+        schedule: How the rate falls, see ``factor``.
+        loss: Of outputs and targets of a batch.
         seed: Of the order of the batches.
-
-    Returns:
-        The same network, in evaluation mode.
     """
     generator = torch.Generator().manual_seed(seed)
-    optimiser = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
-    steps = epochs * -(-len(y) // 100)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(steps, 1))
+    weights = list(model.parameters())
+    if optimiser == "adam":
+        steps: torch.optim.Optimizer = torch.optim.Adam(weights, rate, weight_decay=decay)
+    else:
+        steps = torch.optim.SGD(weights, rate, momentum=0.9, weight_decay=decay)
     model.train()
-    for _ in range(epochs):
-        for index in torch.randperm(len(y), generator=generator).to(y.device).split(100):
-            optimiser.zero_grad()
-            nn.functional.cross_entropy(model(x[index]), y[index]).backward()
-            optimiser.step()
-            schedule.step()
+    for epoch in range(epochs):
+        batches = torch.randperm(len(y), generator=generator).to(y.device).split(batch)
+        for k, index in enumerate(batches):
+            if len(index) == 1 < len(y):
+                continue
+            for group in steps.param_groups:
+                group["lr"] = rate * factor(schedule, epoch + k / len(batches), epochs)
+            steps.zero_grad()
+            loss(model(x[index]), y[index]).backward()
+            steps.step()
     return model.eval()
+
+
+def factor(schedule: Schedule, done: float, epochs: int) -> float:
+    """The learning rate as a part of the first.
+
+    Args:
+        schedule: ``"cosine"`` falls to zero along a cosine, ``"cuts"`` to a tenth after 40 and after 70 of 90 parts,
+            ``"decay"`` by 1 % an epoch; ``"constant"``.
+        done: Epochs that are done.
+        epochs: Epochs in all.
+    """
+    if schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * done / epochs))
+    if schedule == "cuts":
+        return 0.1 ** sum(90 * int(done) >= part * epochs for part in (40, 70))
+    return 0.99 ** int(done) if schedule == "decay" else 1.0
+
+
+def minimise(model: nn.Module, loss: Callable[[], Tensor], **options: object) -> float:
+    """L-BFGS with a line search, in place; the length of the gradient that is left."""
+    weights = list(model.parameters())
+    steps = torch.optim.LBFGS(weights, line_search_fn="strong_wolfe", **options)  # type: ignore[arg-type]
+
+    def evaluated() -> float:
+        steps.zero_grad()
+        value = loss()
+        value.backward()
+        return float(value.detach())
+
+    steps.step(evaluated)
+    return float(torch.cat([value.grad.flatten() for value in weights if value.grad is not None]).norm())
 
 
 def accuracy(model: nn.Module, x: Float[Tensor, "n 1 h w"], y: Int[Tensor, " n"]) -> float:
@@ -122,3 +104,53 @@ def accuracy(model: nn.Module, x: Float[Tensor, "n 1 h w"], y: Int[Tensor, " n"]
     with torch.no_grad():
         right = [(model(a).argmax(-1) == b).double().sum() for a, b in zip(x.split(1000), y.split(1000), strict=True)]
     return float(sum(right) / len(y))
+
+
+def kept_network(train: Callable[[], object], model: nn.Module, folder: Path | None, name: str, *key: object) -> None:
+    """Train a network, or give it the weights it had after the same training; it ends in evaluation mode.
+
+    Args:
+        train: Trains it in place.
+        model: The network.
+        folder: Where weights are kept; ``None`` trains anew.
+        name: How the file begins.
+        *key: What the weights depend on beside the architecture: recipe, epochs, data.
+    """
+
+    def weights() -> Mapping[str, Tensor]:
+        train()
+        return model.state_dict()
+
+    model.load_state_dict(kept_tensors(weights, folder, name, model, *key))
+    model.eval()
+
+
+def kept_tensors(
+    make: Callable[[], Mapping[str, Tensor]], folder: Path | None, name: str, *key: object
+) -> Mapping[str, Tensor]:
+    """Tensors from where they are kept, or else made and kept there; the file is written whole or not at all.
+
+    Args:
+        make: Makes them.
+        folder: Where they are kept; ``None`` makes them anew.
+        name: How the file begins.
+        *key: What they depend on; of tensors every number counts, of others how they are printed.
+    """
+    if folder is None:
+        return make()
+    digest = hashlib.sha256(" ".join(map(_told, key)).encode()).hexdigest()[:8]
+    path = folder / f"{name}-{digest}.safetensors"
+    if path.exists():
+        return load_file(path)
+    from lapwing.ground.archive import write_whole  # here, because this module needs no lapwing otherwise
+
+    made = make()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(path, {k: v.contiguous() for k, v in made.items()}, {})
+    return made
+
+
+def _told(part: object) -> str:
+    if not isinstance(part, Tensor):
+        return str(part)
+    return hashlib.sha256(part.detach().cpu().contiguous().numpy().tobytes()).hexdigest()

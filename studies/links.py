@@ -1,8 +1,6 @@
-"""Every link on every network: the precision chosen on held-out data for each link, and the link with it.
+"""Which link turns uncertain logits into the best probabilities, and whether held-out data know it.
 
     python -m studies.links --data DIR --json FILE
-
-A study that is run in parts, some pairs a call, is put together by ``--join``.
 
 The moments of the logits at all precisions come from one pass over the held-out data, those of the test data from one
 at the precisions that were chosen. Differences are of the test NLL from that of temperature scaling on the same
@@ -13,24 +11,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import get_args
 
-import torch
 from torch import Tensor
 
 import lapwing as lw
+from benchmarks.command import Setting, Study, main
+from benchmarks.data import generator
+from benchmarks.report import Row, attempt
+from benchmarks.tasks import moments, probabilities
 from lapwing.evaluation import metrics
 from lapwing.evaluation.baselines import Map
 from lapwing.posteriors import Posterior
-from lapwing.predictive import Classification, Link, Moments, held_out_losses, predictive
+from lapwing.predictive import Classification, Link, held_out_losses, predictive
 from studies.pairs import Case, recipes, resnet
-from studies.predictors import probabilities
-from studies.report import Row, attempt
-from studies.runs import command
-from studies.seeds import generator
 
 LINKS: tuple[Link, ...] = get_args(Link)
 PRECISIONS = tuple(10 ** (k / 4) for k in range(-16, 25))
@@ -52,54 +48,26 @@ OWN = (
     "generated table, 0% of labels at random, MLP, 100 epochs",
     "generated table, 30% of labels at random, MLP, 10 epochs",
 )
-BATCH = 50
 SAMPLES = 256
-COLUMNS = (
-    "nll",
-    "difference",
-    "difference_error",
-    "debiased_ece",
-    "ece",
-    "ece_floor",
-    "brier",
-    "accuracy",
-    "precision",
-)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The options of the command line.
-
-    Args:
-        data: The data folder.
-        quick: Whether seconds must do: few precisions, two seeds. Its numbers say little.
-        seeds: How often networks are trained here.
-        only: Names of the pairs to run, such as resnet20; empty for all.
-    """
-
-    data: Path
-    quick: bool = False
-    seeds: int = 5
-    only: tuple[str, ...] = ()
+COLUMNS = ("nll", "difference", "debiased_ece", "ece", "ece_floor", "brier", "accuracy", "precision")
 
 
 def pairs(setting: Setting) -> Iterator[tuple[str, range, Callable[[int], Mapping[str, Case]]]]:
     """Networks with their data by name: the seeds each is repeated with, and what makes it for every posterior."""
 
     def read(seed: int, name: str) -> Mapping[str, Case]:
-        return {kind: resnet(name, setting.data, images) for kind, images in IMAGES.items()}
+        return {kind: resnet(name, setting.folder, images) for kind, images in IMAGES.items()}
 
     def trained(seed: int, make: Callable[[int], Case]) -> Mapping[str, Case]:
         return dict.fromkeys(IMAGES, make(seed))
 
-    for name in RESNETS:
-        if not setting.only or name in setting.only:
+    made = {recipe.name: recipe.make for recipe in recipes(setting)}
+    names = setting.among((*RESNETS, *made), OWN[-3:-2] if setting.quick else (*RESNETS, *OWN))
+    for name in names:
+        if name in RESNETS:
             yield name, range(1), partial(read, name=name)
-    made = recipes(setting.data)
-    for name in setting.only or OWN:
-        if name in made:
-            yield name, range(2 if setting.quick else setting.seeds), partial(trained, make=made[name])
+        else:
+            yield name, setting.repeats, partial(trained, make=made[name])
 
 
 def rows(setting: Setting) -> Iterator[Row]:
@@ -107,7 +75,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     for name, seeds, made in pairs(setting):
         for seed in seeds:
             for row in of_pair(made(seed), setting):
-                yield {"study": "links", "part": name, "seed": seed} | row
+                yield {"part": name, "seed": seed} | row
 
 
 def of_pair(cases: Mapping[str, Case], setting: Setting) -> Iterator[Row]:
@@ -129,16 +97,16 @@ def by_links(posterior: Posterior, case: Case, base: Tensor, setting: Setting) -
     """A row for each link at its own precision, then one for the link chosen with it."""
     precisions = PRECISIONS[::8] if setting.quick else PRECISIONS
     (x, y), ours = case.validation, posterior.likelihood
-    tuning = moments(posterior, x, precisions)
+    tuning = moments(posterior, x, at(posterior, precisions))
     best: dict[Link, tuple[float, float]] = {}
     for link in LINKS:
         tried = [float(held_out_losses(ours, one, y, link, samples=SAMPLES).double().mean()) for one in tuning]
         best[link] = min(zip(tried, precisions, strict=True))
     distinct = sorted({precision for _, precision in best.values()})
-    at = dict(zip(distinct, moments(posterior, case.test[0], distinct), strict=True))
+    found_at = dict(zip(distinct, moments(posterior, case.test[0], at(posterior, distinct)), strict=True))
     told: dict[Link, Row] = {}
     for link, (validation, precision) in best.items():
-        found = predictive(ours, at[precision], link, samples=SAMPLES, generator=generator())
+        found = predictive(ours, found_at[precision], link, samples=SAMPLES, generator=generator())
         assert isinstance(found, Classification)
         told[link] = {"precision": precision, "validation_nll": validation} | scores(found.probs, case.test[1], base)
         yield {"link": link} | told[link]
@@ -146,14 +114,9 @@ def by_links(posterior: Posterior, case: Case, base: Tensor, setting: Setting) -
     yield {"link": "chosen", "was": [chosen]} | told[chosen]
 
 
-def moments(posterior: Posterior, x: Tensor, precisions: Sequence[float]) -> list[Moments]:
-    """Of the logits at every precision, from one pass over the inputs."""
-    choices = [posterior.with_choices(lw.Isotropic(value), posterior.likelihood) for value in precisions]
-    parts = [posterior.outputs_each(part, choices) for part in x.split(BATCH)]
-    return [
-        Moments(torch.cat([one.mean for one in same]), torch.cat([one.covariance for one in same]))
-        for same in zip(*parts, strict=True)
-    ]
+def at(posterior: Posterior, precisions: Sequence[float]) -> list[Posterior]:
+    """The posterior at several prior precisions."""
+    return [posterior.with_choices(lw.Isotropic(value), posterior.likelihood) for value in precisions]
 
 
 def losses(probs: Tensor, labels: Tensor) -> Tensor:
@@ -170,7 +133,7 @@ def scores(probs: Tensor, labels: Tensor, base: Tensor) -> Row:
     return row | {name: float(getattr(metrics, name)(probs, labels)) for name in names}
 
 
-main = command("studies.links", __doc__, Setting, pause=5.0)
+STUDY = Study(rows, COLUMNS, needs="MNIST, CIFAR-10 and the trained networks")
 
 if __name__ == "__main__":
-    main()
+    main({"links": STUDY})

@@ -6,7 +6,7 @@ CIFAR-10, of which a part is at hand. Events are made up: shapes to be found pix
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lapwing as lw
-from benchmarks.data import CHECKPOINTS, cifar10, mnist
+from benchmarks.command import Setting
+from benchmarks.data import CHECKPOINTS, cifar10, digits, generator, mnist
+from benchmarks.networks import perceptron, seeded
+from benchmarks.training import train
 
 Pair = tuple[Tensor, Tensor]
 
@@ -27,6 +30,7 @@ class Case:
     """A trained network and its data.
 
     Args:
+        name: Of network and data.
         model: The network, in evaluation mode.
         train: What it was trained on, or a part of that.
         validation: To tune on, where that is allowed.
@@ -36,6 +40,7 @@ class Case:
         class_dim: Axis of the classes.
     """
 
+    name: str
     model: nn.Module
     train: Pair
     validation: Pair
@@ -51,28 +56,46 @@ class Case:
         return lw.Categorical(event_dim=self.event_dim, class_dim=self.class_dim, weight=weight)
 
 
-def recipes(folder: Path) -> dict[str, Callable[[int], Case]]:
-    """What makes each case from a seed; of all but the ResNets, which take minutes.
+@dataclass(frozen=True)
+class Recipe:
+    """How a case is made.
 
     Args:
-        folder: The data folder.
+        name: Of network and data.
+        make: Makes it from a seed.
     """
-    found: dict[str, Callable[[int], Case]] = {}
+
+    name: str
+    make: Callable[[int], Case]
+
+
+def recipes(setting: Setting) -> Iterator[Recipe]:
+    """All cases but the ResNets, which take minutes.
+
+    Args:
+        setting: Has the data folder, for MNIST.
+    """
     for size, epochs in ((150, 200), (300, 50), (1200, 10)):
-        for kind, build in (("CNN", partial(cnn, False)), ("CNN with batch norm", partial(cnn, True))):
-            found[f"digits {size}, {kind}, {epochs} epochs"] = partial(_digits, size, epochs, build)
-        found[f"digits {size}, MLP, {epochs} epochs"] = partial(_digits, size, epochs, partial(flat, 64))
+        for norm in (False, True):
+            kind = "CNN with batch norm" if norm else "CNN"
+            name = f"digits {size}, {kind}, {epochs} epochs"
+            yield Recipe(name, partial(_digits, name, size, epochs, partial(cnn, norm)))
+        name = f"digits {size}, MLP, {epochs} epochs"
+        yield Recipe(name, partial(_digits, name, size, epochs, partial(flat, 64)))
     for size, epochs in ((300, 100), (1000, 30)):
-        for kind, build in (("CNN", partial(cnn, False)), ("MLP", partial(flat, 784))):
-            found[f"MNIST {size}, {kind}, {epochs} epochs"] = partial(_mnist, folder, size, epochs, build)
+        for kind, net in (("CNN", partial(cnn, False)), ("MLP", partial(flat, 784))):
+            name = f"MNIST {size}, {kind}, {epochs} epochs"
+            yield Recipe(name, partial(_mnist, name, setting, size, epochs, net))
     for table, size in (("breast cancer", 250), ("wine", 80)):
         for epochs in (20, 100):
-            found[f"{table} {size}, MLP, {epochs} epochs"] = partial(_table, table, size, epochs)
+            name = f"{table} {size}, MLP, {epochs} epochs"
+            yield Recipe(name, partial(_table, name, table, size, epochs))
     for noise in (0.0, 0.3):
         for epochs in (10, 100):
             name = f"generated table, {noise:.0%} of labels at random, MLP, {epochs} epochs"
-            found[name] = partial(_generated, noise, epochs)
-    return found | {"shapes, segmentation head": _shapes, "sequences, GRU": _sequences}
+            yield Recipe(name, partial(_generated, name, noise, epochs))
+    yield Recipe("shapes, segmentation head", partial(_shapes, "shapes, segmentation head"))
+    yield Recipe("sequences, GRU", partial(_sequences, "sequences, GRU"))
 
 
 def resnet(name: str, folder: Path, images: int) -> Case:
@@ -81,7 +104,7 @@ def resnet(name: str, folder: Path, images: int) -> Case:
     split = cifar10(folder, checkpoint)
     x, y = split.x_test, split.y_test
     train = split.x_train[:images], split.y_train[:images]
-    return Case(checkpoint.load(folder), train, (x[:300], y[:300]), (x[300:], y[300:]), 50_000)
+    return Case(name, checkpoint.load(folder), train, (x[:300], y[:300]), (x[300:], y[300:]), 50_000)
 
 
 def cnn(norm: bool, classes: int = 10) -> nn.Module:
@@ -94,8 +117,7 @@ def cnn(norm: bool, classes: int = 10) -> nn.Module:
 
 def flat(inputs: int, classes: int = 10, width: int = 32) -> nn.Module:
     """Two hidden layers."""
-    hidden = [nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
-    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(width, classes))
+    return nn.Sequential(nn.Flatten(), *perceptron(inputs, width, width, classes, activation=nn.ReLU))
 
 
 class Tagger(nn.Module):
@@ -114,50 +136,34 @@ class Tagger(nn.Module):
         return self.out(self.rnn(self.embed(ids))[0])
 
 
-def _trained(build: Callable[[], nn.Module], data: Pair, epochs: int, seed: int, class_dim: int = -1) -> nn.Module:
-    """Adam without a prior, as most networks are trained."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = build()
+def _case(
+    name: str, data: Pair, size: int, seed: int, epochs: int, build: Callable[[], nn.Module], **axes: int
+) -> Case:
+    """Shuffled data, ``size`` to train on by Adam without a prior, of the rest a third to validate on."""
     x, y = data
-    generator = torch.Generator().manual_seed(seed)
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
-    model.train()
-    for _ in range(epochs):
-        for index in torch.randperm(len(y), generator=generator).split(32):
-            if len(index) > 1:
-                optimiser.zero_grad()
-                F.cross_entropy(model(x[index]).movedim(class_dim, 1), y[index]).backward()
-                optimiser.step()
-    return model.eval()
-
-
-def _case(data: Pair, size: int, seed: int, epochs: int, build: Callable[[], nn.Module], **axes: int) -> Case:
-    """Shuffled data, ``size`` to train on, of the rest a third to validate on."""
-    x, y = data
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
     third = (len(y) - size) // 3
-    parts = order.split([size, third, len(y) - size - third])
-    train, validation, test = ((x[part], y[part]) for part in parts)
-    model = _trained(build, train, epochs, seed, axes.get("class_dim", -1))
-    return Case(model, train, validation, test, size, **axes)
+    parts = torch.randperm(len(y), generator=generator(seed)).split([size, third, len(y) - size - third])
+    pairs = [(x[part], y[part]) for part in parts]
+
+    def loss(f: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(f.movedim(axes.get("class_dim", -1), 1), y)
+
+    options: dict[str, Any] = {"rate": 3e-3, "batch": 32, "schedule": "constant", "seed": seed}
+    model = train(seeded(build, seed), *pairs[0], epochs=epochs, loss=loss, **options)
+    return Case(name, model, *pairs, size, **axes)
 
 
-def _digits(size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Case:
-    from sklearn.datasets import load_digits
-
-    found: Any = load_digits()
-    x = torch.tensor(found.images, dtype=torch.float32)[:, None] / 16
-    return _case((x, torch.tensor(found.target).long()), size, seed, epochs, build)
+def _digits(name: str, size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Case:
+    return _case(name, digits(None, 1797).train, size, seed, epochs, build)
 
 
-def _mnist(folder: Path, size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Case:
-    split = mnist(folder)
-    order = torch.randperm(len(split.y_train), generator=torch.Generator().manual_seed(seed))[: size + 1500]
-    return _case((split.x_train[order], split.y_train[order]), size, seed, epochs, build)
+def _mnist(name: str, setting: Setting, size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Case:
+    split = mnist(setting.folder)
+    order = torch.randperm(len(split.y_train), generator=generator(seed))[: size + 1500]
+    return _case(name, (split.x_train[order], split.y_train[order]), size, seed, epochs, build)
 
 
-def _table(table: str, size: int, epochs: int, seed: int) -> Case:
+def _table(name: str, table: str, size: int, epochs: int, seed: int) -> Case:
     from sklearn import datasets
 
     found: Any = datasets.load_wine() if table == "wine" else datasets.load_breast_cancer()
@@ -165,47 +171,47 @@ def _table(table: str, size: int, epochs: int, seed: int) -> Case:
     classes = len(found.target_names)
     x = (x - x.mean(0)) / x.std(0)
     build = partial(flat, x.shape[1], classes, 20)
-    return _case((x, torch.tensor(found.target).long()), size, seed, epochs, build)
+    return _case(name, (x, torch.tensor(found.target).long()), size, seed, epochs, build)
 
 
-def _generated(noise: float, epochs: int, seed: int) -> Case:
+def _generated(name: str, noise: float, epochs: int, seed: int) -> Case:
     """Three classes, each on two of the corners of a cube of six dimensions; twelve columns, standardised, nearly."""
-    generator = torch.Generator().manual_seed(100 + seed)
-    corners = torch.randint(0, 2, (6, 6), generator=generator) * 2.4 - 1.2
-    cluster = torch.randint(0, 6, (1500,), generator=generator)
-    x = torch.cat([corners[cluster], torch.zeros(1500, 6)], 1) + torch.randn(1500, 12, generator=generator)
+    source = generator(100 + seed)
+    corners = torch.randint(0, 2, (6, 6), generator=source) * 2.4 - 1.2
+    cluster = torch.randint(0, 6, (1500,), generator=source)
+    x = torch.cat([corners[cluster], torch.zeros(1500, 6)], 1) + torch.randn(1500, 12, generator=source)
     y = cluster % 3
-    flipped = torch.rand(1500, generator=generator) < noise
-    y = torch.where(flipped, torch.randint(0, 3, (1500,), generator=generator), y)
-    return _case((x, y), 300, seed, epochs, partial(flat, 12, 3))
+    flipped = torch.rand(1500, generator=source) < noise
+    y = torch.where(flipped, torch.randint(0, 3, (1500,), generator=source), y)
+    return _case(name, (x, y), 300, seed, epochs, partial(flat, 12, 3))
 
 
-def _shapes(seed: int) -> Case:
+def _shapes(name: str, seed: int) -> Case:
     """A disc and a square on noise; each pixel is background, disc or square."""
-    generator = torch.Generator().manual_seed(200 + seed)
+    source = generator(200 + seed)
     grid = torch.arange(32.0)
-    place = torch.rand(90, 2, 2, generator=generator) * 20 + 6
-    size = torch.rand(90, 2, generator=generator) * 3 + 3
+    place = torch.rand(90, 2, 2, generator=source) * 20 + 6
+    size = torch.rand(90, 2, generator=source) * 3 + 3
     down = (grid[:, None] - place[:, :, 0, None, None]).abs()
     across = (grid[None, :] - place[:, :, 1, None, None]).abs()
     disc = (down[:, 0].square() + across[:, 0].square()).sqrt() < size[:, 0, None, None]
     square = torch.maximum(down[:, 1], across[:, 1]) < size[:, 1, None, None]
     y = torch.where(square, 2, torch.where(disc, 1, 0))
-    x = 0.7 * (y > 0).float() + 0.4 * torch.randn(90, 32, 32, generator=generator)
+    x = 0.7 * (y > 0).float() + 0.4 * torch.randn(90, 32, 32, generator=source)
 
     def build() -> nn.Module:
         layers = [nn.Conv2d(1, 8, 5, padding=2), nn.ReLU(), nn.Conv2d(8, 8, 5, padding=2), nn.ReLU()]
         return nn.Sequential(*layers, nn.Conv2d(8, 3, 1))
 
-    return _case((x[:, None], y), 60, seed, 30, build, event_dim=2, class_dim=1)
+    return _case(name, (x[:, None], y), 60, seed, 30, build, event_dim=2, class_dim=1)
 
 
-def _sequences(seed: int) -> Case:
+def _sequences(name: str, seed: int) -> Case:
     """Each token is to be labelled by itself and the one before, a label in twenty at random."""
-    generator = torch.Generator().manual_seed(300 + seed)
-    ids = torch.randint(0, 20, (260, 12), generator=generator)
+    source = generator(300 + seed)
+    ids = torch.randint(0, 20, (260, 12), generator=source)
     before = torch.cat([torch.zeros(260, 1, dtype=torch.long), ids[:, :-1]], 1)
     y = (ids + 2 * before) % 4
-    random = torch.rand(260, 12, generator=generator) < 0.05
-    y = torch.where(random, torch.randint(0, 4, (260, 12), generator=generator), y)
-    return _case((ids, y), 160, seed, 60, partial(Tagger, 20, 4), event_dim=1)
+    random = torch.rand(260, 12, generator=source) < 0.05
+    y = torch.where(random, torch.randint(0, 4, (260, 12), generator=source), y)
+    return _case(name, (ids, y), 160, seed, 60, partial(Tagger, 20, 4), event_dim=1)

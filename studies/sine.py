@@ -8,8 +8,7 @@ network has two hidden layers of 32 tanh units, 1153 weights, and 160 observatio
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,21 +16,17 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
+from benchmarks.command import Setting, Study, main
+from benchmarks.report import Row, figure, timed
+from benchmarks.training import train
 from lapwing.evaluation.baselines import Map
-from lapwing.methods.marginal import (
-    Bound,
-    ByGradient,
-    MarginalTraining,
-    StochasticLanczos,
-    train_marginal,
-)
+from lapwing.methods.marginal import Bound, ByGradient, MarginalTraining, StochasticLanczos, train_marginal
 from lapwing.posteriors import Posterior, WeightPosterior
-from lapwing.predictive import Predictive, log_predictive
-from studies.report import Row, figure
-from studies.runs import command
+from lapwing.predictive import Predictive, Regression, log_predictive
 from studies.wave import POINTS, Data, loader, network, optimum
 
 START = 70.0
+COLUMNS = ("alpha_ratio", "log_marginal", "nll_gap", "nll_sides", "seconds")
 
 
 @dataclass(frozen=True)
@@ -96,20 +91,14 @@ def trained(way: Way, data: Data, seed: int, length: Length) -> tuple[nn.Sequent
     return model, result
 
 
-def plain(data: Data, seed: int, length: Length, alpha: float = 0.0, rho: float = 1.0) -> nn.Sequential:
+def plain(data: Data, seed: int, length: Length, alpha: float = 0.0, rho: float = 1.0) -> nn.Module:
     """A network trained as usual: squared error, or with a prior precision and a noise precision the MAP estimate."""
-    model = network(seed)
-    optimiser = torch.optim.Adam(model.parameters(), length.lr)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, length.epochs)
-    for _ in range(length.epochs):
-        for x, y in loader(data.train, length.batch, seed):
-            optimiser.zero_grad()
-            norm = sum(value.square().sum() for value in model.parameters())
-            loss = 0.5 * rho * POINTS / len(x) * (model(x) - y).square().sum() + 0.5 * alpha * norm
-            loss.backward()
-            optimiser.step()
-        schedule.step()
-    return model
+
+    def loss(f: Tensor, y: Tensor) -> Tensor:
+        return 0.5 * rho * POINTS / len(y) * (f - y).square().sum()
+
+    options: dict[str, Any] = {"rate": length.lr, "batch": length.batch, "decay": alpha, "seed": seed}
+    return train(network(seed), *data.train, epochs=length.epochs, loss=loss, **options)
 
 
 def nll(p: Predictive, y: Tensor) -> float:
@@ -120,30 +109,24 @@ def nll(p: Predictive, y: Tensor) -> float:
 def measured(name: str, way: Way, seed: int, length: Length) -> Row:
     """One way, one seed: what it learned, what the evidence wants, how it predicts beside what it is compared with."""
     data = Data.draw(seed)
-    start = time.perf_counter()
-    model, result = trained(way, data, seed, length)
-    seconds = time.perf_counter() - start
+    (model, result), seconds = timed(lambda: trained(way, data, seed, length))
     alpha, rho = result.history[-1].prior_precision[0], result.history[-1].noise_precision
     recipe = lw.Laplace(result.likelihood, prior=result.prior, structure=lw.Full(view="weights"))
     posterior = recipe.fit(model, data.train)
     tuned = lw.tune(posterior, lw.EvidenceGradient())
     exact, exact_rho, best = optimum(model, data.train)
-    row: Row = {"study": "sine", "way": name, "seed": seed, "seconds": seconds}
+    row: Row = {"way": name, "seed": seed, "seconds": seconds}
     row |= {"alpha": alpha, "alpha_tuned": tuned.prior.state()["precision"], "alpha_exact": exact}
     row |= {"alpha_ratio": alpha / exact, "rho": rho, "rho_exact": exact_rho}
-    row |= {
-        "log_marginal": posterior.log_marginal(),
-        "log_marginal_tuned": tuned.log_marginal(),
-        "log_marginal_exact": best,
-    }
-    row |= {
-        "newton_gain": newton_gain(posterior, model, data.train),
-        "effective_dimension": tuned.effective_dimension(),
-    }
+    row |= {"log_marginal": posterior.log_marginal(), "log_marginal_tuned": tuned.log_marginal()}
+    row |= {"log_marginal_exact": best, "newton_gain": newton_gain(posterior, model, data.train)}
+    row["effective_dimension"] = float(tuned.effective_dimension())
     row |= {"nll_gap": nll(posterior.predict(data.gap[0]), data.gap[1])}
     row |= {"nll_sides": nll(posterior.predict(data.sides[0]), data.sides[1])}
     row |= {"nll_gap_plug_in": nll(Map(model, result.likelihood).predict(data.gap[0]), data.gap[1])}
-    row |= _compared(data, seed, length, alpha, rho) if name == "default" else {}
+    if name == "default":
+        row |= _compared(data, seed, length, alpha, rho)
+        row["fit"] = fit(posterior, data, seed, length) if seed == 0 else {}
     row["history"] = history(result)
     return row
 
@@ -160,6 +143,15 @@ def newton_gain(posterior: Posterior, model: nn.Module, data: tuple[Tensor, Tens
     gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))])
     gradient += posterior.prior.diagonal(network.uncertain, network.like) * network.weights
     return 0.5 * float(gradient @ posterior.precision_operator.solve(gradient[:, None])[:, 0])
+
+
+def fit(posterior: Posterior, data: Data, seed: int, length: Length) -> dict[str, list[Any]]:
+    """What a figure of the fit needs: the posterior, least squares and the curve on a grid, and the data."""
+    x = torch.linspace(-1.2, 1.2, 200, dtype=torch.float64)[:, None]
+    p, least = posterior.predict(x), plain(data, seed, length)(x).detach()
+    assert isinstance(p, Regression)
+    curves = {"x": x, "mean": p.mean, "std": p.std, "least squares": least, "curve": torch.sin(5 * x + 1)}
+    return {name: values[:, 0].tolist() for name, values in (curves | dict(zip("ab", data.train, strict=True))).items()}
 
 
 def history(result: MarginalTraining) -> dict[str, list[float | None]]:
@@ -184,81 +176,49 @@ def _compared(data: Data, seed: int, length: Length, alpha: float, rho: float) -
     return row
 
 
-@dataclass(frozen=True)
-class Setting:
-    """The options of the command line.
-
-    Args:
-        seeds: Seeds of the default way.
-        others: Seeds of every other way.
-        quick: Whether seconds must do: few epochs, one seed. Its numbers say nothing.
-    """
-
-    seeds: int = 10
-    others: int = 1
-    quick: bool = False
-
-
 def rows(setting: Setting) -> Iterator[Row]:
     """The default on all seeds, then every other way on the first few."""
     length = replace(Length(), epochs=20, warm_up=5) if setting.quick else Length()
-    seeds, others = (1, 1) if setting.quick else (setting.seeds, setting.others)
-    for name, way in WAYS.items():
+    seeds, others = (1, 1) if setting.quick else (setting.seeds, setting.more.get("others", 1))
+    for name, way in list(WAYS.items())[: 1 if setting.quick else None]:
         for seed in range(seeds if name == "default" else min(seeds, others)):
             yield measured(name, way, seed, length)
 
 
-def text(found: list[Row]) -> str:
-    """What must be shown, as lines of text."""
-    default = [row for row in found if row["way"] == "default"]
+def verdict(found: Sequence[Row]) -> Iterator[Row]:
+    """What must be shown of the default: α beside the exact optimum, NLL in the gap beside other ways to train."""
+    default = [row for row in found if row["way"] == "default" and "seed" in row]
     ratios = [row["alpha_ratio"] for row in default]
-    lines = [
-        f"default over {len(default)} seeds: α / exact optimum from {min(ratios):.3f} to {max(ratios):.3f}",
-        *(
-            f"  NLL in the gap: mean {_mean(default, 'nll_gap'):.2f}, {name} {_mean(default, key):.2f}; "
-            f"better on {sum(row['nll_gap'] < row[key] for row in default)} of {len(default)} seeds"
-            for name, key in (("MAP", "nll_gap_map"), ("least squares", "nll_gap_mse"))
-        ),
-    ]
-    for name in dict.fromkeys(row["way"] for row in found):
-        own = [row for row in found if row["way"] == name]
-        shown = ", ".join(f"{row['alpha_ratio']:.2f}" for row in own)
-        lines.append(
-            f"{name}: α ratio {shown}; evidence {_mean(own, 'log_marginal'):.1f}, {_mean(own, 'seconds'):.0f} s"
-        )
-    return "\n".join(lines) + "\n"
+    yield {"verdict": "α over the exact optimum", "seeds": len(default), "from": min(ratios), "to": max(ratios)}
+    for name, key in (("MAP", "nll_gap_map"), ("least squares", "nll_gap_mse")):
+        better = sum(row["nll_gap"] < row[key] for row in default)
+        yield {"verdict": f"NLL in the gap below {name}", "holds_on": better, "seeds": len(default)}
 
 
-def _mean(found: list[Row], key: str) -> float:
-    return sum(row[key] for row in found) / len(found)
-
-
-def draw(found: list[Row]) -> Any:
+def draw(found: Sequence[Row]) -> Any:
     """How α moves along each way on seed 0, and the fit of the default beside least squares."""
     picture = figure(10, 4, 2)
     left, right = picture.axes
-    for name in dict.fromkeys(row["way"] for row in found):
-        alpha = next(row for row in found if row["way"] == name and row["seed"] == 0)["history"]["alpha"]
+    for name in dict.fromkeys(row["way"] for row in found if "way" in row):
+        alpha = next(row for row in found if row.get("way") == name and row.get("seed") == 0)["history"]["alpha"]
         left.plot([i / len(alpha) for i in range(len(alpha))], alpha, label=name)
     left.set(xlabel="share of training", ylabel="prior precision α", yscale="log")
     left.legend(fontsize=6)
-    data, length = Data.draw(0), Length()
-    model, result = trained(WAYS["default"], data, 0, length)
-    x = torch.linspace(-1.2, 1.2, 200, dtype=torch.float64)[:, None]
-    recipe = lw.Laplace(result.likelihood, prior=result.prior, structure=lw.Full())
-    p = recipe.fit(model, data.train).predict(x)
-    mean, std = p.mean[:, 0], p.std[:, 0]
-    right.fill_between(x[:, 0], mean - 2 * std, mean + 2 * std, alpha=0.2, label="marginal likelihood, 2 sd")
-    right.plot(x[:, 0], mean)
-    right.plot(x[:, 0], plain(data, 0, length)(x).detach(), "--", label="least squares")
-    right.plot(x[:, 0], torch.sin(5 * x[:, 0] + 1), ":", color="0.3", label="the curve")
-    right.plot(*(column[:, 0] for column in data.train), ".", color="0.5", markersize=3)
+    at = {name: torch.tensor(values) for name, values in next(row["fit"] for row in found if row.get("fit")).items()}
+    low, high = at["mean"] - 2 * at["std"], at["mean"] + 2 * at["std"]
+    right.fill_between(at["x"], low, high, alpha=0.2, label="marginal likelihood, 2 sd")
+    right.plot(at["x"], at["mean"])
+    right.plot(at["x"], at["least squares"], "--", label="least squares")
+    right.plot(at["x"], at["curve"], ":", color="0.3", label="the curve")
+    right.plot(at["a"], at["b"], ".", color="0.5", markersize=3)
     right.set(xlabel="x", ylabel="y", ylim=(-3, 3))
     right.legend(fontsize=6)
     return picture
 
 
-main = command("studies.sine", __doc__, Setting())
+STUDY = Study(
+    rows, COLUMNS, verdict=verdict, draw=draw, seeds=10, options={"others": (1, "seeds of every way but the default")}
+)
 
 if __name__ == "__main__":
-    main()
+    main({"sine": STUDY})

@@ -11,74 +11,55 @@ counted apart too.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import lapwing as lw
+from benchmarks.command import Setting, Study, main
+from benchmarks.data import generator
+from benchmarks.report import Row, timed
+from benchmarks.tasks import moments
 from lapwing.evaluation.baselines import Temperature
 from lapwing.ground.data import Data
 from lapwing.ground.errors import LapwingError
 from lapwing.predictive import Moments, held_out_losses
 from lapwing.tuning.mixup import BOUNDS
 from studies.pairs import Case, recipes, resnet
-from studies.report import Row
-from studies.runs import command
 
-BATCH = 100
 LAST: dict[str, Any] = {"structure": lw.Full(view="weights"), "weights": lw.LastLayer()}
 
 TIE = 1e-3
 """Relative difference from plain below which a posterior of the strongest prior is the network."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """The options of the command line.
-
-    Args:
-        data: The data folder, for MNIST and CIFAR-10.
-        quick: Whether seconds must do: two pairs.
-    """
-
-    data: Path
-    quick: bool = False
-
-
 def rows(setting: Setting) -> Iterator[Row]:
-    """All pairs of network and data, each with its posteriors."""
-    structures = {0: ("64 draws", lw.Sampled(64)), 4: ("Nyström", lw.Nystrom(50))}
-    for number, (name, make) in enumerate(list(recipes(setting.data).items())[: 2 if setting.quick else None]):
-        case = make(number)
-        yield measured(name, case, "KFAC", structure=lw.KFAC())
-        if number % 6 in structures:
-            kind, structure = structures[number % 6]
-            yield measured(name, case, kind, structure=structure)
+    """All pairs."""
+    for number, recipe in enumerate(list(recipes(setting))[: 2 if setting.quick else None]):
+        case = recipe.make(number)
+        yield measured(case, "KFAC", structure=lw.KFAC())
+        if number % 6 == 0:
+            yield measured(case, "64 draws", structure=lw.Sampled(64))
         if number % 6 == 3:
-            yield measured(name, case, "last layer", **LAST)
+            yield measured(case, "last layer", **LAST)
+        if number % 6 == 4:
+            yield measured(case, "Nyström", structure=lw.Nystrom(50))
     for name in () if setting.quick else ("ella_resnet20", "resnet20"):
-        yield measured(name, resnet(name, setting.data, 2000), "last layer", **LAST)
-        yield measured(name, resnet(name, setting.data, 1000), "KFAC", structure=lw.KFAC())
+        yield measured(resnet(name, setting.folder, 2000), "last layer", **LAST)
+        yield measured(resnet(name, setting.folder, 1000), "KFAC", structure=lw.KFAC())
 
 
-def measured(name: str, case: Case, kind: str, **choices: Any) -> Row:
-    """One pair and posterior, tuned by default."""
-    row: Row = {"study": "tuning", "pair": name, "posterior": kind}
-    start = time.perf_counter()
-    recipe = lw.Laplace(case.likelihood, **choices)
-    posterior = recipe.fit(case.model, case.train, generator=torch.Generator().manual_seed(0))
-    row["fit_seconds"] = time.perf_counter() - start
-    start = time.perf_counter()
+def measured(case: Case, kind: str, **options: Any) -> Row:
+    """One pair and posterior, tuned by default; the options are those of ``Laplace``."""
+    recipe = lw.Laplace(case.likelihood, **options)
+    posterior, fitting = timed(lambda: recipe.fit(case.model, case.train, generator=generator()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tuned = lw.tune(posterior)
-    row["tune_seconds"] = time.perf_counter() - start
+        tuned, tuning = timed(lambda: lw.tune(posterior))
+    row: Row = {"pair": case.name, "posterior": kind, "fit_seconds": fitting, "tune_seconds": tuning}
     losses, plain = losses_of(tuned, case.test)
     scaled = temperature_scaled(case)
     row |= {"link": tuned.link, "precision": float(tuned.prior_precisions[0]), "method": _method(tuned)}
@@ -94,13 +75,11 @@ def measured(name: str, case: Case, kind: str, **choices: Any) -> Row:
 
 def losses_of(posterior: lw.Posterior, data: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Loss of every target by the posterior, and by the network alone."""
-    ours, theirs = [], []
-    for x, y in zip(*(part.split(BATCH) for part in data), strict=True):
-        (moments,) = posterior.outputs_each(x, [posterior])
-        likelihood = posterior.likelihood
-        ours.append(held_out_losses(likelihood, moments, y, posterior.link, temperature=posterior.temperature))
-        theirs.append(held_out_losses(likelihood, Moments.certain(moments.mean), y, "probit"))
-    return torch.cat(ours).double(), torch.cat(theirs).double()
+    likelihood, (found,) = posterior.likelihood, moments(posterior, data[0], [posterior])
+    options = {"temperature": posterior.temperature}
+    ours = held_out_losses(likelihood, found, data[1], posterior.link, **options)
+    theirs = held_out_losses(likelihood, Moments.certain(found.mean), data[1], "probit")
+    return ours.double(), theirs.double()
 
 
 def temperature_scaled(case: Case) -> Tensor | None:
@@ -118,13 +97,13 @@ def temperature_scaled(case: Case) -> Tensor | None:
     return -found.probs(logits(case.test)).double().log().gather(-1, case.test[1][..., None]).flatten()
 
 
-def verdict(found: Sequence[Row]) -> Iterator[Row]:
+def verdict(found: Sequence[Row]) -> Row:
     """How many pairs are better and worse than the plain network, of all and of those that are no ties."""
     ties = [row for row in found if row["strongest_prior"] and abs(row["from_plain"]) < TIE * row["plain"]]
     ratio = torch.tensor([row["nll"] / row["plain"] for row in found], dtype=torch.float64).log().mean().exp()
     counts = {"pairs": len(found), "ties": len(ties), **_counts(found)}
     apart = {f"{name}_without_ties": value for name, value in _counts([r for r in found if r not in ties]).items()}
-    yield {"study": "tuning", "verdict": True} | counts | apart | {"nll_over_plain": float(ratio)}
+    return {"verdict": True} | counts | apart | {"nll_over_plain": float(ratio)}
 
 
 def _counts(found: Sequence[Row]) -> Row:
@@ -142,7 +121,7 @@ def _method(posterior: Any) -> str:
     return "mixtures" if posterior.trace[-1].bound is None else "lower bound"
 
 
-main = command("studies.tuning", __doc__, Setting)
+STUDY = Study(rows, verdict=lambda found: [verdict(found)], needs="MNIST, CIFAR-10 and the trained networks")
 
 if __name__ == "__main__":
-    main()
+    main({"tuning": STUDY})

@@ -11,10 +11,8 @@ standardised inputs. Rows are scored on a held-out tenth, in units of the standa
 from __future__ import annotations
 
 import math
-import statistics
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,39 +20,19 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from studies.report import Row
-from studies.runs import command
-from studies.seeds import generator
+from benchmarks.command import Setting, Study, main
+from benchmarks.data import generator
+from benchmarks.networks import perceptron
+from benchmarks.report import Row, timed
+from benchmarks.training import minimise
 
 SETS = ("yacht", "energy", "housing", "concrete", "wine", "bike", "elevators", "pol", "protein", "keggdirected")
 ROWS = 2000
+Pair = tuple[Tensor, Tensor]
 COVERAGE, NOISE = (0.9, 0.99), 1.5
 """What intervals of 95 % should cover, and the factor within which the noise should be that of held-out residuals."""
 
-SHOWN = ("data", "method", "structure", "nll", "rmse", "coverage", "noise_ratio", "seconds")
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How much is run.
-
-    Args:
-        data: Folder with ``uci/NAME.npz``.
-        quick: Whether seconds must do: two sets, small networks. Its numbers say nothing.
-        sets: Which sets.
-        splits: Splits into training and test data, of the ten there are.
-        units: Units of each of the two hidden layers.
-        iterations: Most iterations of L-BFGS.
-        decay: Weight decay, ``decay |θ|²`` beside the mean squared error.
-    """
-
-    data: Path
-    quick: bool = False
-    sets: tuple[str, ...] = SETS
-    splits: int = 1
-    units: int = 50
-    iterations: int = 1000
-    decay: float = 3e-3
+COLUMNS = ("nll", "rmse", "coverage", "noise_ratio", "seconds")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,25 +64,24 @@ def standardised(values: Tensor, train: Tensor) -> Tensor:
     return (values - train.mean(0)) / torch.where(spread > 0, spread, 1.0)
 
 
-def trained(data: tuple[Tensor, Tensor], seed: int, setting: Setting) -> nn.Sequential:
-    """A perceptron at a minimum of ``mean squared error + decay |θ|²``."""
+def trained(data: Pair, seed: int, *, units: int = 50, iterations: int = 1000, decay: float = 3e-3) -> nn.Sequential:
+    """A perceptron at a minimum of ``mean squared error + decay |θ|²``.
+
+    Args:
+        data: Inputs and targets.
+        seed: Of the initial weights.
+        units: Units of each of the two hidden layers.
+        iterations: Most iterations of L-BFGS.
+        decay: Weight decay.
+    """
     x, y = data
-    width = setting.units
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(x.shape[1], width), nn.Tanh(), nn.Linear(width, width), nn.Tanh())
-        model.append(nn.Linear(width, 1)).double()
-    options = {"max_iter": setting.iterations, "history_size": 20, "line_search_fn": "strong_wolfe"}
-    optimiser = torch.optim.LBFGS(model.parameters(), tolerance_change=1e-14, **options)
+    model = perceptron(x.shape[1], units, units, 1, seed=seed).double()
 
     def loss() -> Tensor:
-        optimiser.zero_grad()
         penalty = sum(value.square().sum() for value in model.parameters())
-        value = (model(x) - y).square().mean() + setting.decay * penalty
-        value.backward()
-        return value
+        return (model(x) - y).square().mean() + decay * penalty
 
-    optimiser.step(loss)
+    minimise(model, loss, max_iter=iterations, history_size=20, tolerance_change=1e-14)
     return model.eval()
 
 
@@ -119,30 +96,34 @@ def scores(mean: Tensor, std: Tensor, noise: float, y: Tensor) -> Row:
 
 def rows(setting: Setting) -> Iterator[Row]:
     """Three rows a set and split."""
-    if setting.quick:
-        setting = replace(setting, sets=SETS[:2], units=5, iterations=20)
-    for name in setting.sets:
-        for number in range(setting.splits):
-            for row in compared(split(setting.data / "uci" / f"{name}.npz", number), number, setting):
-                yield {"study": "uci", "data": name, "split": number} | row
+    for name in setting.among(SETS, SETS[:2] if setting.quick else ()):
+        for number in setting.repeats:
+            for row in compared(read(name, number, setting), number, setting.quick):
+                yield {"data": name, "seed": number} | row
 
 
-def compared(data: Split, seed: int, setting: Setting) -> Iterator[Row]:
+def read(name: str, number: int, setting: Setting) -> Split:
+    """A split of a set; made up where a quick run has no data folder."""
+    if setting.data is None and setting.quick:
+        source = generator(SETS.index(name))
+        x = torch.randn(60, 4, generator=source, dtype=torch.float64)
+        y = x[:, :1].sin() + 0.1 * torch.randn(60, 1, generator=source, dtype=torch.float64)
+        return Split((x[:54], y[:54]), (x[54:], y[54:]))
+    return split(setting.folder / "uci" / f"{name}.npz", number)
+
+
+def compared(data: Split, seed: int, quick: bool) -> Iterator[Row]:
     """The two lines, the network with the noise of its residuals, and Bayesian ridge regression."""
     (x, y), (new, truth) = data.train, data.test
-    start = time.perf_counter()
-    model = trained(data.train, seed, setting)
-    training = time.perf_counter() - start
+    model, training = timed(lambda: trained(data.train, seed, **({"units": 5, "iterations": 20} if quick else {})))
     with torch.no_grad():
         residual, mean = float((model(x) - y).square().mean().sqrt()), model(new)
 
-    start = time.perf_counter()
-    posterior = lw.tune(lw.Laplace(lw.Gaussian()).fit(model, (x, y)))
-    seconds = time.perf_counter() - start
+    posterior, seconds = timed(lambda: lw.tune(lw.Laplace(lw.Gaussian()).fit(model, (x, y))))
     found = posterior.predict(new)
     noise = posterior.likelihood.noise_std
     row: Row = {"method": "lapwing", "structure": type(posterior).__name__, "seconds": seconds}
-    row |= {"train": len(x), "weights": posterior.network.size, "train_seconds": training, "train_rmse": residual}
+    row |= {"weights": posterior.network.size, "train_seconds": training, "train_rmse": residual}
     row |= {"prior_precision": posterior.prior.precision, "effective_dimension": float(posterior.effective_dimension())}
     yield row | scores(found.mean, found.std, noise, truth)
     yield {"method": "plain network"} | scores(mean, torch.full_like(mean, residual), residual, truth)
@@ -159,47 +140,28 @@ def ridge(data: Split) -> Row:
     return scores(mean, std, float(fitted.alpha_) ** -0.5, truth)
 
 
-def verdict(found: list[Row]) -> Iterator[Row]:
+def verdicts(found: Sequence[Row]) -> Iterator[Row]:
     """On how many sets, over the means of their splits, the two lines do what they should."""
-    means = {
-        (row["data"], row["method"]): [r for r in found if r["data"] == row["data"] and r["method"] == row["method"]]
-        for row in found
+    means = {(row["data"], row["method"]): row for row in found if row.get("summary")}
+    names, (low, high) = list(dict.fromkeys(data for data, _ in means)), COVERAGE
+
+    def below(name: str, other: str) -> bool:
+        return means[name, "lapwing"]["nll"] < means[name, other]["nll"]
+
+    claims: dict[str, Callable[[str], bool]] = {
+        "NLL below BayesianRidge": lambda name: below(name, "BayesianRidge"),
+        "NLL below the plain network": lambda name: below(name, "plain network"),
+        f"95 % intervals cover {low:.0%} to {high:.0%}": lambda n: low <= means[n, "lapwing"]["coverage"] <= high,
+        f"noise within a factor {NOISE} of held-out residuals": lambda n: (
+            1 / NOISE <= means[n, "lapwing"]["noise_ratio"] <= NOISE
+        ),
     }
-
-    def mean(name: str, method: str, column: str) -> float:
-        return statistics.fmean(row[column] for row in means[name, method])
-
-    names = list(dict.fromkeys(row["data"] for row in found))
-    low, high = COVERAGE
-    held = {
-        "NLL below BayesianRidge": [mean(n, "lapwing", "nll") < mean(n, "BayesianRidge", "nll") for n in names],
-        "NLL below the plain network": [mean(n, "lapwing", "nll") < mean(n, "plain network", "nll") for n in names],
-        f"95 % intervals cover {low:.0%} to {high:.0%}": [low <= mean(n, "lapwing", "coverage") <= high for n in names],
-        f"noise within a factor {NOISE} of held-out residuals": [
-            1 / NOISE <= mean(n, "lapwing", "noise_ratio") <= NOISE for n in names
-        ],
-    }
-    for claim, each in held.items():
-        failed = [name for name, holds in zip(names, each, strict=True) if not holds]
-        yield {"study": "uci", "verdict": claim, "holds_on": sum(each), "sets": len(each), "not_on": failed}
+    for claim, holds in claims.items():
+        failed = [name for name in names if not holds(name)]
+        yield {"verdict": claim, "holds_on": len(names) - len(failed), "sets": len(names), "not_on": failed}
 
 
-def text(found: list[Row]) -> str:
-    """The rows as a table, then the counts."""
-    lines = [f"| {' | '.join(SHOWN)} |", f"|{'---|' * len(SHOWN)}"]
-    for row in found:
-        if "verdict" not in row:
-            values = [row.get(column, "") for column in SHOWN]
-            lines.append(f"| {' | '.join(f'{v:.3f}' if isinstance(v, float) else str(v) for v in values)} |")
-    lines.append("")
-    for row in found:
-        if "verdict" in row:
-            but = f" (not {', '.join(row['not_on'])})" if row["not_on"] else ""
-            lines.append(f"- {row['verdict']}: {row['holds_on']} of {row['sets']}{but}")
-    return "\n".join(lines) + "\n"
-
-
-main = command("studies.uci", __doc__, Setting, hidden=("study", "train_seconds"))
+STUDY = Study(rows, COLUMNS, ("weights",), verdict=verdicts, seeds=1, needs="the UCI sets")
 
 if __name__ == "__main__":
-    main()
+    main({"uci": STUDY})

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks.networks import perceptron
 from lapwing.ground import probes
 
 LEFT, GAP, RIGHT = (-1.0, -0.2), (-0.2, 0.4), (0.4, 1.0)
@@ -43,10 +44,7 @@ class Data:
 
 def network(seed: int) -> nn.Sequential:
     """Two hidden layers of 32 tanh units in float64, PyTorch's own initial weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        layers = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
-    return layers.double()
+    return perceptron(1, 32, 32, 1, seed=seed).double()
 
 
 def loader(pair: Pair, batch: int, seed: int) -> DataLoader[Any]:

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from benchmarks.cost import timed
+from benchmarks.command import Setting
+from benchmarks.data import generator
+from benchmarks.report import Row, figure, timed
 from lapwing.ground import probes
 from lapwing.jacobian.products.jacobian import BatchJacobian
 from lapwing.posteriors import MatrixFreePosterior, NystromPosterior
-from studies.ella.setting import Case, Setting
-from studies.report import Row, figure
-from studies.seeds import generator
+from studies.ella.setting import Case, case_of
 
 PROBES = 12
 RANK = 20
@@ -41,7 +41,7 @@ COLUMNS = ("eps_nystrom", "eps_ella", "eps_residual", "trace_error", "fit_second
 
 def rows(setting: Setting) -> Iterator[Row]:
     """For each seed of the landmarks: M grows at K = 20 and at K = M, K grows at the largest M."""
-    case = setting.case("cnn")
+    case = case_of(setting, "cnn")
     exact = Exact.of(case, 4 if setting.quick else PROBES)
     grid, ranks, rank = ((4, 12), (1, 4, 12), 3) if setting.quick else (GRID, RANKS, RANK)
     for seed in setting.repeats:
@@ -53,7 +53,7 @@ def rows(setting: Setting) -> Iterator[Row]:
             cases = [("landmarks, fixed rank", rank), ("landmarks, rank as many", landmarks)]
             cases += [("rank", k) for k in ranks] if landmarks == grid[-1] else []
             for grows, k in cases:
-                row: Row = {"study": "ablation", "part": grows, "landmarks": landmarks, "rank": k, "seed": seed}
+                row: Row = {"part": grows, "landmarks": landmarks, "rank": k, "seed": seed}
                 row |= {"images": len(case.train()[1]), "weights": posterior.network.size, "fit_seconds": seconds}
                 found.append(row | {"trace_error": posterior.report.error.value if k == landmarks else None})
                 kept.append(leading(posterior, k))

@@ -10,44 +10,75 @@ training images in their order until it stops; the others have the first 2000. A
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch.nn import functional
+
 import lapwing as lw
 from benchmarks.cifar_table import RECIPES
-from benchmarks.cost import peak_gib, reset_peak, timed
+from benchmarks.command import Setting
+from benchmarks.report import Row, attempt, tried
+from benchmarks.tasks import RESNETS, Drawn
+from lapwing.comparison.bench import measured
 from lapwing.evaluation.baselines import Map
+from lapwing.ground import probes
 from lapwing.posteriors import NystromPosterior, Posterior
-from studies.ella.augment import STRENGTHS, augmentation
-from studies.ella.scored import Drawn, at_precision, ella, scores, watched
-from studies.ella.setting import Amount, Case, Setting
-from studies.report import Row, attempt
-from studies.sampled.resnets import RESNETS
+from studies.ella.setting import CPU, Amount, Case, amount_of, at_precision, cases, ella, scores, watched
 
 COLUMNS = (
     "nll", "nll_over_plain", "ece", "accuracy", "brier", "precision", "stopped_at", "kernel_error", "fit_seconds",
-    "tune_seconds", "predict_seconds", "fit_gib", "predict_gib",
+    "tune_seconds", "predict_seconds", "fit_mib", "predict_mib",
 )  # fmt: skip
-VALIDATED, ALL = "ELLA, validation images", "ELLA, all images"
-AUGMENTED = {f"ELLA, {name} augmentation": strength for name, strength in STRENGTHS.items()}
 OTHERS: dict[str, Callable[[], lw.Laplace]] = RECIPES | {
     "last layer, KFAC": lambda: lw.Laplace(lw.Categorical(), structure=lw.KFAC(), weights=lw.LastLayer())
 }
 
 
+SHIFT = 4
+"""Most pixels an image of 32 is moved by in each direction."""
+
+
+@dataclass(frozen=True)
+class Strength:
+    """How far images are changed, in units of the standardised intensities.
+
+    Args:
+        light: Standard deviation of the change of brightness, and of the logarithm of the contrast.
+        noise: Largest standard deviation of the noise.
+        hole: Side of the square that is blanked, as a part of the image's.
+    """
+
+    light: float
+    noise: float
+    hole: float
+
+
+STRENGTHS = {"mild": Strength(0.1, 0.05, 0.25), "strong": Strength(0.2, 0.1, 0.25)}
+"""Training images changed so strongly that a network which fits them errs on some, in the place of held-out images."""
+
+VALIDATED, ALL = "ELLA, validation images", "ELLA, all images"
+AUGMENTED = {f"ELLA, {name} augmentation": strength for name, strength in STRENGTHS.items()}
+PLAIN = ("plain", "temperature scaling")
+METHODS = (*PLAIN, VALIDATED, *AUGMENTED, ALL, *OTHERS)
+
+
 def rows(setting: Setting) -> Iterator[Row]:
     """Every method on every network."""
-    for case in setting.cases(RESNETS):
+    for case in cases(setting, RESNETS):
         for row in of_network(case, setting):
-            yield {"study": "cifar", "part": case.task.name} | row
+            yield {"part": case.task.name} | row
 
 
 def of_network(case: Case, setting: Setting) -> Iterator[Row]:
     """Every method on one network, those without randomness once."""
-    if setting.wants("plain"):
+    asked = setting.among(METHODS)
+    if "plain" in asked:
         yield {"method": "plain", "prior": ""} | scores(Map(case.task.model), case)
-    if setting.wants("temperature scaling"):
+    if "temperature scaling" in asked:
         found, failure = attempt(lambda: Map(case.task.model).calibrated(case.task.held_out))
         row = {"failure": failure} if found is None else scores(found, case)
         yield {"method": "temperature scaling", "prior": ""} | row
@@ -55,20 +86,20 @@ def of_network(case: Case, setting: Setting) -> Iterator[Row]:
         for row in by_ella(case, setting, seed):
             yield {"seed": seed} | row
     for name, recipe in OTHERS.items():
-        if setting.wants(name):
-            for row in by_other(case, setting.amount, recipe()):
+        if name in setting.among(METHODS):
+            for row in by_other(case, amount_of(setting), recipe()):
                 yield {"method": name} | row
 
 
 def by_ella(case: Case, setting: Setting, seed: int) -> Iterator[Row]:
     """ELLA stopped early by validation images or by augmented training images, and not stopped."""
-    amount = setting.amount
-    stops: dict[str, lw.EarlyStopping | None] = {VALIDATED: watched(case.task.held_out, amount)}
+    amount = amount_of(setting)
+    stops: dict[str, Any] = {VALIDATED: watched(case.task.held_out, amount)}
     for name, strength in AUGMENTED.items():
-        stops[name] = replace(stops[VALIDATED], data=None, augment=augmentation(strength))  # type: ignore[arg-type]
+        stops[name] = replace(stops[VALIDATED], data=None, augment=augmentation(strength))
     stops[ALL] = None
     for name, stopping in stops.items():
-        if not setting.wants(name):
+        if name not in setting.among(METHODS):
             continue
         posterior, row = ella(case, amount, seed, stopping=stopping)
         first = {"method": name, "prior": "paper", "precision": case.precision}
@@ -86,10 +117,10 @@ def by_ella(case: Case, setting: Setting, seed: int) -> Iterator[Row]:
 
 def by_other(case: Case, amount: Amount, recipe: lw.Laplace) -> Iterator[Row]:
     """One of the methods ELLA is compared with, under the paper's prior and with its own tuned."""
-    reset_peak()
     train = case.train(amount.images)
-    (fitted, failure), seconds = timed(lambda: attempt(lambda: recipe.fit(case.task.model, train)))
-    row: Row = {"images": len(train[1]), "fit_seconds": seconds, "fit_gib": peak_gib(), "failure": failure}
+    found = measured(lambda: attempt(lambda: recipe.fit(case.task.model, train)), CPU)
+    fitted, failure = found.value
+    row: Row = {"images": len(train[1]), "fit_seconds": found.seconds, "fit_mib": found.peak_mib, "failure": failure}
     if fitted is None:
         yield {"prior": ""} | row
         return
@@ -109,8 +140,7 @@ def tuned(posterior: Posterior, case: Case, amount: Amount) -> dict[str, Callabl
 
 def under(way: Callable[[], Posterior], case: Case, amount: Amount) -> Row:
     """The prior precision a way of tuning finds, its seconds, and the scores."""
-    (posterior, failure), seconds = timed(lambda: attempt(way))
-    row: Row = {"tune_seconds": seconds, "failure": failure}
+    posterior, row = tried(way, "tune_seconds")
     if posterior is None:
         return row
     row["precision"] = float(posterior.prior_precisions[0])
@@ -118,3 +148,44 @@ def under(way: Callable[[], Posterior], case: Case, amount: Amount) -> Row:
         row["log_marginal"] = float(posterior.log_marginal())
     found, failure = attempt(lambda: scores(Drawn(posterior, amount.samples), case))
     return row | {"failure": failure} | (found or {})
+
+
+def augmentation(strength: Strength) -> Callable[[Tensor, torch.Generator], Tensor]:
+    """Mirrored, moved, with other light, noise and a hole; each image on its own."""
+
+    def augment(images: Tensor, generator: torch.Generator) -> Tensor:
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(*shape, generator=generator).to(images)
+
+        def normal(*shape: int) -> Tensor:
+            return probes.gaussian(shape, like=images, generator=generator)
+
+        n, _, h, w = images.shape
+        x = moved(torch.where(uniform(n, 1, 1, 1) < 0.5, images, images.flip(-1)), uniform(n, 2), SHIFT * h // 32)
+        x = x * (strength.light * normal(n, 1, 1, 1)).exp() + strength.light * normal(n, 1, 1, 1)
+        x = x + strength.noise * uniform(n, 1, 1, 1) * normal(*x.shape)
+        side = round(strength.hole * h)
+        down, right = ((uniform(n, 1) * (length - side + 1)).floor() for length in (h, w))
+        rows, columns = (torch.arange(length, device=x.device).expand(n, -1) for length in (h, w))
+        inside = ((rows >= down) & (rows < down + side))[:, :, None]
+        inside = inside & ((columns >= right) & (columns < right + side))[:, None]
+        return x.masked_fill(inside[:, None], 0.0)
+
+    return augment
+
+
+def moved(images: Tensor, shares: Tensor, most: int) -> Tensor:
+    """Images moved by up to ``most`` pixels in each direction, mirrored at the edges.
+
+    Args:
+        images: ``[n, ch, h, w]``.
+        shares: Two numbers in [0, 1) an image, down and right.
+        most: Pixels.
+    """
+    _, _, h, w = images.shape
+    wide = functional.pad(images, (most,) * 4, mode="reflect")
+    start = (shares * (2 * most + 1)).long()
+    rows = start[:, :1] + torch.arange(h, device=images.device)
+    columns = start[:, 1:] + torch.arange(w, device=images.device)
+    picked = wide.gather(2, rows[:, None, :, None].expand(-1, wide.shape[1], -1, wide.shape[3]))
+    return picked.gather(3, columns[:, None, None, :].expand(-1, wide.shape[1], h, -1))

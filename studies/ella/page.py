@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 
-from studies.report import Row
+from benchmarks.report import Row
+from benchmarks.table import markdown
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Section:
 
 
 SCORES = {"nll": "NLL", "ece": "ECE", "accuracy": "accuracy"}
-COST = {"fit_seconds": "fit s", "predict_seconds": "predict s", "fit_gib": "fit GiB"}
+COST = {"fit_seconds": "fit s", "predict_seconds": "predict s", "fit_mib": "fit MiB"}
 SECTIONS = {
     "toy": Section(
         "The toy",
@@ -160,28 +161,11 @@ def text(name: str, section: Section, rows: list[Row]) -> str:
     means = [row for row in rows if row.get("summary")]
     command = f"`python -m studies.ella {name} --json FILE {section.options}`"
     lines = [f"## {section.title}\n", f"{command}\n", f"{fill(section.text, 120)}\n"]
+    columns = section.columns | {"seeds": "seeds"}
     for part in dict.fromkeys(row.get("part", "") for row in means):
-        lines += [f"### {part}\n", table([row for row in means if row.get("part", "") == part], section), ""]
+        own = [row for row in means if row.get("part", "") == part]
+        lines += [f"### {part}\n", markdown(own, section.names, columns), ""]
     return "\n".join(lines)
-
-
-def table(rows: list[Row], section: Section) -> str:
-    """A part as a Markdown table; what no row has is left out."""
-    columns = {key: title for key, title in section.columns.items() if any(row.get(key) is not None for row in rows)}
-    head = [*section.names, *columns.values(), "seeds"]
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(section.names) + "---:|" * (len(columns) + 1)]
-    for row in rows:
-        cells = [str(row.get(name, "")) for name in section.names]
-        cells += [_cell(row, key) for key in columns]
-        lines.append(f"| {' | '.join([*cells, str(row.get('seeds', 1))])} |")
-    return "\n".join(lines)
-
-
-def _cell(row: Row, key: str) -> str:
-    if row.get(key) is None:
-        return "–"
-    error = row.get(f"{key}_stderr", row.get(f"{key}_error"))
-    return f"{row[key]:.4g}" + (f" ± {error:.2g}" if error else "")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -18,14 +18,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vmap  # noqa: TID251, the bare passes are what is timed
 
 import lapwing as lw
-from benchmarks.cost import timed
+from benchmarks.command import Setting
+from benchmarks.report import Row, attempt, timed
+from benchmarks.tasks import RESNETS, Drawn
 from lapwing.evaluation.baselines import Map
 from lapwing.posteriors import NystromPosterior
 from studies.ella.cifar import OTHERS
-from studies.ella.scored import Drawn, at_precision
-from studies.ella.setting import Amount, Case, Setting
-from studies.report import Row, attempt
-from studies.sampled.resnets import RESNETS
+from studies.ella.setting import Amount, Case, amount_of, at_precision, cases
 
 FITTED = 100
 """Training images behind the posteriors whose predictions are timed."""
@@ -35,11 +34,11 @@ COLUMNS = ("ratio", "ratio_one_by_one", "seconds", "milliseconds_per_image", "pa
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A row for each network and method."""
-    for case in setting.cases(RESNETS[:1]):
+    for case in cases(setting, RESNETS[:1]):
         for name, make in predictors(case, setting).items():
             predictor, failure = attempt(make)
-            row: Row = {"study": "seconds", "part": case.task.name, "method": name, "failure": failure}
-            yield row if predictor is None else row | measured(predictor, case, setting.amount)
+            row: Row = {"part": case.task.name, "method": name, "failure": failure}
+            yield row if predictor is None else row | measured(predictor, case, amount_of(setting))
 
 
 def measured(predictor: Any, case: Case, amount: Amount) -> Row:
@@ -58,7 +57,7 @@ def measured(predictor: Any, case: Case, amount: Amount) -> Row:
 
 def predictors(case: Case, setting: Setting) -> dict[str, Callable[[], Any]]:
     """What is timed; the posteriors are made of few images, which does not change what predicting costs."""
-    amount, train = setting.amount, case.train(FITTED if not setting.quick else 10)
+    amount, train = amount_of(setting), case.train(FITTED if not setting.quick else 10)
     ways: dict[str, Callable[[], Any]] = {"plain": lambda: Map(case.task.model)}
     for name, residual in {"ELLA": False, "ELLA, residual": True}.items():
         recipe = case.laplace(lw.Nystrom(amount.rank, 4 * amount.rank, residual=residual))
@@ -67,7 +66,7 @@ def predictors(case: Case, setting: Setting) -> dict[str, Callable[[], Any]]:
         ways[name] = lambda by=other: Drawn(
             at_precision(by().fit(case.task.model, train), case.precision), amount.samples
         )
-    return {name: way for name, way in ways.items() if setting.wants(name)}
+    return {name: way for name, way in ways.items() if name in setting.among(ways)}
 
 
 def taken(works: dict[str, Callable[[], Any]], rounds: int) -> Row:

@@ -1,25 +1,27 @@
-"""What the studies of ELLA are run on, and how much of them is run."""
+"""What the studies of ELLA are run on, how much of them is run, and how ELLA is fitted and scored."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from benchmarks.data import mnist
-from benchmarks.training import digits
+from benchmarks.command import Setting
+from benchmarks.data import digits, generator, mnist
+from benchmarks.networks import seeded
+from benchmarks.report import Row
+from benchmarks.tasks import RESNETS, Task, marginal, probabilities
+from benchmarks.training import kept_network, train
+from lapwing.comparison.bench import measured
 from lapwing.evaluation.corruptions import CORRUPTIONS
-from studies.kept import kept_network
-from studies.sampled import resnets
-from studies.sampled.setting import Setting as Options
-from studies.sampled.trained import Training
-from studies.seeds import generator
+from lapwing.posteriors import NystromPosterior, Posterior
+from studies.sampled.setting import SGD
 
+CPU = torch.device("cpu")
 EXAMPLES, DECAY = 50_000, 1e-4
 """Images and weight decay the ResNets were trained with."""
 
@@ -62,70 +64,39 @@ class Amount:
 QUICK = Amount(3, 10, 16, 8, 10, 24, 16, ("contrast",), 6, (1, 3), 2, 4)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """The options of the command line.
+def amount_of(setting: Setting) -> Amount:
+    """How much is done."""
+    amount = QUICK if setting.quick else Amount()
+    return amount if setting.images is None else replace(amount, images=setting.images)
 
-    Args:
-        data: The data folder; ``None`` does with what is generated or comes with scikit-learn.
-        quick: Whether seconds must do: few examples, few landmarks, few cases. Its numbers say nothing.
-        seeds: How often a study is repeated.
-        networks: Which networks, by name; empty for the study's own choice.
-        only: Which methods, by name; empty for all.
-        images: Training images of the methods ELLA is compared with; ``None`` for the study's own choice.
-        kept: Folder where the trained CNN is kept; ``None`` trains anew.
-    """
 
-    data: Path | None = None
-    quick: bool = False
-    seeds: int = 5
-    networks: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
-    images: int | None = None
-    kept: Path | None = None
+def cases(setting: Setting, default: tuple[str, ...]) -> list[Case]:
+    """The networks asked for, or else the study's own choice."""
+    return [case_of(setting, name) for name in setting.among(("cnn", *RESNETS), default)]
 
-    @property
-    def repeats(self) -> range:
-        """The seeds."""
-        return range(min(2, self.seeds) if self.quick else self.seeds)
 
-    @property
-    def amount(self) -> Amount:
-        """How much is done."""
-        amount = QUICK if self.quick else Amount()
-        return amount if self.images is None else replace(amount, images=self.images)
+def case_of(setting: Setting, name: str) -> Case:
+    """A network, the CNN or one of the ResNets; without data an untrained one in the place of the latter."""
+    amount = amount_of(setting)
+    read = trained_cnn if name == "cnn" else partial(Task.read, name)
+    task = read(replace(setting, images=amount.everything))
+    data = task.data.head(amount.everything, task.validation + amount.tested)
+    precision = (CNN_IMAGES if name == "cnn" else EXAMPLES) * DECAY
+    return Case(replace(task, data=data, pixels=task.pixels[: amount.tested]), precision)
 
-    def wants(self, name: str) -> bool:
-        """Whether a method was asked for."""
-        return not self.only or name in self.only
 
-    def cases(self, default: tuple[str, ...]) -> list[Case]:
-        """The networks asked for, or else the study's own choice."""
-        return [self.case(name) for name in self.networks or default]
-
-    def case(self, name: str) -> Case:
-        """A network, the CNN or one of the ResNets; without data an untrained one in the place of the latter."""
-        task, precision = (self._cnn, CNN_IMAGES * DECAY) if name == "cnn" else (self._resnet(name), EXAMPLES * DECAY)
-        data = task.data.head(self.amount.everything, task.validation + self.amount.tested)
-        return Case(replace(task, data=data, pixels=task.pixels[: self.amount.tested]), precision)
-
-    def _resnet(self, name: str) -> resnets.Task:
-        return resnets.Task.read(name, Options(self.data, quick=self.data is None, train=self.amount.everything))
-
-    @cached_property
-    def _cnn(self) -> resnets.Task:
-        """A CNN trained on MNIST; without data, or in a hurry, on the digits of scikit-learn."""
-        small = self.quick or self.data is None
-        data = digits() if self.data is None or self.quick else mnist(self.data)
-        order = torch.randperm(len(data.y_test), generator=generator())
-        data = replace(data, x_test=data.x_test[order], y_test=data.y_test[order])
-        data = data.head(200 if self.quick else CNN_IMAGES, CNN_VALIDATION + CNN_TEST)
-        validation = 8 if self.quick else CNN_VALIDATION
-        model = cnn(8 if small else 28, narrow=self.quick)
-        training, epochs = Training(rate=0.05), 3 if self.quick else EPOCHS
-        key = (training, epochs, data.x_train, data.y_train)
-        kept_network(lambda: training.run(model, data, epochs, seed=0), model, self.kept, "ella-cnn", *key)
-        return resnets.Task("cnn", model, data, data.x_test[validation:], nn.Identity(), validation)
+def trained_cnn(setting: Setting) -> Task:
+    """A CNN trained on MNIST; without data, or in a hurry, on the digits of scikit-learn."""
+    small = setting.quick or setting.data is None
+    data = digits() if small else mnist(setting.folder)
+    order = torch.randperm(len(data.y_test), generator=generator())
+    data = replace(data, x_test=data.x_test[order], y_test=data.y_test[order])
+    data = data.head(200 if setting.quick else CNN_IMAGES, CNN_VALIDATION + CNN_TEST)
+    validation = 8 if setting.quick else CNN_VALIDATION
+    model = cnn(8 if small else 28, narrow=setting.quick)
+    recipe = SGD | {"rate": 0.05, "epochs": 3 if setting.quick else EPOCHS}
+    kept_network(lambda: train(model, *data.train, **recipe), model, setting.kept, "ella-cnn", recipe, *data.train)
+    return Task("cnn", model, data, data.x_test[validation:], nn.Identity(), validation)
 
 
 @dataclass(frozen=True)
@@ -137,7 +108,7 @@ class Case:
         precision: N γ for N training examples and a weight decay γ: ``1 / σ₀²``.
     """
 
-    task: resnets.Task
+    task: Task
     precision: float
 
     def laplace(self, structure: Any, **options: Any) -> lw.Laplace:
@@ -147,6 +118,47 @@ class Case:
     def train(self, images: int | None = None) -> tuple[Tensor, Tensor]:
         """The first training images."""
         return self.task.data.x_train[:images], self.task.data.y_train[:images]
+
+
+def scores(predictor: Any, case: Case) -> Row:
+    """Scores on the test images, a hundred at a time, the seconds that took and the memory."""
+    found = measured(lambda: probabilities(predictor, case.task.test[0]), CPU)
+    return marginal(found.value, case.task) | {"predict_seconds": found.seconds, "predict_mib": found.peak_mib}
+
+
+def ella(
+    case: Case, amount: Amount, seed: int, *, stopping: lw.EarlyStopping | None = None, rank: int | None = None
+) -> tuple[NystromPosterior, Row]:
+    """ELLA as published, under the paper's prior, without the residual; and what fitting it cost.
+
+    Args:
+        case: Network and images.
+        amount: How much is done.
+        seed: Of the landmarks.
+        stopping: When to stop.
+        rank: Another rank.
+    """
+    structure = lw.Nystrom(
+        rank or amount.rank, max(amount.landmarks, rank or 0), residual=False, stopping=stopping, seed=seed
+    )
+    found = measured(lambda: case.laplace(structure).fit(case.task.model, case.train()), CPU)
+    posterior = found.value
+    assert isinstance(posterior, NystromPosterior)
+    row: Row = {"rank": structure.rank, "landmarks": structure.samples}
+    row |= {"fit_seconds": found.seconds, "fit_mib": found.peak_mib}
+    row |= {"stopped_at": float(posterior.totals.examples), "kernel_error": posterior.report.error.value}
+    return posterior, row | {"trace": [list(point) for point in posterior.report.trace]}
+
+
+def watched(data: tuple[Tensor, Tensor], amount: Amount, *, patience: int = 3) -> lw.EarlyStopping:
+    """Early stopping by held-out images."""
+    return lw.EarlyStopping(data, every=amount.every, patience=patience, link="mc", samples=amount.samples)
+
+
+def at_precision(posterior: Posterior, precision: float) -> Posterior:
+    """The same posterior under another prior precision."""
+    prior = posterior.prior.with_precisions(torch.tensor([precision], dtype=torch.float64))
+    return posterior.with_choices(prior, posterior.likelihood)
 
 
 def cnn(pixels: int = 28, *, narrow: bool = False, seed: int = 0) -> nn.Sequential:
@@ -162,11 +174,11 @@ def cnn(pixels: int = 28, *, narrow: bool = False, seed: int = 0) -> nn.Sequenti
         (29034, torch.Size([2, 10]))
     """
     first, second = (4, 8) if narrow else (16, 32)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        stages = [stage for i, o in ((1, first), (first, second)) for stage in _stage(i, o)]
+
+    def layers() -> nn.Sequential:
+        stages: list[nn.Module] = []
+        for i, o in ((1, first), (first, second)):
+            stages += [nn.Conv2d(i, o, 5, padding=2), nn.BatchNorm2d(o), nn.ReLU(), nn.MaxPool2d(2)]
         return nn.Sequential(*stages, nn.Flatten(), nn.Linear(second * (pixels // 4) ** 2, 10)).eval()
 
-
-def _stage(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
-    return nn.Conv2d(inputs, outputs, 5, padding=2), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)
+    return seeded(layers, seed)

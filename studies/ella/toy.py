@@ -21,12 +21,14 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 import lapwing as lw
+from benchmarks.command import Setting
+from benchmarks.data import generator
+from benchmarks.networks import perceptron, seeded
+from benchmarks.report import Row, attempt, figure
+from benchmarks.training import train
 from lapwing.ground import probes
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Regression
-from studies.ella.setting import Setting
-from studies.report import Row, attempt, figure
-from studies.seeds import generator
 
 NOISE, POINTS = 0.2, 16
 SIDES = ((-3.0, -1.0), (1.0, 3.0))
@@ -73,7 +75,7 @@ def rows(setting: Setting) -> Iterator[Row]:
 def labelled(found: Iterable[Row], part: str, seed: int) -> Iterator[Row]:
     """Rows with what they have in common."""
     for row in found:
-        yield {"study": "toy", "part": part, "seed": seed} | row
+        yield {"part": part, "seed": seed} | row
 
 
 def by_evidence(model: nn.Module, pair: tuple[Tensor, Tensor], precision: float) -> float:
@@ -102,32 +104,25 @@ class Sine(nn.Module):
 
 def network(seed: int, width: int = 50, *, wave: bool = False) -> nn.Sequential:
     """Three hidden layers of tanh units, or fixed sines, whose kernel forgets what is far away."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if wave:
-            first = nn.Linear(1, 8 * width).requires_grad_(False)
-            nn.init.normal_(first.weight, std=2.0)
-            nn.init.uniform_(first.bias, -math.pi, math.pi)
-            layers: list[nn.Module] = [first, Sine(), nn.Linear(8 * width, 1, bias=False)]
-        else:
-            hidden = (nn.Linear(width, width), nn.Tanh())
-            layers = [nn.Linear(1, width), nn.Tanh(), *hidden, nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)]
-        return nn.Sequential(*layers).double()
+    if not wave:
+        return perceptron(1, width, width, width, 1, seed=seed).double()
+
+    def layers() -> nn.Sequential:
+        first = nn.Linear(1, 8 * width).requires_grad_(False)
+        nn.init.normal_(first.weight, std=2.0)
+        nn.init.uniform_(first.bias, -math.pi, math.pi)
+        return nn.Sequential(first, Sine(), nn.Linear(8 * width, 1, bias=False)).double()
+
+    return seeded(layers, seed)
 
 
-def trained(model: nn.Sequential, pair: tuple[Tensor, Tensor], precision: float, steps: int) -> nn.Sequential:
+def trained(model: nn.Module, pair: tuple[Tensor, Tensor], precision: float, steps: int) -> nn.Module:
     """The MAP estimate: squared error over twice the noise, plus half the precision times the squared weights."""
-    x, y = pair
-    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-    for _ in range(steps):
-        optimiser.zero_grad()
-        norm = sum(value.square().sum() for value in model.parameters())
-        loss = 0.5 / NOISE * (model(x) - y).square().sum() + 0.5 * precision * norm
-        loss.backward()
-        optimiser.step()
-        schedule.step()
-    return model
+
+    def loss(f: Tensor, y: Tensor) -> Tensor:
+        return 0.5 / NOISE * (f - y).square().sum()
+
+    return train(model, *pair, epochs=steps, rate=1e-2, batch=POINTS, decay=precision, loss=loss)
 
 
 def fitted(model: nn.Module, pair: tuple[Tensor, Tensor], precision: float, **options: Any) -> Posterior:

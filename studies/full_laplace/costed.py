@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from benchmarks.data import generator
 from benchmarks.meter import Meter
+from benchmarks.networks import perceptron
 from lapwing.ground import probes
 from lapwing.ground.data import Data
 from lapwing.jacobian.model import Model
@@ -61,7 +63,6 @@ def work(
         device: Where.
         notes: File for what is not a cost: iterations, residuals, the number of weights.
     """
-    generator = torch.Generator().manual_seed(0)
     told: dict[str, Any] = {}
 
     def note(name: str, fact: Any) -> None:
@@ -86,7 +87,7 @@ def work(
     else:
         gradient, product_at, d = network(way, size, device)
     note("d", d)
-    vector = probes.gaussian((d,), like=torch.empty(0, device=device), generator=generator)
+    vector = probes.gaussian((d,), like=torch.empty(0, device=device), generator=generator())
     meter.ready()
     if gradient is not None:
         timed("gradient", gradient)
@@ -144,10 +145,8 @@ def network(way: str, size: int, device: str) -> tuple[Callable[[], Any], Callab
     """A gradient, the product with the curvature, and the number of weights of a perceptron."""
     side = max(2, round(size**0.5))
     width = max(1, round((size - 1) / (side + 2)))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(side, width), nn.Tanh(), nn.Linear(width, 1)).to(device)
-        x, y = torch.randn(EXAMPLES, side), torch.randn(EXAMPLES, 1)
+    model = perceptron(side, width, 1).to(device)
+    x, y = torch.randn(EXAMPLES, side, generator=generator()), torch.randn(EXAMPLES, 1, generator=generator(1))
     net, data = Network.of(model), Data((x, y), like=next(model.parameters()).detach())
     weights = list(model.parameters())
 
@@ -163,7 +162,7 @@ def network(way: str, size: int, device: str) -> tuple[Callable[[], Any], Callab
 
 def shifted(curvature: Operator, condition: float) -> Operator:
     """``G + α I`` with the prior precision α that gives it about the condition number, or a little less."""
-    largest = spectral_interval(curvature, steps=30, margin=1.01, generator=torch.Generator().manual_seed(0))[1]
+    largest = spectral_interval(curvature, steps=30, margin=1.01, generator=generator())[1]
     alpha = largest / max(condition - 1, 1e-2)
     like = torch.empty(0, dtype=curvature.dtype, device=curvature.device)
 

@@ -16,18 +16,18 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from benchmarks.networks import weight_count
+from benchmarks.command import Setting
+from benchmarks.data import generator
+from benchmarks.report import Row, attempt, figure, tried
+from benchmarks.tasks import Batched, Linearised
 from lapwing.evaluation.baselines import Map
-from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples
+from lapwing.evaluation.diagnosis import diagnose_samples
 from lapwing.evaluation.scores import Predictor, metrics
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.solvers import CG
 from lapwing.posteriors import MatrixFreePosterior
-from lapwing.predictive import Classification, Draws, Predictive, predictive
-from studies.full_laplace.setting import Setting, matrix_free
-from studies.predictors import Batched, Linearised
-from studies.report import Row, attempt, figure, tried
-from studies.seeds import generator
+from lapwing.predictive import Draws, Predictive, predictive
+from studies.full_laplace.setting import Digits, matrix_free
 
 IMAGES = 5000
 SOLVED = 20
@@ -69,11 +69,11 @@ class Drawn:
 def rows(setting: Setting) -> Iterator[Row]:
     """A row for each prior precision and way to predict, and one for each prior precision about the draws."""
     draws, tested = (30, 60) if setting.quick else (200, 2000)
+    digits = Digits(setting)
+    test = digits.split.head(None, tested).test
     for alpha in (0.1,) if setting.quick else (0.1, 1.0, 10.0):
-        model, data = setting.network(alpha=alpha), setting.head(40 if setting.quick else IMAGES)
-        head = {"study": "mnist", "data": setting.name, "weights": weight_count(model), "images": len(data[1])}
-        head |= {"alpha": alpha}
-        test = (setting.split.x_test[:tested], setting.split.y_test[:tested])
+        model, data = digits.network(alpha=alpha), digits.head(IMAGES, quick=40)
+        head = digits.facts(model, len(data[1])) | {"alpha": alpha}
         solver = CG(rtol=1e-4, preconditioner=lw.LowRank(16 if setting.quick else 300))
         posterior = matrix_free(model, data, alpha=alpha, solver=solver)
         solution, cost = tried(lambda at=posterior: at.draw(draws, generator=generator()))
@@ -91,7 +91,7 @@ def rows(setting: Setting) -> Iterator[Row]:
             recipe = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(alpha), structure=structure)
             ways[f"{name}, linearised"] = lambda by=recipe, net=model, at=data: by.fit(net, at)
         for name, make in ways.items():
-            scores, cost = tried(lambda make=make, at=test: scored(make(), at))
+            scores, cost = tried(lambda make=make: scored(make(), test))
             yield head | {"method": name, "test_images": len(test[1])} | (scores or {}) | cost
 
 
@@ -103,8 +103,9 @@ def quality(posterior: MatrixFreePosterior, delta: Tensor, x: Tensor, setting: S
     )
     row: Row = {"draws": len(delta), "failure": failure}
     if found is not None:
-        row |= {"ks_p": found["radius"].p_value, "passed": found.passed, "verdict": str(found)}
-        row |= {"plot": plotted(found)}
+        row |= {"ks_p": found["radius"].p_value, "passed": found.passed, "said": str(found)}
+        expected, seen = found.quantiles()
+        row["plot"] = {"expected": expected.tolist(), "seen": seen.tolist()}
     ratio, failure = attempt(lambda: variance_ratio(posterior, delta, x[: 3 if setting.quick else SOLVED]))
     return row | {"variance_by_draws_over_variance_by_solves": ratio, "failure": row["failure"] or failure}
 
@@ -114,12 +115,6 @@ def variance_ratio(posterior: MatrixFreePosterior, delta: Tensor, x: Tensor) -> 
     by_draws = Linearised(posterior, delta).outputs(x).double().var(0).sum()
     by_solves = posterior.solved_outputs(x).moments.covariance.double().diagonal(dim1=-2, dim2=-1).sum()
     return float(by_draws / by_solves)
-
-
-def plotted(found: Diagnosis) -> Row:
-    """The quantiles of a QQ plot."""
-    expected, seen = found.quantiles()
-    return {"expected": expected.tolist(), "seen": seen.tolist()}
 
 
 def scored(predictor: Predictor, test: tuple[Tensor, Tensor]) -> Row:
@@ -139,11 +134,9 @@ def scored(predictor: Predictor, test: tuple[Tensor, Tensor]) -> Row:
     return row
 
 
-def uncertainty(predictor: Predictor, x: Tensor) -> Tensor:
+def uncertainty(predictor: Any, x: Tensor) -> Tensor:
     """One minus the largest probability."""
-    prediction = predictor.predict(x)
-    assert isinstance(prediction, Classification)
-    return 1 - prediction.probs.amax(-1)
+    return 1 - predictor.predict(x).probs.amax(-1)
 
 
 def draw(found: Sequence[Row]) -> Any:

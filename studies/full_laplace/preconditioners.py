@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,16 +15,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 import lapwing as lw
-from benchmarks.networks import weight_count
+from benchmarks.command import Setting
+from benchmarks.data import generator
+from benchmarks.report import Row, attempt, figure, tried
 from lapwing.ground.results import Solution
 from lapwing.linalg import Operator
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linalg.contour import spectral_interval
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, approximation
 from lapwing.posteriors import MatrixFreePosterior
-from studies.full_laplace.setting import ALPHA, Setting, matrix_free
-from studies.report import Row, attempt, figure, tried
-from studies.seeds import generator
+from studies.full_laplace.quadrature import solved
+from studies.full_laplace.setting import ALPHA, Digits, matrix_free
 
 IMAGES = 1000
 RTOL = 1e-4
@@ -57,14 +57,15 @@ def recipes(rank: int, examples: int) -> dict[str, Preconditioner | None]:
 def rows(setting: Setting) -> Iterator[Row]:
     """One row a recipe."""
     draws = 4 if setting.quick else 16
-    model, data = setting.network(), setting.head(20 if setting.quick else IMAGES)
+    digits = Digits(setting)
+    model, data = digits.network(), digits.head(IMAGES, quick=20)
     posterior = matrix_free(model, data)
     problem = posterior.problem
     with torch.no_grad():
         noise = problem.perturbation(draws, generator=generator()).right_hand_side(problem)
     reference = exactly(model, data, noise)
-    head = {"study": "preconditioners", "data": setting.name, "weights": weight_count(model), "images": len(data[1])}
-    head |= {"alpha": ALPHA, "draws": draws, "rtol": RTOL, "reference_residual": float(reference.residual.max())}
+    head = digits.facts(model, len(data[1])) | {"draws": draws, "rtol": RTOL}
+    head |= {"reference_residual": float(reference.residual.max())}
     steps = 20 if setting.quick else 200
     for name, recipe in (recipes(4, 2) if setting.quick else recipes(100, 50)).items():
         row = compared(posterior, recipe, noise, reference.value, steps=steps)
@@ -89,28 +90,18 @@ def compared(
         steps: Lanczos steps for the condition number.
     """
     precision = posterior.precision_operator
-    prepare = partial(approximation, posterior.problem, recipe) if recipe is not None else lambda: None
+    prepare = lambda: None if recipe is None else approximation(posterior.problem, recipe)  # noqa: E731
     made, row = tried(prepare, "seconds_preparing")
     if row["failure"]:
         return row
-    options = {"rtol": RTOL, "max_iterations": 2000}
-    solution, cost = tried(
-        lambda: conjugate_gradients(precision, noise, preconditioner=made, **options), "seconds_solving"
-    )
+    options = {"rtol": RTOL, "max_iterations": 2000, "preconditioner": made}
+    solution, cost = tried(lambda: conjugate_gradients(precision, noise, **options), "seconds_solving")
     interval, why = attempt(
         lambda: spectral_interval(precision, steps=steps, preconditioner=made, generator=generator())
     )
-    condition = None if interval is None else interval[1] / (ALPHA if recipe is None else interval[0])
-    row |= cost | {"condition": condition, "failure": cost["failure"] or why}
-    if solution is None:
-        return row
-    return row | {
-        "iterations": solution.iterations,
-        "matvecs": solution.matvecs,
-        "residual": float(solution.residual.max()),
-        "stopped": solution.stopped,
-        "error": error(precision, solution.value, reference),
-    }
+    row |= cost | {"failure": cost["failure"] or why}
+    row["condition"] = None if interval is None else interval[1] / (ALPHA if recipe is None else interval[0])
+    return row if solution is None else row | solved(solution) | {"error": error(precision, solution.value, reference)}
 
 
 def exactly(model: nn.Module, data: tuple[Tensor, Tensor], noise: Float[Tensor, "d s"]) -> Solution:

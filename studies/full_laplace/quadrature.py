@@ -8,6 +8,7 @@ of ``lapwing.Contour``, each with and without a preconditioner where that is aff
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,19 +17,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import lapwing as lw
-from benchmarks.cost import timed
-from benchmarks.networks import weight_count
+from benchmarks.command import Setting
+from benchmarks.data import generator
+from benchmarks.report import Row, attempt, figure, tried
 from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples, directions_of
 from lapwing.ground.probes import gaussian
+from lapwing.ground.results import Solution
 from lapwing.linalg import Diagonal
 from lapwing.linalg.contour import contour_inverse_root, inverse_root_rule, spectral_interval
 from lapwing.linalg.shifted import Method
 from lapwing.linear.preconditioners import Preconditioner, approximation
 from lapwing.posteriors import MatrixFreePosterior
-from studies.full_laplace.setting import ALPHA, Setting, matrix_free
+from studies.full_laplace.setting import ALPHA, Digits, matrix_free
 from studies.full_laplace.spectrum import EXACT, spectrum
-from studies.report import Row, attempt, figure, tried
-from studies.seeds import generator
 
 IMAGES = 500
 """Training images the curvature is summed over; the source does not say how many it used."""
@@ -43,13 +44,13 @@ def rows(setting: Setting) -> Iterator[Row]:
     """One row for each way to solve and each number of points."""
     draws = 50 if setting.quick else 200
     exact = (1, 3, 8) if setting.quick else tuple(range(1, 21))
-    model, data = setting.network(), setting.head(40 if setting.quick else IMAGES)
+    digits = Digits(setting)
+    model, data = digits.network(), digits.head(IMAGES, quick=40)
     posterior = matrix_free(model, data)
-    head = {"study": "quadrature", "data": setting.name, "weights": weight_count(model), "images": len(data[1])}
-    head |= {"alpha": ALPHA, "draws": draws}
+    head = digits.facts(model, len(data[1])) | {"draws": draws}
     if len(data[1]) * 10 <= EXACT:
         values = spectrum(model, data, whole=True)
-        precision = Diagonal(ALPHA + torch.nn.functional.pad(values, (0, weight_count(model) - len(values))))
+        precision = Diagonal(ALPHA + torch.nn.functional.pad(values, (0, posterior.network.size - len(values))))
         for points in exact:
             own = head | {"solves": "exact", "preconditioner": "none", "points": points}
             yield own | ideal(precision, points, draws)
@@ -63,8 +64,8 @@ def rows(setting: Setting) -> Iterator[Row]:
             yield own
             continue
         own |= {"condition": interval[1] / interval[0]}
-        for solver, sizes in cases.items():
-            for points in sizes:
+        for solver, several in cases.items():
+            for points in several:
                 row = drawn(posterior, points, draws, recipe, SOLVERS[solver], interval, directions)
                 yield own | {"solves": solver, "points": points} | row
 
@@ -95,10 +96,10 @@ def ideal(precision: Diagonal, points: int, draws: int) -> Row:
     noise = torch.randn(draws, len(values), dtype=torch.float64, generator=generator(1))
     order = values.argsort(descending=True)
     directions = {"stiff": units(order[:FAMILY], len(values)), "sloppy": units(order[-FAMILY:], len(values))}
-    zeros = torch.zeros_like(values)
-    found, seconds = timed(lambda: diagnose_samples(noise * root, zeros, precision, directions=directions, level=LEVEL))
+    start = time.perf_counter()
+    found = diagnose_samples(noise * root, torch.zeros_like(values), precision, directions=directions, level=LEVEL)
     relative = float((root * values.sqrt() - 1).abs().max())
-    return judged(found) | {"root_error": relative, "seconds": seconds, "failure": ""}
+    return judged(found) | {"root_error": relative, "seconds": time.perf_counter() - start, "failure": ""}
 
 
 def units(entries: Int[Tensor, " k"], size: int) -> Float[Tensor, "d k"]:
@@ -139,34 +140,29 @@ def drawn(
     noise = gaussian((size, draws), like=posterior.network.like, generator=generator(1))
     options: dict[str, Any] = {"points": points, "interval": interval, "preconditioner": prepared, "method": solver}
     options |= {"rtol": RTOL, "max_iterations": 3000}
-    solution, row = tried(lambda: contour_inverse_root(posterior.precision_operator, noise, **options))
+    precision = posterior.precision_operator
+    solution, cost = tried(lambda: contour_inverse_root(precision, noise, **options))
     if solution is None:
-        return row
+        return cost
     zeros = torch.zeros_like(posterior.network.weights)
-    found, failure = attempt(
-        lambda: diagnose_samples(
-            solution.value.mT, zeros, posterior.precision_operator, directions=directions, level=LEVEL
-        )
-    )
-    told: Row = {"iterations": solution.iterations, "matvecs": solution.matvecs, "stopped": solution.stopped}
-    told |= {"residual": float(solution.residual.max()), "failure": failure}
-    return row | ({} if found is None else judged(found)) | told
+    draw = lambda: diagnose_samples(solution.value.mT, zeros, precision, directions=directions, level=LEVEL)  # noqa: E731
+    found, failure = attempt(draw)
+    return cost | ({} if found is None else judged(found)) | solved(solution) | {"failure": failure}
+
+
+def solved(solution: Solution) -> Row:
+    """What solving took."""
+    row: Row = {"iterations": solution.iterations, "matvecs": solution.matvecs, "stopped": solution.stopped}
+    return row | {"residual": float(solution.residual.max())}
 
 
 def judged(found: Diagnosis) -> Row:
     """What the tests say; of a family the p-value of its three tests together, by Bonferroni."""
-    families = {
-        f"{family.name}_p": min(1.0, 3 * min(check.p_value for check in family.checks)) for family in found.families
-    }
-    variances = {f"{family.name}_variance": family.variance for family in found.families}
-    return {
-        "ks_p": found["radius"].p_value,
-        **families,
-        "variance": float(found.distances.mean()) / found.dimension,
-        **variances,
-        "passed": found.passed,
-        "verdict": str(found),
-    }
+    row: Row = {"ks_p": found["radius"].p_value, "variance": float(found.distances.mean()) / found.dimension}
+    for family in found.families:
+        row[f"{family.name}_p"] = min(1.0, 3 * min(check.p_value for check in family.checks))
+        row[f"{family.name}_variance"] = family.variance
+    return row | {"passed": found.passed, "said": str(found)}
 
 
 def draw(found: Sequence[Row]) -> Any:

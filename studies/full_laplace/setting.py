@@ -1,19 +1,20 @@
-"""What the studies are run on: data, a trained network, a posterior."""
+"""What the studies are run on: digits, a trained network, a posterior."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import lapwing as lw
-from benchmarks.data import Split, mnist
-from benchmarks.training import digit_cnn, digits, train
-from lapwing.linear.solvers import CG, Perturb, Root
+from benchmarks.command import Setting
+from benchmarks.data import Split, digits, mnist
+from benchmarks.networks import digit_cnn, weight_count
+from benchmarks.report import Row
+from benchmarks.training import train
+from lapwing.linear.solvers import CG
 from lapwing.posteriors import MatrixFreePosterior
 
 ALPHA = 0.1
@@ -21,57 +22,38 @@ ALPHA = 0.1
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Where data come from, and how much of a study is run.
+class Digits:
+    """MNIST, or without a data folder scikit-learn's digits; in a hurry few of them."""
 
-    Args:
-        data: The data folder, for MNIST; ``None`` for scikit-learn's digits.
-        quick: Whether seconds must do: few images, a small network, few cases. Its numbers say nothing.
-        device: ``"cpu"`` or ``"cuda"``.
-        images: Training images the curvature is summed over; ``None`` for the study's own choice.
-    """
-
-    data: Path | None = None
-    quick: bool = False
-    device: str = "cpu"
-    images: int | None = None
-
-    @property
-    def name(self) -> str:
-        """Of the data."""
-        return "digits" if self.data is None else "mnist"
+    setting: Setting
 
     @cached_property
     def split(self) -> Split:
         """Training and test images on the device."""
-        found = digits() if self.data is None else mnist(self.data)
-        found = found.head(200, 100) if self.quick else found
-        parts = (found.x_train, found.y_train, found.x_test, found.y_test)
-        return Split(*(part.to(self.device) for part in parts))
+        found = digits() if self.setting.data is None else mnist(self.setting.data)
+        return (found.head(200, 100) if self.setting.quick else found).to(self.setting.device)
 
     def network(self, *, kernel: Literal[5, 3] = 5, alpha: float = ALPHA) -> nn.Module:
         """The digit CNN, trained on all training images to the MAP estimate under the prior precision ``alpha``."""
-        pixels: Literal[28, 8] = 8 if self.data is None else 28
-        model = digit_cnn(pixels, kernel=kernel, hidden=8 if self.quick else None).to(self.device)
-        x, y = self.split.x_train, self.split.y_train
-        return train(model, x, y, epochs=60 if self.quick else 20, weight_decay=alpha / len(y))
+        quick, (x, y) = self.setting.quick, self.split.train
+        model = digit_cnn(8 if self.setting.data is None else 28, kernel=kernel, hidden=8 if quick else None)
+        return train(model.to(self.setting.device), x, y, epochs=60 if quick else 20, decay=alpha / len(y))
 
-    def head(self, images: int) -> tuple[Float[Tensor, "n 1 h w"], Int[Tensor, " n"]]:
+    def head(self, images: int, quick: int) -> tuple[Tensor, Tensor]:
         """The training images the curvature is summed over: the first ones, as many as the user asked for."""
-        count = images if self.images is None else self.images
-        return self.split.x_train[:count], self.split.y_train[:count]
+        return self.split.head(self.setting.images or (quick if self.setting.quick else images)).train
+
+    def facts(self, model: nn.Module, images: int) -> Row:
+        """What the rows of a study have in common."""
+        name = "digits" if self.setting.data is None else "mnist"
+        return {"data": name, "weights": weight_count(model), "images": images, "alpha": ALPHA}
 
 
 def matrix_free(
-    model: nn.Module,
-    data: tuple[Tensor, Tensor],
-    *,
-    alpha: float = ALPHA,
-    solver: CG | None = None,
-    sqrt: Root | None = None,
+    model: nn.Module, data: tuple[Tensor, Tensor], *, alpha: float = ALPHA, solver: CG | None = None
 ) -> MatrixFreePosterior:
     """The posterior by products alone."""
-    structure = lw.MatrixFree(solver or CG(), sqrt or Perturb())
+    structure = lw.MatrixFree(solver or CG())
     posterior = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(alpha), structure=structure).fit(model, data)
     assert isinstance(posterior, MatrixFreePosterior)
     return posterior

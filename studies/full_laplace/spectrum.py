@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -11,13 +10,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 import lapwing as lw
-from benchmarks.networks import weight_count
+from benchmarks.command import Setting
+from benchmarks.data import generator
+from benchmarks.report import Row, figure, tried
 from benchmarks.training import accuracy
 from lapwing.linalg.eigenpairs import top_eigenpairs
 from lapwing.posteriors import FunctionPosterior
-from studies.full_laplace.setting import ALPHA, Setting, matrix_free
-from studies.report import Row, attempt, figure
-from studies.seeds import generator
+from studies.full_laplace.setting import ALPHA, Digits, matrix_free
 
 EXACT = 5_000
 """Most outputs over all images for which the whole spectrum is computed, from their Gram matrix."""
@@ -33,28 +32,16 @@ def rows(setting: Setting) -> Iterator[Row]:
 
     The network is trained on all training images; the sum goes over the first n of them.
     """
-    sizes = (20, 40) if setting.quick else (100, 300, 1000, 3000, 10_000)
+    digits, sizes = Digits(setting), (20, 40) if setting.quick else (100, 300, 1000, 3000, 10_000)
     for kernel in KERNELS:
-        model = setting.network(kernel=kernel)
-        right = accuracy(model, setting.split.x_test, setting.split.y_test)
-        for images in [n for n in sizes if n <= len(setting.split.y_train)]:
-            start = time.perf_counter()
-            exact = images * 10 <= EXACT
-            x, y = setting.split.x_train[:images], setting.split.y_train[:images]
-            values, failure = attempt(lambda at=(x, y), net=model, all_=exact: spectrum(net, at, whole=all_))
-            yield {
-                "study": "spectrum",
-                "data": setting.name,
-                "kernel": kernel,
-                "weights": weight_count(model),
-                "images": images,
-                "test_accuracy": right,
-                "method": "Gram matrix, whole spectrum" if exact else f"block Lanczos, top {TOP}",
-                "alpha": ALPHA,
-                **({} if values is None else summary(values, whole=exact)),
-                "seconds": time.perf_counter() - start,
-                "failure": failure,
-            }
+        model = digits.network(kernel=kernel)
+        right = accuracy(model, *digits.split.test)
+        for images in [n for n in sizes if n <= len(digits.split.y_train)]:
+            exact, data = images * 10 <= EXACT, digits.split.head(images).train
+            values, cost = tried(lambda at=data, net=model, all_=exact: spectrum(net, at, whole=all_))
+            row = digits.facts(model, images) | {"kernel": kernel, "test_accuracy": right}
+            row["method"] = "Gram matrix, whole spectrum" if exact else f"block Lanczos, top {TOP}"
+            yield row | ({} if values is None else summary(values, whole=exact)) | cost
 
 
 def spectrum(model: nn.Module, data: tuple[Tensor, Tensor], *, whole: bool) -> Float[Tensor, " r"]:

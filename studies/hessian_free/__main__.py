@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from studies.runs import command
-from studies.sampled.setting import Setting
+from benchmarks.command import Study, main
+from studies.hessian_free import cost, digits, table, weights
 
-NAMES = ("table", "intervals", "sparsification", "cost", "digits")
-
-main = command("studies.hessian_free", __doc__, Setting(seeds=20), NAMES, pause=20.0)
+SCORES = (*digits.SCORES, "fits", "cpu_seconds")
+STUDIES = {
+    "table": Study(table.rows, table.COLUMNS, ("fits",), verdict=table.verdict, seeds=20),
+    "intervals": Study(weights.intervals, weights.INTERVALS, draw=weights.draw_intervals, seeds=20),
+    "sparsification": Study(weights.sparsification, weights.PRUNED, draw=weights.draw_sparsification, seeds=20),
+    "cost": Study(cost.rows, cost.COLUMNS, ("fits",), verdict=cost.verdict, draw=cost.draw, seeds=20),
+    "digits": Study(digits.rows, SCORES, ("fits", "products"), verdict=digits.verdict, seeds=20),
+}
 
 if __name__ == "__main__":
-    main()
+    main(STUDIES)

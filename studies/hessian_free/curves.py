@@ -22,8 +22,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from benchmarks.data import generator
 from lapwing.ground import probes
-from studies.seeds import generator
 
 Pair = tuple[Tensor, Tensor]
 Ranges = tuple[tuple[float, float], ...]

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from benchmarks.networks import weight_count
-from benchmarks.training import train
+from benchmarks.command import Setting
+from benchmarks.networks import pooled, seeded, weight_count
+from benchmarks.report import Row, tried
+from benchmarks.training import minimise, train
 from demo.digits import CLASSES, UNSEEN, Digits, Pair
 from demo.digits import digits as drawn
 from lapwing.evaluation.baselines import Map
 from lapwing.methods.hessian_free import HessianFree, HessianFreePosterior, Probed
-from studies.report import Row, tried
-from studies.sampled.setting import Setting
 
 SEEDS = 3
 HIDDEN = 396
@@ -38,8 +38,6 @@ TRAIN, TEST = 200, 150
 PROBES = ((24, 8), (128, 16))
 """Probes for the approximation and for its rest; the first are the default."""
 SCORES = ("nll", "ood_auroc", "accuracy", "ece", "brier")
-COLUMNS = (*SCORES, "fits", "cpu_seconds")
-COUNTS = ("fits", "products")
 
 REFERENCE, NEAR = "GGN", 0.02
 
@@ -51,20 +49,9 @@ def network(hidden: int = HIDDEN, seed: int = 0) -> nn.Sequential:
         >>> weight_count(network())
         29767
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Conv2d(1, 8, 3, padding=1),
-            nn.Tanh(),
-            nn.AvgPool2d(2),
-            nn.Conv2d(8, 16, 3, padding=1),
-            nn.Tanh(),
-            nn.AvgPool2d(2),
-            nn.Flatten(),
-            nn.Linear(64, hidden),
-            nn.Tanh(),
-            nn.Linear(hidden, CLASSES - UNSEEN),
-        ).double()
+    sizes = (8, 16, 64, hidden, CLASSES - UNSEEN)
+    parts = {"kernel": 3, "padding": 1, "activation": nn.Tanh, "pool": nn.AvgPool2d}
+    return seeded(lambda: pooled(*sizes, **parts), seed).double()
 
 
 def minimum(model: nn.Module, pair: Pair, iterations: int) -> float:
@@ -79,24 +66,16 @@ def minimum(model: nn.Module, pair: Pair, iterations: int) -> float:
         Length of the gradient that is left.
     """
     x, y = pair
-    train(model, x, y, epochs=200, weight_decay=ALPHA / len(y))
-    weights = list(model.parameters())
-    optimiser = torch.optim.LBFGS(
-        weights, max_iter=iterations, max_eval=2 * iterations, history_size=30, line_search_fn="strong_wolfe",
-        tolerance_grad=1e-9, tolerance_change=0.0,
-    )  # fmt: skip
+    train(model, x, y, epochs=200, decay=ALPHA / len(y))
 
     def loss() -> Tensor:
-        optimiser.zero_grad()
-        norm = torch.stack([value.square().sum() for value in weights]).sum()
-        total = nn.functional.cross_entropy(model(x), y, reduction="sum") + 0.5 * ALPHA * norm
-        total.backward()
-        return total
+        norm = torch.stack([value.square().sum() for value in model.parameters()]).sum()
+        return nn.functional.cross_entropy(model(x), y, reduction="sum") + 0.5 * ALPHA * norm
 
+    options = {"max_eval": 2 * iterations, "history_size": 30, "tolerance_grad": 1e-9, "tolerance_change": 0.0}
     left = float("inf")
     for _ in range(ROUNDS):
-        optimiser.step(loss)
-        left = float(torch.cat([value.grad.flatten() for value in weights if value.grad is not None]).norm())
+        left = minimise(model, loss, max_iter=iterations, **options)
         if left < SHORT:
             break
     return left
@@ -111,7 +90,7 @@ def rows(setting: Setting) -> Iterator[Row]:
         left = minimum(model, (data.train[0].double(), data.train[1]), 100 if setting.quick else 1500)
         model = model.float()
         for name, made in methods(setting, seed).items():
-            head: Row = {"study": "digits", "part": f"prior precision {ALPHA:g}", "method": name, "seed": seed}
+            head: Row = {"part": f"prior precision {ALPHA:g}", "method": name, "seed": seed}
             head |= {"weights": weight_count(model), "gradient": left}
             yield head | {"held_out": list(data.held_out)} | scored(made, model, data)
 
@@ -147,7 +126,7 @@ def scored(made: Callable[[nn.Module, Pair, Tensor], Any], model: nn.Module, dat
 def verdict(found: Sequence[Row]) -> Iterator[Row]:
     """Whether NLL and AUROC are near the GGN's on the mean over the seeds, and the largest difference of any seed."""
     for name in dict.fromkeys(row["method"] for row in found if row["method"].startswith("probed")):
-        row: Row = {"study": "digits", "verdict": name}
+        row: Row = {"verdict": name}
         for score in ("nll", "ood_auroc"):
             values = [
                 {row["method"]: row[score] for row in found if row.get("seed") == seed and score in row}

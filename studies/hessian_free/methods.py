@@ -16,17 +16,13 @@ import lapwing as lw
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
 from lapwing.linalg import top_eigenpairs
+from lapwing.methods.hessian_free import Probed, Signs, weight_uncertainty
 from lapwing.posteriors import MatrixFreePosterior, WeightPosterior
 from lapwing.predictive import Moments, Predictive, predictive
 from studies.hessian_free.shallow import Fitted
 
 Method = Callable[[Fitted, Tensor], Predictor]
 """Of a trained network and the points that will be predicted."""
-
-
-def plug_in(fitted: Fitted, points: Float[Tensor, "m 1"]) -> Predictor:
-    """The network with the noise alone."""
-    return Map(fitted.model, fitted.likelihood)
 
 
 def exact(curvature: Any, fitted: Fitted, points: Tensor | None = None) -> WeightPosterior:
@@ -86,7 +82,7 @@ def refitted(options: dict[str, Any], fitted: Fitted, points: Float[Tensor, "m 1
 
 
 BASELINES: dict[str, Method] = {
-    "plug-in": plug_in,
+    "plug-in": lambda fitted, points: Map(fitted.model, fitted.likelihood),
     "full Hessian": partial(exact, lw.Hessian()),
     "GGN": partial(exact, lw.GGN()),
     "top eigenvectors": top_eigenvectors,
@@ -104,3 +100,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """Options of ``HessianFree``; the default first."""
 
 METHODS = BASELINES | {name: partial(refitted, options) for name, options in VARIANTS.items()}
+
+
+def deviation(curvature: Any, fitted: Fitted) -> Float[Tensor, " d"]:
+    """Roots of the diagonal of ``P⁻¹``."""
+    return covariance(exact(curvature, fitted)).diagonal().sqrt()
+
+
+def by_refits(fits: Signs | Probed, fitted: Fitted) -> Float[Tensor, " d"]:
+    """With ``Signs`` PU, equation 32, ``√|P⁻¹ sign(θ)|``; with ``Probed`` the diagonal itself, estimated."""
+    return weight_uncertainty(fitted.model, fitted.data.train, fitted.likelihood, prior=fitted.prior, fits=fits).std
+
+
+DEVIATIONS: dict[str, Callable[[Fitted], Float[Tensor, " d"]]] = {
+    "full Hessian": partial(deviation, lw.Hessian()),
+    "GGN": partial(deviation, lw.GGN()),
+    "top eigenvectors": lambda fitted: top_eigenvectors(fitted).factor.square().sum(1).sqrt(),
+    "Hessian-free, signs": partial(by_refits, Signs()),
+    "Hessian-free, probed": partial(by_refits, Probed()),
+}
+"""Standard deviations of the weights under each method."""

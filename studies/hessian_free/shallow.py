@@ -15,9 +15,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 import lapwing as lw
+from benchmarks.command import Setting
+from benchmarks.networks import perceptron
+from benchmarks.training import kept_tensors
 from studies.hessian_free.curves import CURVES, Data
-from studies.kept import kept_tensors
-from studies.sampled.setting import Setting
 
 WIDTH = 50
 PRIOR_VARIANCE = 3.0
@@ -233,9 +234,7 @@ def network(seed: int, width: int = WIDTH) -> nn.Sequential:
         >>> flat(network(0)).shape
         torch.Size([151])
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(1, width), nn.Tanh(), nn.Linear(width, 1)).double()
+    return perceptron(1, width, 1, seed=seed).double()
 
 
 def flat(model: nn.Module) -> Float[Tensor, " d"]:

@@ -19,15 +19,14 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
+from benchmarks.command import Setting
+from benchmarks.report import Row, tried
 from lapwing.methods.hessian_free import HessianFreePosterior
 from studies.hessian_free.curves import CURVES
 from studies.hessian_free.methods import METHODS, Method
 from studies.hessian_free.shallow import Fitted, fitted
-from studies.report import Row, tried
-from studies.sampled.setting import Setting
 
 COLUMNS = ("nll", "crps", "picp", "variance_error", "fits", "cpu_seconds")
-COUNTS = ("fits",)
 DEFAULT, REFERENCE = "probed", "full Hessian"
 APART = ("pre-trained, mean", "pre-trained, absolute")
 """What is fitted anew for other test points."""
@@ -41,7 +40,7 @@ def rows(setting: Setting) -> Iterator[Row]:
             truth = {shift: variances(exact, pair[0]) for shift, pair in network.data.tests.items()}
             for method, made in METHODS.items():
                 for shift, row in scored(network, made, truth, apart=method in APART).items():
-                    head: Row = {"study": "table", "part": f"{name}, {shift}", "data": name, "shift": shift}
+                    head: Row = {"part": f"{name}, {shift}", "data": name, "shift": shift}
                     head |= {"method": method, "seed": network.seed, "noise": network.noise}
                     yield head | {"smallest": network.smallest} | row
 
@@ -57,10 +56,11 @@ def scored(network: Fitted, method: Method, truth: Mapping[str, Tensor], *, apar
     """
     tests, found = network.data.tests, dict[str, Row]()
     everywhere = torch.cat([pair[0] for pair in tests.values()])
-    once = None if apart else tried(lambda: method(network, everywhere), "cpu_seconds", time.process_time)
     for shift, pair in tests.items():
-        each = once or tried(lambda x=pair[0]: method(network, x), "cpu_seconds", time.process_time)
-        predictor, row = each[0], dict(each[1])
+        if apart or not found:
+            points = pair[0] if apart else everywhere
+            predictor, cost = tried(lambda at=points: method(network, at), "cpu_seconds", time.process_time)
+        row: Row = dict(cost)
         if predictor is not None:
             scores = lw.evaluate(predictor, pair)
             row |= {"nll": scores["nll"] * len(pair[0]), "crps": scores["crps"], "picp": scores["picp"]}
@@ -93,7 +93,7 @@ def verdict(found: Sequence[Row]) -> Iterator[Row]:
         paired = [a - b for a, b in zip(*each, strict=True)]
         difference = default["nll"] - reference["nll"]
         within.append(abs(difference) <= reference["nll_stderr"])
-        row: Row = {"study": "table", "verdict": part, "difference": difference, "stderr": reference["nll_stderr"]}
+        row: Row = {"verdict": part, "difference": difference, "stderr": reference["nll_stderr"]}
         row["paired_stderr"] = statistics.stdev(paired) / math.sqrt(len(paired))
         yield row | {"within": within[-1]}
-    yield {"study": "table", "verdict": "all", "within": sum(within), "columns": len(within)}
+    yield {"verdict": "all", "within": sum(within), "columns": len(within)}

@@ -7,12 +7,16 @@ A study that is run in parts, one network or method a call, is put together by `
 
 from __future__ import annotations
 
-from studies.runs import command
-from studies.sampled.setting import Setting
+from benchmarks.command import Study, main
+from studies.sampled import cifar, fidelity, invariance, table, toy
 
-NAMES = ("toy", "invariance", "table", "fidelity", "cifar")
-
-main = command("studies.sampled", __doc__, Setting(), NAMES)
+STUDIES = {
+    "toy": Study(toy.rows, toy.COLUMNS, ("steps", "steps_to_optimum")),
+    "invariance": Study(invariance.rows, invariance.COLUMNS),
+    "table": Study(table.rows, table.COLUMNS, ("steps",)),
+    "fidelity": Study(fidelity.rows, fidelity.COLUMNS),
+    "cifar": Study(cifar.rows, cifar.COLUMNS, ("steps",), needs="CIFAR-10 and the trained networks"),
+}
 
 if __name__ == "__main__":
-    main()
+    main(STUDIES)

@@ -16,42 +16,80 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
+from torch import Tensor
+
 import lapwing as lw
-from benchmarks.cost import peak_gib, reset_peak, timed
+from benchmarks.command import Setting
+from benchmarks.data import generator
 from benchmarks.networks import weight_count
+from benchmarks.report import Row, attempt, timed, tried
+from benchmarks.tasks import BATCH, RESNETS, Linearised, Task, corruption_sweep, marginal, probabilities
+from lapwing.comparison.bench import Measured, measured
 from lapwing.evaluation import metrics
 from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.corruptions.corrupt import CORRUPTIONS
 from lapwing.linear.tangent import Target
 from lapwing.posteriors import Posterior, SampledPosterior, Step
-from studies.predictors import probabilities
-from studies.report import Row, attempt, tried
-from studies.sampled.resnets import QUICK, RESNETS, Amount, Task
-from studies.sampled.scoring import ANCHORS, marginal, scored
-from studies.sampled.setting import Setting
-from studies.seeds import generator
 
 logger = logging.getLogger(__name__)
 
 TARGETS: tuple[Target, ...] = get_args(Target)[::-1]
 WAYS = ("ELBO", "EM")
 PARTS = (*WAYS, "network", "KFAC")
+ANCHORS = (1, 2, 3, 4, 5)
 COLUMNS = (
     "nll", "nll_over_plain", "ece", "accuracy", "brier", *(f"joint_{k}" for k in ANCHORS),
-    *(f"severity_{k}" for k in range(6)), "precision", "effective_dimension", "steps", "seconds", "peak_gib",
+    *(f"severity_{k}" for k in range(6)), "precision", "effective_dimension", "steps", "seconds", "peak_mib",
 )  # fmt: skip
-COUNTS = ("steps",)
+
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much is done.
+
+    Args:
+        tuning: Draws behind EM.
+        draws: Draws behind predictions, and functions behind joint log-likelihoods.
+        rank: Of the preconditioner.
+        start: Precision of the g-prior that tuning starts from.
+        rtol: Relative residual of the draws that EM and predictions are made of.
+        steps: Most steps of EM.
+        factors: Scales of the prior tried on the validation images, relative to EM's, largest first.
+        corruptions: Which.
+        corrupted: Test images that are corrupted, evenly spread.
+        shuffles: Of the joint log-likelihoods.
+    """
+
+    tuning: int = 4
+    draws: int = 64
+    rank: int = 600
+    start: float = 1000.0
+    rtol: float = 1e-2
+    steps: int = 15
+    factors: tuple[float, ...] = (4.0, 2.0, 1.0, 0.5, 0.25)
+    corruptions: tuple[str, ...] = CORRUPTIONS
+    corrupted: int = 100
+    shuffles: int = 10
+
+
+QUICK = Amount(2, 4, 4, 1000.0, 0.05, 2, (2.0, 1.0, 0.5), ("contrast",), 6, 2)
 
 
 def rows(setting: Setting) -> Iterator[Row]:
     """Every method on every network asked for; EM comes first."""
-    targets = tuple(name for name in TARGETS if name in setting.only) or TARGETS[:1]
-    for name in tuple(name for name in RESNETS if name in setting.only) or RESNETS[:1]:
+    targets = setting.among(TARGETS, TARGETS[:1])
+    for name in setting.among(RESNETS, RESNETS[:1]):
         task = Task.read(name, setting)
-        head: Row = {"study": "cifar", "network": task.name, "images": len(task.train[1])}
+        head: Row = {"network": task.name, "images": len(task.train[1])}
         head |= {"weights": weight_count(task.model)}
         for seed in range(1 if setting.quick else setting.seeds):
             for row in of_network(task, QUICK if setting.quick else Amount(), seed, targets, setting):
@@ -91,15 +129,11 @@ def by_evidence(
     name: str, task: Task, amount: Amount, seed: int, target: Target, kept: Path | None
 ) -> tuple[SampledPosterior | None, Row]:
     """Fit and tune with few draws: the trace and what it cost; an EM that was interrupted goes on, as its row says."""
-    file = (
-        None
-        if kept is None or name != "EM"
-        else kept / f"em-{task.name}-{target}-{len(task.train[1])}-{seed}.safetensors"
-    )
-    resumed = file is not None and file.exists()
-    if kept is not None:
+    file = None
+    if kept is not None and name == "EM":
         kept.mkdir(parents=True, exist_ok=True)
-    reset_peak()
+        file = kept / f"em-{task.name}-{target}-{len(task.train[1])}-{seed}.safetensors"
+    resumed = file is not None and file.exists()
     recipe = lw.Laplace(
         lw.Categorical(), prior=lw.GPrior(amount.start), structure=lw.Sampled(amount.tuning, solver(amount), seed=seed)
     )
@@ -107,14 +141,14 @@ def by_evidence(
     if name == "EM":
         method = lw.EM(samples=amount.tuning, steps=amount.steps, target=target, checkpoint=file, seed=seed)
 
-    def tune() -> Posterior:
+    def work() -> Any:
         return lw.tune(recipe.fit(task.model, task.train).with_link("probit"), method, progress=True)
 
-    tuned, row = tried(tune)
-    row |= {"peak_gib": peak_gib(), "samples": amount.tuning, "resumed": resumed}
+    found = measured(lambda: attempt(work), CPU)
+    tuned, failure = found.value
+    row: Row = cost(found) | {"failure": failure, "samples": amount.tuning, "resumed": resumed}
     if tuned is None:
         return None, row
-    assert isinstance(tuned, SampledPosterior)
     trace = [told(step) for step in tuned.trace]
     row |= {"precision": float(tuned.prior_precisions[0]), "steps": len(trace), "trace": trace}
     return tuned, row | {"effective_dimension": trace[-1]["effective_dimension"]}
@@ -129,24 +163,33 @@ def told(step: Step) -> Row:
 
 def by_draws(task: Task, tuned: SampledPosterior, amount: Amount, seed: int, *, search: bool) -> Iterator[Row]:
     """Fresh draws under the evidence's prior, and under the one of the scales that suits the validation images best."""
-    reset_peak()
-    drawn, seconds = timed(lambda: tuned.resampled(amount.draws, generator=generator(seed + 1000)))
-    _, solved = timed(lambda: drawn.draws)
-    cost: Row = {"samples": amount.draws, "seconds": seconds + solved, "peak_gib": peak_gib()}
-    yield from linked(drawn, "evidence", task, amount, cost)
+
+    def solved() -> SampledPosterior:
+        drawn = tuned.resampled(amount.draws, generator=generator(seed + 1000))
+        assert drawn.draws is not None  # they are solved for when they are asked for
+        return drawn
+
+    found = measured(solved, CPU)
+    drawn, head = found.value, {"samples": amount.draws}
+    yield from linked(drawn, "evidence", task, amount, head | cost(found))
     if not search:
         return
-    (best, losses), searching = timed(lambda: by_validation(drawn, task, amount))
-    cost |= {"seconds": searching, "peak_gib": peak_gib(), "validation": losses}
-    yield from linked(best, "validation", task, amount, cost)
+    searched = measured(lambda: by_validation(drawn, task, amount), CPU)
+    best, losses = searched.value
+    yield from linked(best, "validation", task, amount, head | cost(searched) | {"validation": losses})
+
+
+def cost(found: Measured[Any]) -> Row:
+    """Seconds, and the memory beyond what was there."""
+    return {"seconds": found.seconds, "peak_mib": found.peak_mib}
 
 
 def linked(posterior: SampledPosterior, tuned_by: str, task: Task, amount: Amount, cost: Row) -> Iterator[Row]:
     """Rows of both links: variances through the probit, and the draws themselves."""
     told = cost | {"tuned_by": tuned_by, "precision": float(posterior.prior_precisions[0])}
     yield {"method": "sampled, probit"} | told | scored(posterior, task, amount)
-    options = {"link": "mc", "samples": amount.draws}
-    yield {"method": "sampled, mc"} | told | marginal(probabilities(posterior, task.test[0], options), task)
+    probs = probabilities(posterior, task.test[0], link="mc", samples=amount.draws)
+    yield {"method": "sampled, mc"} | told | marginal(probs, task)
 
 
 def by_validation(drawn: SampledPosterior, task: Task, amount: Amount) -> tuple[SampledPosterior, list[Row]]:
@@ -182,8 +225,39 @@ def by_kfac(task: Task, amount: Amount) -> Iterator[Row]:
         "lower bound": lw.ELBO(),
     }
     for name, way in ways.items():
-        (tuned, failure), tuning = timed(lambda way=way: attempt(partial(lw.tune, fitted, way)))
-        row: Row = {"method": "KFAC", "tuned_by": name, "seconds": fitting + tuning, "failure": failure}
+        tuned, cost = tried(partial(lw.tune, fitted, way))
+        row: Row = {"method": "KFAC", "tuned_by": name} | cost | {"seconds": fitting + cost["seconds"]}
         if tuned is not None:
             row |= {"precision": float(tuned.prior_precisions[0])} | scored(tuned, task, amount)
         yield row
+
+
+def scored(predictor: Any, task: Task, amount: Amount) -> Row:
+    """Scores on the test images, of each alone and of several together, clean and corrupted."""
+    row = marginal(probabilities(predictor, task.test[0]), task)
+    return row | joint(predictor, task, amount) | corrupted(predictor, task, amount)
+
+
+def joint(predictor: Any, task: Task, amount: Amount) -> Row:
+    """Joint log-likelihood of the labels of κ images, nats, the same sets of images for every method."""
+    outputs, row = functions(predictor, task.test[0], amount.draws), Row()
+    for anchors in ANCHORS:
+        options = {"anchors": anchors, "shuffles": amount.shuffles, "generator": generator()}
+        found = metrics.joint_log_likelihood(lw.Categorical(), outputs, task.test[1], **options)
+        row |= {f"joint_{anchors}": found.value, f"joint_{anchors}_error": found.stderr}
+    return row
+
+
+def functions(predictor: Any, x: Tensor, samples: int) -> Tensor:
+    """Logits ``[s, n, c]`` of functions drawn jointly over all images; ``[n, c]`` of a network without a posterior."""
+    if not isinstance(predictor, Posterior):
+        return torch.cat([predictor.outputs(part) for part in x.split(BATCH)])
+    linear = Linearised.of(predictor, samples, generator(1))
+    return torch.cat([linear.outputs(part) for part in x.split(BATCH)], dim=1)
+
+
+def corrupted(predictor: Any, task: Task, amount: Amount) -> Row:
+    """NLL by severity, the mean over the corruptions; severity 0 are the same images as they were."""
+    sweep = corruption_sweep(predictor, task, amount.corruptions, amount.corrupted)
+    row: Row = {f"severity_{k}": v for k, v in sweep.by_severity().items()}
+    return row | {"corruptions": {name: [s["nll"] for s in scores] for name, scores in sweep.corrupted.items()}}

@@ -7,7 +7,6 @@ float64. Draws are fresh ones, not those behind the prior.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -16,28 +15,21 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from benchmarks.cost import peak_gib
+from benchmarks.command import Setting
+from benchmarks.report import Row, attempt, timed
+from benchmarks.tasks import moments
+from lapwing.comparison.bench import measured
 from lapwing.evaluation import metrics
-from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Moments, predictive
-from studies.report import Row, attempt
-from studies.sampled.setting import Setting, Task
-from studies.sampled.trained import Size
+from studies.sampled.setting import Size, Task, names
 
 IMAGES = {"digits": 1297, "mnist": 2000}
-TESTED = {"digits": 500, "mnist": 500}
+TESTED = 500
 SAMPLES, FEW, RANK = 64, 16, 100
 SIZE: Size = "medium"
 COLUMNS = (
-    "logit_kl",
-    "wasserstein",
-    "probability_kl",
-    "variance_ratio",
-    "nll",
-    "ece",
-    "fit_seconds",
-    "predict_seconds",
-)
+    "logit_kl", "wasserstein", "probability_kl", "variance_ratio", "nll", "ece", "fit_seconds", "predict_seconds",
+)  # fmt: skip
 
 
 def solver(quick: bool) -> lw.CG:
@@ -59,11 +51,11 @@ def structures(quick: bool, seed: int) -> dict[str, Any]:
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A row for each data set, seed and structure; the exact posterior first."""
-    for data in setting.names:
+    for data in names(setting):
         size: Size = "small" if setting.quick else SIZE
         for seed in setting.repeats:
-            task = setting.task(data, "CNN", size, seed, IMAGES[data], 10 if setting.quick else TESTED[data])
-            head: Row = {"study": "fidelity", "part": data, "data": data, "network": "CNN", "weights": task.weights}
+            task = Task.of(setting, data, "CNN", size, seed, IMAGES[data], 10 if setting.quick else TESTED)
+            head: Row = {"part": data, "data": data, "network": "CNN", "weights": task.weights}
             head |= {"images": len(task.train[1]), "test_images": len(task.test[1])}
             for row in of_network(task, setting.quick, seed):
                 yield head | {"seed": seed} | row
@@ -88,13 +80,12 @@ def of_network(task: Task, quick: bool, seed: int) -> Iterator[Row]:
 
 def chosen(task: Task, quick: bool, seed: int) -> tuple[lw.Isotropic, Row]:
     """The prior that EM chooses from draws."""
-    start = time.perf_counter()
     posterior = recipe(lw.Isotropic(1.0), lw.MatrixFree(solver(quick))).fit(task.model, task.train)
-    tuned = lw.tune(posterior, lw.EM(samples=FEW, steps=3 if quick else 20, seed=seed))
+    tuned, seconds = timed(lambda: lw.tune(posterior, lw.EM(samples=FEW, steps=3 if quick else 20, seed=seed)))
     precision = float(tuned.prior_precisions[0])
     trace = [step.prior_precision[0] for step in tuned.trace]
     row: Row = {"precision": precision, "effective_dimension": tuned.trace[-1].effective_dimension, "trace": trace}
-    return lw.Isotropic(precision), row | {"em_seconds": time.perf_counter() - start}
+    return lw.Isotropic(precision), row | {"em_seconds": seconds}
 
 
 def recipe(prior: lw.Isotropic, structure: Any) -> lw.Laplace:
@@ -104,19 +95,9 @@ def recipe(prior: lw.Isotropic, structure: Any) -> lw.Laplace:
 
 def outputs(task: Task, prior: lw.Isotropic, structure: Any) -> tuple[Moments, Row]:
     """Gaussian logits of the test images, and what they cost."""
-    start = time.perf_counter()
-    posterior = recipe(prior, structure).fit(task.model, task.train)
-    fitted = time.perf_counter()
-    parts = [moments(posterior, x) for x in task.test[0].split(100)]
-    whole = Moments(torch.cat([part.mean for part in parts]), torch.cat([part.covariance for part in parts]))
-    cost: Row = {"fit_seconds": fitted - start, "predict_seconds": time.perf_counter() - fitted}
-    return whole, cost | {"peak_gib": peak_gib()}
-
-
-def moments(posterior: Posterior, x: Tensor) -> Moments:
-    """Mean and covariance of the logits of a batch."""
-    (found,) = posterior.outputs_each(x, [posterior])
-    return found
+    fit = measured(lambda: recipe(prior, structure).fit(task.model, task.train), torch.device("cpu"))
+    (whole,), seconds = timed(lambda: moments(fit.value, task.test[0], [fit.value]))
+    return whole, {"fit_seconds": fit.seconds, "predict_seconds": seconds, "fit_mib": fit.peak_mib}
 
 
 def distances(found: Moments, exact: Moments) -> Row:

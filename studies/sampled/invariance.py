@@ -19,17 +19,18 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from benchmarks.data import Split
-from benchmarks.training import digits
+from benchmarks.command import Setting
+from benchmarks.data import digits
+from benchmarks.networks import seeded
+from benchmarks.report import Row, attempt
+from benchmarks.training import train as descended
 from lapwing.jacobian.network.invariance import normalised
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import Posterior
 from lapwing.priors import Prior
-from studies.report import Row, attempt
-from studies.sampled.convolutional import CNN
 from studies.sampled.matern import Toy, network, train
-from studies.sampled.setting import Setting
-from studies.sampled.trained import Training
+from studies.sampled.networks import cnn
+from studies.sampled.setting import SGD
 
 FACTORS = (0.2, 5.0)
 MODE = "at the mode"
@@ -83,17 +84,14 @@ def perceptron(seed: int, quick: bool) -> Case:
 
 def convolutions(seed: int, quick: bool) -> Case:
     """A small CNN with batch norms on 8 × 8 digits; what these add to variances is made small, as it is no scale."""
-    data = digits(seed).head(40 if quick else 300, 50)
-    wide = Split(data.x_train.double(), data.y_train, data.x_test.double(), data.y_test)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = CNN((3, 4, 4) if quick else (6, 8, 8)).double()
-    Training().run(model, wide, 5 if quick else 30, seed)
+    wide = digits(seed).head(40 if quick else 300, 50).to(torch.float64)
+    model = seeded(lambda: cnn(*((3, 4, 4) if quick else (6, 8, 8))), seed).double()
+    descended(model, *wide.train, epochs=5 if quick else 30, seed=seed, **SGD)
     for part in model.modules():
         if isinstance(part, nn.BatchNorm2d):
             part.eps = 1e-12
-    pair = (wide.x_train[: 15 if quick else 60], wide.y_train[: 15 if quick else 60])
-    return Case(model, lw.Categorical(), pair, (wide.x_test, wide.y_test), normalised(model, wide.x_train).parts or ())
+    pair = wide.head(15 if quick else 60).train
+    return Case(model, lw.Categorical(), pair, wide.test, normalised(model, wide.x_train).parts or ())
 
 
 CASES: dict[str, Callable[[int, bool], Case]] = {"perceptron": perceptron, "CNN": convolutions}
@@ -101,13 +99,13 @@ CASES: dict[str, Callable[[int, bool], Case]] = {"perceptron": perceptron, "CNN"
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A row for each network, prior, way to choose its precisions, and factor."""
-    for name in setting.among(tuple(CASES)):
+    for name in setting.among(CASES):
         for seed in setting.repeats:
             case = CASES[name](seed, setting.quick)
             for prior in setting.among(PRIORS):
                 for way in ways(setting.quick):
                     for row in compared(case, prior, way, setting.quick):
-                        head: Row = {"study": "invariance", "network": name, "prior": prior, "chosen": way}
+                        head: Row = {"network": name, "prior": prior, "chosen": way}
                         yield head | {"seed": seed} | row
 
 

@@ -6,9 +6,13 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from benchmarks.data import generator
+from benchmarks.networks import seeded
+from benchmarks.training import train as descended
 from lapwing.ground import probes
 
 LEFT, GAP, RIGHT = (-2.0, -1.0), (-1.0, 0.5), (0.5, 2.5)
@@ -46,13 +50,13 @@ class Toy:
             seed: Of everything.
             points: Points on each side to train on; half as many there, and as many in the gap, to score on.
         """
-        generator = torch.Generator().manual_seed(seed)
+        source = generator(seed)
         few = points // 2
         parts = ((points, LEFT), (points, RIGHT), (few, LEFT), (few, RIGHT), (points, GAP))
         x = torch.cat(
-            [low + (high - low) * torch.rand(n, generator=generator, dtype=torch.float64) for n, (low, high) in parts]
+            [low + (high - low) * torch.rand(n, generator=source, dtype=torch.float64) for n, (low, high) in parts]
         )
-        y = process(x, generator) + NOISE * probes.gaussian(x.shape, like=x, generator=generator)
+        y = process(x, source) + NOISE * probes.gaussian(x.shape, like=x, generator=source)
         train = slice(0, 2 * points)
         x, scaled = (x - x[train].mean()) / x[train].std(), (y - y[train].mean()) / y[train].std()
         sizes = (2 * points, 2 * few, points)
@@ -60,12 +64,12 @@ class Toy:
         return cls(*pairs, noise=NOISE / float(y[train].std()))
 
 
-def process(x: Float[Tensor, " n"], generator: torch.Generator) -> Float[Tensor, " n"]:
+def process(x: Float[Tensor, " n"], source: torch.Generator) -> Float[Tensor, " n"]:
     """A draw from the Gaussian process with covariance ``(1 + √3 r/ℓ) exp(-√3 r/ℓ)`` (Matérn, smoothness 3/2)."""
     distance = math.sqrt(3) * (x[:, None] - x).abs() / LENGTH
     covariance = (1 + distance) * torch.exp(-distance)
     root = torch.linalg.cholesky(covariance + 1e-9 * torch.eye(len(x), dtype=x.dtype))
-    return root @ probes.gaussian(x.shape, like=x, generator=generator)
+    return root @ probes.gaussian(x.shape, like=x, generator=source)
 
 
 def network(seed: int, width: int = WIDTH) -> nn.Sequential:
@@ -75,29 +79,16 @@ def network(seed: int, width: int = WIDTH) -> nn.Sequential:
         >>> sum(p.numel() for p in network(0).parameters())
         2700
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        layers: list[nn.Module] = []
+
+    def layers() -> nn.Sequential:
+        parts: list[nn.Module] = []
         for inputs in (1, width):
-            layers += [nn.Linear(inputs, width), nn.LayerNorm(width, eps=1e-12, elementwise_affine=False), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(width, 1, bias=False)).double()
+            parts += [nn.Linear(inputs, width), nn.LayerNorm(width, eps=1e-12, elementwise_affine=False), nn.ReLU()]
+        return nn.Sequential(*parts, nn.Linear(width, 1, bias=False)).double()
+
+    return seeded(layers, seed)
 
 
-def train(model: nn.Module, pair: Pair, steps: int, decay: float = 1e-4) -> nn.Module:
-    """Adam on the mean squared error of all data at once, with weight decay; in place.
-
-    Args:
-        model: Network to train.
-        pair: Inputs and targets.
-        steps: Steps, the rate falling from 0.01 to 0 along a cosine.
-        decay: Weight decay.
-    """
-    x, y = pair
-    optimiser = torch.optim.Adam(model.parameters(), 1e-2, weight_decay=decay)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(steps, 1))
-    for _ in range(steps):
-        optimiser.zero_grad()
-        (model(x) - y).square().mean().backward()
-        optimiser.step()
-        schedule.step()
-    return model.eval()
+def train(model: nn.Module, pair: Pair, steps: int) -> nn.Module:
+    """Adam on the mean squared error of all data at once, with a little weight decay; in place."""
+    return descended(model, *pair, epochs=steps, rate=1e-2, batch=len(pair[1]), decay=1e-4, loss=F.mse_loss)

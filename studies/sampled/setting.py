@@ -1,73 +1,99 @@
-"""What the studies are run on, and how much of them is run."""
+"""What the studies are run on: the networks of table 5.1 by name and size, trained on digits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor, nn
 
-from benchmarks.data import Split, mnist
-from benchmarks.networks import weight_count
-from benchmarks.training import digits
-from studies.sampled.trained import Size, inputs, trained
+from benchmarks.command import Setting
+from benchmarks.data import Split, digits, mnist
+from benchmarks.networks import seeded, weight_count
+from benchmarks.training import kept_network, train
+from studies.sampled.networks import Filters, Transformer, cloud, cnn, fixup, resnet
+
+Size = Literal["small", "medium", "big"]
+SIZES: tuple[Size, ...] = get_args(Size)
+"""About 15, 29 and 46 thousand weights."""
+
+SGD: dict[str, Any] = {"optimiser": "sgd", "rate": 0.1, "decay": 1e-4, "schedule": "cuts"}
+"""How networks are trained unless they ask for more, see ``train``."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """The options of the command line.
+class Family:
+    """One column of the table.
 
     Args:
-        data: The data folder; ``None`` leaves out what needs it.
-        quick: Whether seconds must do: few examples, small networks, few cases. Its numbers say nothing.
-        seeds: How often a study is repeated.
-        kept: Folder of trained networks, shared by the studies; ``None`` trains anew.
-        train: Training examples the curvature is summed over; ``None`` for the study's own choice.
-        only: Of what a study goes through by name (families, sizes, data, networks) only these; empty for all.
-        epochs: Passes over the data a network is trained for; ``None`` for 90 over digits, 15 over MNIST.
+        make: The network of given widths.
+        widths: Widths at each of ``SIZES``.
+        training: Options of ``train``.
+        points: Whether it reads clouds of points instead of images.
     """
 
-    data: Path | None = None
-    quick: bool = False
-    seeds: int = 5
-    kept: Path | None = None
-    train: int | None = None
-    only: tuple[str, ...] = ()
-    epochs: int | None = None
+    make: Callable[..., nn.Module]
+    widths: tuple[tuple[int, ...], ...]
+    training: Mapping[str, Any] = field(default_factory=lambda: SGD)
+    points: bool = False
 
-    @property
-    def repeats(self) -> range:
-        """The seeds."""
-        return range(2 if self.quick else self.seeds)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the data."""
-        return self.among(("digits",) if self.data is None else ("digits", "mnist"))
+_RESIDUAL: tuple[Filters, ...] = ((12, 24, 32), (16, 32, 64), (22, 42, 64))
 
-    def among(self, choices: tuple[str, ...]) -> tuple[str, ...]:
-        """Those that were asked for, all where none of them was."""
-        return tuple(name for name in choices if name in self.only) or choices
+FAMILIES: dict[str, Family] = {
+    "CNN": Family(cnn, ((16, 32, 32), (32, 32, 64), (42, 48, 60))),
+    "ResNet": Family(resnet, _RESIDUAL),
+    "Pre-ResNet": Family(lambda *f: resnet(*f, first=True), _RESIDUAL),
+    "FixUp": Family(fixup, _RESIDUAL, {"rate": 0.01, "schedule": "cuts"}),
+    "Transformer": Family(Transformer, ((60, 30), (80, 40), (120, 50)), {"rate": 3e-3, "schedule": "decay"}, True),
+}
 
-    def split(self, name: str) -> Split:
-        """Images of digits, 8 × 8 from scikit-learn or 28 × 28 from MNIST."""
-        return self._splits[name].head(120, 60) if self.quick else self._splits[name]
 
-    @cached_property
-    def _splits(self) -> dict[str, Split]:
-        found = {"digits": digits()}
-        return found if self.data is None else found | {"mnist": mnist(self.data)}
+def network(family: str, size: Size, seed: int = 0) -> nn.Module:
+    """An untrained network; its initial weights follow the seed and leave the global one alone.
 
-    def task(self, name: str, family: str, size: Size, seed: int, images: int, tested: int = 10_000) -> Task:
-        """A network trained on all training images, the first of them behind its curvature, and test images."""
-        data = inputs(family, self.split(name))
-        epochs = 3 if self.quick else self.epochs or {"digits": 90, "mnist": 15}[name]
-        model = trained(family, size, data, name=name, epochs=epochs, seed=seed, kept=self.kept)
-        count = images if self.train is None else self.train
-        head = data.head(12 if self.quick else count, tested)
-        weight = len(data.y_train) / len(head.y_train)
-        return Task(model, (head.x_train, head.y_train), (head.x_test, head.y_test), weight)
+    Example:
+        >>> sum(p.numel() for p in network("CNN", "medium").parameters())
+        29226
+    """
+    chosen = FAMILIES[family]
+    return seeded(lambda: chosen.make(*chosen.widths[SIZES.index(size)]), seed)
+
+
+def inputs(family: str, data: Split) -> Split:
+    """The data as a family reads them: images, or clouds of points."""
+    if not FAMILIES[family].points:
+        return data
+    longest = int((cloud(torch.cat([data.x_train, data.x_test]))[..., 2] > 0).sum(1).max())
+    return Split(cloud(data.x_train, longest), data.y_train, cloud(data.x_test, longest), data.y_test)
+
+
+def trained(
+    family: str, size: Size, data: Split, *, name: str, epochs: int, seed: int, kept: Path | None = None
+) -> nn.Module:
+    """A trained network, read from where it is kept if it was trained before on the same data in the same way.
+
+    Args:
+        family: One of ``FAMILIES``.
+        size: One of ``SIZES``.
+        data: As ``inputs`` gives them.
+        name: Of the data.
+        epochs: Passes over them.
+        seed: Of the initial weights and the order of the batches.
+        kept: Folder of trained networks; ``None`` trains anew.
+    """
+    model, recipe = network(family, size, seed).to(data.x_train.device), FAMILIES[family].training
+    file, key = f"{name}-{family}-{size}-{seed}", (recipe, epochs, *data.train)
+    kept_network(lambda: train(model, *data.train, epochs=epochs, seed=seed, **recipe), model, kept, file, *key)
+    return model
+
+
+def names(setting: Setting) -> tuple[str, ...]:
+    """Of the data: images of digits, 8 × 8 from scikit-learn or 28 × 28 from MNIST."""
+    return setting.among(("digits",) if setting.data is None else ("digits", "mnist"))
 
 
 @dataclass(frozen=True)
@@ -83,3 +109,15 @@ class Task:
     def weights(self) -> int:
         """How many there are."""
         return weight_count(self.model)
+
+    @classmethod
+    def of(
+        cls, setting: Setting, name: str, family: str, size: Size, seed: int, images: int, tested: int = 10_000
+    ) -> Task:
+        """A network trained on all training images, the first of them behind its curvature, and test images."""
+        whole = mnist(setting.folder) if name == "mnist" else digits()
+        data = inputs(family, whole.head(120, 60) if setting.quick else whole)
+        epochs = 3 if setting.quick else setting.epochs or {"digits": 90, "mnist": 15}[name]
+        model = trained(family, size, data, name=name, epochs=epochs, seed=seed, kept=setting.kept)
+        head = data.head(12 if setting.quick else setting.images or images, tested)
+        return cls(model, head.train, head.test, len(data.y_train) / len(head.y_train))

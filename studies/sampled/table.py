@@ -16,18 +16,17 @@ from typing import Any
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
+from benchmarks.command import Setting
+from benchmarks.report import Row, attempt, tried
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
 from lapwing.posteriors import Posterior
 from lapwing.priors import Prior
-from studies.report import Row, attempt, tried
-from studies.sampled.setting import Setting, Task
-from studies.sampled.trained import FAMILIES, SIZES, Size
+from studies.sampled.setting import FAMILIES, SIZES, Size, Task, names
 
 IMAGES, TESTED = 500, 2000
 SCORES = ("nll", "ece", "accuracy", "brier")
 COLUMNS = ("nll", "nll_over_plain", "ece", "accuracy", "precision", "effective_dimension", "steps", "seconds")
-COUNTS = ("steps",)
 
 STRUCTURES: dict[str, Any] = {"full": lw.Full(max_bytes=2**33), "KFAC": lw.KFAC()}
 PRIORS: dict[str, Prior] = {"single": lw.Isotropic(1.0), "layerwise": lw.Layerwise(1.0)}
@@ -47,12 +46,12 @@ def methods(quick: bool) -> dict[str, Any]:
 def rows(setting: Setting) -> Iterator[Row]:
     """Every row of every network; the plain network first."""
     sizes: tuple[Size, ...] = SIZES[:1] if setting.quick else SIZES
-    for data in setting.names:
-        for size in (size for size in sizes if size in setting.among(sizes)):
-            for family in setting.among(tuple(FAMILIES)):
+    for data in names(setting):
+        for size in setting.among(sizes):
+            for family in setting.among(FAMILIES):
                 for seed in setting.repeats:
-                    task = setting.task(data, family, size, seed, IMAGES, TESTED)
-                    head: Row = {"study": "table", "part": f"{data}, {size}", "data": data, "size": size}
+                    task = Task.of(setting, data, family, size, seed, IMAGES, TESTED)
+                    head: Row = {"part": f"{data}, {size}", "data": data, "size": size}
                     head |= {"network": family, "weights": task.weights, "images": len(task.train[1])}
                     head["tested"] = len(task.test[1])
                     for row in of_network(task, setting):
@@ -63,11 +62,11 @@ def of_network(task: Task, setting: Setting) -> Iterator[Row]:
     """The rows of one trained network."""
     plain, ways = scores(Map(task.model), task), methods(setting.quick)
     yield {"structure": "plain", "prior": "", "evidence": ""} | plain
-    for held in setting.among(tuple(STRUCTURES)):
+    for held in setting.among(STRUCTURES):
         for prior in setting.among(tuple(PRIORS)[setting.quick :]):
             recipe = lw.Laplace(lw.Categorical(weight=task.weight), prior=PRIORS[prior], structure=STRUCTURES[held])
             fitted, failure = attempt(partial(recipe.fit, task.model, task.train))
-            for at in setting.among(tuple(ways)):
+            for at in setting.among(ways):
                 head: Row = {"structure": held, "prior": prior, "evidence": at, "failure": failure}
                 yield head if fitted is None else head | tuned(fitted, ways[at], task, float(plain["nll"]))
 

@@ -18,12 +18,12 @@ from scipy.optimize import brentq, minimize_scalar
 from torch import Tensor, nn
 
 import lapwing as lw
+from benchmarks.command import Setting
+from benchmarks.data import generator
+from benchmarks.report import Row, tried
 from lapwing.posteriors import MatrixFreePosterior, Posterior
 from lapwing.predictive import Regression, log_predictive
-from studies.report import Row, tried
 from studies.sampled.matern import WIDTH, Pair, Toy, network, train
-from studies.sampled.setting import Setting
-from studies.seeds import generator
 
 STARTS = (500.0, 5.0)
 NEAR = 0.05
@@ -42,7 +42,6 @@ COLUMNS = (
     "optimum", "precision", "ratio", "steps_to_optimum", "steps", "seconds", "gamma", "mean", "variance", "negative",
     "sd_train", "sd_gap", "nll_sides", "nll_gap",
 )  # fmt: skip
-COUNTS = ("steps", "steps_to_optimum")
 
 
 @dataclass(frozen=True)
@@ -142,9 +141,9 @@ def rows(setting: Setting) -> Iterator[Row]:
     """Every part on every seed."""
     for seed in setting.repeats:
         fitted, smaller = Fitted.of(setting, seed), Fitted.of(setting, seed, POINTS, UNITS)
-        for name in setting.among(tuple(PARTS)):
+        for name in setting.among(PARTS):
             for row in PARTS[name](smaller if name == "e-steps" else fitted, setting):
-                yield {"study": "toy", "part": name, "seed": seed} | row
+                yield {"part": name, "seed": seed} | row
 
 
 def m_steps(fitted: Fitted, setting: Setting) -> Iterator[Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measure import ROOT, Row, Step, command, finite, rows_of, run_isolated, write_json
+from benchmarks.measure import Step, rows_of, run_isolated
 from benchmarks.meter import Meter
 
 MIB = 2**20
@@ -102,10 +101,10 @@ def test_the_memory_limit_stops_a_step_and_not_the_process() -> None:
 
 def test_a_step_that_takes_too_long_is_stopped() -> None:
     start = time.perf_counter()
-    quick, late = run_isolated(too_long, timeout=5.0)
+    quick, late = run_isolated(too_long, timeout=3.0)
     assert time.perf_counter() - start < 20
     assert quick.seconds is not None
-    assert late == Step("too long", None, None, "@2", "stopped after 5 s")
+    assert late == Step("too long", None, None, "@2", "stopped after 3 s")
 
 
 def test_a_process_that_dies_is_recorded() -> None:
@@ -126,49 +125,5 @@ def test_what_the_work_prints_neither_blocks_it_nor_reaches_the_report() -> None
 def test_rows_hold_both_quantities_and_the_notes_of_both_sides() -> None:
     ours, peer = Step("fit", 1.0, 8.0), Step("fit", 4.0, 2.0, "@64", "@256: no memory")
     seconds, memory = rows_of("net/fit", ours, peer, "p 1")
-    assert (seconds.quantity, seconds.ratio, seconds.peer_name) == ("seconds", 0.25, "p 1 @64")
-    assert (memory.quantity, memory.ratio, memory.note) == ("peak_mib", 4.0, "peer: @256: no memory")
-
-
-@pytest.mark.parametrize(("ours", "peer"), [(None, 1.0), (1.0, None), (None, None), (1.0, 0.0)])
-def test_a_side_without_a_number_has_no_ratio(ours: float | None, peer: float | None) -> None:
-    assert Row("w", "seconds", ours, peer, "p", "why").as_json()["ratio"] is None
-
-
-def test_the_command_of_a_report_names_a_module_and_no_folder() -> None:
-    words = [
-        str(ROOT / "studies/ella/__main__.py"),
-        "rank",
-        "--data",
-        "/a/data",
-        "--json",
-        "/b/rank.json",
-        "--seeds",
-        "5",
-    ]
-    assert command(words) == "python -m studies.ella rank --data DIR --json rank.json --seeds 5"
-    assert command(["/elsewhere/bin/pytest", "-x"]) == "python -m pytest -x"
-
-
-def test_the_report_is_one_object_with_commit_machine_and_rows(tmp_path: Path) -> None:
-    path = tmp_path / "below" / "report.json"
-    refused = Row("w", "peak_mib", None, 2.0, "p", "ours: refused")
-    write_json(path, [Row("w", "seconds", 1.0, 2.0, "p"), refused])
-    report = json.loads(path.read_text())
-    assert set(report) == {"commit", "command", "machine", "rows"}
-    assert report["machine"]["cores"] >= 1 and report["machine"]["memory_gib"] > 0
-    assert report["rows"][0] == {
-        "work": "w",
-        "quantity": "seconds",
-        "ours": 1.0,
-        "peer": 2.0,
-        "peer_name": "p",
-        "ratio": 0.5,
-    }
-    assert report["rows"][1]["note"] == "ours: refused" and report["rows"][1]["ratio"] is None
-    assert [child.name for child in path.parent.iterdir()] == ["report.json"]
-
-
-def test_numbers_that_are_not_finite_become_null() -> None:
-    row = {"a": float("nan"), "b": [1.0, float("inf")], "c": {"d": -float("inf"), "e": 2}, "f": "nan"}
-    assert finite(row) == {"a": None, "b": [1.0, None], "c": {"d": None, "e": 2}, "f": "nan"}
+    assert (seconds["quantity"], seconds["ratio"], seconds["peer_name"]) == ("seconds", 0.25, "p 1 @64")
+    assert (memory["quantity"], memory["ratio"], memory["note"]) == ("peak_mib", 4.0, "peer: @256: no memory")

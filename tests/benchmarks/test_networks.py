@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.data import CHECKPOINTS, Split, cifar10, generated_images, generated_tokens, train
+from benchmarks.data import CHECKPOINTS, Split, cifar10, generated_images, generated_tokens
 from benchmarks.networks import BasicBlock, ResNet, Transformer, lenet, weight_count
+from benchmarks.training import train
 
 PUBLISHED = {"resnet20": (0.9164, 0.3779), "ella_resnet20": (0.9263, 0.2817)}
 
@@ -63,7 +64,7 @@ def test_generated_data_repeat_and_can_be_learned(
     model, data = network(), generate(train=400, test=100)
     assert torch.equal(data.x_test, generate(train=400, test=100).x_test)
     first = F.cross_entropy(model(data.x_train), data.y_train).item()
-    train(model, data, epochs=3)
+    train(model, *data.train, epochs=3, rate=1e-3, schedule="constant")
     assert not model.training
     assert F.cross_entropy(model(data.x_train), data.y_train).item() < 0.95 * first
 

@@ -3,12 +3,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from studies.links import LINKS, Setting, main, pairs
+from benchmarks.command import Setting, main
+from studies.links import LINKS, STUDY, pairs
 
 
 def test_the_study_has_a_row_for_every_posterior_and_link_and_their_means(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    main(["--quick", "--data", str(tmp_path), "--json", str(report), "--only", "wine 80, MLP, 20 epochs"])
+    main(
+        {"links": STUDY},
+        ["--quick", "--data", str(tmp_path), "--json", str(report), "--only", "wine 80, MLP, 20 epochs"],
+    )
     found = json.loads(report.read_text())["rows"]
     rows, means = ([row for row in found if bool(row.get("summary")) is told] for told in (False, True))
     expected = {(p, link) for p in ("KFAC", "last layer") for link in (*LINKS, "chosen")}

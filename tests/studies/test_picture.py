@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from studies.picture import main
+from benchmarks.command import main
+from studies.picture import STUDY
 
 
 def test_the_picture_of_the_readme_is_drawn(tmp_path: Path) -> None:
-    main(["--quick", "--figure", str(tmp_path / "below" / "gap.png")])
+    main({"picture": STUDY}, ["--quick", "--figure", str(tmp_path / "below" / "gap.png")])
     assert (tmp_path / "below" / "gap.png").stat().st_size > 10_000

@@ -11,6 +11,8 @@ import pytest
 import torch
 from sklearn.linear_model import BayesianRidge
 
+from benchmarks.command import main
+from benchmarks.table import summarised
 from studies import uci
 
 
@@ -41,12 +43,12 @@ def test_a_split_is_standardised_by_its_training_part(folder: Path) -> None:
 
 def test_a_perceptron_ends_where_the_gradient_is_gone(folder: Path) -> None:
     data = uci.split(folder / "uci" / "yacht.npz", 0).train
-    setting = uci.Setting(folder, units=4, iterations=400, decay=1e-2)
-    model = uci.trained(data, 0, setting)
+    options = {"units": 4, "iterations": 400, "decay": 1e-2}
+    model = uci.trained(data, 0, **options)
     loss = (model(data[0]) - data[1]).square().mean() + 1e-2 * sum(p.square().sum() for p in model.parameters())
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     assert max(float(g.abs().max()) for g in gradients) < 1e-5
-    assert uci.trained(data, 0, setting)[0].weight.equal(model[0].weight)
+    assert uci.trained(data, 0, **options)[0].weight.equal(model[0].weight)
 
 
 def test_scores_are_those_of_a_normal_density() -> None:
@@ -60,21 +62,25 @@ def test_scores_are_those_of_a_normal_density() -> None:
 
 def test_the_study_runs_and_counts(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "uci.json"
-    uci.main(["--quick", "--data", str(folder), "--json", str(path)])
+    main({"uci": uci.STUDY}, ["--quick", "--splits", "1", "--data", str(folder), "--json", str(path)])
     found = json.loads(path.read_text())["rows"]
     assert [row["method"] for row in found[:3]] == ["lapwing", "plain network", "BayesianRidge"]
-    assert {row["data"] for row in found[:6]} == {"yacht", "energy"} and len(found) == 10
+    assert {row["data"] for row in found[:6]} == {"yacht", "energy"} and len(found) == 6 + 6 + 4
     data = uci.split(folder / "uci" / "yacht.npz", 0)
     fitted = BayesianRidge().fit(data.train[0].numpy(), data.train[1][:, 0].numpy())
     residuals = torch.as_tensor(fitted.predict(data.test[0].numpy())) - data.test[1][:, 0]
     assert found[2]["rmse"] == pytest.approx(float(residuals.square().mean().sqrt()))
-    below = found[6]
+    below = found[12]
     better = [a["data"] for a, b in ((found[0], found[2]), (found[3], found[5])) if a["nll"] < b["nll"]]
     assert below["verdict"] == "NLL below BayesianRidge" and below["holds_on"] == len(better)
     assert sorted([*better, *below["not_on"]]) == ["energy", "yacht"]
-    table = capsys.readouterr().out
-    assert "| yacht | lapwing |" in table and "| energy | BayesianRidge |" in table
-    assert f"- NLL below BayesianRidge: {len(better)} of 2" in table
+    assert f'"NLL below BayesianRidge", "holds_on": {len(better)}, "sets": 2' in capsys.readouterr().out
+
+
+def test_a_quick_run_makes_up_data_where_there_are_none(tmp_path: Path) -> None:
+    main({"uci": uci.STUDY}, ["--quick", "--splits", "1", "--only", "wine", "--json", str(tmp_path / "uci.json")])
+    rows = json.loads((tmp_path / "uci.json").read_text())["rows"]
+    assert [row["data"] for row in rows[:3]] == ["wine"] * 3 and all(row["nll"] < 5 for row in rows[:3])
 
 
 def test_counts_are_over_means_of_the_splits() -> None:
@@ -85,5 +91,5 @@ def test_counts_are_over_means_of_the_splits() -> None:
     found += [row("b", "lapwing", 2.0, coverage=0.8, ratio=1.6)]
     for name in ("a", "b"):
         found += [row(name, "BayesianRidge", 1.0), row(name, "plain network", 0.4)]
-    counts = {row["verdict"]: (row["holds_on"], row["not_on"]) for row in uci.verdict(found)}
+    counts = {row["verdict"]: (row["holds_on"], row["not_on"]) for row in uci.verdicts([*found, *summarised(found)])}
     assert list(counts.values()) == [(1, ["b"]), (0, ["a", "b"]), (1, ["b"]), (1, ["b"])]

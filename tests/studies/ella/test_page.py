@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from studies.ella.__main__ import NAMES
+from studies.ella.__main__ import STUDIES
 from studies.ella.page import SECTIONS, main
 
 
@@ -25,4 +25,4 @@ def test_the_page_has_every_study_and_the_tables_of_reports_that_are_there(tmp_p
 
 
 def test_every_study_has_its_section() -> None:
-    assert set(SECTIONS) == set(NAMES)
+    assert set(SECTIONS) == set(STUDIES)

@@ -4,21 +4,21 @@ import pytest
 import torch
 
 import lapwing as lw
+from benchmarks.command import Setting
+from benchmarks.tasks import Drawn
 from lapwing.jacobian.products.jacobian import BatchJacobian
 from lapwing.posteriors import NystromPosterior
 from studies.ella import toy
 from studies.ella.ablation import Exact, leading, relative
-from studies.ella.augment import STRENGTHS, augmentation, moved
-from studies.ella.cifar import OTHERS
-from studies.ella.rejection import judged
-from studies.ella.scored import Drawn, at_precision, ella, watched
+from studies.ella.cifar import OTHERS, STRENGTHS, augmentation, moved
 from studies.ella.seconds import passes
-from studies.ella.setting import Setting, cnn
+from studies.ella.setting import amount_of, at_precision, case_of, cnn, ella, watched
+from studies.ella.shifted import judged
 
 
 @pytest.fixture(scope="module")
 def case():
-    return Setting(quick=True).case("cnn")
+    return case_of(Setting(quick=True), "cnn")
 
 
 def test_the_cnn_has_the_weights_of_the_paper() -> None:
@@ -51,7 +51,7 @@ def test_far_away_sines_forget_the_data_and_only_the_residual_knows() -> None:
 
 
 def test_with_all_pairs_as_landmarks_both_errors_vanish(case) -> None:
-    few = Setting(quick=True).case("cnn")
+    few = case_of(Setting(quick=True), "cnn")
     few.task.data.x_train.resize_(4, 1, 8, 8)
     few.task.data.y_train.resize_(4)
     exact = Exact.of(few, 3)
@@ -97,7 +97,7 @@ def test_passes_are_products_with_the_jacobian(case) -> None:
 
 
 def test_stopping_early_keeps_the_images_with_the_smallest_loss(case) -> None:
-    amount = Setting(quick=True).amount
+    amount = amount_of(Setting(quick=True))
     posterior, row = ella(case, amount, 0, stopping=watched(case.task.held_out, amount))
     losses = {int(n): nll for n, nll in row["trace"] if n}
     assert row["stopped_at"] == min(losses, key=losses.__getitem__) == posterior.totals.examples
@@ -139,3 +139,15 @@ def test_answers_about_foreign_images_are_wrong() -> None:
     assert row["auroc"] == pytest.approx(5 / 6)
     assert row["curve"]["share_above"][18] == pytest.approx(1 / 5)
     assert row["curve"]["error_below"][12] == pytest.approx(1.0)
+
+
+def test_a_quick_cnn_is_kept_apart_from_the_whole_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("studies.ella.setting.EPOCHS", 1)
+    models: list[torch.nn.Module] = []
+    for quick in (True, False, True, False):
+        models.append(case_of(Setting(quick=quick, kept=tmp_path), "cnn").task.model)
+        assert not models[-1].training
+    assert len(list(tmp_path.iterdir())) == 2
+    for one, again in zip(models[:2], models[2:], strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one.parameters(), again.parameters(), strict=True))
+    assert len({sum(p.numel() for p in model.parameters()) for model in models}) == 2

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.command import Setting
 from benchmarks.measure import Step
 from lapwing.linear.gauss_newton import GGNProduct
 from studies.full_laplace.cost import measured, summarised
 from studies.full_laplace.costed import network, quadratic, shifted
-from studies.full_laplace.setting import Setting
 
 
 @pytest.mark.parametrize("way", ["ggn", "hessian", "explicit"])
@@ -60,5 +60,5 @@ def test_a_quick_process_measures_products_and_solves() -> None:
         ("solve", 1.0),
         ("solve", 1e2),
     ]
-    assert all(row["runs"] == 2 and row["seconds"] > 0 and row["failure"] == "" for row in found)
+    assert all(1 <= row["runs"] <= 2 and row["seconds"] > 0 and row["failure"] == "" for row in found)
     assert found[1]["iterations"] == 1 and found[2]["iterations"] > 10

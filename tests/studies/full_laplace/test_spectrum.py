@@ -5,12 +5,13 @@ import math
 import pytest
 import torch
 
-from studies.full_laplace.setting import ALPHA, Setting, matrix_free
+from benchmarks.command import Setting
+from studies.full_laplace.setting import ALPHA, Digits, matrix_free
 from studies.full_laplace.spectrum import effective_ranks, gap, spectrum, summary
 
 
 def test_the_spectrum_is_that_of_the_dense_curvature() -> None:
-    setting = Setting(quick=True)
+    setting = Digits(Setting(quick=True))
     model = setting.network(kernel=3).double()
     data = (setting.split.x_train[:6].double(), setting.split.y_train[:6])
     values = spectrum(model, data, whole=True)
@@ -21,8 +22,8 @@ def test_the_spectrum_is_that_of_the_dense_curvature() -> None:
 
 
 def test_the_top_of_the_spectrum_is_that_of_the_whole_and_ends_where_it_is_no_longer_resolved() -> None:
-    setting = Setting(quick=True)
-    model, data = setting.network(kernel=3).double(), setting.head(20)
+    setting = Digits(Setting(quick=True))
+    model, data = setting.network(kernel=3).double(), setting.head(20, 20)
     data = (data[0].double(), data[1])
     top, whole = (spectrum(model, data, whole=whole) for whole in (False, True))
     assert 20 < len(top) <= 100

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from benchmarks.data import generator
 from studies.hessian_free.curves import CURVES, NOISE, drawn, parts, quadratic, sine, spaced
-from studies.seeds import generator
 
 
 @pytest.mark.parametrize(("name", "train", "tested"), [("Quadratic-Uniform", 32, 45), ("Sin-Inbetween", 160, 80)])

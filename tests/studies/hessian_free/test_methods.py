@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import lapwing as lw
+from benchmarks.command import Setting
 from studies.hessian_free.methods import METHODS, covariance, exact, top_eigenvectors
 from studies.hessian_free.shallow import Fitted, fitted
 from studies.hessian_free.table import relative_error, variances
-from studies.sampled.setting import Setting
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
+from benchmarks.command import Setting
+from benchmarks.data import generator
 from studies.hessian_free.curves import CURVES
 from studies.hessian_free.shallow import NOISES, PRIOR_VARIANCE, STEPS, Shallow, columns, fitted, flat, network
-from studies.sampled.setting import Setting
-from studies.seeds import generator
 
 WIDTH = 4
 
@@ -93,3 +93,16 @@ def gradients(model: torch.nn.Module, x: Tensor) -> Tensor:
 def test_the_data_of_all_seeds_lie_side_by_side() -> None:
     data = [CURVES["Sin-Uniform"].draw(seed, quick=True) for seed in (0, 1)]
     assert torch.equal(columns(data, "train", 1)[1], data[1].train[1][:, 0])
+
+
+def test_minima_are_found_once_and_again_after_other_steps(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = Setting(quick=True, kept=tmp_path)
+    (first,) = fitted("Quadratic-Inbetween", setting, [0])
+    (path,) = tmp_path.iterdir()
+    monkeypatch.setattr("studies.hessian_free.shallow.trained", lambda *_: pytest.fail("trained again"))
+    (again,) = fitted("Quadratic-Inbetween", setting, [0])
+    assert torch.equal(first.weights, again.weights) and first.noise == again.noise
+    monkeypatch.undo()
+    monkeypatch.setattr("studies.hessian_free.shallow.STEPS", 8)
+    fitted("Quadratic-Inbetween", setting, [0])
+    assert len(list(tmp_path.iterdir())) == 2 and path.exists()

@@ -3,12 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.data import Split
-from benchmarks.training import digits
+from benchmarks.data import Split, digits
 from lapwing.jacobian.network.invariance import normalised
-from studies.sampled.clouds import Transformer, cloud
-from studies.sampled.convolutional import CNN, FixUpBlock, ResNet
-from studies.sampled.trained import FAMILIES, SIZES, Training, inputs, network, trained
+from studies.sampled.networks import FixUpBlock, Transformer, cloud, cnn, resnet
+from studies.sampled.setting import FAMILIES, SIZES, inputs, network, trained
 
 COUNTS = {
     "CNN": (14_634, 29_226, 45_874),
@@ -37,10 +35,10 @@ def test_weights_follow_the_seed_and_leave_the_global_one_alone() -> None:
 def test_all_of_the_cnn_but_its_head_is_normalised_and_so_is_the_body_of_the_pre_resnet(generator) -> None:
     x = torch.rand(20, 1, 8, 8, generator=generator)
     convolutions = [(f"body.{i}.weight", f"body.{i}.bias") for i in (0, 3, 6)]
-    assert list(normalised(CNN((3, 4, 5)), x).parts) == convolutions
-    groups = normalised(ResNet((3, 4, 5), first=True), x).parts
+    assert list(normalised(cnn(3, 4, 5), x).parts) == convolutions
+    groups = normalised(resnet(3, 4, 5, first=True), x).parts
     free = {name for group in groups for name in group}
-    left = {name for name, _ in ResNet((3, 4, 5), first=True).named_parameters()} - free
+    left = {name for name, _ in resnet(3, 4, 5, first=True).named_parameters()} - free
     assert left == {
         "head.weight",
         "head.bias",
@@ -71,15 +69,6 @@ def test_the_transformer_ignores_order_and_padding(generator) -> None:
     padded = torch.cat([points.flip(1), torch.zeros(2, 3, 3, dtype=torch.float64)], dim=1)
     torch.testing.assert_close(model(padded), expected)
     assert not torch.allclose(model(points[:, :4]), expected)
-
-
-@pytest.mark.parametrize(
-    ("training", "epoch", "factor"),
-    [(Training(), 39, 1), (Training(), 40, 0.1), (Training(), 70, 0.01), (Training("adam", decay=True), 2, 0.99**2)],
-)
-def test_rates_fall_as_stated(training: Training, epoch: int, factor: float) -> None:
-    assert training._factor(epoch, 90) == pytest.approx(factor)
-    assert Training()._factor(4, 9) == pytest.approx(0.1)
 
 
 def test_a_network_is_trained_once_for_the_same_data_and_recipe(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""laplace-torch doing the work: one backend, norm layers frozen or not, the largest batches it can take."""
+"""Both sides of the benchmark of structures, each run in a process of its own: fit, evidence, tune, predict."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.meter import Attempt, Meter
-from benchmarks.structures.problems import BATCH, TEST, load
+from benchmarks.problems import TEST, load
 
+BATCH = 128
 STRUCTURES: dict[str, tuple[str, str]] = {
     "kfac": ("all", "kron"),
     "diagonal": ("all", "diag"),
@@ -25,10 +26,41 @@ FREEZABLE = (nn.BatchNorm2d, nn.LayerNorm, nn.Embedding)
 SMALLER = (64, 16)
 
 
-def work(
+def ours(meter: Meter, *, problem: str, path: str, structure: str, device: str = "cpu") -> None:
+    """Lapwing doing the work as a user would write it: all parameters, default settings.
+
+    Args:
+        meter: Measures the steps.
+        problem: Key of ``PROBLEMS``.
+        path: The file of the problem.
+        structure: Key of ``STRUCTURES``.
+        device: Where to compute.
+    """
+    import lapwing as lw
+
+    model, data = load(problem, path, device=device)
+    loader = DataLoader(TensorDataset(*data.train), batch_size=BATCH)
+    weights, kind = STRUCTURES[structure]
+    held = {"kron": lw.KFAC, "diag": lw.Diagonal, "full": lw.Full}[kind]()
+    some = {"weights": lw.LastLayer()} if weights == "last_layer" else {}
+    recipe = lw.Laplace(lw.Categorical(), structure=held, **some)
+
+    def once() -> bool:
+        fitted = meter.step("fit", lambda: recipe.fit(model, loader)).value
+        if fitted is None:
+            return False
+        meter.step("evidence", fitted.log_marginal)
+        tuned = meter.step("tune", lambda: lw.tune(fitted, lw.EvidenceGradient())).value or fitted
+        return meter.step("predict", lambda: tuned.predict(data.x_test).probs).value is not None
+
+    meter.ready()
+    meter.rounds(once)
+
+
+def peer(
     meter: Meter, *, problem: str, path: str, structure: str, backend: str, frozen: bool, device: str = "cpu"
 ) -> None:
-    """Fit, evidence, tune and predict with one backend.
+    """laplace-torch doing the work with one backend, norm layers frozen or not, the largest batches it can take.
 
     Where a batch needs more memory than there is, the next smaller one is tried; any other failure is final.
 
@@ -50,7 +82,7 @@ def work(
         if frozen and isinstance(module, FREEZABLE):
             module.requires_grad_(False)
     weights, hessian = STRUCTURES[structure]
-    pairs = TensorDataset(data.x_train, data.y_train)
+    pairs = TensorDataset(*data.train)
 
     def fit(batch: int) -> Any:
         kind = getattr(laplace.curvature, backend)

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from benchmarks.meter import Meter
 from benchmarks.networks import weight_count
-from benchmarks.products.problems import PROBLEMS
+from benchmarks.problems import PROBLEMS
+from benchmarks.products import EXAMPLES, FORMS
+from benchmarks.report import timed
 from lapwing.ground.data import Data
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
@@ -24,9 +26,18 @@ from lapwing.jacobian.products.products import MEMORY
 from lapwing.likelihoods import Categorical
 from lapwing.linear.gauss_newton import GGNProduct
 
-FORMS: tuple[Form, ...] = ("layers", "split", "plain")
-SHORTEST = 0.1
-"""Seconds a measurement should take at least; shorter work is repeated inside it."""
+PEER_BATCHES: dict[str, dict[int, tuple[int, ...]]] = {
+    "mlp": {1: (250, 1000), 32: (50, 250)},
+    "lenet": {1: (125, 250), 32: (50, 250)},
+    "resnet20": {1: (50, 125), 32: (10, 25)},
+}
+"""Batch sizes the peer is tried with, for one column and for a block; the fastest counts."""
+
+BATCHES = {"mlp": 1000, "lenet": 250, "resnet20": 125}
+"""Examples to a batch, for lapwing and for plain gradients."""
+
+EIGHTH = ("resnet20",)
+"""Where forms the rule does not pick, slow ones among them, are timed on an eighth of the examples."""
 
 SPENT = 15.0
 """Seconds of rounds after which no further one begins, once there are two."""
@@ -40,45 +51,56 @@ TRIAL = 50
 Batches = list[tuple[Tensor, Tensor]]
 
 
-def work(meter: Meter, *, problem: str, columns: int, data: str | None, threads: int, device: str) -> None:
+def work(
+    meter: Meter, *, problem: str, columns: int, data: str | None, threads: int, device: str, quick: bool = False
+) -> None:
     """Measure everything about one problem and number of columns; see the names of the steps in ``report``."""
     torch.set_num_threads(threads)
-    given = PROBLEMS[problem]
-    model, x, y = given.load(None if data is None else Path(data), device)
+    folder, examples = None if data is None else Path(data), 40 if quick else EXAMPLES
+    model = PROBLEMS[problem].model(folder).to(device)
+    x, y = PROBLEMS[problem].data(folder, examples, 1).to(device).train
+    batch, sizes = BATCHES[problem], PEER_BATCHES[problem][columns][: 1 if quick else None]
     block = torch.randn(weight_count(model), columns, device=device)
     gradient(model, batches(x[:16], y[:16], 16))
-    theirs, size = best_peer(model, x, y, given.peer[columns], block)
+    theirs, size = best_peer(model, x, y, sizes, block)
     meter.ready()
     meter.step("peer memory", lambda: peer(model, batches(x[: 2 * size], y[: 2 * size], size)) @ block)
-    ours = product(model, batches(x, y, given.batch), None, MEMORY)
+    ours = product(model, batches(x, y, batch), None, MEMORY)
     form = ours.model.choose(columns)
     meter.ready()
     meter.step("prepare", lambda: ours.model.prepare(columns), label=form)
     meter.step("memory", lambda: ours @ block, label=f"{kept(ours)} MiB kept")
     contestants: dict[str, tuple[Callable[[], object], str]] = {
-        "gradient": (lambda: gradient(model, batches(x, y, given.batch)), ""),
+        "gradient": (lambda: gradient(model, batches(x, y, batch)), ""),
         "peer": (lambda: theirs @ block, f"batches of {size}"),
         "ours": (lambda: ours @ block, form),
     }
     for other in FORMS:
         if other != form:
-            share = 8 if given.eighth else 1
+            share = 8 if problem in EIGHTH else 1
             n = len(x) // share
-            operator = product(model, batches(x[:n], y[:n], given.batch), other, MEMORY // share)
+            operator = product(model, batches(x[:n], y[:n], batch), other, MEMORY // share)
             operator.model.prepare(columns)
             contestants[other] = (lambda operator=operator: operator @ block, f"{n} examples")
     few = batches(x[:TRIAL], y[:TRIAL], TRIAL)
     exact = peer(model, few) @ block
     difference = float((product(model, few, form, MEMORY) @ block - exact).norm() / exact.norm())
     meter.step("difference", lambda: None, label=f"{difference:.1e}")
-    rounds(meter, contestants)
+    rounds(meter, contestants, *((2, 1e-3) if quick else (ROUNDS, 0.1)))
 
 
-def rounds(meter: Meter, contestants: dict[str, tuple[Callable[[], object], str]]) -> None:
-    """Measure all in turn until there is enough."""
+def rounds(meter: Meter, contestants: dict[str, tuple[Callable[[], object], str]], most: int, shortest: float) -> None:
+    """Measure all in turn until there is enough.
+
+    Args:
+        meter: Measures.
+        contestants: What is measured, and its label, by name.
+        most: Rounds.
+        shortest: Seconds a measurement should take at least; shorter work is repeated inside it.
+    """
     start, took = time.perf_counter(), dict.fromkeys(contestants, 0.0)
     repeats = dict.fromkeys(contestants, 1)
-    for turn in range(ROUNDS):
+    for turn in range(most):
         if turn >= FEW and time.perf_counter() - start > SPENT:
             return
         for name, (once, label) in contestants.items():
@@ -88,20 +110,13 @@ def rounds(meter: Meter, contestants: dict[str, tuple[Callable[[], object], str]
             meter.step(name, lambda once=once, n=repeats[name]: again(once, n), label=f"{label}|{repeats[name]}")
             took[name] = (time.perf_counter() - begun) / repeats[name]
         if turn == 0:
-            repeats = {name: max(1, math.ceil(SHORTEST / each)) for name, each in took.items()}
+            repeats = {name: max(1, math.ceil(shortest / each)) for name, each in took.items()}
 
 
 def again(once: Callable[[], object], times: int) -> None:
     """Do it several times."""
     for _ in range(times):
         once()
-
-
-def seconds(once: Callable[[], object]) -> float:
-    """Wall-clock seconds of one call."""
-    start = time.perf_counter()
-    once()
-    return time.perf_counter() - start
 
 
 def batches(x: Tensor, y: Tensor, size: int) -> Batches:
@@ -136,8 +151,8 @@ def best_peer(
     for size in sizes:
         n = min(len(x), max(size, TRIAL))
         trial = peer(model, batches(x[:n], y[:n], size))
-        once = seconds(lambda trial=trial: trial @ block)
-        costs[size] = (once if once > 1 else min(once, seconds(lambda trial=trial: trial @ block))) / n
+        once = timed(lambda trial=trial: trial @ block)[1]
+        costs[size] = (once if once > 1 else min(once, timed(lambda trial=trial: trial @ block)[1])) / n
     size = min(costs, key=costs.__getitem__)
     return peer(model, batches(x, y, size)), size
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from lapwing.comparison.table import aligned
-from studies.report import Row
+from benchmarks.report import Row
 
 APART = ("seed", "failure")
 """What tells the rows of one case apart."""
@@ -47,20 +46,33 @@ def table(rows: Sequence[Row], columns: Sequence[str]) -> str:
         rows: As ``summarised`` gives them.
         columns: Numbers to show.
     """
-    hidden = ("study", "summary", "seeds")
-    names = dict.fromkeys(k for row in rows for k, _ in case(row) if k not in hidden and k not in columns)
-    names = [name for name in names if len({row.get(name) for row in rows}) > 1 and name != "failures"]
-    shown = [column for column in columns if any(column in row for row in rows)]
-    lines = [[*names, *shown]]
-    for row in rows:
-        cells = [str(row.get(name, "–")) for name in names]
-        lines.append(cells + [_cell(row, column) for column in shown])
+    from lapwing.comparison.table import aligned  # here, because processes that are measured import this module too
+
+    hidden = ("study", "summary", "seeds", "failures", *columns)
+    names = dict.fromkeys(k for row in rows for k, _ in case(row) if k not in hidden)
+    names = [name for name in names if len({row.get(name) for row in rows}) > 1]
+    lines = cells(rows, names, {column: column for column in columns})
     notes = [f"{' '.join(str(row.get(n, '–')) for n in names)}: {row['failure']}" for row in rows if row.get("failure")]
     return "\n".join([*aligned(lines, len(names)), *notes]) + "\n"
 
 
-def _cell(row: Row, column: str) -> str:
-    if row.get(column) is None:
+def markdown(rows: Sequence[Row], names: Sequence[str], columns: Mapping[str, str]) -> str:
+    """Rows as a Markdown table: the names of a case, then the columns that any row has, under their headings."""
+    lines = [f"| {' | '.join(line)} |" for line in cells(rows, names, columns)]
+    numbers = lines[0].count("|") - 1 - len(names)
+    return "\n".join([lines[0], "|" + "---|" * len(names) + "---:|" * numbers, *lines[1:]])
+
+
+def cells(rows: Sequence[Row], names: Sequence[str], columns: Mapping[str, str]) -> list[list[str]]:
+    """A heading and a line a row, as words; columns that no row has are left out."""
+    kept = {key: title for key, title in columns.items() if any(row.get(key) is not None for row in rows)}
+    lines = [[*names, *kept.values()]]
+    return lines + [[*(str(row.get(name, "–")) for name in names), *(cell(row, key) for key in kept)] for row in rows]
+
+
+def cell(row: Row, column: str) -> str:
+    """A number, with its standard error where the row has one."""
+    value, error = row.get(column), row.get(f"{column}_stderr", row.get(f"{column}_error"))
+    if value is None:
         return "–"
-    error = row.get(f"{column}_stderr")
-    return f"{row[column]:.4g}" + (f" ± {error:.2g}" if error is not None else "")
+    return (f"{value:.4g}" if isinstance(value, float) else str(value)) + (f" ± {error:.2g}" if error else "")

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 import lapwing as lw
+from benchmarks.data import generator
+from benchmarks.tasks import BATCH, Batched, Linearised
 from lapwing.evaluation.baselines import Map
 from lapwing.posteriors import Posterior
-from studies.predictors import BATCH, Batched, Linearised
-from studies.seeds import generator
 
 
 @pytest.fixture(scope="module")

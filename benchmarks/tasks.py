@@ -1,0 +1,177 @@
+"""Trained image networks with their images, predictors of them a hundred images at a time, and what these are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from benchmarks.command import Setting
+from benchmarks.data import CHECKPOINTS, Split, cifar10, generated_images, generator
+from benchmarks.networks import ResNet, seeded
+from benchmarks.report import Row
+from lapwing.evaluation import metrics
+from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.scores import Predictor
+from lapwing.posteriors import Posterior
+from lapwing.predictive import Classification, Moments
+
+RESNETS = ("ella_resnet20", "resnet20", "resnet32")
+IMAGES, VALIDATION, BATCH = 2000, 300, 100
+
+
+@dataclass(frozen=True)
+class Task:
+    """A trained network and its images.
+
+    Args:
+        name: Of the network.
+        model: The network.
+        data: Training and test images, as the network takes them.
+        pixels: The test images that score, in [0, 1].
+        transform: From pixels in [0, 1] to what the network takes.
+        validation: How many test images choose.
+    """
+
+    name: str
+    model: nn.Module
+    data: Split
+    pixels: Tensor
+    transform: Callable[[Tensor], Tensor]
+    validation: int
+
+    @classmethod
+    def read(cls, name: str, setting: Setting, images: int = IMAGES) -> Task:
+        """A network of the data folder; in a hurry or without one a small untrained one on generated images."""
+        if setting.quick or setting.data is None:
+            made = generated_images(3, 32, train=12, test=20)
+            model = seeded(lambda: ResNet(1, projection=True, head="fc"), 0).eval()
+            pixels = made.x_test[8:].sigmoid()
+            data = replace(made, x_test=torch.cat([made.x_test[:8], pixels]))
+            return cls("generated", model, data, pixels, nn.Identity(), 8)
+        checkpoint = CHECKPOINTS[name]
+        data = cifar10(setting.data, checkpoint).head(setting.images or images)
+        mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (checkpoint.mean, checkpoint.std))
+        pixels = (data.x_test[VALIDATION:] * std + mean).clamp(0, 1)
+        return cls(name, checkpoint.load(setting.data), data, pixels, lambda x: (x - mean) / std, VALIDATION)
+
+    @property
+    def train(self) -> tuple[Tensor, Tensor]:
+        """What the curvature is summed over."""
+        return self.data.train
+
+    @property
+    def held_out(self) -> tuple[Tensor, Tensor]:
+        """What chooses."""
+        return self.data.x_test[: self.validation], self.data.y_test[: self.validation]
+
+    @property
+    def test(self) -> tuple[Tensor, Tensor]:
+        """What scores."""
+        return self.data.x_test[self.validation :], self.data.y_test[self.validation :]
+
+    @cached_property
+    def plain(self) -> float:
+        """Test NLL of the network alone."""
+        return metrics.nll(probabilities(Map(self.model), self.test[0]), self.test[1])
+
+
+def probabilities(predictor: Any, x: Tensor, **options: Any) -> Tensor:
+    """Probabilities of a hundred images at a time."""
+    return torch.cat([predictor.predict(part, **options).probs for part in x.split(BATCH)])
+
+
+def marginal(probs: Tensor, task: Task) -> Row:
+    """Scores of the probabilities of each test image."""
+    row: Row = {"test_images": len(probs)}
+    for name in ("nll", "ece", "accuracy", "brier"):
+        row[name] = float(getattr(metrics, name)(probs, task.test[1]))
+    return row | {"nll_over_plain": row["nll"] / task.plain}
+
+
+def moments(posterior: Posterior, x: Tensor, choices: Sequence[Posterior]) -> list[Moments]:
+    """Of the outputs at some inputs under every choice of the posterior, from one pass over them."""
+    parts = [posterior.outputs_each(part, choices) for part in x.split(BATCH)]
+    return [
+        Moments(torch.cat([one.mean for one in same]), torch.cat([one.covariance for one in same]))
+        for same in zip(*parts, strict=True)
+    ]
+
+
+def corruption_sweep(predictor: Any, task: Task, names: tuple[str, ...], images: int) -> Any:
+    """Scores of so many of the test images, evenly spread, corrupted."""
+    import lapwing as lw
+
+    chosen = torch.linspace(0, len(task.pixels) - 1, min(images, len(task.pixels))).round().long()
+    pair = task.pixels[chosen], task.test[1][chosen]
+    options = {"names": names, "transform": task.transform, "generator": generator(2)}
+    return lw.corruption_sweep(Batched(predictor), *pair, **options)
+
+
+@dataclass(frozen=True, eq=False)
+class Batched:
+    """A predictor that is given a hundred images at a time, so that draws of their logits fit in memory."""
+
+    inner: Predictor
+
+    @property
+    def likelihood(self) -> Any:
+        """p(y | f)."""
+        return self.inner.likelihood
+
+    def predict(self, x: Tensor) -> Classification:
+        """All predictions, as one."""
+        probs = probabilities(self.inner, x)
+        return Classification(Moments.certain(probs.clamp_min(1e-30).log()), probs)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A posterior that predicts by Monte Carlo over the logits, with the same numbers every time.
+
+    Args:
+        posterior: The posterior.
+        samples: Draws.
+    """
+
+    posterior: Posterior
+    samples: int
+
+    @property
+    def likelihood(self) -> Any:
+        """p(y | f)."""
+        return self.posterior.likelihood
+
+    def predict(self, x: Tensor) -> Any:
+        """Probabilities averaged over draws of the logits."""
+        return self.posterior.predict(x, "mc", samples=self.samples, generator=generator())
+
+
+@dataclass(frozen=True, eq=False)
+class Linearised:
+    """Functions ``f(x) + J(x) (w_j - w̃)`` for draws w_j of the weights, the same for every input.
+
+    Args:
+        posterior: Whose.
+        draws: Deviations ``w_j - w̃``, ``[s, d]``.
+    """
+
+    posterior: Posterior
+    draws: Float[Tensor, "s d"]
+
+    @classmethod
+    def of(cls, posterior: Posterior, samples: int, generator: torch.Generator) -> Linearised:
+        """With draws of a posterior."""
+        return cls(posterior, posterior.sample(samples, generator=generator) - posterior.network.weights)
+
+    def outputs(self, x: Tensor) -> Float[Tensor, "s n c"]:
+        """Outputs of every function at some inputs."""
+        own = self.posterior
+        with torch.no_grad():
+            mean, moved = own.pushed(x, self.draws.mT)
+            return mean + moved.movedim(-1, 0)
