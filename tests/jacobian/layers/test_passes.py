@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -231,3 +234,13 @@ def test_batches_of_another_size_need_no_new_survey() -> None:
 def test_building_a_case_twice_gives_the_same_case() -> None:
     first, second = build("lenet"), build("lenet")
     assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True))
+
+
+def test_a_first_pass_back_does_not_import_sympy() -> None:
+    """It would take a second of every process, most of a small first fit."""
+    code = (
+        "import sys, torch, lapwing as lw; model = torch.nn.Linear(2, 1); x = torch.randn(9, 2); "
+        "lw.Laplace(lw.Gaussian(), structure=lw.KFAC()).fit(model, (x, x[:, :1])); print('sympy' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split()[-1] == "False"

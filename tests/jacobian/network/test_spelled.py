@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.jacobian.network.spelled import attend, bag
+from lapwing.jacobian.network.spelled import attend, bag, twice_differentiable
 from tests.posterior_cases import labels, normal, seeded
 
 TABLE, TOKENS = normal(7, 3), torch.tensor([[0, 6, 6, 2], [5, 1, 3, 1], [1, 1, 1, 1]])
@@ -189,3 +189,14 @@ def test_the_same_as_multi_head_attention_forward(name: str) -> None:
 def test_dropout_and_training_have_no_effect() -> None:
     given = arguments()
     torch.testing.assert_close(attend(**{**given, "training": True})[0], attend(**given)[0])
+
+
+def test_encoder_layers_leave_their_fused_path_where_it_has_no_derivative() -> None:
+    layer, x = nn.TransformerEncoderLayer(4, 2, 5, batch_first=True).eval(), torch.randn(3, 2, 4)
+    before = torch.backends.mha.get_fastpath_enabled()
+    with torch.no_grad():
+        with twice_differentiable():
+            assert not torch.backends.mha.get_fastpath_enabled()
+            moved = torch.func.jvp(layer, (x,), (torch.ones_like(x),))[1]
+        assert moved.shape == x.shape
+    assert torch.backends.mha.get_fastpath_enabled() == before

@@ -20,6 +20,7 @@ from lapwing.jacobian.layers.columns import Columns, ConvColumns, DenseColumns, 
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.layers.loose import loose_rows
+from lapwing.jacobian.network.module import ordinary
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.cotangents import COLUMNS
@@ -84,9 +85,8 @@ class Pass:
     def gradient(self, cotangent: Float[Tensor, "n ..."]) -> Float[Tensor, " d"]:
         """``sum_n J_nᵀ u_n`` in the uncertain weights: one backward pass."""
         values = list(self._leaves.values())
-        outputs = self._forward[0]
-        u = self._returned(cotangent[None])[0].to(outputs)
-        grads = torch.autograd.grad(outputs, values, u, retain_graph=True, allow_unused=True, materialize_grads=True)
+        target = along(self._forward[0], self._returned(cotangent[None])[0])
+        grads = torch.autograd.grad(target, values, retain_graph=True, allow_unused=True, materialize_grads=True)
         flat = self.network.layout.flatten(dict(zip(self._leaves, grads, strict=True)))
         return flat if self.network.index is None else flat[self.network.index]
 
@@ -100,7 +100,7 @@ class Pass:
         edges = [call.edge for call in used]
         held: list[Tensor] = []
         for k, cotangent in enumerate(self._returned(cotangents)):
-            pulled = torch.autograd.grad(outputs, edges, cotangent.to(outputs), retain_graph=True, allow_unused=True)
+            pulled = torch.autograd.grad(along(outputs, cotangent), edges, retain_graph=True, allow_unused=True)
             for i, (layer, call, g) in enumerate(zip(owners, used, pulled, strict=True)):
                 part = self._kept(layer, call, outputs.new_zeros(call.shape) if g is None else g)
                 if k == 0:
@@ -143,6 +143,12 @@ class Pass:
         else:
             parts = [by_example(part, layer.axis, n).mT.unsqueeze(2) for part in grads]
         return Outer(layer.weight, layer.bias, columns, parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1))
+
+
+def along(outputs: Tensor, cotangent: Tensor) -> Float[Tensor, ""]:
+    """``⟨u, f⟩``, whose gradient is ``Jᵀ u``: autograd given u itself first imports sympy, which takes a second."""
+    with torch.inference_mode(False), torch.enable_grad():
+        return (outputs * ordinary(cotangent).to(outputs)).sum()
 
 
 def affine_sum(x: Tensor, axis: int, n: int, width: int) -> Float[Tensor, "n d"]:

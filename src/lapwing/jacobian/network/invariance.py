@@ -11,7 +11,6 @@ from typing import final
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.optimize import linprog
 from torch import Tensor, nn
 
 from lapwing.ground import probes
@@ -202,6 +201,8 @@ def _across_layers(names: list[str], trial: Trial) -> list[tuple[str, ...]]:
 
 def _vertex(cost: np.ndarray, determined: np.ndarray, lowest: np.ndarray, highest: np.ndarray) -> np.ndarray:
     """The cheapest k between two bounds with no component that the outputs see; 0 where there is none."""
+    from scipy.optimize import linprog  # half a second to import
+
     bounds = np.stack([lowest, highest], axis=1)
     found = linprog(cost, A_eq=determined, b_eq=np.zeros(len(determined)), bounds=bounds, method="highs")
     return np.zeros(len(cost)) if found.x is None else np.asarray(found.x)

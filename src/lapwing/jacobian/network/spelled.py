@@ -105,7 +105,12 @@ SPELLED: dict[Callable[..., Any], Callable[..., Tensor]] = {
 def twice_differentiable() -> Generator[None]:
     """Attention and what is ``SPELLED`` out by formulas: fused kernels lack forward modes and second derivatives."""
     with ALONE, sdpa_kernel(SDPBackend.MATH), SpelledOut():
-        yield
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def attend(

@@ -129,7 +129,7 @@ PUSHED = (
     "cannot push columns forward (%s): going through the adjoint of the adjoint, one column after the other, each "
     "about two backward passes instead of one forward pass"
 )
-"""What is said once a network."""
+"""What is said once a network, whose columns are not pushed forward again."""
 
 
 @final
@@ -153,8 +153,8 @@ class Columnwise:
         return self._reverse.values.detach()
 
     def push(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "m k"]:
-        """``J V``, each column beside a forward pass; where that has no derivative, as the adjoint of the adjoint."""
-        if not self.model.network.padded:
+        """``J V``, each column beside a forward pass; where that has no derivative, by two adjoints from then on."""
+        if not self.model.network.padded and PUSHED not in self.model.network.noted:
             weights = self.model.network.weights
 
             def tangent(column: Float[Tensor, " d"]) -> Float[Tensor, " m"]:
@@ -166,8 +166,7 @@ class Columnwise:
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as reason:
-                level = logging.DEBUG if PUSHED in self.model.network.noted else logging.INFO
-                logger.log(level, PUSHED, reason)
+                logger.info(PUSHED, reason)
                 self.model.network.noted.add(PUSHED)
         return torch.stack([self._reverse.push(column).flatten() for column in block.unbind(1)], dim=1)
 
