@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,6 +126,13 @@ MUTANTS = (
         "return FunctionOperator(lambda e: u @ e, lambda v: -(u.mT @ v)",
         "linalg",
     ),
+    m("chunk.at(w - offset, affine)", "chunk.at(w + offset, affine)", "linear"),
+    m("Point(weights, self.scale * score, self.scale * loss", "Point(weights, score, self.scale * loss", "linear"),
+    m(
+        '(root.mT @ cast("Tensor", chunk.inputs)).square()',
+        '(root.mT @ cast("Tensor", chunk.inputs)).abs()',
+        "laws/test_linear_models.py",
+    ),
     # the network's derivatives, and sums over the data
     m(
         "return self.outputs + moved if affine else moved",
@@ -203,15 +211,9 @@ MUTANTS = (
     ),
     m("float(torch.logsumexp(logs, 0)) - math.log(count)", "float(torch.logsumexp(logs, 0))", "predictive"),
     # tuning
-    m("alpha = gamma / found.norms", "alpha = 2 * gamma / found.norms", "tuning"),
-    m("return (observations - total) / misfit", "return (observations + total) / misfit", "tuning"),
-    m(
-        "sizes / (square_norms + (sizes - gamma) / precisions)",
-        "sizes / (square_norms + (sizes + gamma) / precisions)",
-        "linear",
-        "tuning",
-    ),
-    m("observations / (misfit + gamma.sum() / scale)", "observations / (misfit + gamma.sum())", "linear", "tuning"),
+    m("alpha = (gamma / norms", "alpha = (2 * gamma / norms", "tuning"),
+    m("((observations - total) / misfit", "((observations + total) / misfit", "tuning"),
+    m("(observations / (misfit + total / scale))", "(observations / (misfit + total))", "tuning"),
     # methods
     m(
         "nll = self.data_size / count(inputs) * self._hyper.nll(batch.outputs, batch.targets)",
@@ -227,7 +229,6 @@ MUTANTS = (
     m("torch.exp(-0.5 * self.log_precisions)", "torch.exp(-self.log_precisions)", "methods/marginal"),
     m("0.5 * (self.scale - 1) * misfit - 0.5", "0.5 * (self.scale - 1) * misfit + 0.5", "methods/marginal"),
     m("blocks = 0.5 * (outer + outer.mT)", "blocks = outer + outer.mT", "methods/hessian_free"),
-    m("pairs.vectors * pairs.values.rsqrt()", "pairs.vectors * pairs.values.sqrt()", "methods/hessian_free"),
     m(
         "self.value - t * self.stderr, self.value + t * self.stderr",
         "self.value - self.stderr, self.value + self.stderr",
@@ -279,20 +280,20 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="only look whether each has its one place")
     args = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if args.only in mutant.old]
-    outcome: dict[str, int] = {"killed": 0, "survived": 0, "lost": 0}
+    outcome = Counter[str]()
     for mutant in chosen:
         path = place(mutant)
         if path is None:
             kind = "lost"
         elif args.list:
-            kind = "killed"
+            kind = "found"
         else:
             kind = "killed" if killed(mutant, path) else "survived"
         outcome[kind] += 1
-        if not args.list or kind == "lost":
+        if kind != "found":
             print(f"{kind:8s} {path.relative_to(ROOT) if path else '-'}: {mutant.old}", flush=True)
     print(", ".join(f"{count} {kind}" for kind, count in outcome.items()))
-    sys.exit(outcome["killed"] != len(chosen))
+    sys.exit(outcome["lost"] + outcome["survived"] > 0)
 
 
 if __name__ == "__main__":
