@@ -229,6 +229,7 @@ MUTANTS = (
     m("torch.exp(-0.5 * self.log_precisions)", "torch.exp(-self.log_precisions)", "methods/marginal"),
     m("0.5 * (self.scale - 1) * misfit - 0.5", "0.5 * (self.scale - 1) * misfit + 0.5", "methods/marginal"),
     m("blocks = 0.5 * (outer + outer.mT)", "blocks = outer + outer.mT", "methods/hessian_free"),
+    m("span = self.scales if self.minus is None else 2 * self.scales", "span = self.scales", "methods/hessian_free"),
     m(
         "self.value - t * self.stderr, self.value + t * self.stderr",
         "self.value - self.stderr, self.value + self.stderr",
