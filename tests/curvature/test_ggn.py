@@ -11,7 +11,7 @@ from torch import Tensor
 from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher
 from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
-from lapwing.likelihoods.cotangents import by_position, identity_cotangents
+from lapwing.likelihoods.base import by_position, identity_cotangents
 from tests.curvature import naive
 from tests.curvature.naive import known
 

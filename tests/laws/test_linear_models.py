@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from lapwing.likelihoods.cotangents import by_position
+from lapwing.likelihoods.base import by_position
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.evidence import Compressed, Evidence, Grams, complexity_of
 from lapwing.linear.model import LinearModel

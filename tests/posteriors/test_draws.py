@@ -15,8 +15,7 @@ import lapwing as lw
 from lapwing.ground.errors import ConfigError, MismatchError, TooLargeError, UnsupportedError
 from lapwing.ground.results import Solution
 from lapwing.posteriors import Step, base, draws
-from lapwing.posteriors.dimension import by_draws
-from lapwing.posteriors.integral import log_det_ratios
+from lapwing.posteriors.dimension import by_draws, log_det_ratios
 from lapwing.predictive import Moments
 from tests.checker import unchecked
 from tests.posterior_cases import problem, refused

@@ -25,7 +25,7 @@ from lapwing.linear.solvers import Solver
 from lapwing.posteriors import Step
 from lapwing.priors import GPrior, Prior
 from lapwing.store.contents import totals_from, totals_state
-from lapwing.store.families import records
+from lapwing.store.fits import records
 from tests.posterior_cases import refused
 
 CPU = torch.device("cpu")

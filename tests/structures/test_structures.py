@@ -43,7 +43,7 @@ class TestAuto:
         case = wide(6)  # 12 weights, 8 training outputs
         picked = {seconds(12, 8): Dense, seconds(8, 12): None, 0.99 * seconds(8, 12): BlockDiagonal}
         for affordable, operator in picked.items():
-            monkeypatch.setattr("lapwing.structures.auto.AFFORDABLE", affordable)
+            monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", affordable)
             with caplog.at_level(logging.INFO, logger="lapwing"):
                 posterior = fit(case, lw.Auto())
             assert isinstance(posterior, FunctionPosterior if operator is None else WeightPosterior)
@@ -55,7 +55,7 @@ class TestAuto:
         assert isinstance(fit(wide(1600), lw.Auto()), FunctionPosterior)
 
     def test_the_data_are_counted_no_further_than_it_takes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("lapwing.structures.auto.AFFORDABLE", seconds(8, 12))
+        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", seconds(8, 12))
         case, read = wide(6), list[int]()
 
         class Loader:
@@ -74,13 +74,13 @@ class TestAuto:
     def test_picks_diagonal_for_a_prior_that_differs_from_weight_to_weight(
         self, prior: lw.GPrior, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("lapwing.structures.auto.AFFORDABLE", 1e-12)
+        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", 1e-12)
         posterior = fit(wide(6), lw.Auto(), prior=prior)
         assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Diagonal)
         assert posterior.log_marginal() < 0
 
     def test_picks_diagonal_for_many_single_weights(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("lapwing.structures.auto.AFFORDABLE", 1e-12)
+        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", 1e-12)
         posterior = fit(wide(6), lw.Auto(), weights=lw.Subnetwork(11, by="magnitude"))
         assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Diagonal)
 
@@ -90,7 +90,7 @@ class TestAuto:
     def test_what_the_outputs_do_not_know_is_not_held_by_them(
         self, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("lapwing.structures.auto.AFFORDABLE", seconds(12, 8))
+        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", seconds(12, 8))
         posterior = fit(wide(6), lw.Auto(), **options)
         assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Dense)
 

@@ -17,7 +17,7 @@ from lapwing.jacobian.layers.factors import Factor, Outer, Rows
 from lapwing.jacobian.layers.passes import Pass, jacobian_rows, spread
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.products.reverse import Columnwise
-from lapwing.likelihoods.cotangents import COLUMNS, identity_cotangents
+from lapwing.likelihoods.base import COLUMNS, identity_cotangents
 
 logger = logging.getLogger(__name__)
 

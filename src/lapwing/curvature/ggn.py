@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, UnsupportedError, check_count
 from lapwing.likelihoods import IGNORED, Likelihood
-from lapwing.likelihoods.cotangents import COLUMNS, by_position
+from lapwing.likelihoods.base import COLUMNS, by_position
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.factors import Factor, Outer
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import BUDGET, Model
-from lapwing.likelihoods.cotangents import identity_cotangents
+from lapwing.likelihoods.base import identity_cotangents
 
 SHARE = 8
 """One in so many bytes of the budget is for the explicit rows of a layer: both sides, with copies, beside factors."""

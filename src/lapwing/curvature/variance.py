@@ -22,7 +22,7 @@ from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.layers.passes import Pass, jacobian_rows
 from lapwing.jacobian.model import BUDGET as WHOLE
 from lapwing.jacobian.model import Model
-from lapwing.likelihoods.cotangents import identity_cotangents
+from lapwing.likelihoods.base import identity_cotangents
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
 
 BUDGET = 2**25

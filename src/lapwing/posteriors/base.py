@@ -24,7 +24,7 @@ from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.jacobian import BatchJacobian
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Likelihood
-from lapwing.likelihoods.cotangents import COLUMNS
+from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Operator
 from lapwing.linear.evidence import Complexity, Evidence, Spectrum
 from lapwing.posteriors.dimension import Step

@@ -19,8 +19,7 @@ from lapwing.ground.types import Inputs
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.problem import NOISE, Perturbation
 from lapwing.posteriors.base import Posterior
-from lapwing.posteriors.dimension import Dimensions, Estimator, Step, by_group, output_squares
-from lapwing.posteriors.integral import log_det_ratios
+from lapwing.posteriors.dimension import Dimensions, Estimator, Step, by_group, log_det_ratios, output_squares
 from lapwing.posteriors.solved import SolvedWeights, warn_unless
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, kept
 from lapwing.predictive.links import SAMPLES

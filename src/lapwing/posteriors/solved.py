@@ -18,7 +18,7 @@ from lapwing.ground.results import Estimate, Solution, joined
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.passes import jacobian_rows
 from lapwing.likelihoods import Likelihood
-from lapwing.likelihoods.cotangents import identity_cotangents
+from lapwing.likelihoods.base import identity_cotangents
 from lapwing.linalg import Operator
 from lapwing.linalg.logdet import log_determinant
 from lapwing.linear.problem import Problem

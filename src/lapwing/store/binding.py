@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lapwing.ground.archive import REPAIR, Json, Tensors
 from lapwing.ground.errors import DataError, MismatchError
 from lapwing.jacobian.network.network import Network
-from lapwing.store.families import records
+from lapwing.store.fits import records
 
 NAMED = 4
 """Differences an error message lists; the rest it counts."""

@@ -26,7 +26,7 @@ from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
 from lapwing.priors import Prior
-from lapwing.store.families import named, records
+from lapwing.store.fits import named, records
 
 Saved: TypeAlias = Posterior | HessianFreePosterior
 """What a file may hold."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from lapwing.structures.auto import Auto
-from lapwing.structures.full import AFFORDABLE, Full
+from lapwing.structures.full import AFFORDABLE, Auto, Full
 from lapwing.structures.layered import KFAC, Diagonal
 from lapwing.structures.lowrank import LowRank
 from lapwing.structures.nystrom import Nystrom

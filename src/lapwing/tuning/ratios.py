@@ -16,8 +16,8 @@ from lapwing.ground.results import Estimate
 from lapwing.linalg import Diagonal
 from lapwing.linalg.lanczos import Krylov, lanczos
 from lapwing.posteriors import ExactPosterior, MatrixFreePosterior, Posterior, SampledPosterior
-from lapwing.posteriors.integral import log_det_ratios as ratios_by_draws
-from lapwing.posteriors.integral import moved_draws, quadrature
+from lapwing.posteriors.dimension import log_det_ratios as ratios_by_draws
+from lapwing.posteriors.dimension import moved_draws, quadrature
 from lapwing.posteriors.solved import warn_unless
 from lapwing.priors import Prior
 

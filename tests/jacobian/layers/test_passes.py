@@ -16,7 +16,7 @@ from lapwing.jacobian.layers.factors import Factor
 from lapwing.jacobian.layers.passes import Pass, by_example, jacobian_rows
 from lapwing.jacobian.layers.survey import find_layers
 from lapwing.jacobian.network.network import Network
-from lapwing.likelihoods.cotangents import identity_cotangents
+from lapwing.likelihoods.base import identity_cotangents
 from tests.cases import CASES, build
 from tests.curvature import naive
 from tests.curvature.naive import Known, known

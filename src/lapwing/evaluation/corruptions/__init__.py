@@ -7,7 +7,6 @@ scores on it. Lengths are stated for images of 32 pixels and grow with the short
 
 from __future__ import annotations
 
-from lapwing.evaluation.corruptions.corrupt import CORRUPTIONS, SEVERITIES, corrupt
-from lapwing.evaluation.corruptions.sweep import Sweep, corruption_sweep
+from lapwing.evaluation.corruptions.corrupt import CORRUPTIONS, SEVERITIES, Sweep, corrupt, corruption_sweep
 
 __all__ = ["CORRUPTIONS", "SEVERITIES", "Sweep", "corrupt", "corruption_sweep"]

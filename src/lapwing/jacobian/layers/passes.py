@@ -23,7 +23,7 @@ from lapwing.jacobian.layers.loose import loose_rows
 from lapwing.jacobian.network.module import ordinary
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
-from lapwing.likelihoods.cotangents import COLUMNS
+from lapwing.likelihoods.base import COLUMNS
 
 
 @final

@@ -16,7 +16,7 @@ from lapwing.jacobian.layers.loose import Way, vectorised_rows
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.spelled import twice_differentiable
 from lapwing.likelihoods import Likelihood
-from lapwing.likelihoods.cotangents import by_position
+from lapwing.likelihoods.base import by_position
 
 
 def live(module: nn.Module, pull: float = 1.0) -> Network:

@@ -23,7 +23,7 @@ from lapwing.jacobian.products.products import MEMORY, WORKING, Executor, Prepar
 from lapwing.jacobian.products.recording import Recording, Traced
 from lapwing.jacobian.products.reverse import Reverse, derivative
 from lapwing.jacobian.products.split import Split, Tensors
-from lapwing.likelihoods.cotangents import COLUMNS
+from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Operator
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from lapwing.jacobian.layers.passes import Layerwise
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.products.products import Executor
 from lapwing.jacobian.products.reverse import Columnwise
-from lapwing.likelihoods.cotangents import COLUMNS, by_position, identity_cotangents
+from lapwing.likelihoods.base import COLUMNS, by_position, identity_cotangents
 from lapwing.linear.model import Chunk
 
 

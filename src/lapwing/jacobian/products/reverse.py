@@ -22,7 +22,7 @@ from lapwing.ground.types import Inputs
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.module import ALONE
 from lapwing.jacobian.network.spelled import twice_differentiable
-from lapwing.likelihoods.cotangents import COLUMNS
+from lapwing.likelihoods.base import COLUMNS
 
 
 @final

@@ -16,7 +16,7 @@ from lapwing.ground.data import Data, concatenated, take
 from lapwing.ground.errors import TooLargeError, check_count
 from lapwing.ground.types import Inputs
 from lapwing.likelihoods import IGNORED, Likelihood
-from lapwing.likelihoods.cotangents import by_position
+from lapwing.likelihoods.base import by_position
 from lapwing.linalg import LowRank
 from lapwing.linear.model import LinearModel
 from lapwing.linear.preconditioners.recipes import CurvatureRecipe, model_of
