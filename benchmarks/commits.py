@@ -16,89 +16,73 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.command import Setting as Options
-from benchmarks.command import Study, main
-from benchmarks.networks import ResNet, lenet
+from benchmarks.command import Setting, Study, main
+from benchmarks.problems import PROBLEMS
 from benchmarks.report import ROOT, Row, beside, timed
 
 Timed = dict[str, float]
+Pair = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A network with generated images, the same in every process.
+def problem(name: str, images: int) -> tuple[nn.Module, Pair]:
+    """The LeNet or the ResNet-20 as it is initialised, with so many generated images, the same in every process."""
+    return PROBLEMS[name].model(None), PROBLEMS[name].data(None, images, 1).train
 
-    Args:
-        model: The network, as it is initialised.
-        x: Images.
-        y: Labels.
-    """
 
-    model: nn.Module
-    x: Tensor
-    y: Tensor
+def batches(pair: Pair) -> Iterator[Pair]:
+    """The images in batches of 100."""
+    yield from zip(pair[0].split(100), pair[1].split(100), strict=True)
 
-    @classmethod
-    def of(cls, name: str, images: int) -> Setting:
-        """The LeNet or the ResNet-20, with so many images."""
-        torch.manual_seed(0)
-        model, shape = (lenet(), (1, 28, 28)) if name == "lenet" else (ResNet(3), (3, 32, 32))
-        return cls(model.eval(), torch.rand(images, *shape), torch.arange(images) % 10)
 
-    def gradient(self) -> None:
-        """One forward and backward pass over all images, in batches of 100."""
-        for x, y in zip(self.x.split(100), self.y.split(100), strict=True):
-            loss = nn.functional.cross_entropy(self.model(x), y)
-            torch.autograd.grad(loss, list(self.model.parameters()))
+def gradient(model: nn.Module, pair: Pair) -> None:
+    """One forward and backward pass over all images."""
+    for x, y in batches(pair):
+        torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
+
+
+def laplace(structure: str, options: Mapping[str, Any] | None = None, **kinds: str) -> Any:
+    """A recipe of the library that this process runs, by the names of its parts."""
+    import lapwing as lw  # here, because the process that starts the others has neither tree's
+
+    parts = {key: getattr(lw, kind)() for key, kind in kinds.items()}
+    return lw.Laplace(lw.Categorical(), structure=getattr(lw, structure)(**(options or {})), **parts)
 
 
 def products(name: str, images: int, columns: int) -> Timed:
     """A product with the Gauss-Newton matrix: the median of five after a first one."""
-    import lapwing as lw
-
-    setting = Setting.of(name, images)
-    posterior = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree()).fit(setting.model, (setting.x, setting.y))
-    curvature = posterior.problem.curvature
+    curvature = laplace("MatrixFree").fit(*problem(name, images)).problem.curvature
     block = torch.randn(curvature.shape[0], columns)
     return {"seconds": again(lambda: curvature @ block, 5)}
 
 
 def kfac(name: str, images: int, curvature: str) -> Timed:
     """A KFAC fit: the first of the process, and the median of three more."""
-    import lapwing as lw
-
-    setting = Setting.of(name, images)
-    recipe = lw.Laplace(lw.Categorical(), structure=lw.KFAC(), curvature=getattr(lw, curvature)())
-    fit = lambda: recipe.fit(setting.model, (setting.x, setting.y))  # noqa: E731
-    first = timed(fit)[1]
-    return {"fresh": first, "seconds": again(fit, 3), "g": again(setting.gradient, 3)}
+    model, pair = problem(name, images)
+    fit = partial(laplace("KFAC", curvature=curvature).fit, model, pair)
+    return {"fresh": timed(fit)[1], "seconds": again(fit, 3), "g": again(partial(gradient, model, pair), 3)}
 
 
 def predict(name: str, images: int) -> Timed:
     """A prediction of all images with KFAC."""
-    import lapwing as lw
-
-    setting = Setting.of(name, images)
-    posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(setting.model, (setting.x[:100], setting.y[:100]))
-    return {"seconds": again(lambda: posterior.predict(setting.x), 3), "g": again(setting.gradient, 3)}
+    model, (x, y) = problem(name, images)
+    posterior = laplace("KFAC").fit(model, (x[:100], y[:100]))
+    return {"seconds": again(lambda: posterior.predict(x), 3), "g": again(lambda: gradient(model, (x, y)), 3)}
 
 
 def em(images: int, steps: int) -> Timed:
     """A step of EM with 16 draws on the LeNet."""
     import lapwing as lw
 
-    setting = Setting.of("lenet", images)
-    posterior = lw.Laplace(lw.Categorical(), structure=lw.Sampled(samples=16)).fit(
-        setting.model, (setting.x, setting.y)
-    )
+    posterior = laplace("Sampled", {"samples": 16}).fit(*problem("lenet", images))
     return {"seconds": timed(lambda: lw.tune(posterior, lw.EM(steps=steps)))[1] / steps}
 
 
@@ -108,11 +92,11 @@ def backpack(images: int) -> Timed:
     from backpack import extend
     from backpack.extensions import KFLR
 
-    setting = Setting.of("lenet", images)
-    model, loss = extend(setting.model), extend(nn.CrossEntropyLoss(reduction="sum"))
+    model, pair = problem("lenet", images)
+    model, loss = extend(model), extend(nn.CrossEntropyLoss(reduction="sum"))
 
     def factors() -> None:
-        for x, y in zip(setting.x.split(100), setting.y.split(100), strict=True):
+        for x, y in batches(pair):
             with extended(KFLR()):
                 loss(model(x), y).backward()
             model.zero_grad()
@@ -144,18 +128,14 @@ def turns(name: str, trees: dict[str, Path], rounds: int) -> dict[str, Timed]:
     found: dict[str, list[Timed]] = {tree: [] for tree in trees}
     for _ in range(rounds):
         for tree, path in trees.items():
-            environment = {
-                **os.environ,
-                "PYTHONPATH": f"{path / 'src'}{os.pathsep}{ROOT}",
-                "OMP_WAIT_POLICY": "PASSIVE",
-            }
+            paths = {"PYTHONPATH": f"{path / 'src'}{os.pathsep}{ROOT}", "OMP_WAIT_POLICY": "PASSIVE"}
             command = [sys.executable, "-m", "benchmarks.commits", "--child", name]
-            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+            done = subprocess.run(command, cwd=ROOT, env=os.environ | paths, capture_output=True, text=True, check=True)
             found[tree].append(json.loads(done.stdout.splitlines()[-1]))
     return {tree: {key: statistics.median(one[key] for one in each) for key in each[0]} for tree, each in found.items()}
 
 
-def rows(setting: Options) -> Iterator[Row]:
+def rows(setting: Setting) -> Iterator[Row]:
     """Every work's seconds now and then, and beside a gradient or BackPACK."""
     before, rounds = setting.more["before"], 1 if setting.quick else setting.seeds
     texts = setting.only or (("lenet/product/1",) if setting.quick else ("",))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 from benchmarks.command import Setting, Study, main
 from benchmarks.measure import Step, run_isolated
@@ -33,21 +33,6 @@ BEST, BYTES = 1.15, 2048.0
 """Largest ratio of the chosen form's time to the best form's; most MiB of a product."""
 
 
-@dataclass(frozen=True)
-class Timed:
-    """Seconds of one product of one contestant.
-
-    Args:
-        seconds: For all examples.
-        label: Which batches, which form.
-        peak_mib: Peak memory, MiB.
-    """
-
-    seconds: float
-    label: str
-    peak_mib: float
-
-
 def rows(setting: Setting) -> Iterator[Row]:
     """Every problem and number of columns."""
     os.environ["OMP_NUM_THREADS"] = str(setting.more["threads"])
@@ -56,15 +41,8 @@ def rows(setting: Setting) -> Iterator[Row]:
     quick = setting.quick
     for name in setting.among(PEER_BATCHES, ("mlp",) if quick else ()):
         for columns in map(int, setting.among(COLUMNS, ("1",) if quick else ())):
-            steps = run_isolated(
-                work,
-                problem=name,
-                columns=columns,
-                data=None if setting.data is None else str(setting.data),
-                device=setting.device,
-                quick=quick,
-                **setting.more,
-            )
+            options = {"problem": name, "columns": columns, "device": setting.device, "quick": quick, **setting.more}
+            steps = run_isolated(work, data=None if setting.data is None else str(setting.data), **options)
             yield from report(f"{name}/{columns}", columns, steps)
 
 
@@ -115,16 +93,16 @@ def report(work: str, columns: int, steps: Iterable[Step]) -> list[Row]:
     return [*rows, beside(work, "failed", None, None, name, failed)] if failed else rows
 
 
-def times(steps: Iterable[Step]) -> dict[str, Timed]:
+def times(steps: Iterable[Step]) -> dict[str, Step]:
     """The contestants' times: of those repeated inside a measurement, the longest measurement counts."""
-    found: dict[str, tuple[int, Timed]] = {}
+    found: dict[str, tuple[int, Step]] = {}
     for step in steps:
         label, bar, repeats = step.label.rpartition("|")
         if not bar or step.seconds is None:
             continue
         times = int(repeats)
         if times >= found.get(step.name, (0, None))[0]:
-            found[step.name] = (times, Timed(step.seconds / times, label, step.peak_mib or 0.0))
+            found[step.name] = (times, replace(step, seconds=step.seconds / times, label=label))
     return {name: each for name, (_, each) in found.items()}
 
 
@@ -143,14 +121,7 @@ def limited(row: Row) -> Row:
     return {} if limit is None else {"limit": limit, "holds": value is not None and value <= limit}
 
 
-STUDY = Study(
-    rows,
-    options={
-        "threads": (2, "threads of both sides"),
-        "timeout": (300.0, "seconds allowed to one measurement"),
-        "limit_gib": (14.0, "memory allowed to a process"),
-    },
-)
+STUDY = Study(rows, options={"threads": (2, "threads of both sides")})
 
 if __name__ == "__main__":
     main({"products": STUDY})

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,34 +25,19 @@ from benchmarks.command import Setting, Study, main
 from benchmarks.data import digits, generator, mnist
 from benchmarks.networks import digit_cnn
 from benchmarks.report import Row, beside
-from benchmarks.training import accuracy, train
+from benchmarks.tasks import matrix_free, probabilities
+from benchmarks.training import train
+from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples
 from lapwing.ground import probes
 from lapwing.ground.results import Solution
-from lapwing.linalg import FunctionOperator, Operator
+from lapwing.linalg import FunctionOperator
 from lapwing.linalg.eigenpairs import top_eigenpairs
 from lapwing.linear.problem import Problem
 from lapwing.posteriors import MatrixFreePosterior
 
 ALPHA = 0.1
 TOLERANCES = (1e-3, 1e-4, 1e-5, 1e-6)
-
-
-@dataclass
-class Counted:
-    """An operator, and how many columns it multiplied."""
-
-    inner: Operator
-    columns: int = field(default=0)
-
-    def operator(self) -> Operator:
-        """The same operator, counted."""
-
-        def product(block: Tensor) -> Tensor:
-            self.columns += block.shape[1]
-            return self.inner @ block
-
-        return FunctionOperator(product, product, self.inner.shape, torch.empty(0, dtype=self.inner.dtype))
 
 
 @dataclass(frozen=True)
@@ -86,12 +71,14 @@ def rows(setting: Setting) -> Iterator[Row]:
     x, y = split.head(60 if setting.quick else setting.images or 5000).to(setting.device).train
     model = digit_cnn(28 if setting.data else 8, hidden=8 if setting.quick else None).to(setting.device)
     train(model, x, y, epochs=setting.epochs or 8, decay=ALPHA / len(y))
-    posterior = fitted(model, x, y, more["rank"], more["rtol"])
+    solver = lw.CG(rtol=more["rtol"], preconditioner=lw.PivotedCholesky(more["rank"]), max_bytes=2**31)
+    posterior = matrix_free(model, (x, y), ALPHA, solver)
     eigenpairs = top_eigenpairs(posterior.problem.precision, more["stiff"], generator=generator(1))
     stiff = (eigenpairs.values.to(x), eigenpairs.vectors)
     yield beside("setting/weights", "count", posterior.network.size, None, "")
     yield beside("setting/images", "count", len(y), None, "")
-    yield beside("setting/accuracy", "fraction", accuracy(model, x, y), None, "", "on the training images")
+    right = lw.metrics.accuracy(probabilities(Map(model), x), y)
+    yield beside("setting/accuracy", "fraction", right, None, "", "on the training images")
     yield beside("setting/largest eigenvalue", "curvature", float(stiff[0].max()), None, "")
 
     ours = perturbed(posterior, more["samples"], stiff)
@@ -109,26 +96,23 @@ def rows(setting: Setting) -> Iterator[Row]:
             break
 
 
-def fitted(model: torch.nn.Module, x: Tensor, y: Tensor, rank: int, rtol: float) -> MatrixFreePosterior:
-    """The posterior by products."""
-    solver = lw.CG(rtol=rtol, preconditioner=lw.PivotedCholesky(rank), max_bytes=2**31)
-    recipe = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(ALPHA), structure=lw.MatrixFree(solver))
-    posterior = recipe.fit(model, (x, y))
-    assert isinstance(posterior, MatrixFreePosterior)
-    return posterior
+def counted(posterior: MatrixFreePosterior) -> tuple[Problem, list[int]]:
+    """The posterior's problem with nothing built yet, and how many columns each of its products has."""
+    inner, columns = posterior.problem.curvature, list[int]()
 
+    def product(block: Tensor) -> Tensor:
+        columns.append(block.shape[1])
+        return inner @ block
 
-def counted(posterior: MatrixFreePosterior) -> tuple[Problem, Counted]:
-    """The posterior's problem with nothing built yet, and the count of its products."""
-    count = Counted(posterior.problem.curvature)
-    return replace(posterior.problem, curvature=count.operator()), count
+    operator = FunctionOperator(product, product, inner.shape, torch.empty(0, dtype=inner.dtype))
+    return replace(posterior.problem, curvature=operator), columns
 
 
 def perturbed(
     posterior: MatrixFreePosterior, samples: int, stiff: tuple[Float[Tensor, " m"], Float[Tensor, "d m"]]
 ) -> Drawn:
     """All samples by perturb and solve."""
-    problem, count = counted(posterior)
+    problem, columns = counted(posterior)
     with torch.no_grad():
         start = time.perf_counter()
         b = problem.perturbation(samples, generator=generator()).right_hand_side(problem)
@@ -136,14 +120,14 @@ def perturbed(
         seconds = time.perf_counter() - start
         values, vectors = stiff
         exact = vectors.mT @ b / values.sqrt()[:, None]
-    return drawn(posterior, solution, seconds, count.columns + samples, exact, stiff)
+    return drawn(posterior, solution, seconds, sum(columns) + samples, exact, stiff)
 
 
 def contour(
     posterior: MatrixFreePosterior, more: Mapping[str, Any], rtol: float, stiff: tuple[Tensor, Tensor]
 ) -> Drawn:
     """A few samples by contour quadrature; the noise is that of ``Contour.draw`` with the same seed."""
-    problem, count = counted(posterior)
+    problem, columns = counted(posterior)
     way = lw.Contour(points=more["points"], rtol=rtol, max_iterations=more["max_iterations"], shifts="minres")
     like = posterior.network.weights
     noise = probes.gaussian((problem.size, more["spec_samples"]), like=like, generator=generator())
@@ -151,7 +135,7 @@ def contour(
         start = time.perf_counter()
         solution = way.draw(problem, posterior.solver, more["spec_samples"], generator=generator())
         seconds = time.perf_counter() - start
-    return drawn(posterior, solution, seconds, count.columns, stiff[1].mT @ noise, stiff)
+    return drawn(posterior, solution, seconds, sum(columns), stiff[1].mT @ noise, stiff)
 
 
 def drawn(

@@ -39,7 +39,7 @@ def rows(setting: Setting) -> Iterator[Row]:
                 options = {"problem": name, "path": str(path), "structure": structure, "device": setting.device}
                 inputs = "" if fitted == TRAIN else f"/{fitted} inputs"
                 sides = setting.among(("ours", "peer"))
-                yield from measure(f"{name}/{structure}{inputs}", options | dict(setting.more), sides, quick=quick)
+                yield from measure(f"{name}/{structure}{inputs}", options, sides, quick=quick)
 
 
 def measure(work: str, options: dict[str, Any], sides: tuple[str, ...], *, quick: bool) -> Iterator[Row]:
@@ -100,10 +100,7 @@ def _ways(options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return ways
 
 
-STUDY = Study(
-    rows,
-    options={"timeout": (300.0, "seconds allowed to one step"), "limit_gib": (14.0, "memory allowed to a process")},
-)
+STUDY = Study(rows)
 
 if __name__ == "__main__":
     main({"structures": STUDY})

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.data import CHECKPOINTS, Split, cifar10, generated_images, generator
 from benchmarks.networks import ResNet, seeded
@@ -18,7 +19,7 @@ from benchmarks.report import Row
 from lapwing.evaluation import metrics
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
-from lapwing.posteriors import Posterior
+from lapwing.posteriors import MatrixFreePosterior, Posterior
 from lapwing.predictive import Classification, Moments
 
 RESNETS = ("ella_resnet20", "resnet20", "resnet32")
@@ -81,6 +82,16 @@ class Task:
         return metrics.nll(probabilities(Map(self.model), self.test[0]), self.test[1])
 
 
+def matrix_free(
+    model: nn.Module, pair: tuple[Tensor, Tensor], alpha: float, solver: lw.CG | None = None
+) -> MatrixFreePosterior:
+    """The posterior by products alone."""
+    recipe = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(alpha), structure=lw.MatrixFree(solver or lw.CG()))
+    posterior = recipe.fit(model, pair)
+    assert isinstance(posterior, MatrixFreePosterior)
+    return posterior
+
+
 def probabilities(predictor: Any, x: Tensor, **options: Any) -> Tensor:
     """Probabilities of a hundred images at a time."""
     return torch.cat([predictor.predict(part, **options).probs for part in x.split(BATCH)])
@@ -105,8 +116,6 @@ def moments(posterior: Posterior, x: Tensor, choices: Sequence[Posterior]) -> li
 
 def corruption_sweep(predictor: Any, task: Task, names: tuple[str, ...], images: int) -> Any:
     """Scores of so many of the test images, evenly spread, corrupted."""
-    import lapwing as lw
-
     chosen = torch.linspace(0, len(task.pixels) - 1, min(images, len(task.pixels))).round().long()
     pair = task.pixels[chosen], task.test[1][chosen]
     options = {"names": names, "transform": task.transform, "generator": generator(2)}

@@ -10,7 +10,6 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -97,13 +96,6 @@ def minimise(model: nn.Module, loss: Callable[[], Tensor], **options: object) ->
 
     steps.step(evaluated)
     return float(torch.cat([value.grad.flatten() for value in weights if value.grad is not None]).norm())
-
-
-def accuracy(model: nn.Module, x: Float[Tensor, "n 1 h w"], y: Int[Tensor, " n"]) -> float:
-    """Share of the images whose largest logit is that of the label."""
-    with torch.no_grad():
-        right = [(model(a).argmax(-1) == b).double().sum() for a, b in zip(x.split(1000), y.split(1000), strict=True)]
-    return float(sum(right) / len(y))
 
 
 def kept_network(train: Callable[[], object], model: nn.Module, folder: Path | None, name: str, *key: object) -> None:

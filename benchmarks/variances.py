@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.command import Setting, Study, main
 from benchmarks.problems import PROBLEMS, TRAIN
 from benchmarks.report import Row, beside
+from benchmarks.tasks import matrix_free
 from lapwing.comparison.bench import measured
-from lapwing.posteriors import MatrixFreePosterior
 
 ALPHA = 5.0
 """Prior precision: training weight decay 1e-4 times 50 000 images."""
@@ -41,7 +40,7 @@ def exactness(setting: Setting, *, inputs: int, exact_images: int, rank: int, **
     pair, new = data.head(exact_images).train, data.x_test
     recipe = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(ALPHA), structure=lw.Full(view="functions"))
     full = recipe.fit(model, pair)
-    free = matrix_free(model, pair, rank=rank, rtol=1e-6)
+    free = matrix_free(model, pair, ALPHA, solver(rank, 1e-6))
     (theirs,) = full.outputs_each(new, [full])
     found = measured(lambda: free.solved_outputs(new), torch.device("cpu"))
     exact = theirs.variance
@@ -57,7 +56,8 @@ def exactness(setting: Setting, *, inputs: int, exact_images: int, rank: int, **
 def scale(setting: Setting, *, inputs: int, rank: int, rtol: float, **_: Any) -> list[Row]:
     """Cost and residuals on the network whose covariance no peer computes."""
     data = PROBLEMS["resnet20"].data(setting.data, setting.images or 128, inputs)
-    free = matrix_free(PROBLEMS["resnet20"].model(setting.data, data), data.train, rank=rank, rtol=rtol)
+    model = PROBLEMS["resnet20"].model(setting.data, data)
+    free = matrix_free(model, data.train, ALPHA, solver(rank, rtol))
     found = measured(lambda: free.solved_outputs(data.x_test), torch.device("cpu"))
     solved = found.value
     variances = solved.moments.covariance.diagonal(dim1=-2, dim2=-1)
@@ -75,13 +75,9 @@ def scale(setting: Setting, *, inputs: int, rank: int, rtol: float, **_: Any) ->
     return [beside("resnet20/variances", name, value, None, "", words) for name, (value, words) in facts.items()]
 
 
-def matrix_free(model: nn.Module, pair: tuple[Tensor, Tensor], *, rank: int, rtol: float) -> MatrixFreePosterior:
-    """The posterior by products."""
-    solver = lw.CG(rtol=rtol, preconditioner=lw.PivotedCholesky(rank), max_bytes=2**29)
-    recipe = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(ALPHA), structure=lw.MatrixFree(solver))
-    posterior = recipe.fit(model, pair)
-    assert isinstance(posterior, MatrixFreePosterior)
-    return posterior
+def solver(rank: int, rtol: float) -> lw.CG:
+    """What variances are solved with."""
+    return lw.CG(rtol=rtol, preconditioner=lw.PivotedCholesky(rank), max_bytes=2**29)
 
 
 STUDY = Study(

@@ -40,7 +40,13 @@ COLUMNS = ("eps_nystrom", "eps_ella", "eps_residual", "trace_error", "fit_second
 
 
 def rows(setting: Setting) -> Iterator[Row]:
-    """For each seed of the landmarks: M grows at K = 20 and at K = M, K grows at the largest M."""
+    """For each seed of the landmarks: M grows at K = 20 and at K = M, K grows at the largest M.
+
+    A CNN with batch norm of 29 034 weights and the 2000 MNIST images it was trained on, 256 others for the
+    posterior; relative errors in the Frobenius norm, ± the standard error of their probes where there is one seed
+    alone. Without the residual an error of 1 says that hardly any variance is there; with it the prior stands where
+    the exact posterior has shrunk, until the span holds what the data determined.
+    """
     case = case_of(setting, "cnn")
     exact = Exact.of(case, 4 if setting.quick else PROBES)
     grid, ranks, rank = ((4, 12), (1, 4, 12), 3) if setting.quick else (GRID, RANKS, RANK)

@@ -67,7 +67,11 @@ METHODS = (*PLAIN, VALIDATED, *AUGMENTED, ALL, *OTHERS)
 
 
 def rows(setting: Setting) -> Iterator[Row]:
-    """Every method on every network."""
+    """Every method on every network.
+
+    The first 300 test images stop early, tune by validation and fit the temperature; scored on the other 717. The
+    prior is the paper's, 1 / (50 000 · 1e-4), or tuned. ECE with 15 bins.
+    """
     for case in cases(setting, RESNETS):
         for row in of_network(case, setting):
             yield {"part": case.task.name} | row

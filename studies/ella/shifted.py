@@ -67,7 +67,10 @@ def validated(recipe: lw.Laplace, case: Case, amount: Amount) -> Any:
 
 
 def corruption(setting: Setting) -> Iterator[Row]:
-    """A row for each network, method and seed of the landmarks."""
+    """A row for each network, method and seed of the landmarks.
+
+    By severity, 0 as they were; means over 14 kinds of corruption.
+    """
     for case in cases(setting, ("ella_resnet20",)):
         for row, predictor in contenders(case, setting):
             yield row if predictor is None else row | swept(predictor, case, amount_of(setting))
@@ -98,7 +101,10 @@ def draw_corruption(found: Sequence[Row]) -> Any:
 
 
 def rejection(setting: Setting) -> Iterator[Row]:
-    """A row for each network, method and seed of the landmarks."""
+    """A row for each network, method and seed of the landmarks.
+
+    717 test images and as many digits of MNIST, whose answers are all wrong.
+    """
     for case in cases(setting, ("ella_resnet20",)):
         others, (x, y) = foreign(case, setting), case.task.test
         for row, predictor in contenders(case, setting):

@@ -55,7 +55,13 @@ def structures(seed: int) -> dict[str, dict[str, Any]]:
 
 
 def rows(setting: Setting) -> Iterator[Row]:
-    """For each seed every method under every prior, then the variances far from the data."""
+    """For each seed every method under every prior, then the variances far from the data.
+
+    KL divergence in nats of what each method predicts from what exact linearised Laplace predicts, over draws of 16
+    points and trained perceptrons; M = 16 landmarks, which are all there are, K = 5. The weaker the prior, the more
+    directions matter beside the five. Below: the part of the draws in which ELLA is closer to exact. Far from the
+    data: the variance over the prior's, of the perceptron and of a layer of fixed sines.
+    """
     width, steps = (8, 50) if setting.quick else (50, 1000)
     for seed in setting.repeats:
         pair = draw_data(seed)

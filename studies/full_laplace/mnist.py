@@ -19,7 +19,7 @@ import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.data import generator
 from benchmarks.report import Row, attempt, figure, tried
-from benchmarks.tasks import Batched, Linearised
+from benchmarks.tasks import Batched, Linearised, matrix_free
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.diagnosis import diagnose_samples
 from lapwing.evaluation.scores import Predictor, metrics
@@ -27,7 +27,7 @@ from lapwing.likelihoods import Likelihood
 from lapwing.linear.solvers import CG
 from lapwing.posteriors import MatrixFreePosterior
 from lapwing.predictive import Draws, Predictive, predictive
-from studies.full_laplace.setting import Digits, matrix_free
+from studies.full_laplace.setting import Digits
 
 IMAGES = 5000
 SOLVED = 20
@@ -75,7 +75,7 @@ def rows(setting: Setting) -> Iterator[Row]:
         model, data = digits.network(alpha=alpha), digits.head(IMAGES, quick=40)
         head = digits.facts(model, len(data[1])) | {"alpha": alpha}
         solver = CG(rtol=1e-4, preconditioner=lw.LowRank(16 if setting.quick else 300))
-        posterior = matrix_free(model, data, alpha=alpha, solver=solver)
+        posterior = matrix_free(model, data, alpha, solver)
         solution, cost = tried(lambda at=posterior: at.draw(draws, generator=generator()))
         ways: dict[str, Any] = {"network alone": lambda net=model: Map(net)}
         if solution is None:

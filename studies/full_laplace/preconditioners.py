@@ -18,6 +18,7 @@ import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.data import generator
 from benchmarks.report import Row, attempt, figure, tried
+from benchmarks.tasks import matrix_free
 from lapwing.ground.results import Solution
 from lapwing.linalg import Operator
 from lapwing.linalg.cg import conjugate_gradients
@@ -25,7 +26,7 @@ from lapwing.linalg.contour import spectral_interval
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, approximation
 from lapwing.posteriors import MatrixFreePosterior
 from studies.full_laplace.quadrature import solved
-from studies.full_laplace.setting import ALPHA, Digits, matrix_free
+from studies.full_laplace.setting import ALPHA, Digits
 
 IMAGES = 1000
 RTOL = 1e-4
@@ -59,7 +60,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     draws = 4 if setting.quick else 16
     digits = Digits(setting)
     model, data = digits.network(), digits.head(IMAGES, quick=20)
-    posterior = matrix_free(model, data)
+    posterior = matrix_free(model, data, ALPHA)
     problem = posterior.problem
     with torch.no_grad():
         noise = problem.perturbation(draws, generator=generator()).right_hand_side(problem)
@@ -106,7 +107,7 @@ def compared(
 
 def exactly(model: nn.Module, data: tuple[Tensor, Tensor], noise: Float[Tensor, "d s"]) -> Solution:
     """The reference solution, in float64, whatever the network's own precision."""
-    posterior = matrix_free(copy.deepcopy(model).double(), (data[0].double(), data[1]))
+    posterior = matrix_free(copy.deepcopy(model).double(), (data[0].double(), data[1]), ALPHA)
     made = approximation(posterior.problem, lw.LowRank(min(300, len(noise) // 4)))
     with torch.no_grad():
         return conjugate_gradients(

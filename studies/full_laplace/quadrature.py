@@ -20,6 +20,7 @@ import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.data import generator
 from benchmarks.report import Row, attempt, figure, tried
+from benchmarks.tasks import matrix_free
 from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples, directions_of
 from lapwing.ground.probes import gaussian
 from lapwing.ground.results import Solution
@@ -28,7 +29,7 @@ from lapwing.linalg.contour import contour_inverse_root, inverse_root_rule, spec
 from lapwing.linalg.shifted import Method
 from lapwing.linear.preconditioners import Preconditioner, approximation
 from lapwing.posteriors import MatrixFreePosterior
-from studies.full_laplace.setting import ALPHA, Digits, matrix_free
+from studies.full_laplace.setting import ALPHA, Digits
 from studies.full_laplace.spectrum import EXACT, spectrum
 
 IMAGES = 500
@@ -46,7 +47,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     exact = (1, 3, 8) if setting.quick else tuple(range(1, 21))
     digits = Digits(setting)
     model, data = digits.network(), digits.head(IMAGES, quick=40)
-    posterior = matrix_free(model, data)
+    posterior = matrix_free(model, data, ALPHA)
     head = digits.facts(model, len(data[1])) | {"draws": draws}
     if len(data[1]) * 10 <= EXACT:
         values = spectrum(model, data, whole=True)

@@ -1,4 +1,4 @@
-"""What the studies are run on: digits, a trained network, a posterior."""
+"""What the studies are run on: digits and a trained network."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.data import Split, digits, mnist
 from benchmarks.networks import digit_cnn, weight_count
 from benchmarks.report import Row
 from benchmarks.training import train
-from lapwing.linear.solvers import CG
-from lapwing.posteriors import MatrixFreePosterior
 
 ALPHA = 0.1
 """The source's prior precision."""
@@ -47,13 +44,3 @@ class Digits:
         """What the rows of a study have in common."""
         name = "digits" if self.setting.data is None else "mnist"
         return {"data": name, "weights": weight_count(model), "images": images, "alpha": ALPHA}
-
-
-def matrix_free(
-    model: nn.Module, data: tuple[Tensor, Tensor], *, alpha: float = ALPHA, solver: CG | None = None
-) -> MatrixFreePosterior:
-    """The posterior by products alone."""
-    structure = lw.MatrixFree(solver or CG())
-    posterior = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(alpha), structure=structure).fit(model, data)
-    assert isinstance(posterior, MatrixFreePosterior)
-    return posterior

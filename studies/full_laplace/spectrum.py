@@ -13,10 +13,11 @@ import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.data import generator
 from benchmarks.report import Row, figure, tried
-from benchmarks.training import accuracy
+from benchmarks.tasks import matrix_free, probabilities
+from lapwing.evaluation.baselines import Map
 from lapwing.linalg.eigenpairs import top_eigenpairs
 from lapwing.posteriors import FunctionPosterior
-from studies.full_laplace.setting import ALPHA, Digits, matrix_free
+from studies.full_laplace.setting import ALPHA, Digits
 
 EXACT = 5_000
 """Most outputs over all images for which the whole spectrum is computed, from their Gram matrix."""
@@ -35,7 +36,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     digits, sizes = Digits(setting), (20, 40) if setting.quick else (100, 300, 1000, 3000, 10_000)
     for kernel in KERNELS:
         model = digits.network(kernel=kernel)
-        right = accuracy(model, *digits.split.test)
+        right = lw.metrics.accuracy(probabilities(Map(model), digits.split.x_test), digits.split.y_test)
         for images in [n for n in sizes if n <= len(digits.split.y_train)]:
             exact, data = images * 10 <= EXACT, digits.split.head(images).train
             values, cost = tried(lambda at=data, net=model, all_=exact: spectrum(net, at, whole=all_))
@@ -58,7 +59,7 @@ def spectrum(model: nn.Module, data: tuple[Tensor, Tensor], *, whole: bool) -> F
         posterior = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1.0), structure=structure).fit(model, data)
         assert isinstance(posterior, FunctionPosterior)
         return torch.linalg.eigvalsh(posterior.grams[0].double()).flip(0).clamp_min(0).cpu()
-    pairs = top_eigenpairs(matrix_free(model, data).problem.curvature, TOP, rtol=1e-5, generator=generator())
+    pairs = top_eigenpairs(matrix_free(model, data, ALPHA).problem.curvature, TOP, rtol=1e-5, generator=generator())
     resolved = (pairs.residual <= pairs.values / 10).long().cumprod(0).sum()
     return pairs.values[: int(resolved)].cpu()
 

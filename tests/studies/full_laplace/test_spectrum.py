@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from benchmarks.command import Setting
-from studies.full_laplace.setting import ALPHA, Digits, matrix_free
+from benchmarks.tasks import matrix_free
+from studies.full_laplace.setting import ALPHA, Digits
 from studies.full_laplace.spectrum import effective_ranks, gap, spectrum, summary
 
 
@@ -15,7 +16,7 @@ def test_the_spectrum_is_that_of_the_dense_curvature() -> None:
     model = setting.network(kernel=3).double()
     data = (setting.split.x_train[:6].double(), setting.split.y_train[:6])
     values = spectrum(model, data, whole=True)
-    dense = matrix_free(model, data).precision_operator.dense()
+    dense = matrix_free(model, data, ALPHA).precision_operator.dense()
     expected = torch.linalg.eigvalsh(dense).flip(0) - ALPHA
     assert len(values) == 60
     torch.testing.assert_close(values, expected[:60].clamp_min(0), atol=1e-9, rtol=1e-9)
