@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
 from jaxtyping import Float
-from scipy.optimize import root_scalar
 from torch import Tensor, nn
 
 from lapwing.ground.data import Data, Source, check_finite, place
@@ -93,7 +93,7 @@ class Temperature:
                 ConvergenceWarning,
             )
             return cls(found)
-        return cls(math.exp(root_scalar(slope, bracket=(low, high), method="brentq", xtol=1e-12).root))
+        return cls(math.exp(_root(slope, low, high)))
 
     def probs(self, logits: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
         """Class probabilities softmax(logits / T), in the dtype of the logits.
@@ -114,7 +114,14 @@ def _by_succession(margins: Float[Tensor, "m c"], low: float, high: float) -> fl
 
     if excess(0.0) >= 0 or excess(low) <= 0:
         return 1.0
-    return math.exp(root_scalar(excess, bracket=(low, min(0.0, high)), method="brentq", xtol=1e-12).root)
+    return math.exp(_root(excess, low, min(0.0, high)))
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function that changes its sign between two numbers is zero."""
+    from scipy.optimize import root_scalar  # half a second to import
+
+    return root_scalar(function, bracket=(low, high), method="brentq", xtol=1e-12).root
 
 
 def _margins(logits: Tensor, targets: Tensor) -> Float[Tensor, "m c"]:

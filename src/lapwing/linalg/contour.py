@@ -9,7 +9,6 @@ from typing import final
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.special import ellipj, ellipkm1
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, NumericalError
@@ -68,6 +67,8 @@ def inverse_root_rule(smallest: float, largest: float, points: int) -> Quadratur
             f"smallest={smallest:.3g}, largest={largest:.3g}, points={points}",
             "inverse_root_rule(1.0, 1e4, points=10)",
         )
+    from scipy.special import ellipj, ellipkm1  # a third of a second to import
+
     modulus = math.sqrt(smallest / largest)
     period = ellipkm1(modulus**2)
     u = (np.arange((points + 1) // 2) + 0.5) / points * period

@@ -15,7 +15,6 @@ from typing import final
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.optimize import minimize
 from torch import Tensor
 
 from lapwing.ground.errors import ConvergenceWarning, warn
@@ -153,6 +152,8 @@ def quasi_newton(evidence: Evidence, precisions: Tensor, scale: Tensor, noisy: b
     Cost:
         A log-determinant and its derivative an evaluation.
     """
+    from scipy.optimize import minimize  # half a second to import
+
     start = torch.cat([precisions.log(), scale.log().view(1)[: int(noisy)]])
     groups, points = len(precisions), list[Point]()
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, final
 
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from lapwing.ground.data import Batch
@@ -121,6 +120,8 @@ class Search(Generic[P]):
 
             log_temperature = 0.0
             if self.temperatures is not None:
+                from scipy.optimize import minimize_scalar  # half a second to import
+
                 low, high = (math.log(value) for value in self.temperatures)
                 options = {"xatol": CLOSE, "maxiter": 12}
                 found_at: Any = minimize_scalar(loss, bounds=(low, high), method="bounded", options=options)
