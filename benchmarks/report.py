@@ -115,7 +115,7 @@ def figure(width: float, height: float, columns: int) -> Any:
     """An empty figure with a row of axes, which pyplot does not know."""
     from lapwing.show.plots.canvas import panels
 
-    return panels(width, height, columns)[0].figure
+    return panels(float(width), float(height), columns)[0].figure
 
 
 def write_json(path: Path, rows: Sequence[Row]) -> None:
