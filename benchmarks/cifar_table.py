@@ -17,7 +17,7 @@ from torch import Tensor
 
 import lapwing as lw
 from benchmarks.command import Setting, Study, main
-from benchmarks.report import Row, command, timed
+from benchmarks.report import Row, command, grouped, timed
 from benchmarks.table import markdown
 from benchmarks.tasks import Task, marginal, probabilities
 from lapwing.evaluation.baselines import Map
@@ -88,8 +88,7 @@ mixtures of training images; evidence at the weights is Laplace's, at the traine
 linearised, by the link of each posterior. NLL in nats, ECE with 15 bins, ± one standard error
 of the difference on the same images. Seconds are for fitting, tuning and predicting the 717 images.
 """
-    for name in dict.fromkeys(row["network"] for row in found):
-        own = [row for row in found if row["network"] == name]
+    for name, own in grouped(found, "network").items():
         text += f"\n## {NETWORKS[name]}\n\n{markdown(own, ('method', 'tuned'), COLUMNS)}\n"
     return text
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import Row, collect, shown
+from benchmarks.report import Row, collect, grouped, shown
 from benchmarks.table import summarised, table
 
 TAKEN_AGAIN = ("summary", "verdict")
@@ -173,9 +173,8 @@ def joined(reports: Sequence[Path]) -> Iterator[Row]:
 
 def tell(found: Sequence[Row], columns: Sequence[str]) -> None:
     """Print the means, a table a part of the study, and what they show."""
-    means = [row for row in found if row.get("summary")]
-    for part in dict.fromkeys(row.get("part", "") for row in means):
-        sys.stdout.write(f"\n{part}\n{table([row for row in means if row.get('part', '') == part], columns)}")
+    for part, means in grouped((row for row in found if row.get("summary")), "part").items():
+        sys.stdout.write(f"\n{part}\n{table(means, columns)}")
     for row in found:
         if "verdict" in row:
             sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -23,6 +23,11 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def uniform(n: int, low: float, high: float, source: torch.Generator) -> Float[Tensor, "n 1"]:
+    """Uniform draws from an interval, a float64 column."""
+    return low + (high - low) * torch.rand([n, 1], generator=source, dtype=torch.float64)
+
+
 @dataclass(frozen=True)
 class Split:
     """Training and test sets.

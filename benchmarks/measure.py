@@ -16,10 +16,9 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TextIO
 
-from benchmarks.report import GIB, ROOT, Row, beside
+from benchmarks.report import GIB, ROOT, Row, beside, told_by_system
 
 QUANTITIES = ("seconds", "peak_mib")
 
@@ -95,10 +94,8 @@ def run_isolated(
 
 
 def _free_gib() -> float:
-    info = Path("/proc/meminfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    free = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    return free[0] * 1024 / GIB if free else float("inf")
+    free = told_by_system("meminfo", "MemAvailable")
+    return int(free.split()[0]) * 1024 / GIB if free else float("inf")
 
 
 def _listen(child: subprocess.Popen[bytes], reports: TextIO, timeout: float) -> tuple[list[dict[str, Any]], bool]:

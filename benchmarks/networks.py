@@ -125,6 +125,13 @@ def weight_count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
+def jacobian(model: nn.Module, x: Float[Tensor, "n k"]) -> Float[Tensor, "n d"]:
+    """The derivative of a single output in the weights that are trained, a row an input."""
+    weights = [value for value in model.parameters() if value.requires_grad]
+    rows = [torch.autograd.grad(output, weights, retain_graph=True) for output in model(x)]
+    return torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])
+
+
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions with batch norm around a shortcut (He et al. 2016, section 4.2).
 
@@ -246,13 +253,7 @@ class EncoderLayer(nn.Module):
 class Transformer(nn.Module):
     """Two-layer classifier of token sequences; token 0, put first, is the class token.
 
-    Args:
-        vocabulary: Number of tokens, the class token included.
-        length: Longest sequence, the class token included.
-        classes: Width of the output.
-        width: Size of a token inside.
-        heads: Attention heads.
-        layers: Encoder layers.
+    It knows 64 tokens, the class token included, in sequences of at most 32, and ten classes; four heads.
 
     Example:
         >>> net = Transformer()
@@ -260,22 +261,12 @@ class Transformer(nn.Module):
         (73866, torch.Size([2, 10]))
     """
 
-    def __init__(
-        self,
-        *,
-        vocabulary: int = 64,
-        length: int = 32,
-        classes: int = 10,
-        width: int = 64,
-        heads: int = 4,
-        layers: int = 2,
-    ) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.token = nn.Embedding(vocabulary, width)
-        self.position = nn.Embedding(length, width)
-        self.encoder = nn.Sequential(*(EncoderLayer(width, heads) for _ in range(layers)))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, classes)
+        width = 64
+        self.token, self.position = nn.Embedding(64, width), nn.Embedding(32, width)
+        self.encoder = nn.Sequential(*(EncoderLayer(width, heads=4) for _ in range(2)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, CLASSES)
 
     def forward(self, tokens: Int[Tensor, "n t"]) -> Float[Tensor, "n c"]:
         """Sequences that begin with the class token in, logits out."""

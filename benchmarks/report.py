@@ -118,6 +118,30 @@ def figure(width: float, height: float, columns: int) -> Any:
     return panels(float(width), float(height), columns)[0].figure
 
 
+def grouped(rows: Iterable[Row], *keys: str) -> dict[Any, list[Row]]:
+    """Rows by what they have in one column, or in several, in the order of the first of each."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        at = tuple(row.get(key, "") for key in keys)
+        found.setdefault(at if len(at) > 1 else at[0], []).append(row)
+    return found
+
+
+def by_panel(
+    rows: Sequence[Row], key: str, width: float, height: float
+) -> tuple[Any, list[tuple[Any, str, list[Row]]]]:
+    """A figure, and its panels with what the rows of each have in one column."""
+    groups = grouped(rows, key)
+    made = figure(width * len(groups), height, len(groups))
+    return made, [(panel, *group) for panel, group in zip(made.axes, groups.items(), strict=True)]
+
+
+def curve(panel: Any, rows: Sequence[Row], x: str, y: str, **style: Any) -> Any:
+    """Draw one number of the rows against another, with its standard error where they have one."""
+    errors = [row.get(f"{y}_stderr", row.get(f"{y}_error")) or 0.0 for row in rows]
+    return panel.errorbar([row[x] for row in rows], [row[y] for row in rows], errors, **({"marker": "o"} | style))
+
+
 def write_json(path: Path, rows: Sequence[Row]) -> None:
     """Write ``{"commit", "command", "machine", "rows"}`` to ``path``, replacing it whole or not at all.
 
@@ -168,7 +192,7 @@ def machine() -> dict[str, str | int | float]:
     """What the numbers depend on: processor, cores, memory, versions (no names of hosts or paths)."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
-        "cpu": _processor(),
+        "cpu": told_by_system("cpuinfo", "model name") or platform.processor() or "unknown",
         "cores": os.cpu_count() or 1,
         "memory_gib": round(pages / GIB, 1),
         "system": f"{platform.system()} {platform.machine()}",
@@ -177,8 +201,8 @@ def machine() -> dict[str, str | int | float]:
     }
 
 
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
+def told_by_system(file: str, fact: str) -> str:
+    """The first value of a fact in one of the files below ``/proc``; empty where there is none."""
+    info = Path("/proc") / file
     lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or "unknown"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(fact)), "")

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from jaxtyping import Float
@@ -31,9 +33,8 @@ from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples
 from lapwing.ground import probes
 from lapwing.ground.results import Solution
-from lapwing.linalg import FunctionOperator
 from lapwing.linalg.eigenpairs import top_eigenpairs
-from lapwing.linear.problem import Problem
+from lapwing.linear.gauss_newton import GGNProduct
 from lapwing.posteriors import MatrixFreePosterior
 
 ALPHA = 0.1
@@ -96,24 +97,25 @@ def rows(setting: Setting) -> Iterator[Row]:
             break
 
 
-def counted(posterior: MatrixFreePosterior) -> tuple[Problem, list[int]]:
-    """The posterior's problem with nothing built yet, and how many columns each of its products has."""
-    inner, columns = posterior.problem.curvature, list[int]()
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """How many columns each product with the curvature has, as long as this lasts."""
+    columns, product = list[int](), GGNProduct._matmat
 
-    def product(block: Tensor) -> Tensor:
+    def noted(curvature: GGNProduct, block: Tensor) -> Tensor:
         columns.append(block.shape[1])
-        return inner @ block
+        return product(curvature, block)
 
-    operator = FunctionOperator(product, product, inner.shape, torch.empty(0, dtype=inner.dtype))
-    return replace(posterior.problem, curvature=operator), columns
+    with patch.object(GGNProduct, "_matmat", noted):
+        yield columns
 
 
 def perturbed(
     posterior: MatrixFreePosterior, samples: int, stiff: tuple[Float[Tensor, " m"], Float[Tensor, "d m"]]
 ) -> Drawn:
     """All samples by perturb and solve."""
-    problem, columns = counted(posterior)
-    with torch.no_grad():
+    problem = replace(posterior.problem)  # with nothing built yet
+    with torch.no_grad(), counted() as columns:
         start = time.perf_counter()
         b = problem.perturbation(samples, generator=generator()).right_hand_side(problem)
         solution = posterior.solver.solve(problem, b)
@@ -127,11 +129,11 @@ def contour(
     posterior: MatrixFreePosterior, more: Mapping[str, Any], rtol: float, stiff: tuple[Tensor, Tensor]
 ) -> Drawn:
     """A few samples by contour quadrature; the noise is that of ``Contour.draw`` with the same seed."""
-    problem, columns = counted(posterior)
+    problem = replace(posterior.problem)  # with nothing built yet
     way = lw.Contour(points=more["points"], rtol=rtol, max_iterations=more["max_iterations"], shifts="minres")
     like = posterior.network.weights
     noise = probes.gaussian((problem.size, more["spec_samples"]), like=like, generator=generator())
-    with torch.no_grad():
+    with torch.no_grad(), counted() as columns:
         start = time.perf_counter()
         solution = way.draw(problem, posterior.solver, more["spec_samples"], generator=generator())
         seconds = time.perf_counter() - start

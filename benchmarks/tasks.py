@@ -76,6 +76,12 @@ class Task:
         """What scores."""
         return self.data.x_test[self.validation :], self.data.y_test[self.validation :]
 
+    @property
+    def alone(self) -> dict[str, Callable[[], Map]]:
+        """The network as it is, and with the temperature that suits the held-out images best."""
+        network = Map(self.model)
+        return {"plain": lambda: network, "temperature scaling": lambda: network.calibrated(self.held_out)}
+
     @cached_property
     def plain(self) -> float:
         """Test NLL of the network alone."""

@@ -61,7 +61,7 @@ def pairs(setting: Setting) -> Iterator[tuple[str, range, Callable[[int], Mappin
     def trained(seed: int, make: Callable[[int], Case]) -> Mapping[str, Case]:
         return dict.fromkeys(IMAGES, make(seed))
 
-    made = {recipe.name: recipe.make for recipe in recipes(setting)}
+    made = dict(recipes(setting))
     names = setting.among((*RESNETS, *made), OWN[-3:-2] if setting.quick else (*RESNETS, *OWN))
     for name in names:
         if name in RESNETS:

@@ -56,21 +56,8 @@ class Case:
         return lw.Categorical(event_dim=self.event_dim, class_dim=self.class_dim, weight=weight)
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How a case is made.
-
-    Args:
-        name: Of network and data.
-        make: Makes it from a seed.
-    """
-
-    name: str
-    make: Callable[[int], Case]
-
-
-def recipes(setting: Setting) -> Iterator[Recipe]:
-    """All cases but the ResNets, which take minutes.
+def recipes(setting: Setting) -> Iterator[tuple[str, Callable[[int], Case]]]:
+    """All cases but the ResNets, which take minutes: the name of each, and what makes it from a seed.
 
     Args:
         setting: Has the data folder, for MNIST.
@@ -79,23 +66,23 @@ def recipes(setting: Setting) -> Iterator[Recipe]:
         for norm in (False, True):
             kind = "CNN with batch norm" if norm else "CNN"
             name = f"digits {size}, {kind}, {epochs} epochs"
-            yield Recipe(name, partial(_digits, name, size, epochs, partial(cnn, norm)))
+            yield name, partial(_digits, name, size, epochs, partial(cnn, norm))
         name = f"digits {size}, MLP, {epochs} epochs"
-        yield Recipe(name, partial(_digits, name, size, epochs, partial(flat, 64)))
+        yield name, partial(_digits, name, size, epochs, partial(flat, 64))
     for size, epochs in ((300, 100), (1000, 30)):
         for kind, net in (("CNN", partial(cnn, False)), ("MLP", partial(flat, 784))):
             name = f"MNIST {size}, {kind}, {epochs} epochs"
-            yield Recipe(name, partial(_mnist, name, setting, size, epochs, net))
+            yield name, partial(_mnist, name, setting, size, epochs, net)
     for table, size in (("breast cancer", 250), ("wine", 80)):
         for epochs in (20, 100):
             name = f"{table} {size}, MLP, {epochs} epochs"
-            yield Recipe(name, partial(_table, name, table, size, epochs))
+            yield name, partial(_table, name, table, size, epochs)
     for noise in (0.0, 0.3):
         for epochs in (10, 100):
             name = f"generated table, {noise:.0%} of labels at random, MLP, {epochs} epochs"
-            yield Recipe(name, partial(_generated, name, noise, epochs))
-    yield Recipe("shapes, segmentation head", partial(_shapes, "shapes, segmentation head"))
-    yield Recipe("sequences, GRU", partial(_sequences, "sequences, GRU"))
+            yield name, partial(_generated, name, noise, epochs)
+    yield "shapes, segmentation head", partial(_shapes, "shapes, segmentation head")
+    yield "sequences, GRU", partial(_sequences, "sequences, GRU")
 
 
 def resnet(name: str, folder: Path, images: int) -> Case:
@@ -125,11 +112,8 @@ class Tagger(nn.Module):
 
     def __init__(self, tokens: int, classes: int) -> None:
         super().__init__()
-        self.embed, self.rnn, self.out = (
-            nn.Embedding(tokens, 8),
-            nn.GRU(8, 12, batch_first=True),
-            nn.Linear(12, classes),
-        )
+        self.embed, self.rnn = nn.Embedding(tokens, 8), nn.GRU(8, 12, batch_first=True)
+        self.out = nn.Linear(12, classes)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Tokens in, logits of each out."""

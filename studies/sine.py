@@ -14,19 +14,80 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
 from benchmarks.command import Setting, Study, main
+from benchmarks.data import generator, uniform
+from benchmarks.networks import jacobian, perceptron
 from benchmarks.report import Row, figure, timed
 from benchmarks.training import train
 from lapwing.evaluation.baselines import Map
+from lapwing.ground import probes
 from lapwing.methods.marginal import Bound, ByGradient, MarginalTraining, StochasticLanczos, train_marginal
 from lapwing.posteriors import Posterior, WeightPosterior
 from lapwing.predictive import Predictive, Regression, log_predictive
-from studies.wave import POINTS, Data, loader, network, optimum
 
+LEFT, GAP, RIGHT = (-1.0, -0.2), (-0.2, 0.4), (0.4, 1.0)
+POINTS, NOISE = 160, 0.1
+Pair = tuple[Tensor, Tensor]
 START = 70.0
 COLUMNS = ("alpha_ratio", "log_marginal", "nll_gap", "nll_sides", "seconds")
+
+
+@dataclass(frozen=True)
+class Data:
+    """A draw of the data: to train on, to score on inside the gap, and beside the training data."""
+
+    train: Pair
+    gap: Pair
+    sides: Pair
+
+    @classmethod
+    def draw(cls, seed: int) -> Data:
+        """The draw of a seed."""
+        source = generator(seed)
+
+        def part(n: int, low: float, high: float) -> Pair:
+            x = uniform(n, low, high, source)
+            return x, torch.sin(5 * x + 1) + NOISE * probes.gaussian(x.shape, like=x, generator=source)
+
+        def sides(n: int) -> Pair:
+            (a, b), (c, d) = part(n // 2, *LEFT), part(n // 2, *RIGHT)
+            return torch.cat([a, c]), torch.cat([b, d])
+
+        return cls(sides(POINTS), part(200, *GAP), sides(200))
+
+
+def network(seed: int) -> nn.Sequential:
+    """Two hidden layers of 32 tanh units in float64, PyTorch's own initial weights."""
+    return perceptron(1, 32, 32, 1, seed=seed).double()
+
+
+def loader(pair: Pair, batch: int, seed: int) -> DataLoader[Any]:
+    """Shuffled batches, the same for every way."""
+    return DataLoader(TensorDataset(*pair), batch_size=batch, shuffle=True, generator=generator(seed))
+
+
+def optimum(model: nn.Module, pair: Pair) -> tuple[float, float, float]:
+    """α and ρ of largest evidence at the weights, and that evidence, on a dense grid in float64.
+
+    The Jacobian comes row by row from automatic differentiation and the evidence from the eigenvalues λ of JJᵀ:
+
+        -ρ/2 |y - f|² + n/2 log(ρ/2π) - α/2 |θ|² - ½ Σ log(1 + ρλ/α)
+    """
+    x, y = pair
+    rows = jacobian(model, x)
+    spectrum = torch.linalg.eigvalsh(rows @ rows.mT).clamp_min(0)
+    error = float((model(x) - y).detach().square().sum())
+    norm = float(sum(value.detach().square().sum() for value in model.parameters()))
+    grid = torch.meshgrid(torch.arange(-3, 3, 0.01).double(), torch.arange(-1, 4, 0.01).double(), indexing="ij")
+    alpha, rho = (10**axis for axis in grid)
+    value = 0.5 * len(y) * torch.log(rho / (2 * torch.pi)) - 0.5 * rho * error - 0.5 * alpha * norm
+    for eigenvalue in spectrum[spectrum > 1e-9 * spectrum.max()]:
+        value -= 0.5 * torch.log1p(rho * eigenvalue / alpha)
+    best = int(value.argmax())
+    return float(alpha.flatten()[best]), float(rho.flatten()[best]), float(value.flatten()[best])
 
 
 @dataclass(frozen=True)
@@ -85,7 +146,7 @@ def trained(way: Way, data: Data, seed: int, length: Length) -> tuple[nn.Sequent
         prior=lw.Isotropic(START),
         lr=length.lr,
         hyper_lr=length.hyper_lr,
-        generator=torch.Generator().manual_seed(seed),
+        generator=generator(seed),
         **(length.options(way) | way.options),
     )
     return model, result

@@ -38,8 +38,8 @@ TIE = 1e-3
 
 def rows(setting: Setting) -> Iterator[Row]:
     """All pairs."""
-    for number, recipe in enumerate(list(recipes(setting))[: 2 if setting.quick else None]):
-        case = recipe.make(number)
+    for number, (_, make) in enumerate(list(recipes(setting))[: 2 if setting.quick else None]):
+        case = make(number)
         yield measured(case, "KFAC", structure=lw.KFAC())
         if number % 6 == 0:
             yield measured(case, "64 draws", structure=lw.Sampled(64))

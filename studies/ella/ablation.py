@@ -25,7 +25,7 @@ from torch import Tensor
 import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.data import generator
-from benchmarks.report import Row, figure, timed
+from benchmarks.report import Row, curve, figure, timed
 from lapwing.ground import probes
 from lapwing.jacobian.products.jacobian import BatchJacobian
 from lapwing.posteriors import MatrixFreePosterior, NystromPosterior
@@ -159,8 +159,7 @@ def draw(found: Sequence[Row]) -> Any:
         own = [row for row in means if row["part"] == part]
         grows = part.partition(",")[0]
         for name, label in LABELS.items():
-            errors = [row.get(f"{name}_stderr", row[f"{name}_error"]) for row in own]
-            panel.errorbar([row[grows] for row in own], [row[name] for row in own], errors, marker="o", label=label)
+            curve(panel, own, grows, name, label=label)
         panel.set(xlabel=axis, xscale="log")
         panel.set(ylabel="relative error", yscale="log")
         panel.legend(frameon=False, fontsize=8)

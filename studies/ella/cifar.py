@@ -24,7 +24,6 @@ from benchmarks.command import Setting
 from benchmarks.report import Row, attempt, tried
 from benchmarks.tasks import RESNETS, Drawn
 from lapwing.comparison.bench import measured
-from lapwing.evaluation.baselines import Map
 from lapwing.ground import probes
 from lapwing.posteriors import NystromPosterior, Posterior
 from studies.ella.setting import CPU, Amount, Case, amount_of, at_precision, cases, ella, scores, watched
@@ -80,12 +79,10 @@ def rows(setting: Setting) -> Iterator[Row]:
 def of_network(case: Case, setting: Setting) -> Iterator[Row]:
     """Every method on one network, those without randomness once."""
     asked = setting.among(METHODS)
-    if "plain" in asked:
-        yield {"method": "plain", "prior": ""} | scores(Map(case.task.model), case)
-    if "temperature scaling" in asked:
-        found, failure = attempt(lambda: Map(case.task.model).calibrated(case.task.held_out))
+    for name in (name for name in case.task.alone if name in asked):
+        found, failure = attempt(case.task.alone[name])
         row = {"failure": failure} if found is None else scores(found, case)
-        yield {"method": "temperature scaling", "prior": ""} | row
+        yield {"method": name, "prior": ""} | row
     for seed in setting.repeats:
         for row in by_ella(case, setting, seed):
             yield {"seed": seed} | row

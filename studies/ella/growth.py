@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.command import Setting
-from benchmarks.report import Row, figure
+from benchmarks.report import Row, by_panel, curve
 from benchmarks.tasks import Drawn
 from studies.ella.setting import amount_of, cases, ella, scores, watched
 
@@ -46,10 +46,8 @@ def stopping(setting: Setting) -> Iterator[Row]:
 
 def draw_stopping(found: Sequence[Row]) -> Any:
     """The curves of every network, and where early stopping ended."""
-    parts = list(dict.fromkeys(row["part"] for row in found))
-    made = figure(5 * len(parts), 4, len(parts))
-    for panel, part in zip(made.axes, parts, strict=True):
-        own = [row for row in found if row["part"] == part and "trace" in row]
+    made, panels = by_panel([row for row in found if "trace" in row], "part", 5, 4)
+    for panel, part, own in panels:
         for row in own:
             points = [(n, nll) for n, nll in row["trace"] if n]
             (drawn,) = panel.plot(*zip(*points, strict=True), label=f"landmarks {row['seed']}")
@@ -77,13 +75,9 @@ def rank(setting: Setting) -> Iterator[Row]:
 
 def draw_rank(found: Sequence[Row]) -> Any:
     """Means over the landmarks with their standard errors."""
-    means = [row for row in found if row.get("summary")]
-    parts = list(dict.fromkeys(row["part"] for row in means))
-    made = figure(5 * len(parts), 4, len(parts))
-    for panel, part in zip(made.axes, parts, strict=True):
-        own = [row for row in means if row["part"] == part]
-        errors = [row.get("nll_stderr", 0.0) for row in own]
-        panel.errorbar([row["rank"] for row in own], [row["nll"] for row in own], errors, marker="o", label="ELLA")
+    made, panels = by_panel([row for row in found if row.get("summary")], "part", 5, 4)
+    for panel, part, own in panels:
+        curve(panel, own, "rank", "nll", label="ELLA")
         panel.axhline(own[0]["nll_plain"], color="0.5", ls="--", label="plain network")
         panel.set(xlabel="rank K", ylabel="test NLL, nats", xscale="log", title=part)
         panel.legend(frameon=False, fontsize=8)

@@ -15,7 +15,7 @@ from inspect import getdoc
 from pathlib import Path
 from textwrap import fill
 
-from benchmarks.report import Row
+from benchmarks.report import Row, grouped
 from benchmarks.table import markdown
 from studies.ella.__main__ import STUDIES
 from studies.ella.ablation import LABELS
@@ -99,8 +99,7 @@ def text(name: str, section: Section, rows: list[Row]) -> str:
     command = f"`python -m studies.ella {name} --json FILE {section.options}`"
     lines = [f"## {section.title}\n", f"{command}\n", f"{fill(done, 120)}\n"]
     columns = section.columns | {"seeds": "seeds"}
-    for part in dict.fromkeys(row.get("part", "") for row in means):
-        own = [row for row in means if row.get("part", "") == part]
+    for part, own in grouped(means, "part").items():
         lines += [f"### {part}\n", markdown(own, section.names, columns), ""]
     return "\n".join(lines)
 

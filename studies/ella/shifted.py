@@ -24,7 +24,6 @@ from benchmarks.data import digits, mnist
 from benchmarks.report import Row, attempt, figure, timed
 from benchmarks.tasks import Drawn, corruption_sweep, probabilities
 from lapwing.evaluation import metrics
-from lapwing.evaluation.baselines import Map
 from studies.ella.cifar import OTHERS
 from studies.ella.setting import Amount, Case, amount_of, cases, ella, watched
 
@@ -43,10 +42,7 @@ def contenders(case: Case, setting: Setting) -> Iterator[tuple[Row, Any]]:
     ELLA stops early by the validation images under the paper's prior; the others are tuned by these images.
     """
     asked, amount = setting.among((*CHOICE, *OTHERS), CHOICE), amount_of(setting)
-    ways: dict[str, Callable[[], Any]] = {
-        "plain": lambda: Map(case.task.model),
-        "temperature scaling": lambda: Map(case.task.model).calibrated(case.task.held_out),
-    }
+    ways: dict[str, Callable[[], Any]] = {**case.task.alone}
     for name, recipe in OTHERS.items():
         ways[name] = lambda recipe=recipe: Drawn(validated(recipe(), case, amount), amount.samples)
     head: Row = {"part": case.task.name}

@@ -22,9 +22,9 @@ from torch.distributions import Normal, kl_divergence
 
 import lapwing as lw
 from benchmarks.command import Setting
-from benchmarks.data import generator
-from benchmarks.networks import perceptron, seeded
-from benchmarks.report import Row, attempt, figure
+from benchmarks.data import generator, uniform
+from benchmarks.networks import jacobian, perceptron, seeded
+from benchmarks.report import Row, attempt, curve, figure, grouped
 from benchmarks.training import train
 from lapwing.ground import probes
 from lapwing.posteriors import Posterior
@@ -92,12 +92,9 @@ def by_evidence(model: nn.Module, pair: tuple[Tensor, Tensor], precision: float)
 
 def draw_data(seed: int) -> tuple[Tensor, Tensor]:
     """The 16 points of a seed, half of them on each side of the gap."""
-    source, like = generator(seed), torch.zeros((), dtype=torch.float64)
-    halves = [
-        low + (high - low) * torch.rand([POINTS // 2, 1], generator=source, dtype=torch.float64) for low, high in SIDES
-    ]
-    x = torch.cat(halves)
-    return x, torch.sin(2 * x) + NOISE**0.5 * probes.gaussian([POINTS, 1], like=like, generator=source)
+    source = generator(seed)
+    x = torch.cat([uniform(POINTS // 2, *side, source) for side in SIDES])
+    return x, torch.sin(2 * x) + NOISE**0.5 * probes.gaussian(x.shape, like=x, generator=source)
 
 
 class Sine(nn.Module):
@@ -187,7 +184,7 @@ def band(own: Regression, exact: Regression, x: Tensor, pair: tuple[Tensor, Tens
 
 def far(model: nn.Module, pair: tuple[Tensor, Tensor], seed: int) -> Iterator[Row]:
     """Variance of the outputs over the prior's, at growing distances: exactly, and with and without the residual."""
-    prior = torch.stack([slope(model, x).square().sum() for x in DISTANCES])
+    prior = jacobian(model, DISTANCES).square().sum(1)
     chosen = {name: options for name, options in structures(seed).items() if name.startswith("ELLA")}
     for name, options in ({"exact": {"structure": lw.Full()}} | chosen).items():
         found, failure = attempt(partial(fitted, model, pair, 1.0, **options))
@@ -200,39 +197,25 @@ def far(model: nn.Module, pair: tuple[Tensor, Tensor], seed: int) -> Iterator[Ro
         yield row
 
 
-def slope(model: nn.Module, x: Tensor) -> Tensor:
-    """Derivative of the output in the weights."""
-    gradients = torch.autograd.grad(
-        model(x[None]).sum(), [value for value in model.parameters() if value.requires_grad]
-    )
-    return torch.cat([value.flatten() for value in gradients])
-
-
 def draw(found: Sequence[Row]) -> Any:
     """The bands of the first seed at precision 0.1, the divergences, and the variances far from the data."""
     made = figure(14, 4, 4)
     fits, scores, *distances = made.axes
     bands = [row for row in found if "band" in row and row["part"] == "prior precision 0.1"]
     for row in bands:
-        curve = {name: torch.tensor(values) for name, values in row["band"].items()}
+        at = {name: torch.tensor(values) for name, values in row["band"].items()}
         if row is bands[0]:
-            spread = 2 * curve["exact"]
-            fits.fill_between(curve["x"], curve["mean"] - spread, curve["mean"] + spread, color="0.85", label="exact")
-            fits.plot(curve["x"], curve["mean"], "k:")
-            fits.plot(curve["train_x"], curve["train_y"], "k.")
-        (drawn,) = fits.plot(curve["x"], curve["mean"] + 2 * curve["std"], label=row["method"], lw=1)
-        fits.plot(curve["x"], curve["mean"] - 2 * curve["std"], color=drawn.get_color(), lw=1)
+            spread = 2 * at["exact"]
+            fits.fill_between(at["x"], at["mean"] - spread, at["mean"] + spread, color="0.85", label="exact")
+            fits.plot(at["x"], at["mean"], "k:")
+            fits.plot(at["train_x"], at["train_y"], "k.")
+        (drawn,) = fits.plot(at["x"], at["mean"] + 2 * at["std"], label=row["method"], lw=1)
+        fits.plot(at["x"], at["mean"] - 2 * at["std"], color=drawn.get_color(), lw=1)
     fits.set(xlabel="x", ylabel="mean ± 2 standard deviations", ylim=(-5, 5))
     means = [row for row in found if row.get("summary") and "kl" in row]
-    for name in dict.fromkeys(row["method"] for row in means):
-        own = [row for row in means if row["method"] == name and not row["part"].endswith("evidence")]
-        scores.errorbar(
-            [row["precision"] for row in own],
-            [row["kl"] for row in own],
-            [row.get("kl_stderr", 0.0) for row in own],
-            marker="o",
-            label=name,
-        )
+    for name, each in grouped(means, "method").items():
+        own = [row for row in each if not row["part"].endswith("evidence")]
+        curve(scores, own, "precision", "kl", label=name)
     scores.set(xlabel="prior precision", ylabel="KL to exact, nats", xscale="log", yscale="log")
     for panel, kind in zip(distances, ("tanh", "sine"), strict=True):
         for row in (row for row in found if "far" in row and row["part"].endswith(kind) and row["seed"] == 0):

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.command import Setting
 from benchmarks.measure import Step, run_isolated
-from benchmarks.report import Row, figure
+from benchmarks.report import Row, curve, figure, grouped
 from studies.full_laplace.costed import work
 
 FORMS = {"quadratic": ("ggn", "hessian", "explicit"), "network": ("ggn", "hessian")}
@@ -34,20 +34,10 @@ def rows(setting: Setting) -> Iterator[Row]:
 
 def measured(setting: Setting, form: str, way: str, size: int) -> list[Row]:
     """The rows of one process."""
-    quick = setting.quick
-    options: dict[str, Any] = {
-        "form": form,
-        "way": way,
-        "size": size,
-        "conditions": [1.0, 1e2] if quick else [1.0, 1e2, 1e4],
-        "runs": 2 if quick else 5,
-        "budget": 2.0 if quick else 30.0,
-        "explicit_gib": 1e-3 if quick else 100.0 if setting.device.startswith("cuda") else 8.0,
-        "device": setting.device,
-    }
+    options: dict[str, Any] = {"form": form, "way": way, "size": size, "device": setting.device}
     with tempfile.TemporaryDirectory() as scratch:
         notes = Path(scratch) / "notes.json"
-        steps = run_isolated(work, timeout=200.0, notes=str(notes), **options)
+        steps = run_isolated(work, timeout=200.0, notes=str(notes), quick=setting.quick, **options)
         told = json.loads(notes.read_text()) if notes.exists() else {}
     head = {"form": form, "way": way, "device": setting.device, "d": told.get("d", size)}
     return [head | row for row in summarised(steps, told)]
@@ -88,19 +78,10 @@ def draw(found: Sequence[Row]) -> Any:
     made = figure(11.0, 4.2, 2)
     for panel, operation in zip(made.axes, ("product", "solve"), strict=True):
         own = [row for row in found if row["operation"] == operation]
-        keys = dict.fromkeys((row["form"], row["way"], row["condition"]) for row in own)
-        for key in keys:
-            line = [row for row in own if (row["form"], row["way"], row["condition"]) == key and row["seconds"]]
-            words = [key[0], key[1]] + ([f"κ = {key[2]:g}"] if key[2] else [])
-            panel.errorbar(
-                [row["d"] for row in line],
-                [row["seconds"] for row in line],
-                [row["seconds_std"] or 0.0 for row in line],
-                marker="o",
-                markersize=3,
-                linewidth=1.2,
-                label=", ".join(words),
-            )
+        for (form, way, condition), each in grouped(own, "form", "way", "condition").items():
+            line = [row | {"seconds_error": row["seconds_std"]} for row in each if row["seconds"]]
+            label = f"{form}, {way}" + (f", κ = {condition:g}" if condition else "")
+            curve(panel, line, "d", "seconds", markersize=3, linewidth=1.2, label=label)
         panel.set(xscale="log", yscale="log", xlabel="weights d", ylabel="seconds", title=operation)
         panel.legend(frameon=False, fontsize=7)
     return made

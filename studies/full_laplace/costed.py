@@ -34,21 +34,14 @@ from lapwing.linear.gauss_newton import GGNProduct
 
 EXAMPLES = 32
 RTOL = 1e-5
+CONDITIONS = (1.0, 1e2, 1e4)
+"""Condition numbers of the solves; the first is that of the product too."""
+
+RUNS, BUDGET = 5, 30.0
+"""Most timed runs of each, after one to warm up, and seconds after which no further run is begun."""
 
 
-def work(
-    meter: Meter,
-    *,
-    form: str,
-    way: str,
-    size: int,
-    conditions: list[float],
-    runs: int,
-    budget: float,
-    explicit_gib: float,
-    device: str,
-    notes: str,
-) -> None:
+def work(meter: Meter, *, form: str, way: str, size: int, device: str, quick: bool, notes: str) -> None:
     """Products and solves in one form, in one way, at one number of weights.
 
     Args:
@@ -56,14 +49,13 @@ def work(
         form: ``"quadratic"`` or ``"network"``.
         way: ``"ggn"`` and ``"hessian"`` by products, or the ``"explicit"`` matrix.
         size: Weights, about.
-        conditions: Condition numbers of the solves; the first is that of the product too.
-        runs: Most timed runs of each, after one to warm up.
-        budget: Seconds after which no further run is begun.
-        explicit_gib: Largest explicit matrix, GiB.
         device: Where.
+        quick: Whether few condition numbers, runs and seconds must do, and a small explicit matrix.
         notes: File for what is not a cost: iterations, residuals, the number of weights.
     """
     told: dict[str, Any] = {}
+    conditions, runs, budget = (CONDITIONS[:2], 2, 2.0) if quick else (CONDITIONS, RUNS, BUDGET)
+    explicit_gib = 1e-3 if quick else 100.0 if device.startswith("cuda") else 8.0
 
     def note(name: str, fact: Any) -> None:
         told[name] = fact

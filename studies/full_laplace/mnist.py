@@ -18,7 +18,7 @@ from torch import Tensor
 import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.data import generator
-from benchmarks.report import Row, attempt, figure, tried
+from benchmarks.report import Row, attempt, figure, grouped, tried
 from benchmarks.tasks import Batched, Linearised, matrix_free
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.diagnosis import diagnose_samples
@@ -150,8 +150,7 @@ def draw(found: Sequence[Row]) -> Any:
     left.axhline(1, color="#333333", linestyle="--", linewidth=1)
     left.set(xlabel="quantiles of χ²(d)", ylabel="quantiles of d² over these")
     scores = [row for row in found if row.get("nll") is not None]
-    for name in dict.fromkeys(row["method"] for row in scores):
-        own = [row for row in scores if row["method"] == name]
+    for name, own in grouped(scores, "method").items():
         right.plot([row["alpha"] for row in own], [row["nll"] for row in own], marker="o", label=name)
     right.set(xscale="log", yscale="log", xlabel="prior precision α", ylabel="test NLL, nats")
     for panel in made.axes:

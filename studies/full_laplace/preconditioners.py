@@ -129,14 +129,9 @@ def draw(found: Sequence[Row]) -> Any:
     names = [row["preconditioner"] for row in own]
     made = figure(11.0, 0.6 + 0.4 * len(own), 2)
     left, right = made.axes
-    left.barh(names, [row["seconds_solving"] for row in own], color="#0072B2", label="solving")
-    left.barh(
-        names,
-        [row["seconds_preparing"] for row in own],
-        left=[row["seconds_solving"] for row in own],
-        color="#E69F00",
-        label="preparing",
-    )
+    solving, preparing = ([row[f"seconds_{part}"] for row in own] for part in ("solving", "preparing"))
+    left.barh(names, solving, color="#0072B2", label="solving")
+    left.barh(names, preparing, left=solving, color="#E69F00", label="preparing")
     left.set(xlabel="seconds")
     left.legend(frameon=False)
     right.barh(names, [row["iterations"] for row in own], color="#999999")

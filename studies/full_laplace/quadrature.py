@@ -19,7 +19,7 @@ from torch import Tensor
 import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.data import generator
-from benchmarks.report import Row, attempt, figure, tried
+from benchmarks.report import Row, attempt, figure, grouped, tried
 from benchmarks.tasks import matrix_free
 from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples, directions_of
 from lapwing.ground.probes import gaussian
@@ -170,9 +170,8 @@ def draw(found: Sequence[Row]) -> Any:
     """P-values and seconds against points."""
     made = figure(11.0, 4.6, 2)
     left, right = made.axes
-    cases = dict.fromkeys((row["solves"], row["preconditioner"]) for row in found if "ks_p" in row)
-    for solves, name in cases:
-        own = [row for row in found if (row["solves"], row.get("preconditioner")) == (solves, name) and "ks_p" in row]
+    judged_rows = [row for row in found if "ks_p" in row]
+    for (solves, name), own in grouped(judged_rows, "solves", "preconditioner").items():
         at = [row["points"] for row in own]
         seen = {key: [max(row[key], 1e-12) for row in own] for key in ("ks_p", "stiff_p")}
         label = f"{solves} solves, preconditioner: {name}"

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from benchmarks.data import generator
+from benchmarks.data import generator, uniform
 from lapwing.ground import probes
 
 Pair = tuple[Tensor, Tensor]
@@ -107,12 +107,7 @@ def drawn(ranges: Ranges, n: int, source: torch.Generator) -> Float[Tensor, "n 1
     if not ranges:
         return probes.gaussian([n, 1], like=torch.zeros((), dtype=torch.float64), generator=source)
     counts = parts(n, len(ranges))
-    return torch.cat(
-        [
-            low + (high - low) * torch.rand([count, 1], generator=source, dtype=torch.float64)
-            for count, (low, high) in zip(counts, ranges, strict=True)
-        ]
-    )
+    return torch.cat([uniform(count, *each, source) for count, each in zip(counts, ranges, strict=True)])
 
 
 def spaced(ranges: Ranges, n: int) -> Float[Tensor, "n 1"]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.networks import pooled, seeded, weight_count
-from benchmarks.report import Row, tried
+from benchmarks.report import Row, grouped, tried
 from benchmarks.training import minimise, train
 from demo.digits import CLASSES, UNSEEN, Digits, Pair
 from demo.digits import digits as drawn
@@ -125,13 +125,11 @@ def scored(made: Callable[[nn.Module, Pair, Tensor], Any], model: nn.Module, dat
 
 def verdict(found: Sequence[Row]) -> Iterator[Row]:
     """Whether NLL and AUROC are near the GGN's on the mean over the seeds, and the largest difference of any seed."""
+    seeds = grouped((row for row in found if "seed" in row), "seed")
     for name in dict.fromkeys(row["method"] for row in found if row["method"].startswith("probed")):
         row: Row = {"verdict": name}
         for score in ("nll", "ood_auroc"):
-            values = [
-                {row["method"]: row[score] for row in found if row.get("seed") == seed and score in row}
-                for seed in dict.fromkeys(row["seed"] for row in found if "seed" in row)
-            ]
+            values = [{row["method"]: row[score] for row in own if score in row} for own in seeds.values()]
             differences = [each[name] - each[REFERENCE] for each in values if name in each]
             if differences:
                 row |= {score: sum(differences) / len(differences), f"{score}_largest": max(map(abs, differences))}

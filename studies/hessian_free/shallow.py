@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.command import Setting
-from benchmarks.networks import perceptron
+from benchmarks.networks import jacobian, perceptron
 from benchmarks.training import kept_tensors
 from studies.hessian_free.curves import CURVES, Data
 
@@ -72,9 +72,7 @@ class Fitted:
 
     def jacobian(self, x: Float[Tensor, "n 1"]) -> Float[Tensor, "n d"]:
         """The derivative of each output in the weights."""
-        alone = torch.zeros(1, 0, dtype=x.dtype)
-        shallow = Shallow(alone, alone, torch.ones(1, dtype=x.dtype), (len(self.weights) - 1) // 3)
-        return shallow.jacobian(self.weights[None], x.mT)[0].mT
+        return jacobian(self.model, x)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.data import generator
-from benchmarks.report import Row, attempt, figure
+from benchmarks.report import Row, attempt, by_panel
 from lapwing.ground import probes
 from lapwing.show.plots import plot_intervals, plot_pruning
 from studies.hessian_free.curves import CURVES, Pair
@@ -103,11 +103,8 @@ def mean_absolute_error(model: nn.Module, pair: Pair) -> float:
 
 def draw_intervals(found: Sequence[Row]) -> Any:
     """A panel a data set, a weight a column, the methods side by side."""
-    shown = [row for row in found if "weights" in row]
-    names = list(dict.fromkeys(row["data"] for row in shown))
-    made = figure(5.0 * len(names), 4.2, len(names))
-    for panel, name in zip(made.axes, names, strict=True):
-        own = [row for row in shown if row["data"] == name]
+    made, panels = by_panel([row for row in found if "weights" in row], "data", 5.0, 4.2)
+    for panel, name, own in panels:
         deviations = {row["method"]: torch.tensor(row["std"]) for row in own}
         plot_intervals(torch.tensor(own[0]["values"]), deviations, ax=panel)
         panel.get_legend().remove()
@@ -118,11 +115,8 @@ def draw_intervals(found: Sequence[Row]) -> Any:
 
 def draw_sparsification(found: Sequence[Row]) -> Any:
     """Error against share pruned, mean over the seeds; a square where one standard deviation prunes."""
-    means = [row for row in found if row.get("summary")]
-    names = list(dict.fromkeys(row["data"] for row in means))
-    made = figure(4.2 * len(names), 4.2, len(names))
-    for panel, name in zip(made.axes, names, strict=True):
-        own = [row for row in means if row["data"] == name]
+    made, panels = by_panel([row for row in found if row.get("summary")], "data", 4.2, 4.2)
+    for panel, name, own in panels:
         curves = {row["method"]: (SHARES, [row[f"error_at_{share:.1f}"] for share in SHARES]) for row in own}
         plot_pruning(curves, ax=panel)
         panel.get_legend().remove()

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from benchmarks.data import generator
+from benchmarks.data import generator, uniform
 from benchmarks.networks import seeded
 from benchmarks.training import train as descended
 from lapwing.ground import probes
@@ -53,9 +53,7 @@ class Toy:
         source = generator(seed)
         few = points // 2
         parts = ((points, LEFT), (points, RIGHT), (few, LEFT), (few, RIGHT), (points, GAP))
-        x = torch.cat(
-            [low + (high - low) * torch.rand(n, generator=source, dtype=torch.float64) for n, (low, high) in parts]
-        )
+        x = torch.cat([uniform(n, *part, source) for n, part in parts])[:, 0]
         y = process(x, source) + NOISE * probes.gaussian(x.shape, like=x, generator=source)
         train = slice(0, 2 * points)
         x, scaled = (x - x[train].mean()) / x[train].std(), (y - y[train].mean()) / y[train].std()

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.data import generator
+from benchmarks.networks import jacobian
 from benchmarks.report import Row, tried
 from lapwing.posteriors import MatrixFreePosterior, Posterior
 from lapwing.predictive import Regression, log_predictive
@@ -64,13 +65,9 @@ class Tangent:
     def of(cls, model: nn.Module, pair: Pair, noise: float) -> Tangent:
         """That of a network at its trained weights."""
         x, y = pair
-        weights = list(model.parameters())
-        outputs = model(x)
-        gradients = [torch.autograd.grad(output, weights, retain_graph=True) for output in outputs]
-        jacobian = torch.stack([torch.cat([part.flatten() for part in row]) for row in gradients])
-        trained = torch.cat([value.detach().flatten() for value in weights])
-        values, vectors = torch.linalg.eigh(jacobian @ jacobian.mT)
-        target = vectors.mT @ ((y - outputs.detach())[:, 0] + jacobian @ trained)
+        rows, trained = jacobian(model, x), nn.utils.parameters_to_vector(model.parameters()).detach()
+        values, vectors = torch.linalg.eigh(rows @ rows.mT)
+        target = vectors.mT @ ((y - model(x).detach())[:, 0] + rows @ trained)
         return cls(values.clamp_min(0), target, len(trained), noise)
 
     def optimum(self) -> float:

@@ -50,9 +50,7 @@ def test_a_row_compares_the_posterior_with_the_network_and_a_temperature() -> No
 
 def test_the_study_covers_twenty_pairs_and_writes_its_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(recipes(Setting()))) + 2 >= 20
-    monkeypatch.setattr(
-        tuning, "recipes", lambda _: [r for r in recipes(Setting()) if r.name.startswith("wine 80")][:1]
-    )
+    monkeypatch.setattr(tuning, "recipes", lambda _: [r for r in recipes(Setting()) if r[0].startswith("wine 80")][:1])
     main({"tuning": tuning.STUDY}, ["--quick", "--json", str(tmp_path / "report.json")])
     rows = json.loads((tmp_path / "report.json").read_text())["rows"]
     assert [r["posterior"] for r in rows[:-1]] == ["KFAC", "64 draws"] and rows[-1]["verdict"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 import lapwing as lw
-from studies.sine import Length, Way, measured
-from studies.wave import Data, network, optimum
+from studies.sine import Data, Length, Way, measured, network, optimum
 
 SHORT = Length(epochs=30, lr=2e-2)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.table import summarised
-from studies.hessian_free import cost, digits, table
+from studies.hessian_free import digits, table
 
 
 def with_means(rows: list[dict[str, Any]], counts: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -37,10 +37,10 @@ def test_the_cheapest_probed_fits_of_small_enough_error_are_found() -> None:
         {"method": name, "seed": 0, "error": float(error), "fits": fits, "share": fits / 1004, "share_of_seconds": 0.1}
         for name, (error, fits) in sizes.items()
     ]
-    (found,) = cost.verdict(with_means(rows, ("fits",)))
+    (found,) = table.cost_verdict(with_means(rows, ("fits",)))
     assert (found["method"], found["fits"], found["holds"]) == ("probed, 8 + 2", 24, True)
-    assert not next(cost.verdict(with_means([row | {"error": 0.06} for row in rows], ("fits",))))["holds"]
-    assert not next(cost.verdict(with_means([row | {"share": 0.2} for row in rows], ("fits",))))["holds"]
+    assert not next(table.cost_verdict(with_means([row | {"error": 0.06} for row in rows], ("fits",))))["holds"]
+    assert not next(table.cost_verdict(with_means([row | {"share": 0.2} for row in rows], ("fits",))))["holds"]
 
 
 @pytest.mark.parametrize(("nll", "auroc", "within"), [(0.01, -0.01, True), (0.03, 0.0, False), (0.0, -0.03, False)])
