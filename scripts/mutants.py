@@ -64,7 +64,7 @@ MUTANTS = (
     m(
         "return self.weight**0.5 * self._root(outputs, targets)",
         "return self.weight * self._root(outputs, targets)",
-        "likelihoods",
+        "laws/test_weight.py",
     ),
     m("0.5 * (precisions * residuals.square() - 1)", "0.5 * (precisions * residuals.square() + 1)", "likelihoods"),
     m("return targets - outputs.exp()", "return outputs.exp() - targets", "likelihoods"),

@@ -128,7 +128,8 @@ def gradient_moment(factor: Outer | Lookup, sharing: Sharing) -> Float[Tensor, "
     if sharing == "reduce":
         g = factor.g.sum(-1)
         return torch.einsum("nkpo,nkpq->poq", g, g)
-    return sum_outer(factor.g.flatten(0, 1))
+    g = factor.g if factor.g.stride(0) >= factor.g.stride(1) else factor.g.transpose(0, 1)  # as it lies in memory
+    return sum_outer(g.flatten(0, 1))
 
 
 def input_moment(factor: Outer | Lookup, sharing: Sharing) -> tuple[Tensor, int]:
