@@ -153,6 +153,7 @@ def test_what_it_costs_without_forward_mode_is_said_once_a_network(caplog: pytes
     network = Network.of(Squared(custom=True))
     x = torch.ones(4, 3)
     model = surveyed(network, lw.Gaussian(), x)
+    caplog.clear()
     with caplog.at_level(logging.DEBUG, "lapwing"):
         for products in (Columnwise(model, x) for _ in range(2)):
             products.push(torch.ones(network.size, 1))
@@ -164,6 +165,7 @@ def test_a_network_with_a_forward_mode_is_pushed_by_it(caplog: pytest.LogCapture
     network = Network.of(torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 1)))
     x = torch.ones(3, 2)
     model = surveyed(network, lw.Gaussian(), x)
+    caplog.clear()
     with caplog.at_level(logging.DEBUG, "lapwing"):
         Columnwise(model, x).push(torch.ones(network.size, 1))
     assert not caplog.records
