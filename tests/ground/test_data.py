@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import UserDict
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -227,19 +226,3 @@ class TestInputs:
     def test_one_piece_is_not_copied(self) -> None:
         ((place, part),) = data.chunks(X, 5)
         assert part is X and place == slice(0, 5)
-
-
-class TestOutputs:
-    @pytest.mark.parametrize(
-        "result", [X, (X, None), [X, Y], {"logits": X, "loss": None}, SimpleNamespace(logits=X, hidden=Y)]
-    )
-    def test_are_found(self, result: Any) -> None:
-        assert data.outputs_of(result) is X
-
-    @pytest.mark.parametrize(
-        ("result", "got"),
-        [({"out": X}, "keys ['out']"), ((), "a tuple of 0"), ((None, X), "NoneType"), (None, "NoneType")],
-    )
-    def test_are_asked_for(self, result: Any, got: str) -> None:
-        with refused(ShapeError, expected="an object with .logits", got=got, hint="a small module"):
-            data.outputs_of(result)

@@ -1,4 +1,4 @@
-"""Loaders in, batches out: the only room that knows what a loader yields and what a network returns."""
+"""Loaders in, batches out: the only room that knows what a loader yields."""
 
 from __future__ import annotations
 
@@ -254,26 +254,6 @@ def chunks(inputs: Inputs, size: int) -> Iterator[tuple[slice, Inputs]]:
     for start in range(0, n, size):
         place_ = slice(start, min(start + size, n))
         yield place_, (inputs if n <= size else take(inputs, place_))
-
-
-def outputs_of(result: Any) -> Tensor:
-    """The output tensor of a network call: a tensor, the first of a tuple, or ``.logits``.
-
-    Raises:
-        ShapeError: If there is no such tensor.
-    """
-    if isinstance(result, Tensor):
-        return result
-    logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
-    if isinstance(logits, Tensor):
-        return logits
-    if isinstance(result, list | tuple) and result and isinstance(result[0], Tensor):
-        return result[0]
-    raise ShapeError(
-        "a network that returns a tensor, a tuple that starts with one, or an object with .logits",
-        describe(result),
-        "a small module that wraps yours and returns the tensor",
-    )
 
 
 def check_finite(values: Tensor, what: str, hint: str) -> None:

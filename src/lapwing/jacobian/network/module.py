@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
-from lapwing.ground.data import describe, outputs_of
-from lapwing.ground.errors import ConfigError, UnsupportedError
+from lapwing.ground.data import describe
+from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
 from lapwing.ground.types import Inputs, Params
 
 ALONE = threading.RLock()
@@ -142,6 +142,26 @@ def call(module: nn.Module, tensors: Params, inputs: Inputs) -> Tensor:
         error.add_note(f"lapwing gave it {describe(inputs)}: the first axis counts examples, and one alone is x[None]")
         raise
     return outputs_of(result)
+
+
+def outputs_of(result: Any) -> Tensor:
+    """The output tensor of a network call: a tensor, the first of a tuple, or ``.logits``.
+
+    Raises:
+        ShapeError: If there is no such tensor.
+    """
+    if isinstance(result, Tensor):
+        return result
+    logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    if isinstance(result, list | tuple) and result and isinstance(result[0], Tensor):
+        return result[0]
+    raise ShapeError(
+        "a network that returns a tensor, a tuple that starts with one, or an object with .logits",
+        describe(result),
+        "a small module that wraps yours and returns the tensor",
+    )
 
 
 @contextmanager

@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.ground.data import Data, Source, count, outputs_of, place
+from lapwing.ground.data import Data, Source, count, place
 from lapwing.ground.errors import ConfigError, DataError, check_kind
 from lapwing.ground.types import Inputs, Unpack
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.layers.loose import right_way
 from lapwing.jacobian.layers.survey import find_layers, probe
 from lapwing.jacobian.network.differentiable import LiveBatch, live
-from lapwing.jacobian.network.module import unwrapped
+from lapwing.jacobian.network.module import outputs_of, unwrapped
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.laplace import Laplace
