@@ -277,7 +277,7 @@ def test_squares_that_overflow_are_refused() -> None:
     model = nn.Linear(3, 2)
     with torch.no_grad():
         model.weight.mul_(1e-20)
-    with refused(NumericalError, expected="finite numbers", got="6 of 8 entries", hint="float64"):
+    with refused(NumericalError, "finite numbers"):
         lw.Laplace(lw.Categorical(), structure=lw.Diagonal()).fit(model, (x, y))
     posterior = lw.Laplace(lw.Categorical(), structure=lw.Diagonal()).fit(model.double(), (x.double(), y))
     assert posterior.effective_dimension() == pytest.approx(8, abs=2)

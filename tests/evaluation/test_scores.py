@@ -124,9 +124,9 @@ class TestClasses:
     def test_options_that_predict_does_not_take_are_refused(self) -> None:
         case, posterior = fit("categorical")
         plain = Map(case.model)
-        with refused(ConfigError, expected="Map.predict takes (none)", got="link='mc', samples=5", hint="without"):
+        with refused(ConfigError, "Map.predict takes (none)"):
             lw.evaluate(plain, case.batches(), link="mc", samples=5)
-        with refused(ConfigError, expected="takes (link, joint,", got="lynk='mc'", hint="without"):
+        with refused(ConfigError, "takes (link, joint,"):
             lw.evaluate(posterior, case.batches(), lynk="mc")
 
     def test_the_covariances_of_a_batch_go_with_it(self) -> None:

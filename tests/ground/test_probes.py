@@ -58,5 +58,5 @@ def test_a_seed_is_no_generator() -> None:
         lambda: probes.rademacher([2], like=torch.zeros(1), generator=seed),
         lambda: probes.permutation(3, generator=seed),
     ):
-        with unchecked(), refused(ConfigError, expected="generator=", got="int 0", hint="Generator().manual_seed(0)"):
+        with unchecked(), refused(ConfigError, "generator="):
             draw()

@@ -46,15 +46,13 @@ class Wrapped(nn.Module):
 @pytest.mark.parametrize("row", [0, 11])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_inputs_that_are_not_finite(bad: float, row: int) -> None:
-    with refused(DataError, expected="finite inputs", got="1 NaN or infinite", hint="cleaning the data"):
+    with refused(DataError, "finite inputs"):
         classify(mlp(3), (with_entry(X, bad, row), Y))
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("-inf")])
 def test_targets_that_are_not_finite(bad: float) -> None:
-    with refused(
-        DataError, expected="finite targets", got="1 NaN or infinite", hint="dropping the examples without a target"
-    ):
+    with refused(DataError, "finite targets"):
         lw.Laplace(lw.Gaussian()).fit(mlp(3), (X, with_entry(X, bad)))
 
 
@@ -64,7 +62,7 @@ def test_weights_that_are_not_finite(weights: Any, bad: float) -> None:
     model = mlp(3)
     with torch.no_grad():
         model[0].weight[1, 2] = bad
-    with refused(DataError, expected="finite weights", got="'0.weight'", hint="the checkpoint before"):
+    with refused(DataError, "finite weights"):
         lw.Laplace(lw.Categorical(), weights=weights).fit(model, (X, Y))
 
 
@@ -72,20 +70,20 @@ def test_buffers_that_are_not_finite() -> None:
     case = problem("images")
     model = copy.deepcopy(case.model)
     model[1].running_mean[0] = float("nan")
-    with refused(DataError, expected="finite outputs", got="NaN", hint="checking the inputs and the weights"):
+    with refused(DataError, "finite outputs"):
         classify(model, (case.x, case.y))
 
 
 @pytest.mark.parametrize("data", [[], (X[:0], Y[:0]), DataLoader(TensorDataset(X[:0], Y[:0]))])
 def test_an_empty_loader(data: Any) -> None:
-    with refused(DataError, expected="at least one example", got="an empty", hint="a DataLoader"):
+    with refused(DataError, "at least one example"):
         classify(mlp(3), data)
 
 
 def test_a_second_fit_on_an_exhausted_iterator() -> None:
     batches = iter([(X, Y)])
     classify(mlp(3), batches)
-    with refused(DataError, expected="at least one example", got="an iterator that is already", hint="DataLoader"):
+    with refused(DataError, "at least one example"):
         classify(mlp(3), batches)
 
 
@@ -94,61 +92,59 @@ def test_labels_outside_the_classes(label: int) -> None:
     y = Y.clone()
     y[4] = label
     got = f"1 labels outside, from {label} to {label}"
-    with refused(DataError, expected="labels from 0 to 2", got=got, hint="renumbering the labels"):
+    with refused(DataError, got):
         classify(mlp(3), (X, y))
 
 
 @pytest.mark.parametrize(
-    ("likelihood", "change", "expected", "got"),
+    ("likelihood", "change", "expected"),
     [
-        (lw.Categorical(), lambda f: f[:, 0], "outputs of shape [n, ..., c]", "[3]"),
-        (lw.Categorical(), lambda f: f.mean(), "outputs of shape [n, ..., c]", "[]"),
-        (lw.Categorical(), lambda f: f[:, None], "[n, c] for event_dim=0", "1, 3]"),
-        (lw.Categorical(event_dim=1), lambda f: f, "[n, e1, c] for event_dim=1", "3]"),
-        (lw.Categorical(event_dim=1, class_dim=2), lambda f: f, "[n, e1, c] for event_dim=1", "3]"),
-        (lw.Categorical(event_dim=2, class_dim=1), lambda f: f, "[n, c, e1, e2] for event_dim=2", "3]"),
+        (lw.Categorical(), lambda f: f[:, 0], "outputs of shape [n, ..., c]"),
+        (lw.Categorical(), lambda f: f.mean(), "outputs of shape [n, ..., c]"),
+        (lw.Categorical(), lambda f: f[:, None], "[n, c] for event_dim=0"),
+        (lw.Categorical(event_dim=1), lambda f: f, "[n, e1, c] for event_dim=1"),
+        (lw.Categorical(event_dim=1, class_dim=2), lambda f: f, "[n, e1, c] for event_dim=1"),
+        (lw.Categorical(event_dim=2, class_dim=1), lambda f: f, "[n, c, e1, e2] for event_dim=2"),
     ],
 )
-def test_outputs_of_another_rank(likelihood: Any, change: Any, expected: str, got: str) -> None:
-    with refused(ShapeError, expected=expected, got=got, hint="unsqueeze(-1) for a single output"):
+def test_outputs_of_another_rank(likelihood: Any, change: Any, expected: str) -> None:
+    with refused(ShapeError, expected):
         lw.Laplace(likelihood).fit(Wrapped(change), (X, Y))
 
 
 @pytest.mark.parametrize(
-    ("likelihood", "y", "kind", "expected", "hint"),
+    ("likelihood", "y", "kind", "expected"),
     [
-        (lw.Categorical(), X, DataError, "integer class labels for Categorical", "Gaussian() for regression"),
-        (lw.Categorical(), Y.double(), DataError, "integer class labels for Categorical", "Gaussian()"),
-        (lw.Categorical(), Y[:, None], ShapeError, "targets of shape [12]", "squeeze(-1)"),
-        (lw.Gaussian(), Y, DataError, "real targets for Gaussian", "Categorical() for class labels"),
-        (lw.Gaussian(), X[:, :2], ShapeError, "targets of shape [12, 3]", "one number an output"),
-        (lw.Poisson(), X, DataError, "counts 0, 1, 2", "Gaussian()"),
-        (lw.Bernoulli(), X, DataError, "targets that are 0 or 1", "Gaussian()"),
+        (lw.Categorical(), X, DataError, "integer class labels for Categorical"),
+        (lw.Categorical(), Y.double(), DataError, "integer class labels for Categorical"),
+        (lw.Categorical(), Y[:, None], ShapeError, "targets of shape [12]"),
+        (lw.Gaussian(), Y, DataError, "real targets for Gaussian"),
+        (lw.Gaussian(), X[:, :2], ShapeError, "targets of shape [12, 3]"),
+        (lw.Poisson(), X, DataError, "counts 0, 1, 2"),
+        (lw.Bernoulli(), X, DataError, "targets that are 0 or 1"),
     ],
 )
-def test_a_likelihood_for_other_targets(
-    likelihood: Any, y: Tensor, kind: type[LapwingError], expected: str, hint: str
-) -> None:
-    with refused(kind, expected=expected, got="", hint=hint):
+def test_a_likelihood_for_other_targets(likelihood: Any, y: Tensor, kind: type[LapwingError], expected: str) -> None:
+    with refused(kind, expected):
         lw.Laplace(likelihood).fit(mlp(3), (X, y))
 
 
 @pytest.mark.parametrize("prior", [lw.Isotropic, lw.Layerwise, lw.DiagonalPrior])
 @pytest.mark.parametrize("precision", [0.0, -1.0, float("inf"), float("nan")])
 def test_prior_precisions_that_are_not_positive(prior: Any, precision: float) -> None:
-    with refused(ConfigError, expected="positive finite prior precisions", got=f"{precision:g}", hint="(1.0)"):
+    with refused(ConfigError, "positive finite prior precisions"):
         prior(precision)
 
 
 def test_a_frozen_network() -> None:
     model = mlp(3).requires_grad_(False)
-    with refused(ConfigError, expected="requires a gradient", got="a frozen network", hint="weights=LastLayer()"):
+    with refused(ConfigError, "requires a gradient"):
         classify(model, (X, Y))
     assert lw.Laplace(lw.Categorical(), weights=lw.LastLayer()).fit(model, (X, Y)).network.size == 15
 
 
 def test_a_network_without_parameters() -> None:
-    with refused(ConfigError, expected="requires a gradient", got="a frozen network", hint="requires_grad_"):
+    with refused(ConfigError, "requires a gradient"):
         classify(nn.Tanh(), (X, Y))
 
 
@@ -157,27 +153,26 @@ def test_a_covariance_that_would_not_fit() -> None:
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
     data = torch.zeros(4, 3000), torch.zeros(4, dtype=torch.long)
-    bytes_ = f"{(300 * 3001) ** 2 * 24:,} bytes"
     recipe = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights"))
-    with refused(TooLargeError, expected="at most 4,294,967,296 bytes", got=bytes_, hint="KFAC() or Diagonal()"):
+    with refused(TooLargeError, f"{(300 * 3001) ** 2 * 24:,} bytes"):
         recipe.fit(model, data)
     small = replace(recipe, structure=lw.Full(view="functions", max_bytes=10_000))
-    with refused(TooLargeError, expected="nc × nc", got=f"{1200**2 * 24:,} bytes", hint="LastLayer()"):
+    with refused(TooLargeError, f"{1200**2 * 24:,} bytes"):
         small.fit(model, data)
 
 
 @pytest.mark.parametrize("change", [F.dropout, lambda f: f + 0.1 * torch.randn_like(f)])
 def test_a_network_that_is_random_in_eval_mode(change: Any) -> None:
-    with refused(Unsupported, expected="the same outputs twice in eval mode", got="different", hint="nn.Dropout"):
+    with refused(Unsupported, "the same outputs twice in eval mode"):
         classify(Wrapped(change), (X, Y))
 
 
 def test_a_network_that_mixes_its_examples() -> None:
     model = nn.Sequential(mlp(3), nn.BatchNorm1d(3, track_running_stats=False).double())
-    with refused(Unsupported, expected="one example each", got="batch", hint="BatchNorm"):
+    with refused(Unsupported, "one example each"):
         classify(model, (X, Y))
 
 
 def test_no_output_tensor() -> None:
-    with refused(ShapeError, expected="an object with .logits", got="keys ['scores']", hint="a small module"):
+    with refused(ShapeError, "an object with .logits"):
         classify(Wrapped(lambda f: {"scores": f}), (X, Y))

@@ -232,13 +232,13 @@ def test_an_approximation_of_the_curvature_is_made_once(monkeypatch: pytest.Monk
 def test_what_makes_no_sense_is_refused() -> None:
     dense = Dense("categorical", "affine")
     tangent, prior = Tangent(dense.training), uneven(dense.size)
-    with refused(ShapeError, expected=f"[{dense.size}]", got="[3]", hint="flat"):
+    with refused(ShapeError, "flat"):
         tangent.score(torch.zeros(3).double())
-    with refused(ShapeError, expected=f"{dense.size} weights", got="3 x 3", hint="posterior.prior"):
+    with refused(ShapeError, f"{dense.size} weights"):
         tangent.mode(Diagonal(torch.ones(3).double()))
-    with refused(ConfigError, expected="positive scale", got="0.0", hint="scale"):
+    with refused(ConfigError, "positive scale"):
         tangent.mode(prior, 0.0)
-    with refused(ConfigError, expected="positive rtol", got="-1.0", hint="rtol"):
+    with refused(ConfigError, "positive rtol"):
         tangent.mode(prior, rtol=-1.0)
 
 
@@ -273,7 +273,7 @@ def test_a_prior_does_for_its_operator() -> None:
     by_operator = tangent.mode(Diagonal(torch.full((posterior.network.size,), 0.7)))
     torch.testing.assert_close(by_prior.weights, by_operator.weights, rtol=1e-6, atol=1e-8)
     with unchecked():
-        with refused(ConfigError, expected="the prior", got="1.0", hint="posterior.prior"):
+        with refused(ConfigError, "the prior"):
             tangent.mode(1.0)  # type: ignore[arg-type]
-        with refused(ConfigError, expected="the training", got="Linear", hint="posterior.training"):
+        with refused(ConfigError, "the training"):
             Tangent(nn.Linear(2, 2))  # type: ignore[arg-type]

@@ -88,22 +88,22 @@ class TestPredict:
         case, posterior = fit("categorical")
         spoilt = case.new.clone()
         spoilt[1, 1] = torch.inf
-        with refused(DataError, expected="finite inputs", got="1 NaN or infinite", hint="cleaning"):
+        with refused(DataError, "finite inputs"):
             getattr(posterior, ask)(spoilt)
-        with refused(DataError, expected="at least one example", got="none", hint="x[None]"):
+        with refused(DataError, "at least one example"):
             getattr(posterior, ask)(case.new[:0])
-        with refused(ShapeError, expected="outputs of shape [n, c]", got="shape [3]", hint="x[None] for a single"):
+        with refused(ShapeError, "outputs of shape [n, c]"):
             getattr(posterior, ask)(case.new[0])
 
     def test_refuses_a_link_it_does_not_know(self) -> None:
         case, posterior = fit("bernoulli")
-        with refused(UnsupportedError, expected="'pairwise' or 'mc' for Bernoulli", got="'bridge'", hint="'qmc'"):
+        with refused(UnsupportedError, "'pairwise' or 'mc' for Bernoulli"):
             posterior.predict(case.new, "bridge")
 
     @every_structure
     def test_refuses_no_draws_of_the_weights(self, structure: str) -> None:
         _, posterior = fit("categorical", structure)
-        with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
+        with refused(ConfigError, "samples of at least 1"):
             posterior.sample(0)
 
     @every_structure
@@ -113,7 +113,7 @@ class TestPredict:
     ) -> None:
         case, posterior = fit("categorical", structure)
         monkeypatch.setattr(base, "JOINT", 100)
-        with refused(TooLargeError, expected="100 bytes", got="12 outputs, which need 1,152 bytes", hint="Sampled()"):
+        with refused(TooLargeError, "100 bytes"):
             _ = posterior.predict(case.new, joint=True) if ask == "predict" else posterior.sample_functions(case.new)
 
     @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ class TestPredict:
 
     def test_refuses_no_draws(self) -> None:
         case, posterior = fit("categorical")
-        with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
+        with refused(ConfigError, "samples of at least 1"):
             posterior.predict(case.new, linearised=False, samples=0)
 
 
@@ -194,7 +194,7 @@ class TestChoices:
     def test_refuse_another_likelihood(self, then: Any, now: Any) -> None:
         _, posterior = fit("gaussian")
         fitted = replace(posterior, model=replace(posterior.model, likelihood=then))
-        with refused(UnsupportedError, expected="one factor", got=type(now).__name__, hint="fitting again"):
+        with refused(UnsupportedError, "one factor"):
             fitted.with_choices(posterior.prior, now)
 
     @every_structure
@@ -265,10 +265,10 @@ def test_functions_are_at_least_one_and_drawn_from_a_generator(structure: Any) -
     case = problem("images")
     posterior = case.fit(lw.Laplace(case.likelihood, structure=structure))
     for bad in (0, -2):
-        with refused(ConfigError, expected="samples of at least 1", got=f"{bad}", hint="samples=1"):
+        with refused(ConfigError, "samples of at least 1"):
             posterior.sample_functions(case.new, bad)
     seed: Any = 0
     with unchecked():
         for draw in (posterior.sample_functions, posterior.predict):
-            with refused(ConfigError, expected="generator=", got="int 0", hint="manual_seed(0)"):
+            with refused(ConfigError, "generator="):
                 draw(case.new, generator=seed)

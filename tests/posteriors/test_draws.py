@@ -213,39 +213,39 @@ class TestNumbers:
 
 class TestRefusals:
     def test_of_no_draws(self) -> None:
-        with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=64"):
+        with refused(ConfigError, "samples of at least 1"):
             lw.Sampled(0)
-        with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=64"):
+        with refused(ConfigError, "samples of at least 1"):
             fitted().resampled(0)
-        with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
+        with refused(ConfigError, "samples of at least 1"):
             fitted().sample(0)
-        with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
+        with refused(ConfigError, "samples of at least 1"):
             fitted().predict(problem("images").new, "mc", samples=0)
 
     def test_of_seeds_for_generators(self) -> None:
         seed: Any = 3
-        with unchecked(), refused(ConfigError, expected="generator=", got="int 3", hint="manual_seed(0)"):
+        with unchecked(), refused(ConfigError, "generator="):
             fitted().resampled(2, generator=seed)
 
     def test_of_noise_that_does_not_fit(self) -> None:
-        with refused(TooLargeError, expected="17,179,869,184 bytes", got="10,000,000,000 draws", hint="fewer samples"):
+        with refused(TooLargeError, "17,179,869,184 bytes"):
             fitted(10**10)
         posterior = fitted()
         problem_ = posterior.problem
         needed = 3 * (2 * problem_.size + problem_.root.shape[1]) * 8
-        with refused(TooLargeError, expected=f"{needed - 1:,}", got=f"need {needed:,} bytes", hint="max_bytes"):
+        with refused(TooLargeError, f"need {needed:,} bytes"):
             posterior.resampled(3, max_bytes=needed - 1)
         assert posterior.resampled(3, max_bytes=needed).samples == fitted(3, max_bytes=needed).samples == 3
 
     def test_of_estimators_there_are_not(self) -> None:
-        with refused(ConfigError, expected="'auto', 'outputs', 'weights'", got="'best'", hint="estimator='auto'"):
+        with refused(ConfigError, "'auto', 'outputs', 'weights'"):
             unchecked: Any = inspect.unwrap(lw.SampledPosterior.effective_dimension)  # without the tests' own checker
             unchecked(fitted(), "best")
 
     def test_of_a_joint_covariance_that_does_not_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(base, "JOINT", 100)
         posterior, x = fitted(), problem("images").new
-        with refused(TooLargeError, expected="100 bytes", got="12 outputs, which need 1,152 bytes", hint="link='mc'"):
+        with refused(TooLargeError, "100 bytes"):
             posterior.predict(x, joint=True)
         assert posterior.predict(x, "mc", joint=True).probs.shape == (4, 3)
 
@@ -267,5 +267,5 @@ class TestRefusals:
     def test_of_what_needs_the_data_without_them(self) -> None:
         posterior = fitted()
         posterior = replace(posterior, model=replace(posterior.model, source=None))
-        with refused(UnsupportedError, expected="its training data", got="none", hint="load(path, model, data)"):
+        with refused(UnsupportedError, "its training data"):
             posterior.predict(problem("images").new)

@@ -69,8 +69,7 @@ def test_networks_with_drawn_weights_are_averaged(generator: torch.Generator) ->
 )
 def test_refuses_a_prior_with_other_groups(before: lw.priors.Prior, after: lw.priors.Prior) -> None:
     case, posterior = fit("categorical", before)
-    got = f"{type(after).__name__} with"
-    with refused(UnsupportedError, expected="as when the kernel was computed", got=got, hint="fitting again"):
+    with refused(UnsupportedError, "as when the kernel was computed"):
         posterior.with_choices(after, case.likelihood)
 
 

@@ -82,7 +82,7 @@ def test_without_the_residual_the_covariance_is_that_of_the_span_alone(name: str
     (moments,) = posterior.outputs_each(case.new, [posterior])
     close(moments.covariance, marginal_blocks(joint))
     assert moments.factor is not None and moments.factor.shape[-1] == 5
-    with refused(UnsupportedError, expected="has an inverse", got="rank 5", hint="residual=True"):
+    with refused(UnsupportedError, "has an inverse"):
         posterior.precision_operator  # noqa: B018
     draws = posterior.sample(20_000, generator=torch.Generator().manual_seed(0))
     check_covariance(draws, posterior.network.weights, covariance)
@@ -173,5 +173,5 @@ def test_half_precision_loses_no_more_than_its_own_digits() -> None:
         each = truth.diagonal(dim1=-2, dim2=-1)
         found = covariance(dtype, precision).diagonal(dim1=-2, dim2=-1)
         torch.testing.assert_close(found, each, rtol=0.05, atol=0.0)
-    with refused(NumericalError, expected="fit torch.float16", got="e+", hint="float32"):
+    with refused(NumericalError, "fit torch.float16"):
         covariance(torch.float16, 1e-8)

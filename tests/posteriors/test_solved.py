@@ -82,7 +82,7 @@ def test_the_cure_is_that_of_what_stopped_short(structure: lw.MatrixFree, cure: 
 
 
 def test_an_interval_that_is_none_is_refused() -> None:
-    with refused(ConfigError, expected="0 < smallest <= largest", got="(2.0, 1.0)", hint="interval=None"):
+    with refused(ConfigError, "0 < smallest <= largest"):
         lw.Contour(interval=(2.0, 1.0))
 
 
@@ -125,7 +125,7 @@ def test_other_choices_share_what_products_keep() -> None:
 
 
 def test_no_draws() -> None:
-    with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
+    with refused(ConfigError, "samples of at least 1"):
         fitted().sample(0)
 
 
@@ -152,7 +152,7 @@ def test_data_that_change_between_passes_are_refused() -> None:
     model = torch.nn.Linear(3, 2).double()
     noisy = DataLoader(TensorDataset(x, y), batch_size=4, collate_fn=jitter)
     recipe = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree(lw.CG()))
-    with refused(DataError, expected="same data in every pass", got="other inputs", hint="augmentation"):
+    with refused(DataError, "same data in every pass"):
         recipe.fit(model, noisy)
     recipe.fit(model, DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True)).predict(x)
 
@@ -163,14 +163,14 @@ def jitter(items: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor
 
 
 def test_cannot_be_saved() -> None:
-    with refused(UnsupportedError, expected="holds its curvature", got="in its training data", hint="LowRank(100)"):
+    with refused(UnsupportedError, "holds its curvature"):
         lw.save(fitted(), "nowhere.safetensors")
 
 
 def test_can_be_tuned_by_the_evidence_only_where_draws_are_enough() -> None:
     assert lw.tune(fitted()).prior != fitted().prior
     for method in (lw.EvidenceGradient(), lw.MacKay()):
-        with refused(UnsupportedError, expected="evidence is exact", got="an estimate", hint="LowRank"):
+        with refused(UnsupportedError, "evidence is exact"):
             lw.tune(fitted(), method)
 
 
@@ -190,5 +190,5 @@ def test_an_effective_dimension_from_solves_that_got_nowhere_is_refused() -> Non
     recipe = lw.Laplace(lw.Gaussian(1e10), structure=lw.MatrixFree(), prior=lw.Isotropic(1e-4))
     posterior = recipe.fit(model, (x, x[:, :1]))
     assert isinstance(posterior, MatrixFreePosterior)
-    with refused(NumericalError, expected="effective dimension", got="relative residual", hint="float64"):
+    with refused(NumericalError, "effective dimension"):
         posterior.effective_dimension(generator=torch.Generator().manual_seed(0))

@@ -101,5 +101,5 @@ def test_sampling_draws_takes_each_once_before_any_twice(generator: torch.Genera
 def test_draws_are_at_least_one(bad: int) -> None:
     moments = JointMoments(torch.zeros(2, 1), torch.ones(2, 1, 2, 1))
     for outputs in (moments, moments.marginal(), Draws(torch.zeros(3, 2, 1))):
-        with refused(ConfigError, expected="k of at least 1", got=f"{bad}", hint="k=1"):
+        with refused(ConfigError, "k of at least 1"):
             outputs.sample(bad)

@@ -53,29 +53,26 @@ def test_equal_where_all_numbers_are() -> None:
 
 
 def test_an_unfitted_prior_has_no_diagonal() -> None:
-    with refused(ConfigError, expected="knows the curvature", got="not fitted", hint="scaled_by"):
+    with refused(ConfigError, "knows the curvature"):
         GPrior(2.0).diagonal(LAYOUT, DIAGONAL)
 
 
 @pytest.mark.parametrize("bad", [torch.zeros(6), torch.tensor([1.0, 1, 1, 1, 1, -1]), torch.full((6,), torch.nan)])
 def test_bad_diagonals(bad: torch.Tensor) -> None:
-    with refused(NumericalError, expected="not negative", got="entries from", hint="depend on the weights"):
+    with refused(NumericalError, "not negative"):
         GPrior().scaled_by(bad, LAYOUT)
 
 
 def test_bad_shapes_and_options() -> None:
-    with refused(ShapeError, expected="each of 6 weights", got="[5]", hint="diag(M)"):
+    with refused(ShapeError, "each of 6 weights"):
         GPrior().scaled_by(DIAGONAL[:5], LAYOUT)
-    with refused(ShapeError, expected="for 2 weights", got="[6]", hint="single number"):
+    with refused(ShapeError, "for 2 weights"):
         GPrior().scaled_by(DIAGONAL, LAYOUT).relative(Layout(("b",), ((2,),)))
-    with refused(ShapeError, expected="one precision for all", got="[2]", hint="single number"):
+    with refused(ShapeError, "one precision for all"):
         GPrior().with_precisions(torch.ones(2))
     for bad in (0.0, 1.0, "a"):
-        with (
-            unchecked(),
-            refused(ConfigError, expected="floor between 0 and 1", got=f"floor={bad!r}", hint="1e-6"),
-        ):
+        with unchecked(), refused(ConfigError, "floor between 0 and 1"):
             GPrior(**{"floor": bad})
     for bad in (0, 2.5):
-        with unchecked(), refused(ConfigError, expected="samples", got=f"{bad}", hint="samples=16"):
+        with unchecked(), refused(ConfigError, "samples=16"):
             GPrior(**{"samples": bad})

@@ -182,19 +182,19 @@ def test_an_unknown_state_is_refused(state: dict[str, Any]) -> None:
 @pytest.mark.parametrize("prior", [Isotropic, Layerwise, GPrior])
 @pytest.mark.parametrize("bad", ["a", None, (1.0, (2.0, 3.0))])
 def test_precisions_are_numbers(prior: Any, bad: object) -> None:
-    with unchecked(), refused(ConfigError, expected="positive finite prior precisions", got=f"{bad!r}", hint="(1.0)"):
+    with unchecked(), refused(ConfigError, "positive finite prior precisions"):
         prior(bad)
 
 
 @pytest.mark.parametrize("prior", [Isotropic, GPrior])
 def test_one_precision_is_one(prior: Any) -> None:
-    with unchecked(), refused(ConfigError, expected="one prior precision", got="2 of them", hint="Layerwise()"):
+    with unchecked(), refused(ConfigError, "one prior precision"):
         prior((1.0, 2.0))
 
 
 @pytest.mark.parametrize("parts", ["0.weight", ("0.weight",), ((),), ()])
 def test_parts_that_are_no_lists_of_names_are_refused(parts: Any) -> None:
-    with unchecked(), refused(ConfigError, expected="parts that are", got="", hint=""):
+    with unchecked(), refused(ConfigError, "parts that are"):
         Layerwise(1.0, parts=parts)
 
 
@@ -211,5 +211,5 @@ def test_a_misspelt_name_is_found_before_anything_is_computed() -> None:
         lambda: lw.HessianFree(lw.Categorical(), prior=prior).fit(model, data),
         lambda: lw.train_marginal(model, data, lw.Categorical(), prior=prior, epochs=1),
     ):
-        with refused(ConfigError, expected="the network's 2 parameters", got="'bais'", hint="'bias'"):
+        with refused(ConfigError, "the network's 2 parameters"):
             fit()

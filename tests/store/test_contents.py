@@ -302,12 +302,12 @@ def test_those_of_others_are_refused(inside: bool) -> None:
         def approximate(self, problem: Any) -> Any: ...
 
     solver = lw.CG(preconditioner=LowRank()) if inside else Odd()
-    expected, got = ("KFAC, LowRank", "LowRank") if inside else ("CG, SGD", "Odd")
-    with refused(UnsupportedError, expected=expected, got=got, hint="lapwing's"):
+    expected = "KFAC, LowRank" if inside else "CG, SGD"
+    with refused(UnsupportedError, expected):
         records().state(solver, "solver")
 
 
 @pytest.mark.parametrize("state", [{"kind": "Jacobi"}, {"kind": "CG", "preconditioner": {"kind": "Jacobi"}}], ids=str)
 def test_those_of_another_lapwing_are_refused(state: dict[str, Any]) -> None:
-    with refused(DataError, expected="one of", got="'Jacobi'", hint="the lapwing that wrote"):
+    with refused(DataError, "the lapwing that wrote"):
         records().read(Solver, state, "solver")

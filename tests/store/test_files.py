@@ -286,11 +286,11 @@ def test_unknown_kinds_of_posteriors_are_refused(tmp_path: Path) -> None:
 def test_a_path_that_is_no_file_is_refused_before_anything_is_solved(tmp_path: Path) -> None:
     case = problem("images")
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(2)))
-    with refused(ConfigError, expected="the path of a file", got=f"'{tmp_path}'", hint="posterior.safetensors"):
+    with refused(ConfigError, "the path of a file"):
         save(posterior, tmp_path)
     number: Any = 3
-    with unchecked(), refused(ConfigError, expected="the path", got="int 3", hint="'posterior.safetensors'"):
+    with unchecked(), refused(ConfigError, "the path"):
         save(posterior, number)
-    with unchecked(), refused(ConfigError, expected="the path", got="int 3", hint="'posterior.safetensors'"):
+    with unchecked(), refused(ConfigError, "the path"):
         load(number, case.model)
     assert "solution" not in posterior.known

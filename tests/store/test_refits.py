@@ -61,7 +61,7 @@ def test_what_needs_the_data_says_so_without_them(tmp_path: Path) -> None:
     save(fitted("probes", case), tmp_path / "a")
     loaded = load(tmp_path / "a", case.model)
     assert isinstance(loaded, HessianFreePosterior)
-    with refused(UnsupportedError, expected="its training data", got="none", hint="load(path, model, data)"):
+    with refused(UnsupportedError, "its training data"):
         _ = loaded.refit.gradient
     again = load(tmp_path / "a", case.model, (case.x, case.y))
     assert isinstance(again, HessianFreePosterior)
@@ -81,9 +81,9 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
 
 def test_what_is_no_posterior_is_refused(tmp_path: Path) -> None:
     odd: Any = Map(problem("gaussian").model, lw.Gaussian())
-    with unchecked(), refused(ConfigError, expected="the posterior", got="Map", hint="save(Laplace"):
+    with unchecked(), refused(ConfigError, "the posterior"):
         save(odd, tmp_path / "a")
     case = problem("gaussian")
     free = case.fit(lw.Laplace(case.likelihood, structure=lw.MatrixFree()))
-    with refused(UnsupportedError, expected="holds its curvature", got="MatrixFreePosterior", hint="LowRank(100)"):
+    with refused(UnsupportedError, "holds its curvature"):
         save(free, tmp_path / "a")

@@ -64,7 +64,7 @@ def test_what_needs_the_data_says_so_without_them(tmp_path: Path) -> None:
         lambda: loaded.resampled(4),
         lambda: loaded.with_choices(lw.Isotropic(3.0), loaded.likelihood).draws,
     ):
-        with refused(UnsupportedError, expected="its training data", got="none", hint="load(path, model, data)"):
+        with refused(UnsupportedError, "its training data"):
             ask()
 
 
@@ -90,8 +90,7 @@ def test_other_data_are_refused(change: str, tmp_path: Path) -> None:
             x, y = x[:-1], y[:-1]
         case _:
             x = x.flip(0)
-    count = f"{len(x)} examples"
-    with refused(DataError, expected="10 examples", got=count, hint="Laplace.fit"):
+    with refused(DataError, "10 examples"):
         again(posterior, tmp_path, (x, y))
 
 

@@ -88,12 +88,12 @@ def test_only_the_ggn_has_products() -> None:
     case = problem("images")
     for structure in (lw.LowRank(2), lw.MatrixFree()):
         recipe = lw.Laplace(case.likelihood, structure=structure, curvature=lw.MCFisher())
-        with refused(UnsupportedError, expected="generalised Gauss-Newton", got="MCFisher", hint="GGN()"):
+        with refused(UnsupportedError, "generalised Gauss-Newton"):
             case.fit(recipe)
 
 
 def test_bad_options() -> None:
-    with refused(ConfigError, expected="rank of at least 1", got="0", hint="rank=1"):
+    with refused(ConfigError, "rank of at least 1"):
         lw.LowRank(0)
-    with refused(ConfigError, expected="between 0 and 1", got="tolerance=1.5", hint="tolerance=0.05"):
+    with refused(ConfigError, "between 0 and 1"):
         lw.LowRank(10, tolerance=1.5)

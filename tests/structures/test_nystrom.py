@@ -214,7 +214,7 @@ def test_the_error_of_the_features_is_a_ratio_with_the_error_of_one() -> None:
 
 
 def test_a_gram_matrix_that_does_not_fit_is_refused() -> None:
-    with refused(TooLargeError, expected="391 bytes", got="7 landmarks, which needs 392", hint="max_bytes"):
+    with refused(TooLargeError, "391 bytes"):
         fitted(problem("images"), rank=5, samples=7, max_bytes=391)
 
 
@@ -284,14 +284,14 @@ def test_works_on_a_vision_transformer(outputs: int) -> None:
 
 
 def test_bad_options_get_a_sentence() -> None:
-    with refused(ConfigError, expected="at least as many samples", got="rank=20, samples=5", hint="samples=2000"):
+    with refused(ConfigError, "at least as many samples"):
         lw.Nystrom(20, samples=5)
-    with refused(ConfigError, expected="tolerance", got="0.0", hint="1e-6"):
+    with refused(ConfigError, "tolerance"):
         lw.Nystrom(tolerance=0.0)
-    with refused(ConfigError, expected="rank", got="0", hint="rank=1"):
+    with refused(ConfigError, "rank=1"):
         lw.Nystrom(0)
     case = problem("images")
-    with refused(UnsupportedError, expected="Gauss-Newton", got="MCFisher", hint="GGN()"):
+    with refused(UnsupportedError, "Gauss-Newton"):
         case.fit(lw.Laplace(case.likelihood, structure=lw.Nystrom(2), curvature=lw.MCFisher()))
 
 
@@ -306,5 +306,5 @@ def test_gradients_that_vanish_are_refused(landmarks: Any) -> None:
             return x + (0.0 * self.weight).sum()
 
     case = Problem(seeded(Constant), lw.Gaussian(), normal(6, 2), normal(6, 2, seed=1), normal(2, 2))
-    with refused(NumericalError, expected="some output changes", got="all 0", hint="landmarks"):
+    with refused(NumericalError, "some output changes"):
         fitted(case, rank=1, samples=2, landmarks=landmarks)

@@ -82,20 +82,18 @@ class TestLastLayer:
         assert chosen(lw.LastLayer("0"), mlp(3)).names == ("0.weight", "0.bias")
 
     def test_needs_a_name_that_exists(self) -> None:
-        with refused(ConfigError, expected="name of a module", got="'head'", hint="one of ['0', '3']"):
+        with refused(ConfigError, "name of a module"):
             chosen(lw.LastLayer("head"), mlp(3))
 
-    @pytest.mark.parametrize(
-        ("change", "got"), [(torch.tanh, "Tanh"), (lambda f: f + f, "Add"), (lambda f: f * 2, "Mul")]
-    )
-    def test_is_asked_for_where_outputs_are_made_by_something_else(self, change: Any, got: str) -> None:
+    @pytest.mark.parametrize("change", [torch.tanh, lambda f: f + f, lambda f: f * 2])
+    def test_is_asked_for_where_outputs_are_made_by_something_else(self, change: Any) -> None:
         model = seeded(lambda: Outputs(change))
-        with refused(ConfigError, expected="straight from a linear layer", got=got, hint="LastLayer('name"):
+        with refused(ConfigError, "straight from a linear layer"):
             chosen(lw.LastLayer(), model)
 
     def test_needs_a_network_with_a_layer(self) -> None:
         model = nn.Sequential(nn.LayerNorm(3).double())
-        with refused(ConfigError, expected="straight from a linear layer", got="LayerNorm", hint="LastLayer('name"):
+        with refused(ConfigError, "straight from a linear layer"):
             chosen(lw.LastLayer(), model)
 
 
@@ -112,7 +110,7 @@ class TestNames:
         assert chosen(lw.Names(patterns), mlp(3)).names == names
 
     def test_must_match_something(self) -> None:
-        with refused(ConfigError, expected="one of 4 parameters", got="layer9", hint="names such as ['0.weight'"):
+        with refused(ConfigError, "one of 4 parameters"):
             chosen(lw.Names(("layer9.*",)), mlp(3))
 
 
@@ -162,10 +160,10 @@ class TestAdapters:
 
     def test_something_named_must_have_a_part_in_the_outputs(self) -> None:
         model = seeded(Adapted)
-        with refused(ConfigError, expected="outputs depend on", got="original_module.weight", hint="other patterns"):
+        with refused(ConfigError, "outputs depend on"):
             chosen(lw.Names("*original*"), model)
         model.requires_grad_(False).classifier.original_module.requires_grad_()
-        with refused(ConfigError, expected="outputs depend on", got="original_module.weight", hint="LastLayer()"):
+        with refused(ConfigError, "outputs depend on"):
             lw.Laplace(lw.Categorical()).fit(model, (X, Y))
 
     def test_trained_weights_without_a_part_are_as_the_prior_has_them(self) -> None:
@@ -231,7 +229,7 @@ class TestSubnetwork:
 
     @pytest.mark.parametrize("count", [0, -1, 32])
     def test_cannot_have_more_weights_than_the_network(self, count: int) -> None:
-        with refused(ConfigError, expected="a count from 1 to 31 weights", got=f"{count}", hint="All()"):
+        with refused(ConfigError, "a count from 1 to 31 weights"):
             chosen(lw.Subnetwork(count), mlp(3))
 
     def test_of_all_weights_is_all(self) -> None:
@@ -257,11 +255,11 @@ class TestMask:
         assert picked(network).tolist() == [30]
 
     def test_has_one_entry_a_weight(self) -> None:
-        with refused(ShapeError, expected="a boolean mask [31]", got="[30]", hint="one entry for each weight"):
+        with refused(ShapeError, "a boolean mask [31]"):
             chosen(lw.Mask(torch.ones(30, dtype=torch.bool)), mlp(3))
 
     def test_marks_at_least_one(self) -> None:
-        with refused(ConfigError, expected="at least one uncertain weight", got="none", hint="All()"):
+        with refused(ConfigError, "at least one uncertain weight"):
             chosen(lw.Mask(torch.zeros(31, dtype=torch.bool)), mlp(3))
 
 
@@ -276,5 +274,5 @@ def test_the_module_is_left_as_it_is(selection: Selection) -> None:
 
 
 def test_first_inputs_are_checked() -> None:
-    with refused(DataError, expected="finite inputs", got="3 NaN", hint="cleaning"):
+    with refused(DataError, "finite inputs"):
         Data([(X.new_full((1, 3), torch.nan), Y[:1]), (X, Y)], like=X).first()

@@ -19,7 +19,7 @@ def test_defaults() -> None:
 
 def test_other_curvatures_than_the_ggn_are_refused() -> None:
     case = problem("categorical")
-    with refused(UnsupportedError, expected="Gauss-Newton", got="MCFisher", hint="GGN()"):
+    with refused(UnsupportedError, "Gauss-Newton"):
         case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(2), curvature=lw.MCFisher()))
 
 
@@ -53,12 +53,7 @@ class Growing:
 def test_data_that_change_between_passes_are_refused() -> None:
     x, y = normal(12, 3), (normal(12, seed=1) > 0).long()
     recipe = lw.Laplace(lw.Categorical(), structure=lw.Sampled(2, lw.CG()))
-    with refused(
-        DataError,
-        expected="same data in every pass",
-        got="other inputs",
-        hint="augmentation, of which the curvature is that of one random copy, and drop_last=False",
-    ):
+    with refused(DataError, "same data in every pass"):
         recipe.fit(mlp(), Growing(x, y))
     shuffled = DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True)
     probs = recipe.fit(mlp(), shuffled).predict(x).probs

@@ -116,24 +116,19 @@ class TestFull:
     )
     def test_refuses_what_does_not_fit(self, view: str, size: int, copies: int, prior: object) -> None:
         case, needed = problem("gaussian"), size * size * (copies * 8 + 16)
-        with refused(
-            TooLargeError,
-            expected=f"at most {needed - 1:,} bytes",
-            got=f"{size} rows, which need {needed:,} bytes",
-            hint="KFAC() or Diagonal(), weights LastLayer() or Subnetwork(1000)",
-        ):
+        with refused(TooLargeError, f"at most {needed - 1:,} bytes"):
             fit(case, lw.Full(view=view, max_bytes=needed - 1), prior=prior)  # type: ignore[arg-type]
         fit(case, lw.Full(view=view, max_bytes=needed), prior=prior)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(("view", "sides"), [("weights", (26, 20)), ("functions", (20, 26)), ("auto", (20, 26))])
     def test_refuses_what_takes_too_long(self, view: str, sides: tuple[int, int]) -> None:
         case, needed = problem("gaussian"), seconds(*sides)
-        with refused(TooLargeError, expected="seconds", got=f"{sides[0]} rows", hint="KFAC() or Diagonal()"):
+        with refused(TooLargeError, "KFAC() or Diagonal()"):
             fit(case, lw.Full(view=view, max_seconds=0.99 * needed))  # type: ignore[arg-type]
         fit(case, lw.Full(view=view, max_seconds=needed))  # type: ignore[arg-type]
 
     def test_refuses_a_precision_a_weight_in_function_space(self) -> None:
-        with refused(UnsupportedError, expected="Isotropic or Layerwise", got="one precision a weight", hint="weights"):
+        with refused(UnsupportedError, "Isotropic or Layerwise"):
             fit(problem("gaussian"), lw.Full(view="functions"), prior=lw.DiagonalPrior())
 
     @pytest.mark.parametrize("curvature", [lw.GGN(), lw.EmpiricalFisher(), lw.MCFisher(3)])
@@ -172,16 +167,16 @@ class TestHessian:
         lowest = float(torch.linalg.eigvalsh(plain)[0]) - 30
         assert lowest < -0.5
         prior = lw.Isotropic(0.1)
-        with refused(NumericalError, expected="positive definite", got="smallest eigenvalue", hint="Hessian(damping="):
+        with refused(NumericalError, "positive definite"):
             fit(case, structure, curvature=lw.Hessian(), prior=prior)
         damped = fit(case, structure, curvature=lw.Hessian(damping=30.0), prior=prior).precision.operator.dense()
         torch.testing.assert_close(damped, plain + 0.1 * torch.eye(len(plain), dtype=plain.dtype))
-        with refused(ConfigError, expected="not negative", got="-1.0", hint="damping"):
+        with refused(ConfigError, "not negative"):
             lw.Hessian(damping=-1.0)
 
     @pytest.mark.parametrize("structure", [lw.Diagonal(), lw.KFAC(), lw.Full(view="functions")])
     def test_is_held_no_other_way(self, structure: Structure) -> None:
-        with refused(UnsupportedError, expected="sum of outer products", got="the exact Hessian", hint="GGN()"):
+        with refused(UnsupportedError, "sum of outer products"):
             fit(problem("categorical"), structure, curvature=lw.Hessian())
 
 
@@ -193,7 +188,7 @@ class TestKFAC:
         assert posterior.held.partition[1] == ("1.weight", "1.bias")
 
     def test_refuses_single_weights(self) -> None:
-        with refused(ConfigError, expected="whole parameters", got="single weights", hint="Full or Diagonal"):
+        with refused(ConfigError, "whole parameters"):
             fit(problem("categorical"), lw.KFAC(), weights=lw.Subnetwork(5))
 
     @pytest.mark.parametrize(
@@ -206,7 +201,7 @@ class TestKFAC:
     )
     def test_refuses_several_precisions_in_a_layer_at_the_fit(self, structure: Structure, prior: object) -> None:
         case = problem("categorical")
-        with refused(UnsupportedError, expected="one prior precision for all of 0.weight", got="several", hint="Diag"):
+        with refused(UnsupportedError, "one prior precision for all of 0.weight"):
             fit(case, structure, prior=prior)
         apart = lw.KFAC(bias="separate")
         parts = lw.Layerwise((1.0, 2.0), parts=(("0.weight", "3.weight"),))
@@ -217,7 +212,7 @@ class TestKFAC:
     "structure", [lw.Full(view="weights"), lw.KFAC(), lw.Diagonal(), lw.MatrixFree(), lw.Sampled()]
 )
 def test_another_number_of_precisions_is_refused_at_the_fit(structure: Structure) -> None:
-    with refused(ShapeError, expected="one precision for each of 2 layers", got="[3]", hint="a single number"):
+    with refused(ShapeError, "one precision for each of 2 layers"):
         fit(problem("categorical"), structure, prior=lw.Layerwise((1.0, 2.0, 3.0)))
 
 
@@ -243,5 +238,5 @@ SEEDED: dict[str, Callable[..., object]] = {
 @pytest.mark.parametrize("bad", ["a", 1.5, None, -1])
 @pytest.mark.parametrize("name", SEEDED)
 def test_seeds_are_whole_numbers(name: str, bad: object) -> None:
-    with unchecked(), refused(ConfigError, expected="seed", got=f"{bad!r}", hint="seed=0"):
+    with unchecked(), refused(ConfigError, "seed=0"):
         SEEDED[name](seed=bad)

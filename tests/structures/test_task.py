@@ -140,13 +140,13 @@ def test_tuning_at_the_mode() -> None:
 
 def test_kronecker_factors_are_refused() -> None:
     case = problem("categorical")
-    with refused(UnsupportedError, expected="for Kronecker factors", got="GPrior", hint="Sampled"):
+    with refused(UnsupportedError, "for Kronecker factors"):
         case.fit(lw.Laplace(case.likelihood, prior=GPrior(), structure=lw.KFAC()))
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC()))
     single = lw.DiagonalPrior(1.0 + torch.arange(posterior.network.size).double())
     posterior = posterior.with_choices(single, posterior.likelihood)
     for ask in (lambda: posterior.log_marginal(), lambda: posterior.predict(case.new), lambda: lw.tune(posterior)):
-        with refused(UnsupportedError, expected="one value for all entries", got="values from", hint="Layerwise"):
+        with refused(UnsupportedError, "one value for all entries"):
             ask()
 
 
@@ -164,7 +164,7 @@ def test_another_scale_is_another_prior() -> None:
     assert math.isclose(float(changed.log_marginal()), float(plain.log_marginal()), rel_tol=1e-9)
     assert float(changed.log_marginal()) != before
     assert isinstance(functions, FunctionPosterior)
-    with refused(UnsupportedError, expected="in its precisions alone", got="GPrior", hint="fitting again"):
+    with refused(UnsupportedError, "in its precisions alone"):
         functions.with_choices(other, case.likelihood)
 
 

@@ -72,26 +72,26 @@ class TestFile:
 
     def test_other_settings_are_refused_by_name(self, tmp_path: Path) -> None:
         Checkpoint(tmp_path / "em", {"seed": "0", "data": "x"}).write(state())
-        with refused(MismatchError, expected="seed: 1", got="seed: 0", hint="checkpoint="):
+        with refused(MismatchError, "checkpoint="):
             Checkpoint(tmp_path / "em", {"seed": "1", "data": "x"}).read(torch.zeros(1))
 
     def test_what_is_no_checkpoint_is_refused(self, tmp_path: Path) -> None:
         file = Checkpoint(tmp_path / "em", {})
         save_file({"x": torch.zeros(1)}, file.path)
-        with refused(DataError, expected="a file that EM(", got="something else", hint="deleting"):
+        with refused(DataError, "a file that EM("):
             file.read(torch.zeros(1))
         file.write(state())
         file.path.write_bytes(file.path.read_bytes()[:-20])
-        with refused(DataError, expected="a whole file that EM(", got="cut short", hint="deleting"):
+        with refused(DataError, "a whole file that EM("):
             file.read(torch.zeros(1))
-        with refused(ConfigError, expected="a directory", got="nowhere", hint="mkdir"):
+        with refused(ConfigError, "a directory"):
             Checkpoint(tmp_path / "nowhere" / "em", {})
 
     def test_one_of_the_future_is_refused(self, tmp_path: Path) -> None:
         file = Checkpoint(tmp_path / "em", {})
         for schema, hint in ((99, "pip install"), (3, "deleting")):
             replace(checkpoint.CHECKPOINT, schema=schema, oldest=1).write(file.path, {}, Tensors())
-            with refused(DataError, expected="a file of schema 4", got=f"schema {schema}", hint=hint):
+            with refused(DataError, hint):
                 file.read(torch.zeros(1))
 
     def test_damage_is_noticed_and_what_was_changed_by_hand_is_refused(self, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ class TestFile:
         content = bytearray(file.path.read_bytes())
         content[-3] ^= 1
         file.path.write_bytes(content)
-        with refused(DataError, expected="a whole file", got="do not match their checksum", hint="deleting"):
+        with refused(DataError, "a whole file"):
             file.read(torch.zeros(1))
         file.write(state())
         header = checkpoint.CHECKPOINT.header(file.path)
@@ -182,7 +182,7 @@ class TestResume:
         options = {key: value for key, value in change.items() if key in ("seed", "tolerance")}
         data = (TOY.x, change.get("y", TOY.y))
         posterior = TOY.fit(change.get("structure"), change.get("prior"), data)
-        with refused(MismatchError, expected=name, got=name, hint="checkpoint="):
+        with refused(MismatchError, name):
             lw.tune(posterior, lw.EM(checkpoint=tmp_path / "em", **options))
 
     @pytest.mark.parametrize("other", [lw.Sampled(16), lw.Sampled(8, seed=5)])
@@ -190,7 +190,7 @@ class TestResume:
         method = lw.EM(checkpoint=tmp_path / "em", steps=1)
         with pytest.warns(ConvergenceWarning, match="ended after 1 steps"):
             lw.tune(TOY.fit(lw.Sampled(8)), method)
-        with refused(MismatchError, expected="draws, noise", got="8 draws", hint="checkpoint="):
+        with refused(MismatchError, "draws, noise"):
             lw.tune(TOY.fit(other), method)
 
     def test_a_killed_process_is_gone_on_with(self, tmp_path: Path) -> None:

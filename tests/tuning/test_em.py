@@ -220,12 +220,12 @@ class TestAnyPosterior:
     def test_a_posterior_from_a_file_needs_its_data(self, tmp_path: Any) -> None:
         lw.save(TOY.fit(), tmp_path / "toy.safetensors")
         loaded = lw.load(tmp_path / "toy.safetensors", TOY.model)
-        with refused(UnsupportedError, expected="training data", got="file", hint="data"):
+        with refused(UnsupportedError, "training data"):
             lw.tune(loaded, lw.EM())
         odd = [{"a": TOY.x, "b": TOY.y}]
         tuned = lw.tune(loaded, lw.EM(data=odd, unpack=lambda it: (it["a"], it["b"])))
         assert tuned.prior_precisions.item() == pytest.approx(lw.tune(TOY.fit(), lw.EM()).prior_precisions.item())
-        with refused(DataError, expected="the data the posterior was fitted to", got="others", hint="Laplace.fit"):
+        with refused(DataError, "the data the posterior was fitted to"):
             lw.tune(loaded, lw.EM(data=(TOY.x, TOY.y + 0.1)))
 
     def test_is_quiet_unless_asked(self, capfd: pytest.CaptureFixture[str]) -> None:

@@ -157,9 +157,9 @@ def test_the_noise_of_an_empirical_fisher_matrix_is_fitted_again(structure: str,
     lw.save(posterior, tmp_path / "saved")
     for one in (posterior, lw.load(tmp_path / "saved", case.model, case.batches())):
         for method in (None, lw.EM(), *methods(case).values()):
-            with refused(UnsupportedError, expected="noise precision", got="square", hint="noise=False"):
+            with refused(UnsupportedError, "noise precision"):
                 lw.tune(one, method)
-        with refused(UnsupportedError, expected="noise precision", got="square", hint="fitting again"):
+        with refused(UnsupportedError, "noise precision"):
             one.with_choices(one.prior, lw.Gaussian(3.0))
     tuned = lw.tune(posterior, lw.EvidenceGradient(noise=False))
     again = fit("gaussian", structure, curvature=lw.EmpiricalFisher(), prior=tuned.prior)[1]

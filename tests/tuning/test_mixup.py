@@ -143,7 +143,7 @@ def test_tokens_that_do_not_reach_their_embedding_in_pairs_are_not_mixed() -> No
     longer = torch.arange(8).view(2, 4) % 5
     posterior = recipe.fit(module, [(ids, ids[:, 1:] % 3), (longer, longer[:, 1:] % 3)])
     assert pairs_of_tokens(posterior) is None and default(posterior) == lw.ELBO()
-    with refused(UnsupportedError, expected="mixed", got="others", hint="Validation(loader)"):
+    with refused(UnsupportedError, "Validation(loader)"):
         lw.tune(posterior, lw.Mixup())
 
 
@@ -162,11 +162,11 @@ def test_where_mixtures_want_no_uncertainty_predictions_are_those_of_the_network
 
 def test_what_cannot_be_mixed() -> None:
     _, regression = fit("gaussian")
-    with refused(UnsupportedError, expected="classifier", got="Gaussian", hint="ELBO()"):
+    with refused(UnsupportedError, "classifier"):
         lw.tune(regression, lw.Mixup())
     x = normal(6, 3)
     posterior = lw.Laplace(lw.Categorical()).fit(seeded(lambda: nn.Linear(3, 3)), (x, torch.ones(6).long()))
-    with refused(DataError, expected="two classes", got="one", hint="Validation(loader)"):
+    with refused(DataError, "two classes"):
         lw.tune(posterior)
     with pytest.raises(ConfigError, match="share"):
         lw.Mixup(share=0.5)
@@ -176,7 +176,7 @@ def test_a_posterior_from_a_file_says_that_it_has_no_data(tmp_path: Any) -> None
     case, posterior = fit("categorical", "kfac")
     lw.save(posterior, tmp_path / "p.lapwing")
     loaded = lw.load(tmp_path / "p.lapwing", case.model)
-    with refused(UnsupportedError, expected="training data", got="from a file", hint="Validation(loader)"):
+    with refused(UnsupportedError, "training data"):
         lw.tune(loaded)
 
 

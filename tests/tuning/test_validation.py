@@ -215,12 +215,12 @@ class TestWhatItSays:
 
     @pytest.mark.parametrize("bounds", [(1.0, 1.0), (0.0, 1.0), (2.0, 1.0), (1.0, math.inf), (math.nan, 1.0)])
     def test_refuses_bounds_without_a_range(self, bounds: Any) -> None:
-        with refused(ConfigError, expected="low < high", got=f"bounds={bounds}", hint="Validation(data)"):
+        with refused(ConfigError, "low < high"):
             lw.Validation((normal(4, 3), normal(4, 2)), bounds=bounds)
 
     def test_refuses_data_without_a_target_and_labels_of_another_kind(self) -> None:
         _, posterior = fit("categorical")
-        with refused(DataError, expected="target", got="ignored", hint="label"):
+        with refused(DataError, "ignored"):
             lw.tune(posterior, (normal(4, 3), torch.full((4,), -100)))
         with pytest.raises(DataError, match="labels"):
             lw.tune(posterior, (normal(4, 3), labels(4, classes=3) + 7))

@@ -104,30 +104,28 @@ def test_options_reach_predict(data: tuple[Tensor, Tensor]) -> None:
     predictor = Linked()
     corruption_sweep(predictor, *data, names=["fog"], severities=[1], options={"link": "mc"})
     assert predictor.links == ["mc", "mc"]
-    with refused(
-        ConfigError, expected="options that Linked.predict takes (link)", got="links='mc'", hint="these names"
-    ):
+    with refused(ConfigError, "options that Linked.predict takes (link)"):
         corruption_sweep(predictor, *data, options={"links": "mc"})
-    with refused(ConfigError, expected="options that Map.predict takes (none)", got="link='mc'", hint="these names"):
+    with refused(ConfigError, "options that Map.predict takes (none)"):
         corruption_sweep(Map(Spread()), *data, options={"link": "mc"})
     assert predictor.links == ["mc", "mc"]
 
 
 def test_bad_requests_are_refused(data: tuple[Tensor, Tensor]) -> None:
     predictor: Any = Map(Spread())
-    for options, expected, got, hint in (
-        ({"names": []}, "at least one of names=", "names=[]", "names=CORRUPTIONS"),
-        ({"severities": []}, "at least one of severities=", "severities=[]", "severities=SEVERITIES"),
-        ({"names": "fog"}, "names= to be a list", "'fog'", "names=['fog']"),
-        ({"severities": 3}, "severities= to be a list", "3", "severities=[3]"),
-        ({"severities": [2.0]}, "severity to be a whole number", "2.0", "severity=1"),
-        ({"transform": "x"}, "transform= to be a function", "'x'", "lambda x"),
-        ({"options": "mc"}, "options= to be one of Mapping", "str 'mc'", "options={'link': 'mc'}"),
+    for options, expected in (
+        ({"names": []}, "at least one of names="),
+        ({"severities": []}, "at least one of severities="),
+        ({"names": "fog"}, "names= to be a list"),
+        ({"severities": 3}, "severities= to be a list"),
+        ({"severities": [2.0]}, "severity to be a whole number"),
+        ({"transform": "x"}, "transform= to be a function"),
+        ({"options": "mc"}, "options= to be one of Mapping"),
     ):
-        with unchecked(), refused(ConfigError, expected=expected, got=got, hint=hint):
+        with unchecked(), refused(ConfigError, expected):
             corruption_sweep(predictor, *data, **options)
     network: Any = Spread()
-    with unchecked(), refused(ConfigError, expected="the predictor", got="Spread", hint="Map(model"):
+    with unchecked(), refused(ConfigError, "the predictor"):
         corruption_sweep(network, *data)
     with pytest.raises(ConfigError, match="name= to be one of"):
         corruption_sweep(Map(Spread()), *data, names=["fog", "snow"])

@@ -168,5 +168,5 @@ def test_bad_input_costs_a_sentence(
 
 @pytest.mark.parametrize(("likelihood", "got"), [("categorical", "str 'categorical'"), (Categorical, "the class")])
 def test_a_likelihood_is_one(likelihood: Any, got: str) -> None:
-    with unchecked(), refused(ConfigError, expected="likelihood to be", got=got, hint="Categorical()"):
+    with unchecked(), refused(ConfigError, got):
         joint_log_likelihood(likelihood, ZEROS, LABELS)

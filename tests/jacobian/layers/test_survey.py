@@ -289,7 +289,7 @@ def test_one_layer_of_a_transformer_can_be_uncertain() -> None:
 
 @pytest.mark.parametrize("head", [torch.bfloat16, torch.float32])
 def test_weights_and_outputs_of_several_types_are_refused(head: torch.dtype) -> None:
-    with refused(UnsupportedError, expected="of one type", got="bfloat16 and float32", hint="model.float()"):
+    with refused(UnsupportedError, "of one type"):
         find_layers(Network.of(Upcast(head)), torch.zeros(4, 3))
 
 

@@ -121,17 +121,17 @@ def test_frozen_parameters_are_no_part_of_it() -> None:
 
 def test_a_network_that_cannot_be_vectorised_gets_a_sentence() -> None:
     _, batch = batch_of("branching")
-    with refused(UnsupportedError, expected="vectorised over examples", got="", hint="StochasticLanczos"):
+    with refused(UnsupportedError, "vectorised over examples"):
         batch.rows()
 
 
 def test_bad_data_get_a_sentence() -> None:
     model = mlp()
-    with refused(DataError, expected="finite outputs", got="2 NaN", hint="inputs"):
+    with refused(DataError, "finite outputs"):
         LiveBatch(
             live(model), Gaussian(), normal(5, 3).index_fill(0, torch.tensor([1]), torch.nan), normal(5, 2)
         ).rows()
     with torch.no_grad():
         model[0].bias[0] = torch.inf
-    with refused(DataError, expected="finite weights", got="0.bias", hint="checkpoint"):
+    with refused(DataError, "finite weights"):
         live(model)

@@ -68,10 +68,7 @@ def test_threads_and_memory_formats_give_the_same_number(generator: torch.Genera
 def test_an_embedding_that_rescales_its_rows_is_refused_and_left_alone(kind: type[nn.Module]) -> None:
     model = nn.Sequential(kind(5, 3, max_norm=0.5), nn.Flatten(), nn.Linear(3, 2)).double()
     tokens, y = torch.arange(5)[:, None], labels(5, classes=2)
-    with (
-        unchanged(model),
-        refused(UnsupportedError, expected="leaves its weights alone", got="max_norm=0.5", hint="0.w"),
-    ):
+    with unchanged(model), refused(UnsupportedError, "leaves its weights alone"):
         lw.Laplace(lw.Categorical()).fit(model, (tokens, y))
     with unchanged(model), pytest.raises(UnsupportedError, match="max_norm"):
         lw.HessianFree(lw.Categorical()).fit(model, (tokens, y))
@@ -87,11 +84,11 @@ def test_an_embedding_that_rescales_its_rows_is_refused_and_left_alone(kind: typ
 
 def test_weights_without_shapes_or_values_are_refused() -> None:
     x, y = normal(4, 3).float(), labels(4, classes=2)
-    with refused(ConfigError, expected="have a shape", got="'0.weight' of a lazy module", hint="model(x)"):
+    with refused(ConfigError, "have a shape"):
         lw.Laplace(lw.Categorical()).fit(nn.Sequential(nn.LazyLinear(2)), (x, y))
-    with refused(ConfigError, expected="have a shape", got="'running_mean' of a lazy", hint="model(x)"):
+    with refused(ConfigError, "have a shape"):
         lw.Laplace(lw.Categorical()).fit(nn.LazyBatchNorm1d(affine=False), (x, y))
-    with refused(ConfigError, expected="have values", got="'bias' on the meta device", hint="load_state_dict"):
+    with refused(ConfigError, "have values"):
         model = nn.Linear(3, 2)
         model.bias = nn.Parameter(torch.empty(2, device="meta"))
         lw.Laplace(lw.Categorical()).fit(model, (x, y))
@@ -109,5 +106,5 @@ class TestOutputs:
         [({"out": X}, "keys ['out']"), ((), "a tuple of 0"), ((None, X), "NoneType"), (None, "NoneType")],
     )
     def test_are_asked_for(self, result: Any, got: str) -> None:
-        with refused(ShapeError, expected="an object with .logits", got=got, hint="a small module"):
+        with refused(ShapeError, got):
             outputs_of(result)

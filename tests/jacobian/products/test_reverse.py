@@ -126,12 +126,12 @@ def test_gradients_that_cannot_be_differentiated_again_get_a_sentence() -> None:
     expected = Columnwise(surveyed(Network.of(twin("ordinary")), lw.Categorical(), X), X).pull(normal(18, 2))
     torch.testing.assert_close(columns.pull(normal(18, 2)), expected)
     directions = normal(network.size, 2)
-    with refused(UnsupportedError, expected="forward-mode derivative", got="once_differentiable", hint="KFAC()"):
+    with refused(UnsupportedError, "forward-mode derivative"):
         columns.push(directions)
-    with refused(UnsupportedError, expected="forward-mode derivative", got="once_differentiable", hint="KFAC()"):
+    with refused(UnsupportedError, "forward-mode derivative"):
         _ = HessianProduct(given) @ directions
     unknown = Reverse.of(nn.functional.hardsigmoid, normal(3))
-    with refused(UnsupportedError, expected="forward-mode derivative", got="hardsigmoid_backward", hint="KFAC()"):
+    with refused(UnsupportedError, "forward-mode derivative"):
         unknown.push(normal(3))
 
 

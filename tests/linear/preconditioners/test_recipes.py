@@ -97,7 +97,7 @@ def test_a_recipe_that_can_change_is_refused() -> None:
         def approximate(self, problem: Problem) -> Structured:
             return problem.with_curvature(LowRank(problem.root.dense()))
 
-    with refused(ConfigError, expected="frozen", got="Mutable", hint="frozen=True"):
+    with refused(ConfigError, "frozen=True"):
         approximation(setting()[0], Mutable())
 
 
@@ -168,18 +168,18 @@ def test_priors_that_differ_are_taken_into_account() -> None:
 def test_operators_alone_have_no_examples() -> None:
     rows = LowRank(torch.eye(3).double())
     alone = Problem(Kernel(rows), Diagonal(torch.ones(3).double()))
-    with refused(UnsupportedError, expected="a linear model and data", got="a matrix alone", hint="LowRank"):
+    with refused(UnsupportedError, "a linear model and data"):
         lw.Subsample(2).approximate(alone)
 
 
 def test_a_factor_that_does_not_fit_is_refused() -> None:
     products, _ = setting()
-    with refused(TooLargeError, expected="100 bytes", got="15 rows", hint="fewer examples"):
+    with refused(TooLargeError, "100 bytes"):
         lw.Subsample(5, max_bytes=100).approximate(products)
 
 
 def test_bad_options() -> None:
-    with refused(ConfigError, expected="rank of at least 1", got="0", hint="rank=1"):
+    with refused(ConfigError, "rank of at least 1"):
         lw.PivotedCholesky(0)
-    with refused(ConfigError, expected="examples of at least 1", got="0", hint="examples=1"):
+    with refused(ConfigError, "examples of at least 1"):
         lw.Subsample(0)

@@ -73,19 +73,16 @@ def test_a_preconditioner_saves_iterations() -> None:
 
 
 def test_bad_options() -> None:
-    with refused(ConfigError, expected="rtol between 0 and 1", got="rtol=0.0", hint="rtol=1e-6"):
+    with refused(ConfigError, "rtol between 0 and 1"):
         lw.CG(rtol=0.0)
     words: Any = "a"
-    with unchecked(), refused(ConfigError, expected="rtol between 0 and 1", got="rtol='a'", hint="rtol=1e-6"):
+    with unchecked(), refused(ConfigError, "rtol between 0 and 1"):
         lw.CG(rtol=words)
     kind: Any = lw.LowRank
-    with (
-        unchecked(),
-        refused(ConfigError, expected="preconditioner=", got="the class LowRank", hint="PivotedCholesky(100)"),
-    ):
+    with unchecked(), refused(ConfigError, "preconditioner="):
         lw.CG(preconditioner=kind)
     for name in ("max_iterations", "max_bytes"):
-        with refused(ConfigError, expected=f"{name} of at least 1", got="0", hint=f"{name}=1"):
+        with refused(ConfigError, f"{name} of at least 1"):
             lw.CG(**{name: 0})
 
 

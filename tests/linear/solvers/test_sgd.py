@@ -165,7 +165,7 @@ def test_a_step_that_diverges_is_shortened() -> None:
     solution = SGD(batch=N, epochs=1000, rtol=1e-6, step=40 * step, clip=1e6).solve(problem, b)
     assert solution.converged
     torch.testing.assert_close(solution.value, exact(problem, b), rtol=1e-4, atol=1e-6)
-    with refused(NumericalError, expected="does not diverge", got="steps of", hint="larger batches"):
+    with refused(NumericalError, "does not diverge"):
         SGD(batch=N, epochs=4, step=1e9 * step, clip=1e12).solve(problem, b)
 
 
@@ -215,32 +215,32 @@ def test_agrees_with_conjugate_gradients_on_a_network() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "bad", "expected", "hint"),
+    ("name", "bad", "expected"),
     [
-        ("rtol", 0.0, "rtol between 0 and 1", "SGD(rtol=1e-2)"),
-        ("momentum", 1.0, "momentum from 0 and below 1", "SGD(momentum=0.9)"),
-        ("momentum", "x", "momentum from 0 and below 1", "SGD(momentum=0.9)"),
-        ("clip", 0.0, "a positive clip", "clip=10.0"),
-        ("step", -1.0, "a positive step", "step=None"),
-        ("step", "a", "a positive step", "step=None"),
+        ("rtol", 0.0, "rtol between 0 and 1"),
+        ("momentum", 1.0, "momentum from 0 and below 1"),
+        ("momentum", "x", "momentum from 0 and below 1"),
+        ("clip", 0.0, "a positive clip"),
+        ("step", -1.0, "a positive step"),
+        ("step", "a", "a positive step"),
     ],
 )
-def test_the_option_that_is_wrong_is_named(name: str, bad: Any, expected: str, hint: str) -> None:
-    with unchecked(), refused(ConfigError, expected=expected, got=f"{bad!r}", hint=hint):
+def test_the_option_that_is_wrong_is_named(name: str, bad: Any, expected: str) -> None:
+    with unchecked(), refused(ConfigError, expected):
         SGD(**{name: bad})
 
 
 @pytest.mark.parametrize("name", ["epochs", "batch", "max_bytes"])
 def test_bad_counts(name: str) -> None:
-    with refused(ConfigError, expected=f"{name} of at least 1", got="0", hint=f"{name}=1"):
+    with refused(ConfigError, f"{name} of at least 1"):
         SGD(**{name: 0})
 
 
 def test_bad_right_hand_sides() -> None:
     problem, b = linear_model(), normal(D, 2, seed=3)
-    with refused(ShapeError, expected="at least one", got="[12, 0]", hint="k > 0"):
+    with refused(ShapeError, "at least one"):
         SGD().solve(problem, b[:, :0])
-    with refused(UnsupportedError, expected="float64", got="float32", hint="to(operator.dtype)"):
+    with refused(UnsupportedError, "to(operator.dtype)"):
         SGD().solve(problem, b.float())
-    with refused(NumericalError, expected="finite", got="NaN", hint="checking"):
+    with refused(NumericalError, "checking"):
         SGD().solve(problem, b * float("nan"))

@@ -79,9 +79,9 @@ def test_responses_that_are_not_linear_are_named() -> None:
     check_linear(0.05)
     with pytest.warns(ConvergenceWarning, match="change by 30 % when λ is halved"):
         check_linear(0.3)
-    with refused(NumericalError, expected="near linear", got="changes by nan %", hint="smaller step="):
+    with refused(NumericalError, "near linear"):
         check_linear(float("nan"))
-    with refused(NumericalError, expected="near linear", got="in float32", hint="model.double()"):
+    with refused(NumericalError, "near linear"):
         check_linear(1e6, torch.float32)
 
 
@@ -111,9 +111,9 @@ def test_an_indefinite_hessian_may_be_rounding() -> None:
 
 
 def test_bad_options_are_refused() -> None:
-    with refused(ConfigError, expected="steps of at least 1", got="0", hint="steps=1"):
+    with refused(ConfigError, "steps of at least 1"):
         NewtonCG(steps=0)
-    with refused(ConfigError, expected="a positive rtol", got="0.0", hint="rtol="):
+    with refused(ConfigError, "a positive rtol"):
         LBFGS(rtol=0.0)
-    with refused(ConfigError, expected="epochs of at least 1", got="0", hint="epochs=1"):
+    with refused(ConfigError, "epochs of at least 1"):
         Descent(epochs=0)

@@ -166,7 +166,7 @@ def test_refits_from_away_find_the_minimum_unless_centred() -> None:
     twins = start.fit(fits=PreTrained(), centred=False, scale=1e-4).answers.responses
     torch.testing.assert_close(twins.refit.weights(twins.plus)[0], end.theta, rtol=0, atol=1e-4)
     close(twins.outputs(end.points).movedim(0, -1), end.covariance().view(5, 2, 5, 2).mean(2), 1e-3)
-    with refused(NumericalError, expected="near linear", got="changes by", hint="convergence"):
+    with refused(NumericalError, "near linear"):
         start.fit(fits=PreTrained(), centred=False, antithetic=False, scale=1e-6)
 
 
@@ -175,7 +175,7 @@ def test_an_indefinite_hessian_is_refused_with_a_sentence() -> None:
     raw = Setting(tanh(1, 8, 1, seed=3), setting.likelihood, 1e-3, setting.x, setting.y, setting.points)
     assert float(torch.linalg.eigvalsh(raw.hessian)[0]) < 0
     before = portrait(raw.model)
-    with refused(NumericalError, expected="positive definite", got="curvature", hint="larger prior precision"):
+    with refused(NumericalError, "positive definite"):
         raw.fit()
     assert portrait(raw.model) == before
 
@@ -224,28 +224,28 @@ def test_only_some_weights_are_refitted() -> None:
 def test_other_inputs_are_refused() -> None:
     setting = shared("two-outputs")
     posterior = setting.fit(setting.points[:2], fits=Probed(2, 2))
-    with refused(UnsupportedError, expected="2 evaluation points", got="3 others of 5", hint="PreTrained()"):
+    with refused(UnsupportedError, "2 evaluation points"):
         posterior.predict(setting.points)
-    with refused(DataError, expected="at least one example", got="none", hint="x[None]"):
+    with refused(DataError, "at least one example"):
         posterior.predict(setting.points[:0])
-    with refused(DataError, expected="at least one evaluation point", got="none", hint="points="):
+    with refused(DataError, "at least one evaluation point"):
         setting.fit(setting.points[:0])
 
 
 def test_a_joint_covariance_needs_probes() -> None:
     setting = shared("two-outputs")
     assert setting.fit(fits=Probed(4, 2)).predict(setting.points, joint=True).outputs.covariance.shape == (5, 2, 5, 2)
-    with refused(UnsupportedError, expected="probed fits", got="one input each", hint="Probed()"):
+    with refused(UnsupportedError, "probed fits"):
         setting.fit(fits=PreTrained()).predict(setting.points, joint=True)
 
 
 def test_bad_choices_are_refused() -> None:
     setting = shared("classes")
-    with refused(UnsupportedError, expected="Gaussian noise", got="Categorical", hint="mean"):
+    with refused(UnsupportedError, "Gaussian noise"):
         setting.fit(fits=PreTrained("augmented"))
-    with refused(ConfigError, expected="residual of at least 2", got="1", hint="residual=2"):
+    with refused(ConfigError, "residual of at least 2"):
         Probed(4, 1)
-    with refused(ConfigError, expected="a positive step", got="-1.0", hint="step="):
+    with refused(ConfigError, "a positive step"):
         HessianFree(lw.Categorical(), step=-1.0)
 
 

@@ -57,12 +57,12 @@ def test_data_that_do_not_fit_are_refused_and_the_network_is_left_as_it_was() ->
     recipe = lw.HessianFree(setting.likelihood, prior=setting.prior, fits=Probed(2, 2))
     gap = setting.x.clone()
     gap[2] = torch.nan
-    with refused(DataError, expected="finite", got="NaN", hint=""):
+    with refused(DataError, "finite"):
         recipe.fit(setting.model, (gap, setting.y), setting.points)
-    with refused(DataError, expected="finite", got="NaN", hint=""):
+    with refused(DataError, "finite"):
         recipe.fit(setting.model, (setting.x, gap), setting.points)
-    with refused(DataError, expected="finite", got="NaN", hint=""):
+    with refused(DataError, "finite"):
         recipe.fit(setting.model, (setting.x, setting.y), gap)
-    with refused(ShapeError, expected="targets", got="[8, 2]", hint=""):
+    with refused(ShapeError, "targets"):
         recipe.fit(setting.model, (setting.x, setting.y.repeat(1, 2)), setting.points)
     assert portrait(setting.model) == before

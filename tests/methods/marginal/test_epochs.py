@@ -23,7 +23,7 @@ def test_steps_decide_where_nobody_does_and_epochs_where_somebody_does() -> None
     assert Length.of(200, None, None, steps=3) == Length(200, 10, 95)
     assert Length.of(1, None, None, steps=3) == Length(1, 0, 0)
     assert Length.of(20, 5, 15, steps=3, heard=False) == Length(20, 5, 15)
-    with refused(ConfigError, expected="log-determinant", got="warm_up=5, settle=15", hint="log_det=None"):
+    with refused(ConfigError, "log-determinant"):
         Length.of(20, 5, 15, steps=3)
 
 

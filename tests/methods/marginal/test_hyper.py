@@ -70,7 +70,7 @@ def test_a_logarithm_that_went_astray_gets_a_sentence(value: float) -> None:
     made = hyper(lw.Isotropic(), lw.Gaussian())
     stray: Tensor = made.log_precisions.detach()
     stray[0] = value
-    with refused(NumericalError, expected="positive and finite", got=f"[{value}]", hint="smaller learning rate"):
+    with refused(NumericalError, "positive and finite"):
         assert made.prior
 
 
@@ -142,11 +142,11 @@ def test_without_data_there_is_no_evidence() -> None:
     model, likelihood, x, y = case("gaussian")
     marginal = MarginalLikelihood(model, likelihood, data_size=6, warm_up=0)
     marginal.loss(x, y)
-    with refused(ConfigError, expected="all training data", got="none", hint="end_of_epoch(loader)"):
+    with refused(ConfigError, "all training data"):
         marginal.end_of_epoch()
 
 
-@pytest.mark.parametrize(("options", "got"), [({"every": 0}, "0"), ({"share": 0.0}, "share=0.0")])
+@pytest.mark.parametrize(("options", "got"), [({"every": 0}, "every of at least 1"), ({"share": 0.0}, "share=0.0")])
 def test_options_that_make_no_sense(options: dict[str, Any], got: str) -> None:
-    with refused(ConfigError, expected="", got=got, hint=""):
+    with refused(ConfigError, got):
         ByEvidence(**options)

@@ -51,9 +51,7 @@ def test_rows_that_would_not_fit_in_memory_are_refused() -> None:
     """3 · 6 rows of 31 weights, and their Gram matrix."""
     needed = 8 * (18 * 31 + 18**2)
     marginal, x, y = marginal_of("categorical", lw.Isotropic(), log_det=Gram(max_bytes=needed - 1))
-    with refused(
-        TooLargeError, expected=f"{needed - 1:,} bytes", got=f"18 rows of 31 weights, {needed:,}", hint="Bound"
-    ):
+    with refused(TooLargeError, f"18 rows of 31 weights, {needed:,}"):
         marginal.loss(x, y)
     marginal_of("categorical", lw.Isotropic(), log_det=Gram(max_bytes=needed))[0].loss(x, y)
 
@@ -118,5 +116,5 @@ def test_the_same_seed_gives_the_same_loss() -> None:
 
 
 def test_options_that_make_no_sense() -> None:
-    with refused(ConfigError, expected="samples of at least 1", got="0", hint="samples=1"):
+    with refused(ConfigError, "samples of at least 1"):
         StochasticLanczos(samples=0)

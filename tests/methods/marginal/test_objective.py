@@ -127,29 +127,29 @@ def test_a_wrong_rule_of_vectorised_differentiation_is_gone_around(outputs: int)
     ids=lambda x: str(x)[:20],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], got: str) -> None:
-    with refused(ConfigError, expected="", got=got, hint=""):
+    with refused(ConfigError, got):
         MarginalLikelihood(mlp(), lw.Gaussian(), **({"data_size": 6} | options))
 
 
 def test_data_that_do_not_fit() -> None:
     marginal, x, y = marginal_of("gaussian", lw.Isotropic(), data_size=5)
-    with refused(DataError, expected="data_size=5", got="6", hint="len(dataset)"):
+    with refused(DataError, "data_size=5"):
         marginal.loss(x, y)
-    with refused(ShapeError, expected="[5, 2]", got="[5, 3]", hint=""):
+    with refused(ShapeError, "[5, 2]"):
         marginal.loss(x[:5], normal(5, 3))
     marginal.loss(x[:5], y[:5])
-    with refused(DataError, expected="data_size=5", got="6", hint="data_size=6"):
+    with refused(DataError, "data_size=5"):
         marginal.end_of_epoch((x, y))
-    with refused(ConfigError, expected="follow the curvature", got="GPrior", hint="Isotropic() or Layerwise()"):
+    with refused(ConfigError, "follow the curvature"):
         MarginalLikelihood(mlp(), lw.Gaussian(), lw.GPrior(), data_size=6)
-    with refused(ConfigError, expected="one loss", got="none", hint="marginal.loss"):
+    with refused(ConfigError, "one loss"):
         MarginalLikelihood(mlp(), lw.Gaussian(), data_size=6).end_of_epoch()
 
 
 def test_batch_norm_that_has_seen_no_data_is_refused_and_after_a_warm_up_it_is_frozen() -> None:
     model, x, y = convnet(), normal(6, 1, 5, 5), labels(6, classes=3)
     options = {"data_size": 6, "settle": 0, "updates": ByGradient(start=None)}
-    with refused(ConfigError, expected="seen data", got="'1'", hint="warm_up"):
+    with refused(ConfigError, "seen data"):
         MarginalLikelihood(model, lw.Categorical(), warm_up=0, **options).loss(x, y)
     marginal = MarginalLikelihood(model.train(), lw.Categorical(), warm_up=1, **options)
     marginal.loss(x, y)
@@ -163,7 +163,7 @@ def test_batch_norm_that_has_seen_no_data_is_refused_and_after_a_warm_up_it_is_f
 def test_a_network_whose_outputs_depend_on_the_batch_is_refused() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)).double()
     marginal = MarginalLikelihood(model, lw.Gaussian(), data_size=6, warm_up=0)
-    with refused(UnsupportedError, expected="one example each", got="statistics of the batch", hint="BatchNorm"):
+    with refused(UnsupportedError, "one example each"):
         marginal.loss(normal(6, 3), normal(6, 2))
 
 

@@ -124,15 +124,15 @@ def test_the_progress_bar_shows_what_there_is(capsys: pytest.CaptureFixture[str]
 
 def test_what_it_refuses() -> None:
     model, likelihood, x, y = case("gaussian")
-    with refused(ConfigError, expected="after the warm-up", got="epochs=10, warm_up=10", hint="epochs=200"):
+    with refused(ConfigError, "after the warm-up"):
         train_marginal(model, (x, y), likelihood, epochs=10, warm_up=10)
-    with refused(ConfigError, expected="beyond warm_up and settle", got="settle=100", hint="log_det=None"):
+    with refused(ConfigError, "beyond warm_up and settle"):
         train_marginal(model, (x, y), likelihood, epochs=20, settle=100)
     for optimiser in ("adam", torch.optim.Adam(model.parameters())):
         with (
-            refused(ConfigError, expected="callable that takes parameters", got="dam", hint="lambda parameters"),
+            refused(ConfigError, "callable that takes parameters"),
             unchecked(),
         ):
             train_marginal(model, (x, y), likelihood, optimiser=optimiser)
-    with refused(DataError, expected="one example", got="", hint="DataLoader"):
+    with refused(DataError, "one example"):
         train_marginal(model, [], likelihood)

@@ -102,9 +102,9 @@ def test_pruning_curves() -> None:
 
 
 def test_nothing_to_draw() -> None:
-    with refused(DataError, expected="at least one method", got="none", hint="std"):
+    with refused(DataError, "at least one method"):
         plot_intervals(torch.ones(2), {})
-    with refused(ShapeError, expected="[2]", got="[3] of a", hint="one a weight"):
+    with refused(ShapeError, "one a weight"):
         plot_intervals(torch.ones(2), {"a": torch.ones(3)})
-    with refused(DataError, expected="at least one curve", got="none", hint="name"):
+    with refused(DataError, "at least one curve"):
         plot_pruning({})

@@ -131,7 +131,7 @@ def test_a_stopped_posterior_has_its_own_evidence_and_refuses_the_rest_of_the_da
     alone = replace(again, changes=stopped.changes, compressed=stopped.compressed)
     assert stopped.log_marginal() == pytest.approx(alone.log_marginal())
     assert lw.tune(stopped, lw.MacKay()).prior != stopped.prior
-    with refused(UnsupportedError, expected="all its training data", got="stopped early, at", hint="without stopping="):
+    with refused(UnsupportedError, "all its training data"):
         stopped.training  # noqa: B018
 
 
@@ -167,20 +167,18 @@ def test_watches_every_likelihood(name: str) -> None:
 
 
 def test_bad_choices_get_a_sentence() -> None:
-    with refused(
-        ConfigError, expected="held-out data, or an augmentation", got="neither", hint="EarlyStopping((x, y))"
-    ):
+    with refused(ConfigError, "held-out data, or an augmentation"):
         lw.EarlyStopping()
-    with refused(ConfigError, expected="held-out data, or an augmentation", got="both", hint="augment="):
+    with refused(ConfigError, "held-out data, or an augmentation"):
         lw.EarlyStopping(wrong(), augment=lambda inputs, generator: inputs)
-    with refused(ConfigError, expected="every of at least 1", got="0", hint="every=1"):
+    with refused(ConfigError, "every of at least 1"):
         lw.EarlyStopping(wrong(), every=0)
     ignored = (HELD, torch.full((25,), -100))
-    with refused(DataError, expected="with a target", got="ignored", hint="-100"):
+    with refused(DataError, "with a target"):
         fit(lw.EarlyStopping(ignored))
-    with refused(DataError, expected="finite inputs", got="NaN", hint="data"):
+    with refused(DataError, "finite inputs"):
         fit(lw.EarlyStopping((torch.full_like(HELD, torch.nan), wrong()[1])))
-    with refused(ShapeError, expected="as many augmented inputs as were given (60)", got="59", hint="each example"):
+    with refused(ShapeError, "as many augmented inputs as were given (60)"):
         fit(lw.EarlyStopping(augment=lambda inputs, generator: inputs[1:]))  # pyright: ignore[reportArgumentType]
 
 
@@ -202,7 +200,7 @@ def test_a_loss_that_is_infinite_at_first_is_waited_for_and_one_that_stays_so_is
     assert watch.best.nll == 1.0 and watch.best.curvature[0, 0] == 4.0
     never = watching(lambda: math.inf, patience=2)
     never.measure(torch.eye(6, dtype=torch.float64), sums)
-    with refused(NumericalError, expected="finite validation loss", got="inf each time", hint="prior precision"):
+    with refused(NumericalError, "finite validation loss"):
         never.best  # noqa: B018
 
 
