@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConvergenceWarning
 from lapwing.linear.evidence import Evidence, Spectrum
-from lapwing.tuning.ascent import climb, fixed_point, newton, quasi_newton, vertex
+from lapwing.tuning.ascent import climb, newton, quasi_newton
+from lapwing.tuning.choices import fixed_point
 
 
 def made(groups: int, observations: float, generator: torch.Generator) -> Evidence:
@@ -144,17 +144,3 @@ def test_the_noise_stays_positive_where_more_was_determined_than_observed() -> N
 def test_weights_of_no_length_have_the_largest_precision_considered() -> None:
     one = torch.ones(2).double()
     assert fixed_point(one, 0 * one, one[0], one[0], 50.0, True)[0].tolist() == [1e12, 1e12]
-
-
-@pytest.mark.parametrize("top", [-1.3, 0.0, 2.4])
-def test_the_vertex_of_a_parabola_is_found_from_any_three_points(top: float) -> None:
-    points = [(x, 3.0 + 0.7 * (x - top) ** 2) for x in (4.0, -3.0, top + 0.2, -6.0)]
-    assert vertex(points) == (pytest.approx(top, abs=1e-12), pytest.approx(3.0))
-    assert vertex([(x, -y) for x, y in points]) is None
-    assert vertex(points[:2]) is None
-
-
-def test_beside_values_that_are_not_finite_the_vertex_is_halfway() -> None:
-    assert vertex([(0.0, math.inf), (1.0, 5.0), (3.0, 7.0)]) == (2.0, 5.0)
-    assert vertex([(0.0, 6.0), (1.0, 5.0), (3.0, math.inf)]) == (0.5, 5.0)
-    assert vertex([(0.0, math.inf), (1.0, 5.0), (3.0, math.inf)]) == (2.0, 5.0)

@@ -10,7 +10,7 @@ import torch
 
 import lapwing as lw
 from lapwing.ground.data import Batch
-from lapwing.tuning.held_out import Contracted, Solved, held_out, spread, weights_at
+from lapwing.tuning.held_out import held_out, spread, weights_at
 from tests.posterior_cases import STRUCTURES, problem
 
 
@@ -32,7 +32,7 @@ def test_outputs_between_the_grid_are_those_of_the_posterior_there(structure: st
     case = problem("categorical")
     posterior = case.fit(lw.Laplace(case.likelihood, structure=STRUCTURES[structure], prior=lw.Layerwise((0.2, 5.0))))
     data = held_out(posterior, [Batch(case.new, case.y[:4]), Batch(case.x, case.y)], (1e-6, 1e6))
-    assert isinstance(data, Contracted) and len(data.nodes) == 31 and data.grid == data.nodes[::3]
+    assert data.exact and len(data.nodes) == 31 and data.grid == data.nodes[::3]
     for log_factor in (data.grid[4], 0.123, -5.1, 8.0):
         choice = data.choice(log_factor)
         for found, inputs in zip(data.moments(log_factor), (case.new, case.x), strict=True):
@@ -45,7 +45,7 @@ def test_a_posterior_known_by_solves_is_solved_from_where_it_was() -> None:
     case = problem("categorical")
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(5, lw.CG(rtol=1e-10))))
     data = held_out(posterior, [Batch(case.new, case.y[:4])], (1e-2, 1e2))
-    assert isinstance(data, Solved)
+    assert not data.exact
     assert data.grid == pytest.approx([math.log(10) * k for k in (2, 1, 0, -1, -2)])
     (found,) = data.moments(1.0)
     direct = posterior.with_choices(lw.Isotropic(math.e), case.likelihood)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lapwing.tuning.choices import At, chosen, evidence_at, step, step_of, tunes_noise
+from lapwing.tuning.choices import At, evidence_at
 from lapwing.tuning.elbo import ELBO
 from lapwing.tuning.em import EM
 from lapwing.tuning.evidence import EvidenceGradient, MacKay
@@ -19,10 +19,6 @@ __all__ = [
     "Method",
     "Mixup",
     "Validation",
-    "chosen",
     "evidence_at",
-    "step",
-    "step_of",
     "tune",
-    "tunes_noise",
 ]

@@ -1,14 +1,13 @@
 """Climbing the log evidence in the logarithms of prior and noise precisions, in which it is concave at fixed weights.
 
-Ways up: Newton's method on the stationarity conditions, where the evidence is a sum over eigenvalues and everything has
-a closed form; L-BFGS with automatic derivatives, where it is not; MacKay's fixed point, which only takes γ; and where
-nothing but values is known, the vertex of a parabola.
+By Newton's method on the stationarity conditions where the evidence is a sum over eigenvalues and everything has a
+closed form; by L-BFGS with automatic derivatives where it is not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
@@ -19,9 +18,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConvergenceWarning, warn
 from lapwing.linear.evidence import Evidence, Spectrum
-
-BOUNDS = (1e-10, 1e12)
-"""Precisions considered."""
+from lapwing.tuning.choices import BOUNDS
 
 LEAP = 7.0
 """Largest Newton step in a log precision: a factor of a thousand."""
@@ -178,60 +175,3 @@ def quasi_newton(evidence: Evidence, precisions: Tensor, scale: Tensor, noisy: b
             yield point
     if found.status == 1:  # the limit of steps
         warn_of_steps(steps)
-
-
-def fixed_point(
-    gamma: Float[Tensor, " g"],
-    norms: Float[Tensor, " g"],
-    misfit: Float[Tensor, ""],
-    scale: Float[Tensor, ""],
-    observations: float,
-    noisy: bool,
-) -> tuple[Float[Tensor, " g"], Float[Tensor, ""]]:
-    """MacKay's step: ``α_g = γ_g / |w_g|²``, ``s = (N - γ) / misfit`` (MacKay 1992, equations 4.9 and 4.10).
-
-    Where γ is more than half of the N observations that s overshoots, and turns negative beyond N; the step of
-    expectation maximisation, ``s = N / (misfit + γ / s₀)``, takes its place: the fixed point is the same.
-
-    Args:
-        gamma: Effective dimension ``γ_g`` of each group, exact or an estimate.
-        norms: ``|w_g|²``.
-        misfit: Weighted squared error at s = 1.
-        scale: s₀.
-        observations: Scalar observations N.
-        noisy: Whether the noise may change.
-    """
-    least, total = torch.finfo(torch.float64).tiny, gamma.sum()
-    alpha = (gamma / norms.clamp_min(least)).clamp(*BOUNDS)
-    if not noisy:
-        return alpha, scale
-    if total > 0.5 * observations:
-        return alpha, (observations / (misfit + total / scale)).clamp(*BOUNDS)
-    return alpha, ((observations - total) / misfit.clamp_min(least)).clamp(*BOUNDS)
-
-
-def vertex(points: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
-    """Of the parabola through the lowest of some points (x, y) and its neighbours: where it is lowest, and how low.
-
-    ``None`` where the lowest point is at an end, or the three do not bend upwards. Where a neighbour is not finite, it
-    is halfway to the other, or to one of them, and as low as the lowest point.
-
-    Example:
-        >>> vertex([(0.0, 4.0), (3.0, 1.0), (1.0, 1.0)])
-        (2.0, 0.0)
-    """
-    path = sorted(points)
-    best = min(range(len(path)), key=lambda i: path[i][1])
-    if best in (0, len(path) - 1):
-        return None
-    (x0, y0), (x1, y1), (x2, y2) = path[best - 1 : best + 2]
-    if not math.isfinite(y0 + y2):
-        return (x1 + (x0 if math.isfinite(y0) else x2)) / 2, y1
-    if not x0 < x1 < x2:
-        return None
-    down, up = (y1 - y0) / (x1 - x0), (y2 - y1) / (x2 - x1)
-    bend = (up - down) / (x2 - x0)
-    if bend <= 0:
-        return None
-    move = (x0 - x1) / 2 - down / (2 * bend)
-    return x1 + move, y1 - bend * move**2

@@ -12,12 +12,14 @@ from torch import Tensor
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, NumericalError, UnsupportedError, check_option, warn
 from lapwing.linalg.eigenbasis import Eigenbasis
 from lapwing.linear.evidence import Evidence, Matrix, Spectrum
-from lapwing.posteriors import Posterior, Step, WeightPosterior
+from lapwing.posteriors import ExactPosterior, Posterior, Step, WeightPosterior
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.exact import with_evidence
-from lapwing.tuning.ascent import BOUNDS
 
 P = TypeVar("P", bound=Posterior)
+
+BOUNDS = (1e-10, 1e12)
+"""Precisions considered."""
 
 SEVERAL = 3.0
 """A noise so many times the residuals at the trained weights is more than the data say."""
@@ -99,11 +101,43 @@ def tunes_noise(posterior: Posterior, wanted: bool) -> bool:
     return True
 
 
-def step(posterior: Posterior, evidence: Evidence, precisions: Tensor, scale: Tensor) -> Step:
-    """One step of a trace, evaluated from the evidence."""
+def fixed_point(
+    gamma: Float[Tensor, " g"],
+    norms: Float[Tensor, " g"],
+    misfit: Float[Tensor, ""],
+    scale: Float[Tensor, ""],
+    observations: float,
+    noisy: bool,
+) -> tuple[Float[Tensor, " g"], Float[Tensor, ""]]:
+    """MacKay's step: ``α_g = γ_g / |w_g|²``, ``s = (N - γ) / misfit`` (MacKay 1992, equations 4.9 and 4.10).
+
+    Where γ is more than half of the N observations that s overshoots, and turns negative beyond N; the step of
+    expectation maximisation, ``s = N / (misfit + γ / s₀)``, takes its place: the fixed point is the same.
+
+    Args:
+        gamma: Effective dimension ``γ_g`` of each group, exact or an estimate.
+        norms: ``|w_g|²``.
+        misfit: Weighted squared error at s = 1.
+        scale: s₀.
+        observations: Scalar observations N.
+        noisy: Whether the noise may change.
+    """
+    least, total = torch.finfo(torch.float64).tiny, gamma.sum()
+    alpha = (gamma / norms.clamp_min(least)).clamp(*BOUNDS)
+    if not noisy:
+        return alpha, scale
+    if total > 0.5 * observations:
+        return alpha, (observations / (misfit + total / scale)).clamp(*BOUNDS)
+    return alpha, ((observations - total) / misfit.clamp_min(least)).clamp(*BOUNDS)
+
+
+def measured(posterior: Posterior, precisions: Tensor, scale: Tensor) -> Step:
+    """One step of a trace; evidence and effective dimension where they have a closed form."""
+    if not isinstance(posterior, ExactPosterior):
+        return step_of(posterior, None, precisions, scale, None)
     with torch.no_grad():
-        log_marginal = float(evidence.log_marginal(precisions, scale))
-    gamma = float(evidence.effective_dimensions(precisions, scale).sum())
+        log_marginal = float(posterior.evidence.log_marginal(precisions, scale))
+    gamma = float(posterior.evidence.effective_dimensions(precisions, scale).sum())
     return step_of(posterior, log_marginal, precisions, scale, gamma)
 
 

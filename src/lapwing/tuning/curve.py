@@ -18,9 +18,9 @@ from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Tangent, Target
 from lapwing.posteriors import Posterior
 from lapwing.priors.base import checked
-from lapwing.tuning.ascent import vertex
 from lapwing.tuning.choices import At, at_mode
 from lapwing.tuning.ratios import log_det_ratios
+from lapwing.tuning.search import vertex
 
 
 @final

@@ -22,9 +22,8 @@ from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.posteriors.dimension import LEAST, Estimator
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.solved import warn_unless
-from lapwing.tuning.ascent import fixed_point
 from lapwing.tuning.checkpoint import Checkpoint, State
-from lapwing.tuning.choices import P, chosen, tunes_noise, warn_of_endings
+from lapwing.tuning.choices import P, chosen, fixed_point, tunes_noise, warn_of_endings
 from lapwing.tuning.expectation import Expectation, Expected, tangent_of, warn_unless_found, with_data
 
 logger = logging.getLogger(__name__)

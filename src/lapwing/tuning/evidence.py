@@ -14,8 +14,18 @@ from tqdm.auto import tqdm
 from lapwing.ground.errors import check_option
 from lapwing.linear.evidence import Evidence
 from lapwing.posteriors import Posterior
-from lapwing.tuning.ascent import BOUNDS, Point, climb, fixed_point, warn_of_steps
-from lapwing.tuning.choices import At, P, chosen, evidence_at, step_of, tunes_noise, warn_of_endings
+from lapwing.tuning.ascent import Point, climb, warn_of_steps
+from lapwing.tuning.choices import (
+    BOUNDS,
+    At,
+    P,
+    chosen,
+    evidence_at,
+    fixed_point,
+    step_of,
+    tunes_noise,
+    warn_of_endings,
+)
 
 Noise: TypeAlias = Literal[True, False, "residuals"]
 """Whether, and by what, the noise of a Gaussian likelihood is chosen."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import abc
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, final
 
@@ -15,12 +14,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.data import Batch, take
-from lapwing.posteriors import ExactPosterior, Posterior
+from lapwing.posteriors import ExactPosterior
 from lapwing.predictive import Moments
 from lapwing.tuning.choices import P, chosen
 
 SPACING = 0.4
 """Decades between the factors at which covariances are contracted; between them they are interpolated."""
+
+THIRD = 3
+"""Of those factors every third begins a search."""
 
 STRIDE = 1.0
 """Decades between the factors tried where every one of them is a solve."""
@@ -41,87 +43,55 @@ LEAST = 16
 """Positions that are looked at, however many outputs there are."""
 
 
-@dataclass(frozen=True, eq=False)
-class HeldOut(abc.ABC, Generic[P]):
+@final
+@dataclass(eq=False)
+class HeldOut(Generic[P]):
     """The linearised outputs of a posterior at some inputs, its prior precisions multiplied by any factor.
+
+    Where its evidence is exact, all factors share one set of Jacobians: covariances are contracted on a grid of them,
+    and found between by ``weights_at``. Elsewhere every factor is a solve, which starts from the one before.
 
     Args:
         posterior: The posterior.
         batches: Inputs and targets.
-        bounds: Least and largest factor.
+        nodes: Logarithms of the factors of the grid, from strong priors, which are easy to solve for, to weak ones.
     """
 
     posterior: P
     batches: tuple[Batch, ...]
-    bounds: tuple[float, float]
+    nodes: list[float]
+    _near: P = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._near = self.posterior
 
     @property
-    @abc.abstractmethod
+    def exact(self) -> bool:
+        """Whether all factors of the grid are at hand at once."""
+        return isinstance(self.posterior, ExactPosterior)
+
+    @property
     def grid(self) -> list[float]:
-        """Logarithms of the factors to begin with, from strong priors to weak ones."""
-
-    @property
-    @abc.abstractmethod
-    def patience(self) -> int:
-        """Steps to weaker priors, none better than the best before, after which a search gives up."""
-
-    @property
-    @abc.abstractmethod
-    def refinements(self) -> int:
-        """Most factors tried between those of the grid."""
-
-    @abc.abstractmethod
-    def moments(self, log_factor: float) -> list[Moments]:
-        """Outputs of each batch at a factor."""
+        """Logarithms of the factors to begin with."""
+        return self.nodes[::THIRD] if self.exact else self.nodes
 
     def choice(self, log_factor: float, noise: float = 1.0) -> P:
         """The posterior at a factor, and with the noise precision times another."""
-        return chosen(
-            self._near, self.posterior.prior_precisions * math.exp(log_factor), self.posterior.scale * noise, ()
-        )
-
-    @property
-    def _near(self) -> P:
-        return self.posterior
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Contracted(HeldOut[P]):
-    """Where all factors share one set of Jacobians: covariances on a grid of them, and between by ``weights_at``."""
-
-    @property
-    def grid(self) -> list[float]:
-        """See ``HeldOut.grid``: every third point, since all that a loss takes is a link."""
-        return self.nodes[::3]
-
-    @property
-    def nodes(self) -> list[float]:
-        """Logarithms of the factors at which covariances are contracted, three or six or nine ... intervals."""
-        low, high = (math.log(bound) for bound in self.bounds)
-        gaps = math.ceil((high - low) / (SPACING * math.log(10)) - 1e-9)
-        return np.linspace(high, low, 1 + gaps + -gaps % 3).tolist()
-
-    @property
-    def patience(self) -> int:
-        """See ``HeldOut.patience``: all of the grid is at hand."""
-        return len(self.grid)
-
-    @property
-    def refinements(self) -> int:
-        """See ``HeldOut.refinements``: three of each link."""
-        return 9
+        precisions = self.posterior.prior_precisions * math.exp(log_factor)
+        return chosen(self._near, precisions, self.posterior.scale * noise, ())
 
     def moments(self, log_factor: float) -> list[Moments]:
-        """See ``HeldOut.moments``."""
-        weights = weights_at(log_factor, np.array(self.nodes))
+        """Outputs of each batch at a factor."""
+        if not self.exact:
+            self._near = choice = self.choice(log_factor)
+            return [choice.outputs_each(batch.inputs, [choice])[0] for batch in self.batches]
+        weights = torch.from_numpy(weights_at(log_factor, np.array(self.nodes)))
         return [
-            Moments(mean, torch.einsum("m,m...->...", torch.from_numpy(weights).to(whole), whole))
-            for mean, whole in self._found
+            Moments(mean, torch.einsum("m,m...->...", weights.to(whole), whole)) for mean, whole in self._contracted
         ]
 
     @cached_property
-    def _found(self) -> list[tuple[Float[Tensor, "n *event c"], Float[Tensor, "m n *event c c"]]]:
+    def _contracted(self) -> list[tuple[Float[Tensor, "n *event c"], Float[Tensor, "m n *event c c"]]]:
         """Means, and covariances at every factor of the grid."""
         together = max(1, SPECTRA // (8 * self.posterior.network.size))
         found: list[list[Moments]] = [[] for _ in self.batches]
@@ -132,39 +102,6 @@ class Contracted(HeldOut[P]):
         return [(parts[0].mean, torch.stack([part.covariance for part in parts])) for parts in found]
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Solved(HeldOut[P]):
-    """Where every factor is a solve: each starts from the one before, from strong priors, which are easy, to weak."""
-
-    @property
-    def grid(self) -> list[float]:
-        """See ``HeldOut.grid``."""
-        low, high = (math.log(bound) for bound in self.bounds)
-        points = max(2, 1 + math.ceil((high - low) / (STRIDE * math.log(10)) - 1e-9))
-        return np.linspace(high, low, points).tolist()
-
-    @property
-    def patience(self) -> int:
-        """See ``HeldOut.patience``."""
-        return 2
-
-    @property
-    def refinements(self) -> int:
-        """See ``HeldOut.refinements``."""
-        return 2
-
-    def moments(self, log_factor: float) -> list[Moments]:
-        """See ``HeldOut.moments``."""
-        choice = self.choice(log_factor)
-        object.__setattr__(self, "_last", choice)
-        return [choice.outputs_each(batch.inputs, [choice])[0] for batch in self.batches]
-
-    @property
-    def _near(self) -> P:
-        return getattr(self, "_last", self.posterior)
-
-
 def held_out(posterior: P, batches: Sequence[Batch], bounds: tuple[float, float]) -> HeldOut[P]:
     """Held-out outputs of a posterior at ``POSITIONS`` positions, or so many that covariances fit ``BYTES``.
 
@@ -173,18 +110,16 @@ def held_out(posterior: P, batches: Sequence[Batch], bounds: tuple[float, float]
         batches: The data.
         bounds: Least and largest factor of the prior precisions.
     """
-    kind = Contracted if isinstance(posterior, ExactPosterior) else Solved
-    whole = kind(posterior, (), bounds)
-    c, outputs = outputs_of_a_position(posterior), posterior.survey.output.numel()
-    each = (len(whole.nodes) if isinstance(whole, Contracted) else 1) * c**2 * posterior.network.like.itemsize
-    examples = max(1, min(POSITIONS, max(LEAST, BYTES // each)) * c // outputs)
-    return kind(posterior, tuple(spread(batches, examples)), bounds)
-
-
-def outputs_of_a_position(posterior: Posterior) -> int:
-    """Outputs c that one position has."""
+    exact = isinstance(posterior, ExactPosterior)
+    spacing, multiple = (SPACING, THIRD) if exact else (STRIDE, 1)
+    low, high = (math.log(bound) for bound in bounds)
+    gaps = max(1, math.ceil((high - low) / (spacing * math.log(10)) - 1e-9))
+    nodes: list[float] = np.linspace(high, low, 1 + gaps + -gaps % multiple).tolist()
     output = torch.empty(1, *posterior.survey.output, device="meta")
-    return posterior.likelihood.canonical(output).shape[-1]
+    c = posterior.likelihood.canonical(output).shape[-1]  # outputs of a position, of which an example may have several
+    each = (len(nodes) if exact else 1) * c**2 * posterior.network.like.itemsize
+    examples = max(1, min(POSITIONS, max(LEAST, BYTES // each)) * c // output.numel())
+    return HeldOut(posterior, tuple(spread(batches, examples)), nodes)
 
 
 def spread(batches: Sequence[Batch], examples: int) -> Iterator[Batch]:

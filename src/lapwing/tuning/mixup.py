@@ -11,7 +11,6 @@ from typing import Any, final
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from lapwing.ground.data import Batch, Data, chunks, concatenated, count, over_tensors, take, tensors
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError, check_count
@@ -19,7 +18,7 @@ from lapwing.ground.types import Inputs
 from lapwing.likelihoods import IGNORED, Bernoulli
 from lapwing.posteriors import Posterior
 from lapwing.tuning.choices import P
-from lapwing.tuning.held_out import chosen_of
+from lapwing.tuning.held_out import chosen_of, held_out
 from lapwing.tuning.search import Search, candidates
 
 ERRORS = 1 / 8
@@ -111,10 +110,8 @@ class Mixup:
             ConvergenceWarning: If the best is at an end of the bounds.
         """
         with blending(posterior) as mix:
-            batch = self.mixed(posterior, mix)
-            search = Search[P]("Mixup", candidates(posterior, None), False, None, BOUNDS)
-            with tqdm(desc="mixup", disable=not progress, unit="precision", leave=False) as bar:
-                return search.run(posterior, [batch], bar)
+            data = held_out(posterior, [self.mixed(posterior, mix)], BOUNDS)
+            return Search("Mixup", data, candidates(posterior, None)).run(progress)
 
     def mixed(self, posterior: Posterior, mix: Blend) -> Batch:
         """The mixtures, labelled by the larger share; see ``tune``."""

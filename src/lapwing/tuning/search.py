@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, final
 
-from torch import Tensor
+from tqdm.auto import tqdm
 
 from lapwing.ground.data import Batch
 from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, warn
-from lapwing.likelihoods import Categorical, Gaussian
-from lapwing.posteriors import ExactPosterior, Posterior, Step
+from lapwing.likelihoods import Categorical, Gaussian, Likelihood
+from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link, Moments, held_out_losses
-from lapwing.tuning.ascent import vertex
-from lapwing.tuning.choices import P, chosen, step, step_of, tunes_noise
-from lapwing.tuning.held_out import HeldOut, held_out
+from lapwing.tuning.choices import P, chosen, measured, tunes_noise
+from lapwing.tuning.held_out import HeldOut
 
 TEMPERATURES = (0.05, 20.0)
 """Temperatures tried."""
@@ -24,9 +23,41 @@ TEMPERATURES = (0.05, 20.0)
 CLOSE = 0.02
 """Where the search ends: a difference in the logarithm of the precision that no loss can tell."""
 
-
 ROUNDING = 1e-6
 """Relative difference of losses that is none, in single precision."""
+
+PATIENCE = 2
+"""Steps to weaker priors, none better than the best before, after which a search by solves gives up."""
+
+REFINEMENTS = 9, 2
+"""Most factors tried between those of the grid: three of each link; where every one is a solve."""
+
+
+def vertex(points: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
+    """Of the parabola through the lowest of some points (x, y) and its neighbours: where it is lowest, and how low.
+
+    ``None`` where the lowest point is at an end, or the three do not bend upwards. Where a neighbour is not finite, it
+    is halfway to the other, or to one of them, and as low as the lowest point.
+
+    Example:
+        >>> vertex([(0.0, 4.0), (3.0, 1.0), (1.0, 1.0)])
+        (2.0, 0.0)
+    """
+    path = sorted(points)
+    best = min(range(len(path)), key=lambda i: path[i][1])
+    if best in (0, len(path) - 1):
+        return None
+    (x0, y0), (x1, y1), (x2, y2) = path[best - 1 : best + 2]
+    if not math.isfinite(y0 + y2):
+        return (x1 + (x0 if math.isfinite(y0) else x2)) / 2, y1
+    if not x0 < x1 < x2:
+        return None
+    down, up = (y1 - y0) / (x1 - x0), (y2 - y1) / (x2 - x1)
+    bend = (up - down) / (x2 - x0)
+    if bend <= 0:
+        return None
+    move = (x0 - x1) / 2 - down / (2 * bend)
+    return x1 + move, y1 - bend * move**2
 
 
 @final
@@ -58,19 +89,19 @@ class Search(Generic[P]):
 
     Args:
         name: Of the method, for its warnings.
+        data: The data, at any factor of the prior precisions.
         links: Links to choose from, for classes.
         noise: Whether a Gaussian likelihood's noise precision is chosen too.
         temperatures: Least and largest temperature to choose, ``None`` for 1.
-        bounds: Factors of the prior precisions tried.
     """
 
     name: str
+    data: HeldOut[P]
     links: tuple[Link, ...]
-    noise: bool
-    temperatures: tuple[float, float] | None
-    bounds: tuple[float, float]
+    noise: bool = False
+    temperatures: tuple[float, float] | None = None
 
-    def run(self, posterior: P, batches: Sequence[Batch], bar: Any) -> P:
+    def run(self, progress: bool) -> P:
         """The posterior of least loss.
 
         Raises:
@@ -80,43 +111,49 @@ class Search(Generic[P]):
         Warns:
             ConvergenceWarning: If that is at an end of the range, or worse than the network alone.
         """
-        data = held_out(posterior, batches, self.bounds)
+        with tqdm(desc=self.name, disable=not progress, unit="precision", leave=False) as bar:
+            tried = self._tried(bar)
+        winner = least(tried)
+        if not math.isfinite(winner.loss):
+            raise NumericalError("a finite held-out loss", "none at any prior precision", "other bounds=, or float64")
+        self._judge(winner)
+        return self._chosen([*tried, winner])
+
+    def _tried(self, bar: Any) -> list[Tried]:
+        """The best at each precision, in the order in which they were tried."""
+        grid, exact = self.data.grid, self.data.exact
         found: list[list[Tried]] = []
-        for point in data.grid:
-            found.append(self._at(data, point, self.links))
+        for point in grid:
+            found.append(self._at(point, self.links))
             bar.update()
             losses = [least(each).loss for each in found]
             best = losses.index(min(losses))
-            if len(found) - 1 - best >= data.patience and losses[-1] > losses[best]:
+            if not exact and len(found) - 1 - best >= PATIENCE and losses[-1] > losses[best]:
                 break
-        curves = [list(curve) for curve in zip(*found, strict=True)]
         tried = [least(each) for each in found]
-        for _ in range(data.refinements):
+        curves = [list(curve) for curve in zip(*found, strict=True)]
+        for _ in range(REFINEMENTS[0 if exact else 1]):
             points = [(curve, point) for curve in curves if (point := between(curve)) is not None]
             if not points:
                 break
             curve, point = min(points, key=lambda one: (len(one[0]), least(one[0]).loss))
-            curve += self._at(data, point, (curve[0].link,))
+            curve += self._at(point, (curve[0].link,))
             tried.append(curve[-1])
             bar.update()
-        winner = least(tried)
-        if not math.isfinite(winner.loss):
-            raise NumericalError("a finite held-out loss", "none at any prior precision", "other bounds=, or float64")
-        self._judge(data, winner, (data.grid[0], data.grid[-1]))
-        return self._chosen(data, [*tried, winner])
+        return tried
 
-    def _at(self, data: HeldOut[P], log_factor: float, links: tuple[Link, ...]) -> list[Tried]:
+    def _at(self, log_factor: float, links: tuple[Link, ...]) -> list[Tried]:
         """The least loss of each link at a prior precision, over temperatures or the noise."""
-        moments, likelihood = data.moments(log_factor), data.posterior.likelihood
-        noise = self._noise(data, moments) if tunes_noise(data.posterior, self.noise) else 1.0
-        if noise != 1.0:
+        moments, likelihood, noise = self.data.moments(log_factor), self.data.posterior.likelihood, 1.0
+        if isinstance(likelihood, Gaussian) and tunes_noise(self.data.posterior, self.noise):
+            noise = self._noise(likelihood, moments)
             likelihood = likelihood.scaled(noise)
             moments = [Moments(part.mean, part.covariance / noise) for part in moments]
         found: list[Tried] = []
         for link in links:
 
             def loss(log_temperature: float, link: Link = link) -> float:
-                return mean_loss(likelihood, moments, data.batches, link, math.exp(log_temperature))
+                return mean_loss(likelihood, moments, self.data.batches, link, math.exp(log_temperature))
 
             log_temperature = 0.0
             if self.temperatures is not None:
@@ -129,58 +166,57 @@ class Search(Generic[P]):
             found.append(Tried(log_factor, loss(log_temperature), link, math.exp(log_temperature), noise))
         return found
 
-    def _noise(self, data: HeldOut[P], moments: list[Moments]) -> float:
+    def _noise(self, likelihood: Gaussian, moments: list[Moments]) -> float:
         """The noise precision of least loss, over that of the start, with the prior's over it fixed: a closed form.
 
         Covariances scale as ``1 / ν`` where both precisions scale as ν: ``1 / ν = mean (y - f)² / (K + 1/β)``.
         """
-        likelihood = data.posterior.likelihood
-        assert isinstance(likelihood, Gaussian)
         total, observations = 0.0, 0
-        for part, batch in zip(moments, data.batches, strict=True):
+        for part, batch in zip(moments, self.data.batches, strict=True):
             y = likelihood.canonical_targets(part.mean, batch.targets)
             variance = part.variance.double() + 1 / likelihood.precisions(part.mean.double())
             total += float(((y - part.mean).double().square() / variance).sum())
             observations += y.numel()
         return observations / total if total > 0 else 1.0
 
-    def _judge(self, data: HeldOut[P], winner: Tried, ends: tuple[float, float]) -> None:
-        likelihood = data.posterior.likelihood
-        certain = [Moments.certain(part.mean) for part in data.moments(winner.log_factor)]
-        plain = mean_loss(likelihood, certain, data.batches, "probit", 1.0)
-        precision = data.posterior.prior_precisions * math.exp(winner.log_factor)
-        said = f"{winner.loss:.4g} nats, {plain:.4g} by the network alone"
-        if winner.log_factor == ends[0]:
-            warn(
-                f"{self.name}: the strongest prior tried is the best, a precision of {float(precision.max()):.3g} "
-                f"({said}): these data want no added uncertainty. Try the network as it is, or other data",
-                ConvergenceWarning,
+    def _judge(self, winner: Tried) -> None:
+        """Warn where the best is no answer."""
+        posterior, grid = self.data.posterior, self.data.grid
+        certain = [Moments.certain(part.mean) for part in self.data.moments(winner.log_factor)]
+        plain = mean_loss(posterior.likelihood, certain, self.data.batches, "probit", 1.0)
+        precision = posterior.prior_precisions * math.exp(winner.log_factor)
+        losses = f"{winner.loss:.4g} nats, {plain:.4g} by the network alone"
+        if winner.log_factor == grid[0]:
+            said = (
+                f"the strongest prior tried is the best, a precision of {float(precision.max()):.3g} ({losses}): "
+                "these data want no added uncertainty. Try the network as it is, or other data"
             )
         elif winner.loss > plain + ROUNDING * abs(plain):
-            warn(
-                f"{self.name}: its best posterior is worse than the network on the data it judges by ({said}). "
-                "Try bounds= that reach stronger priors",
-                ConvergenceWarning,
+            said = (
+                f"its best posterior is worse than the network on the data it judges by ({losses}). "
+                "Try bounds= that reach stronger priors"
             )
-        elif winner.log_factor == ends[1]:
-            warn(
-                f"{self.name}: the weakest prior tried is the best, a precision of {float(precision.min()):.3g} "
-                f"({said}): these data want more uncertainty than that gives. Try bounds= that reach weaker priors",
-                ConvergenceWarning,
+        elif winner.log_factor == grid[-1]:
+            said = (
+                f"the weakest prior tried is the best, a precision of {float(precision.min()):.3g} ({losses}): these "
+                "data want more uncertainty than that gives. Try bounds= that reach weaker priors"
             )
+        else:
+            return
+        warn(f"{self.name}: {said}", ConvergenceWarning)
 
-    def _chosen(self, data: HeldOut[P], tried: list[Tried]) -> P:
+    def _chosen(self, tried: list[Tried]) -> P:
         """The posterior of the last of those tried, with all of them in its trace."""
-        start, last = data.posterior, tried[-1]
-        taken: list[Step] = []
-        for one in tried:
-            values = start.prior_precisions * math.exp(one.log_factor) * one.noise, start.scale * one.noise
-            found = measured(start, *values)
+        start, last = self.data.posterior, tried[-1]
+        values = [
+            (start.prior_precisions * math.exp(one.log_factor) * one.noise, start.scale * one.noise) for one in tried
+        ]
+        steps: list[Step] = []
+        for one, there in zip(tried, values, strict=True):
             link, temperature = (one.link, one.temperature) if start.likelihood.labels else (None, None)
-            taken.append(replace(found, validation_nll=one.loss, link=link, temperature=temperature))
-        near = data.choice(last.log_factor)
-        values = start.prior_precisions * math.exp(last.log_factor) * last.noise, start.scale * last.noise
-        tuned = chosen(near, *values, tuple(taken))
+            step = measured(start, *there)
+            steps.append(replace(step, validation_nll=one.loss, link=link, temperature=temperature))
+        tuned = chosen(self.data.choice(last.log_factor), *values[-1], tuple(steps))
         return tuned.with_link(last.link, last.temperature)
 
 
@@ -204,7 +240,7 @@ def between(tried: list[Tried]) -> float | None:
 
 
 def mean_loss(
-    likelihood: Any, moments: list[Moments], batches: Sequence[Batch], link: Link, temperature: float
+    likelihood: Likelihood, moments: list[Moments], batches: Sequence[Batch], link: Link, temperature: float
 ) -> float:
     """Mean negative log predictive density of the targets, nats.
 
@@ -221,10 +257,3 @@ def mean_loss(
             "held-out data with a target", "ignored labels alone", "other data, or labels that are not -100"
         )
     return math.inf if math.isnan(total) else total / counted
-
-
-def measured(posterior: Posterior, precisions: Tensor, scale: Tensor) -> Step:
-    """A step of a trace; evidence and effective dimension where they have a closed form."""
-    if isinstance(posterior, ExactPosterior):
-        return step(posterior, posterior.evidence, precisions, scale)
-    return step_of(posterior, None, precisions, scale, None)

@@ -18,10 +18,11 @@ from lapwing.ground.types import Inputs
 from lapwing.linear.preconditioners import balanced
 from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.predictive import Moments
-from lapwing.tuning.ascent import BOUNDS, climb, vertex
+from lapwing.tuning.ascent import climb
 from lapwing.tuning.checkpoint import State
-from lapwing.tuning.choices import chosen
+from lapwing.tuning.choices import BOUNDS, chosen
 from lapwing.tuning.expectation import Expectation, Expected
+from lapwing.tuning.search import vertex
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,12 @@ import math
 from dataclasses import dataclass, field
 from typing import final
 
-from tqdm.auto import tqdm
-
 from lapwing.ground.data import Data, Source
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.types import Unpack
 from lapwing.predictive import Link, check_link
 from lapwing.tuning.choices import P
+from lapwing.tuning.held_out import held_out
 from lapwing.tuning.search import TEMPERATURES, Search, candidates
 
 BOUNDS = (1e-6, 1e6)
@@ -80,8 +79,6 @@ class Validation:
             ConvergenceWarning: If the best is at an end of the bounds, or worse than the network alone.
         """
         batches = list(Data(self.data, like=posterior.network.like, unpack=self.unpack))
-        links = candidates(posterior, self.link)
+        data, links = held_out(posterior, batches, self.bounds), candidates(posterior, self.link)
         temperatures = TEMPERATURES if self.temperature and posterior.likelihood.labels else None
-        search = Search[P]("Validation", links, self.noise, temperatures, self.bounds)
-        with tqdm(desc="validation", disable=not progress, unit="precision", leave=False) as bar:
-            return search.run(posterior, batches, bar)
+        return Search("Validation", data, links, self.noise, temperatures).run(progress)

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import final
 
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, warn
-from lapwing.tuning.ascent import BOUNDS
+from lapwing.tuning.choices import BOUNDS
 
 STEPS = 2000
 """Steps of the optimiser, where nobody says how many."""
