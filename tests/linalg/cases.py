@@ -8,7 +8,7 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured, Sum
+from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
 
 Case = tuple[Structured, Tensor]
 
@@ -148,19 +148,6 @@ def blocks_interleaved(condition: float, seed: int) -> Case:
     return BlockDiagonal(tuple(operator for operator, _ in parts), order.split(sizes)), matrix
 
 
-def sum_of_low_ranks(condition: float, seed: int) -> Case:
-    first, second = low_rank(condition, seed), low_rank(condition, seed + 1)
-    singular = normal(8, 1, seed=seed)
-    terms = (Diagonal(spectrum(8, condition)), first[0], LowRank(singular), second[0])
-    return Sum(terms), torch.diag(spectrum(8, condition)) + first[1] + singular @ singular.mT + second[1]
-
-
-def sum_with_dense(condition: float, seed: int) -> Case:
-    product, matrix = kronecker(condition, seed), spd(12, condition, seed)
-    nested = Sum((product[0], Dense(matrix), Diagonal(spectrum(12, condition))))
-    return Sum((product[0], nested)), 2 * product[1] + matrix + torch.diag(spectrum(12, condition))
-
-
 CASES: dict[str, Callable[[float, int], Case]] = {
     case.__name__: case
     for case in (
@@ -181,7 +168,5 @@ CASES: dict[str, Callable[[float, int], Case]] = {
         kronecker_with_diagonal_left,
         blocks_in_a_row,
         blocks_interleaved,
-        sum_of_low_ranks,
-        sum_with_dense,
     )
 }

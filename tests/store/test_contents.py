@@ -20,7 +20,7 @@ from lapwing.ground.archive.records import INLINE, inputs_from, inputs_state
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.jacobian.layers.capture import Layer, Survey
 from lapwing.likelihoods import Likelihood
-from lapwing.linalg import BlockDiagonal, Dense, Diagonal, FunctionOperator, Kronecker, LowRank, Structured, Sum
+from lapwing.linalg import BlockDiagonal, Dense, Diagonal, FunctionOperator, Kronecker, LowRank, Structured
 from lapwing.linear.solvers import Solver
 from lapwing.posteriors import Step
 from lapwing.priors import GPrior, Prior
@@ -209,7 +209,6 @@ OPERATORS: dict[str, Structured] = {
     "blocks": BlockDiagonal((Dense(SHARED), Dense(SHARED), Diagonal(normal(2).exp()))),
     "blocks-of-positions": BlockDiagonal((Dense(gram(3)), Diagonal(normal(3).exp())), POSITIONS),
     "blocks-of-blocks": BlockDiagonal((BlockDiagonal((Dense(gram(2)), Kronecker(gram(1), gram(2)))), Dense(gram(2)))),
-    "sum": Sum((LowRank(normal(4, 2)), Diagonal(normal(4).exp()))),
 }
 
 
@@ -256,7 +255,7 @@ def test_positions_beyond_32_bits_stay_whole() -> None:
 def test_operators_known_only_by_products_are_refused() -> None:
     products = FunctionOperator(lambda v: v, lambda u: u, (2, 2), torch.zeros(1))
     with pytest.raises(UnsupportedError, match="FunctionOperator"):
-        records().state(Sum((products,)), "curvature")
+        records().state(products, "curvature")
 
 
 def test_unknown_kinds_are_refused() -> None:

@@ -32,7 +32,7 @@ KINDS: dict[str, Any] = {
 
 DEEP: Any = {}
 for _ in range(100):
-    DEEP = {"kind": "Sum", "terms": [{"tuple": [{"mapping": {"a": DEEP}}]}]}
+    DEEP = {"kind": "BlockDiagonal", "blocks": [{"tuple": [{"mapping": {"a": DEEP}}]}]}
 
 VALUES: tuple[Any, ...] = (
     None, [], {}, "", "a", True, 0, -1, 7, 10**9, 10**400, -2.5, 1e300, math.nan, math.inf, [None], [1, "a"], DEEP,

@@ -17,7 +17,7 @@ from lapwing.jacobian.layers.passes import jacobian_rows, square_sums
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.network import Network
 from lapwing.linalg import Dense, Diagonal, Structured
-from lapwing.linalg.eigenbasis import finite
+from lapwing.linalg.structured import finite
 
 
 @runtime_checkable

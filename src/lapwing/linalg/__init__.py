@@ -1,14 +1,13 @@
 """Matrices and what to do with them; nothing here knows of networks."""
 
 from lapwing.linalg.cg import conjugate_gradients
-from lapwing.linalg.composed import BlockDiagonal, Sum
 from lapwing.linalg.contour import Quadrature, contour_inverse_root, inverse_root_rule, spectral_interval
 from lapwing.linalg.dense import Dense
-from lapwing.linalg.eigenpairs import Eigenpairs, nystrom, randomised_eigenpairs, top_eigenpairs
-from lapwing.linalg.kronecker import Kronecker
+from lapwing.linalg.eigenpairs import Eigenpairs, randomised_eigenpairs, top_eigenpairs
+from lapwing.linalg.kronecker import BlockDiagonal, Kronecker
 from lapwing.linalg.lanczos import apply_function
 from lapwing.linalg.logdet import log_determinant, shifted_log_determinant_upper
-from lapwing.linalg.lowrank import LowRank
+from lapwing.linalg.lowrank import LowRank, nystrom
 from lapwing.linalg.operator import FunctionOperator, Operator
 from lapwing.linalg.pivoted import pivoted_cholesky
 from lapwing.linalg.shifted import shifted_solve
@@ -25,7 +24,6 @@ __all__ = [
     "Operator",
     "Quadrature",
     "Structured",
-    "Sum",
     "apply_function",
     "conjugate_gradients",
     "contour_inverse_root",

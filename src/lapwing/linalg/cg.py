@@ -12,9 +12,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, check_kind
 from lapwing.ground.results import Solution, Stopped
-from lapwing.linalg.eigenbasis import finite, rounding_of
 from lapwing.linalg.operator import Operator, check_operand, check_square, in_float64
-from lapwing.linalg.structured import Structured
+from lapwing.linalg.structured import Structured, finite, rounding_of
 
 Callback: TypeAlias = Callable[[int, float], bool | None]
 """Called after each step with its number and the largest relative residual; True ends the iteration."""

@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.linalg.eigenbasis import Eigenbasis, nonnegative, positive, symmetric
 from lapwing.linalg.operator import Operator, check_shape
-from lapwing.linalg.structured import Diagonal, Structured
+from lapwing.linalg.structured import Diagonal, Eigenbasis, Structured, nonnegative, positive, symmetric
 
 
 @final
@@ -51,11 +50,6 @@ class Dense(Structured):
             "a square matrix [d, d]",
             "LowRank for a root [d, r]",
         )
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """``d`` rows and columns."""
-        return (len(self.matrix), len(self.matrix))
 
     def root(self) -> Operator:
         """The Cholesky factor ``L``, or ``Q √Λ`` where ``A`` is singular.
@@ -132,12 +126,9 @@ class Dense(Structured):
         vectors = self.basis.vectors
         return vectors @ ((vectors.mT @ block) / positive(self._spectrum)[:, None])
 
-    def _scaled(self, c: float | Tensor) -> Dense:
-        return replace(self, scale=c * self.scale, shift=c * self.shift, shared=self.basis)
-
-    def _shifted(self, s: float | Tensor) -> Dense:
-        return replace(self, shift=self.shift + s, shared=self.basis)
+    def _affine(self, c: float | Tensor, s: float | Tensor) -> Dense:
+        return replace(self, scale=c * self.scale, shift=c * self.shift + s, shared=self.basis)
 
     def _plus_diagonal(self, other: Diagonal) -> Dense:
         shift = None if other.values.requires_grad else other.constant
-        return Dense(self._dense() + torch.diag(other.values)) if shift is None else self._shifted(shift)
+        return Dense(self._dense() + torch.diag(other.values)) if shift is None else self._affine(1.0, shift)

@@ -1,7 +1,8 @@
-"""Kronecker products of two symmetric factors."""
+"""Kronecker products of two symmetric factors, and blocks of structures beside each other."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import final
@@ -11,9 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ShapeError, UnsupportedError
-from lapwing.linalg.eigenbasis import Eigenbasis, nonnegative, positive
-from lapwing.linalg.operator import FunctionOperator, check_shape
-from lapwing.linalg.structured import Diagonal, Structured
+from lapwing.linalg.operator import FunctionOperator, Operator, check_shape
+from lapwing.linalg.structured import Diagonal, Eigenbasis, Structured, nonnegative, positive
 
 
 @final
@@ -148,11 +148,8 @@ class Kronecker(Structured):
     def _arrays(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "p o i k"]:
         return block.reshape(*self.array_shape, block.shape[1])
 
-    def _scaled(self, c: float | Tensor) -> Kronecker:
-        return replace(self, scale=c * self.scale, shift=c * self.shift, shared=self.bases)
-
-    def _shifted(self, s: float | Tensor) -> Kronecker:
-        return replace(self, shift=self.shift + s, shared=self.bases)
+    def _affine(self, c: float | Tensor, s: float | Tensor) -> Kronecker:
+        return replace(self, scale=c * self.scale, shift=c * self.shift + s, shared=self.bases)
 
     def _plus_diagonal(self, other: Diagonal) -> Kronecker:
         shift = other.constant
@@ -162,7 +159,7 @@ class Kronecker(Structured):
                 f"values from {other.values.min().item():.3g} to {other.values.max().item():.3g}",
                 "an Isotropic or Layerwise prior, or Diagonal(), LowRank(), MatrixFree() or Full(view='weights')",
             )
-        return self._shifted(shift)
+        return self._affine(1.0, shift)
 
 
 def _contract(left: Tensor, right: Tensor, arrays: Float[Tensor, "p o i k"]) -> Float[Tensor, "p o i k"]:
@@ -175,3 +172,124 @@ def _contract(left: Tensor, right: Tensor, arrays: Float[Tensor, "p o i k"]) -> 
 
 def _adjoint(factor: Tensor) -> Tensor:
     return factor if factor.ndim == 1 else factor.mT
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class BlockDiagonal(Structured):
+    """A matrix whose block ``b`` acts on the coordinates ``index[b]`` and on no others.
+
+    Every method is that of the blocks, one after the other.
+
+    Args:
+        blocks: Structured operators, at least one, with one dtype.
+        index: For each block the positions of its coordinates, in the block's order; together each of
+            ``0 ... d - 1`` once. None: the blocks follow each other.
+
+    Example:
+        >>> twos, threes = Diagonal(torch.full((2,), 2.0)), Diagonal(torch.full((1,), 3.0))
+        >>> BlockDiagonal((twos, threes)).diagonal().tolist()
+        [2.0, 2.0, 3.0]
+        >>> BlockDiagonal((twos, threes), (torch.tensor([0, 2]), torch.tensor([1]))).diagonal().tolist()
+        [2.0, 3.0, 2.0]
+    """
+
+    blocks: tuple[Structured, ...]
+    index: tuple[Tensor, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Check that the blocks agree and that the index is a partition."""
+        if not self.blocks or len({(block.dtype, block.device) for block in self.blocks}) > 1:
+            raise ShapeError(
+                "one or more blocks of one dtype on one device",
+                f"{list(self.blocks)}",
+                "one dtype for all blocks",
+            )
+        if self.index is None:
+            return
+        sizes, lengths = self._sizes, [positions.numel() for positions in self.index]
+        if sizes != lengths:
+            raise ShapeError(f"index tensors of lengths {sizes}", f"{lengths}", "one position for each row of a block")
+        positions, d = torch.cat(self.index), sum(sizes)
+        inside = bool(((positions >= 0) & (positions < d)).all())
+        if not (inside and bool(torch.zeros_like(positions).index_fill_(0, positions, 1).all())):
+            raise ShapeError(
+                f"index tensors that hold each of 0 ... {d - 1} once",
+                "positions missing, repeated or outside",
+                "torch.arange(d).split(sizes) for blocks that follow each other",
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The sizes of the blocks, added."""
+        return (sum(self._sizes), sum(self._sizes))
+
+    def root(self) -> FunctionOperator:
+        """The roots of the blocks, side by side."""
+        return self._side_by_side([block.root() for block in self.blocks])
+
+    def inverse_root(self) -> FunctionOperator:
+        """The inverse roots of the blocks, side by side."""
+        return self._side_by_side([block.inverse_root() for block in self.blocks])
+
+    def logdet(self) -> Float[Tensor, ""]:
+        """The sum over the blocks."""
+        return torch.stack([block.logdet() for block in self.blocks]).sum()
+
+    def diagonal(self) -> Float[Tensor, " d"]:
+        """The diagonals of the blocks, each at its coordinates."""
+        return self._join(block.diagonal() for block in self.blocks)
+
+    def eigenvalues(self) -> Float[Tensor, " d"]:
+        """Those of the blocks, one block after the other."""
+        return torch.cat([block.eigenvalues() for block in self.blocks])
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return [block.shape[0] for block in self.blocks]
+
+    @cached_property
+    def _order(self) -> tuple[Tensor, Tensor] | None:
+        """The permutation that makes the blocks follow each other, and its inverse."""
+        if self.index is None:
+            return None
+        order = torch.cat(self.index).to(self.device)
+        return order, order.argsort()
+
+    @property
+    def _like(self) -> Tensor:
+        return self.blocks[0]._like
+
+    def _split(self, block: Float[Tensor, "d *k"]) -> tuple[Tensor, ...]:
+        """The part of each block."""
+        return (block if self._order is None else block[self._order[0]]).split(self._sizes)
+
+    def _join(self, parts: Iterable[Tensor]) -> Float[Tensor, "d *k"]:
+        """The inverse of ``_split``."""
+        joined = torch.cat(list(parts))
+        return joined if self._order is None else joined[self._order[1]]
+
+    def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        return self._join(part._matmat(x) for part, x in zip(self.blocks, self._split(block), strict=True))
+
+    def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        return self._join(part._solve(x) for part, x in zip(self.blocks, self._split(block), strict=True))
+
+    def _side_by_side(self, roots: list[Operator]) -> FunctionOperator:
+        widths = [root.shape[1] for root in roots]
+
+        def forward(noise: Tensor) -> Tensor:
+            return self._join(root @ e for root, e in zip(roots, noise.split(widths), strict=True))
+
+        def adjoint(block: Tensor) -> Tensor:
+            return torch.cat([root.T @ x for root, x in zip(roots, self._split(block), strict=True)])
+
+        return FunctionOperator(forward, adjoint, (self.shape[0], sum(widths)), self._like)
+
+    def _affine(self, c: float | Tensor, s: float | Tensor) -> BlockDiagonal:
+        return replace(self, blocks=tuple(block._affine(c, s) for block in self.blocks))
+
+    def _plus_diagonal(self, other: Diagonal) -> BlockDiagonal:
+        parts = self._split(other.values)
+        sums = (block.plus_diagonal(Diagonal(part)) for block, part in zip(self.blocks, parts, strict=True))
+        return replace(self, blocks=tuple(sums))

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_positive
 from lapwing.ground.probes import gaussian
-from lapwing.linalg.eigenbasis import finite
 from lapwing.linalg.operator import Operator, check_square, in_float64
+from lapwing.linalg.structured import finite
 
 
 def pivoted_cholesky(

@@ -1,18 +1,21 @@
-"""Symmetric positive (semi-)definite operators that solve, root and log-det exactly; the simplest of them."""
+"""Symmetric positive (semi-)definite operators that solve, root and log-det exactly: what they share, and the simplest.
+
+Eigendecompositions are in float64, computed when first asked for and shared by every copy of an operator.
+"""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import ConfigError, ShapeError
-from lapwing.linalg.eigenbasis import nonnegative, positive
+from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
 from lapwing.linalg.operator import FunctionOperator, Operator, check_operand, check_shape, on_columns
 
 
@@ -24,6 +27,11 @@ class Structured(Operator):
     Everything is differentiable, in scale, shift and matrices; where a gradient passes through eigenvectors
     (solves and roots of LowRank, and of Kronecker in its factors) the eigenvalues must be distinct.
     """
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``d`` rows and columns, as many as the tensor that defines the operator has rows."""
+        return (len(self._like), len(self._like))
 
     @property
     def T(self) -> Structured:
@@ -76,7 +84,7 @@ class Structured(Operator):
         """
         if not _is_finite_scalar(c) or c < 0:
             raise ConfigError("a finite scalar c >= 0 to scale by", f"{c}", "a positive number")
-        return self._scaled(c)
+        return self._affine(c, 0.0)
 
     def shifted(self, s: float | Tensor) -> Structured:
         """The operator ``A + s I``, sharing any factorisation that survives.
@@ -86,7 +94,7 @@ class Structured(Operator):
         """
         if not _is_finite_scalar(s):
             raise ConfigError("a finite scalar to shift by", f"{s}", "plus_diagonal for one value an entry")
-        return self._shifted(s)
+        return self._affine(1.0, s)
 
     def plus_diagonal(self, other: Diagonal) -> Structured:
         """The sum ``A + D``, in a structure that is still exact.
@@ -109,10 +117,8 @@ class Structured(Operator):
         """Solve for a checked block; float64 in and out, whatever the operator's dtype."""
 
     @abc.abstractmethod
-    def _scaled(self, c: float | Tensor) -> Structured: ...
-
-    @abc.abstractmethod
-    def _shifted(self, s: float | Tensor) -> Structured: ...
+    def _affine(self, c: float | Tensor, s: float | Tensor) -> Structured:
+        """The operator ``c A + s I``."""
 
     @abc.abstractmethod
     def _plus_diagonal(self, other: Diagonal) -> Structured: ...
@@ -144,11 +150,6 @@ class Diagonal(Structured):
     def __post_init__(self) -> None:
         """Check the shape."""
         check_shape(self.values, self.values.ndim == 1, "diagonal entries [d]", "matrix.diagonal()")
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """``d`` rows and columns."""
-        return (len(self.values), len(self.values))
 
     @property
     def constant(self) -> Float[Tensor, ""] | None:
@@ -189,11 +190,8 @@ class Diagonal(Structured):
     def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         return block / positive(self.values)[:, None]
 
-    def _scaled(self, c: float | Tensor) -> Diagonal:
-        return Diagonal(c * self.values)
-
-    def _shifted(self, s: float | Tensor) -> Diagonal:
-        return Diagonal(self.values + s)
+    def _affine(self, c: float | Tensor, s: float | Tensor) -> Diagonal:
+        return Diagonal(c * self.values + s)
 
     def _plus_diagonal(self, other: Diagonal) -> Diagonal:
         return Diagonal(self.values + other.values)
@@ -202,3 +200,94 @@ class Diagonal(Structured):
 def _is_finite_scalar(value: float | Tensor) -> bool:
     number = torch.as_tensor(value)
     return number.ndim == 0 and bool(number.isfinite())
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Eigenbasis:
+    """The decomposition ``M = Q diag(values) Qᵀ`` of a symmetric matrix: lazy, float64, at most one ``eigh``.
+
+    Negative eigenvalues that are rounding of a positive semi-definite ``M`` (smaller than ``sqrt(eps)`` of
+    the largest, with the ``eps`` of the matrix's own dtype) are set to 0. A 1-D tensor stands for a diagonal
+    matrix, here and in ``vectors``: its ``Q`` is the identity, kept as ones.
+
+    Args:
+        matrix: ``[..., m, m]``, or ``[m]`` for a diagonal matrix.
+    """
+
+    matrix: Float[Tensor, "..."]
+
+    @property
+    def known(self) -> bool:
+        """Whether the decomposition has been computed, so that using it costs no ``eigh``."""
+        return "_eigh" in vars(self)
+
+    @property
+    def values(self) -> Float[Tensor, "*batch m"]:
+        """Eigenvalues, float64; ascending, but for a diagonal matrix in its own order."""
+        return self._eigh[0]
+
+    @property
+    def vectors(self) -> Float[Tensor, "..."]:
+        """Eigenvectors in columns ``[..., m, m]``, float64; ones ``[m]`` for a diagonal matrix."""
+        return self._eigh[1]
+
+    @cached_property
+    def _eigh(self) -> tuple[Tensor, Tensor]:
+        if self.matrix.ndim == 1:
+            values = finite(self.matrix).double()
+            vectors = torch.ones_like(values)
+        else:
+            values, vectors = torch.linalg.eigh(symmetric(self.matrix))
+        rounding = rounding_of(self.matrix.dtype) * values.abs().amax(-1, keepdim=True)
+        return values.masked_fill((values < 0) & (values >= -rounding), 0.0), vectors
+
+
+def rounding_of(dtype: torch.dtype) -> float:
+    """How far from exact, relative to the largest, an entry or eigenvalue accumulated in ``dtype`` may be."""
+    return torch.finfo(dtype).eps ** 0.5
+
+
+def finite(matrix: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Return the matrix if every entry is finite; raise otherwise (LAPACK answers NaN with wrong numbers)."""
+    bad = (~matrix.isfinite()).sum().item()
+    if bad:
+        raise NumericalError(
+            "a matrix of finite numbers",
+            f"{bad} of {matrix.numel()} entries NaN or infinite",
+            "inputs of size 1, finite data and weights, or float64",
+        )
+    return matrix
+
+
+def symmetric(matrix: Float[Tensor, "*batch m m"]) -> Float[Tensor, "*batch m m"]:
+    """Return the symmetric part in float64; raise where the rest is more than rounding."""
+    skew = (finite(matrix) - matrix.mT).abs().max().item()
+    size = matrix.abs().max().item()
+    if skew > rounding_of(matrix.dtype) * size:
+        raise NumericalError(
+            "a symmetric matrix",
+            f"entries that differ from their mirror by up to {skew:.3g} (largest entry {size:.3g})",
+            "(M + M.mT) / 2 if the difference is meant to be noise",
+        )
+    return (matrix.double() + matrix.mT.double()) / 2
+
+
+def positive(eigenvalues: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """Return the eigenvalues if all are positive; raise naming the smallest otherwise."""
+    return _bounded(eigenvalues, bool((eigenvalues > 0).all()), "a positive definite matrix")
+
+
+def nonnegative(eigenvalues: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """Return the eigenvalues if none is negative; raise naming the smallest otherwise."""
+    return _bounded(eigenvalues, bool((eigenvalues >= 0).all()), "a positive semi-definite matrix")
+
+
+def _bounded(eigenvalues: Tensor, holds: bool, expected: str) -> Tensor:
+    if not holds:
+        raise NumericalError(
+            expected,
+            f"smallest eigenvalue {eigenvalues.min().item():.3g} (largest {eigenvalues.max().item():.3g})",
+            "a larger prior precision, or operator.shifted(s) with a larger s",
+        )
+    return eigenvalues

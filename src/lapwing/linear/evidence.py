@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, LowRank, Structured
-from lapwing.linalg.eigenbasis import Eigenbasis, positive
+from lapwing.linalg.structured import Eigenbasis, positive
 
 
 @final

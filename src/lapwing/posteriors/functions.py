@@ -20,7 +20,7 @@ from lapwing.ground.types import Inputs
 from lapwing.jacobian.model import BUDGET
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Dense, FunctionOperator, Operator
-from lapwing.linalg.eigenbasis import Eigenbasis
+from lapwing.linalg.structured import Eigenbasis
 from lapwing.linear.evidence import Complexity, Grams, Spectrum, semidefinite
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step

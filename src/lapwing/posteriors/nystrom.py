@@ -20,7 +20,7 @@ from lapwing.ground.results import Estimate
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Diagonal, LowRank
-from lapwing.linalg.eigenbasis import Eigenbasis
+from lapwing.linalg.structured import Eigenbasis
 from lapwing.linear.evidence import Complexity, complexity_of_compression, metric_root
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.exact import ExactPosterior, distinct

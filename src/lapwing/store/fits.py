@@ -14,9 +14,9 @@ from lapwing.ground.errors import DataError
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
-from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, Structured, Sum
+from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, Structured
 from lapwing.linalg import Diagonal as DiagonalMatrix
-from lapwing.linalg.eigenbasis import Eigenbasis
+from lapwing.linalg.structured import Eigenbasis
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, TopRows
 from lapwing.linear.solvers import CG, SGD, Solver
 from lapwing.methods.hessian_free import HessianFreePosterior
@@ -101,7 +101,7 @@ def named(*kinds: type[Any]) -> dict[str, type[Any]]:
     return {kind.__name__: kind for kind in kinds}
 
 
-OPERATORS = named(BlockDiagonal, Dense, DiagonalMatrix, Kronecker, LowRank, Sum)
+OPERATORS = named(BlockDiagonal, Dense, DiagonalMatrix, Kronecker, LowRank)
 
 FAMILIES: Families = {
     Answers: named(Amortised, ProbedTable, Table),

@@ -14,7 +14,7 @@ from lapwing import linalg
 from lapwing.curvature.sums import DiagonalSum, Held, sweep
 from lapwing.ground.errors import check_count, check_fraction, check_option
 from lapwing.jacobian.products.linearisation import Linearisation
-from lapwing.linalg.eigenpairs import nystrom, randomised_eigenpairs, top_eigenpairs
+from lapwing.linalg import nystrom, randomised_eigenpairs, top_eigenpairs
 from lapwing.linear.gauss_newton import GGNProduct
 from lapwing.linear.preconditioners import CurvatureRecipe
 from lapwing.linear.problem import Problem

@@ -22,7 +22,7 @@ from lapwing.jacobian.products.products import MEMORY, WORKING, Executor, Store
 from lapwing.jacobian.products.recording import Recorded
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS, by_position
-from lapwing.linalg.eigenbasis import finite
+from lapwing.linalg.structured import finite
 from lapwing.linear.model import Chunk, Directions, gathered, shuffled
 
 

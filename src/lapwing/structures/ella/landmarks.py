@@ -16,8 +16,8 @@ from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, TooLargeError
 from lapwing.jacobian.model import Model
 from lapwing.linalg import Dense
-from lapwing.linalg.eigenbasis import Eigenbasis
 from lapwing.linalg.pivoted import pivots_of
+from lapwing.linalg.structured import Eigenbasis
 
 Landmarks: TypeAlias = Literal["uniform", "leverage", "pivoted"]
 """How landmarks are drawn."""
