@@ -86,8 +86,8 @@ WRONG = {
     "trace": lambda dense: 1.01 * dense.diagonal().sum(),
     "diagonal": lambda dense: dense.eigenvalues(),
     "eigenvalues": lambda dense: dense.diagonal(),
-    "_scaled": lambda dense, c: dense,
-    "_shifted": lambda dense, s: dense,
+    "scaled": lambda dense, c: dense,
+    "shifted": lambda dense, s: dense,
     "T": property(lambda dense: Diagonal(dense.diagonal())),
 }
 
