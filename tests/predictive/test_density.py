@@ -21,7 +21,7 @@ from lapwing.predictive import (
     predictive,
     probit_binary,
 )
-from lapwing.predictive.moments import Moments
+from lapwing.predictive.outputs import Moments
 
 
 def random_joint(n: int = 3, c: int = 2) -> JointMoments:

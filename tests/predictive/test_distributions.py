@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -113,7 +114,7 @@ def test_counts_add_the_variance_of_counting(joint: bool) -> None:
     if joint:
         covariance = covariance.reshape(1, 2, 1, 2)
         log_rates = JointMoments(torch.zeros(1, 2), torch.zeros(1, 2, 1, 2))
-    p = Counts(log_rates, mean, covariance)
+    p = Counts(log_rates, replace(log_rates, mean=mean, covariance=covariance, factor=None))
     torch.testing.assert_close(p.variance, torch.tensor([[1.5, 2.2]]))
     torch.testing.assert_close(p.std, p.variance.sqrt())
     expected = torch.tensor([[1.5, 0.1], [0.1, 2.2]])
@@ -122,7 +123,7 @@ def test_counts_add_the_variance_of_counting(joint: bool) -> None:
 
 def test_count_draws_are_counts_and_rates_are_rates(generator: torch.Generator) -> None:
     moments = Moments(torch.zeros(2, 1), 0.1 * torch.ones(2, 1, 1))
-    p = Counts(moments, torch.ones(2, 1), torch.zeros(2, 1, 1))
+    p = Counts(moments, Moments.certain(torch.ones(2, 1)))
     counts = p.sample(50, generator=generator)
     assert counts.shape == (50, 2, 1) and bool((counts == counts.round()).all())
     rates = p.sample(50, noise=False, generator=generator)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from lapwing.predictive.density import canonical_targets, held_out_losses, log_joint, log_predictive
 from lapwing.predictive.distributions import Classification, Counts, MultiLabel, Regression
-from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.links import concentration, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
-from lapwing.predictive.moments import Moments
+from lapwing.predictive.outputs import Draws, JointMoments, Moments
 from lapwing.predictive.predict import Link, Outputs, Predictive, Predictor, check_link, kept, predictive
 from lapwing.predictive.quadrature import expected_sigmoid, quasi_monte_carlo
 

@@ -12,9 +12,8 @@ from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.ground.results import Estimate
 from lapwing.likelihoods import IGNORED, Gaussian, HeteroscedasticGaussian, Likelihood
 from lapwing.predictive.distributions import Classification, Counts, MultiLabel, Regression
-from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.links import SAMPLES
-from lapwing.predictive.moments import Moments
+from lapwing.predictive.outputs import Draws, JointMoments, Moments
 from lapwing.predictive.predict import Link, Predictive, predictive
 
 COUNT_DRAWS = 512

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -12,8 +12,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, check_level
 from lapwing.likelihoods.gaussian import split
-from lapwing.predictive.joint import Draws, JointMoments
-from lapwing.predictive.moments import Moments
+from lapwing.predictive.outputs import Draws, JointMoments, Moments
 
 
 @final
@@ -204,45 +203,44 @@ class Counts:
 
     Args:
         log_rates: What is known of the outputs f.
-        mean: Expected count, the expected rate E e^f, ``[n, *event, c]``.
-        rate_covariance: Covariance of the rates e^f, shaped as that of ``log_rates``.
+        rates: What is known of the rates e^f.
 
     Example:
-        >>> Counts(Moments.certain(torch.zeros(1, 1)), torch.ones(1, 1), torch.zeros(1, 1, 1)).variance
+        >>> Counts(Moments.certain(torch.zeros(1, 1)), Moments.certain(torch.ones(1, 1))).variance
         tensor([[1.]])
     """
 
     log_rates: Moments | JointMoments | Draws
-    mean: Float[Tensor, "*batch c"]
-    rate_covariance: Tensor
+    rates: Moments | JointMoments | Draws
 
     @classmethod
     def of(cls, outputs: Moments | JointMoments | Draws) -> Counts:
         """The counts of uncertain log rates, in closed form."""
         if isinstance(outputs, Draws):
             rates = Draws(outputs.values.exp())
-            mean = _finite(rates.mean, "rates exp f", outputs.values)
-            return cls(outputs, mean, _finite(rates.covariance, "variances of rates exp f", 2 * outputs.values))
+            _finite(rates.mean, "rates exp f", outputs.values)
+            _finite(rates.covariance, "variances of rates exp f", 2 * outputs.values)
+            return cls(outputs, rates)
         mean = _expected_exp(outputs, "rates")
-        if isinstance(outputs, JointMoments):
-            products = torch.outer(mean.reshape(-1), mean.reshape(-1)).reshape(outputs.covariance.shape)
-        else:
-            products = mean[..., :, None] * mean[..., None, :]
-        covariance = _finite(products * torch.expm1(outputs.covariance), "variances of rates exp f", 2 * outputs.mean)
-        return cls(outputs, mean, covariance)
+        rows = mean.reshape(outputs.matrix.shape[:-1])
+        matrix = rows[..., :, None] * rows[..., None, :] * torch.expm1(outputs.matrix)
+        covariance = _finite(matrix, "variances of rates exp f", 2 * outputs.mean).reshape(outputs.covariance.shape)
+        return cls(outputs, replace(outputs, mean=mean, covariance=covariance, factor=None))
+
+    @property
+    def mean(self) -> Float[Tensor, "*batch c"]:
+        """Expected count, the expected rate E e^f, ``[n, *event, c]``."""
+        return self.rates.mean
 
     @property
     def covariance(self) -> Tensor:
         """Covariance of the counts, diag(mean) + rate covariance (law of total variance)."""
-        return plus_diagonal(self.rate_covariance, self.mean)
+        return plus_diagonal(self.rates.covariance, self.mean)
 
     @property
     def variance(self) -> Float[Tensor, "*batch c"]:
         """Variance of the counts, ``[n, *event, c]``."""
-        size = self.mean.numel()
-        if self.rate_covariance.ndim == 2 * self.mean.ndim:
-            return self.covariance.reshape(size, size).diagonal().reshape(self.mean.shape)
-        return self.covariance.diagonal(dim1=-2, dim2=-1)
+        return self.rates.variance + self.mean
 
     @property
     def std(self) -> Float[Tensor, "*batch c"]:

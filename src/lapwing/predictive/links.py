@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ShapeError
-from lapwing.predictive.moments import Moments
+from lapwing.predictive.outputs import Moments
 from lapwing.predictive.quadrature import MAX_BYTES, by_position
 
 SAMPLES = 1024

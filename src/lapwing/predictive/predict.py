@@ -24,9 +24,8 @@ from lapwing.likelihoods import (
     Poisson,
 )
 from lapwing.predictive.distributions import Classification, Counts, MultiLabel, Regression
-from lapwing.predictive.joint import Draws, JointMoments
 from lapwing.predictive.links import SAMPLES, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
-from lapwing.predictive.moments import Moments
+from lapwing.predictive.outputs import Draws, JointMoments, Moments
 from lapwing.predictive.quadrature import MAX_BYTES, expected_sigmoid, quasi_monte_carlo
 
 Link: TypeAlias = Literal["probit", "pairwise", "bridge", "qmc", "mc"]

@@ -13,7 +13,7 @@ from torch.quasirandom import SobolEngine
 
 from lapwing.ground.errors import UnsupportedError, check_count
 from lapwing.likelihoods import Categorical
-from lapwing.predictive.moments import Moments, nonnegative
+from lapwing.predictive.outputs import Moments, nonnegative
 
 MAX_BYTES = 2**28
 """Memory that averaging over outputs may take beside its result (256 MiB)."""

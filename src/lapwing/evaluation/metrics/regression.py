@@ -13,7 +13,7 @@ from lapwing.evaluation.metrics.elements import check_all_positive, scalars
 from lapwing.ground.data import check_finite
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind
 from lapwing.predictive import Draws, Moments
-from lapwing.predictive.moments import nonnegative
+from lapwing.predictive.outputs import nonnegative
 
 
 def rmse(mean: Float[Tensor, "*n"], targets: Tensor) -> float:

@@ -1,0 +1,292 @@
+"""What is known of a network's outputs: mean and covariance, position by position or of all together, or draws."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import TypeVar, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground import probes
+from lapwing.ground.errors import NumericalError, ShapeError, check_count
+
+N = TypeVar("N", bound="Normal")
+
+
+@dataclass(frozen=True, eq=False)
+class Normal(abc.ABC):
+    """Gaussian outputs N(mean, covariance). The covariance may be singular: it is never inverted.
+
+    Args:
+        mean: ``[n, *event, c]``.
+        covariance: As the kind has it.
+        factor: ``[n, *event, c, r]`` with covariance = factor factorᵀ over the last axis, where it is known.
+
+    Raises:
+        ShapeError: If the shapes do not belong together.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    factor: Tensor | None = None
+
+    @cached_property
+    def variance(self) -> Float[Tensor, "*batch c"]:
+        """Variance of each output, ``[n, *event, c]``; negative rounding errors become 0.
+
+        Raises:
+            NumericalError: If one is negative beyond rounding, or NaN.
+        """
+        return nonnegative(self.matrix.diagonal(dim1=-2, dim2=-1), "variance").reshape(self.mean.shape)
+
+    @property
+    def std(self) -> Float[Tensor, "*batch c"]:
+        """Standard deviation of each output, ``[n, *event, c]``."""
+        return self.variance.sqrt()
+
+    def root(self) -> Float[Tensor, "*batch c r"]:
+        """R ``[n, *event, c, r]`` with R Rᵀ = covariance: a factor with no more columns than rows, or by eigenvalues.
+
+        Raises:
+            NumericalError: If the covariance is indefinite beyond rounding, or not finite.
+
+        Cost: the first time the cube of the rows that depend on one another, in float64.
+        """
+        return self._root
+
+    def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
+        """Draws mean + R ε, ``[k, n, *event, c]``: of ``JointMoments`` each is one coherent function.
+
+        Args:
+            k: Number of draws.
+            generator: Source of randomness; ``None`` draws from PyTorch's global one.
+        """
+        check_count("k", k)
+        root = self.root()
+        root = root.reshape(*self.matrix.shape[:-1], root.shape[-1])
+        noise = probes.gaussian([k, *root.shape[:-2], root.shape[-1]], like=self.mean, generator=generator)
+        return self.mean + torch.einsum("...cr,k...r->k...c", root, noise).reshape(k, *self.mean.shape)
+
+    def scaled(self: N, by: float) -> N:
+        """Moments of the outputs times the number ``by``."""
+        factor = None if self.factor is None else by * self.factor
+        return replace(self, mean=by * self.mean, covariance=by**2 * self.covariance, factor=factor)
+
+    @abc.abstractmethod
+    def marginal(self) -> Moments:
+        """The moments of each position on its own."""
+
+    @property
+    def matrix(self) -> Tensor:
+        """The covariance as matrices of rows that depend on one another."""
+        joint = self.covariance.ndim == 2 * self.mean.ndim
+        return self.covariance.reshape(self.mean.numel(), self.mean.numel()) if joint else self.covariance
+
+    @cached_property
+    def _root(self) -> Tensor:
+        if self.factor is not None and self.factor.shape[-1] <= self.matrix.shape[-1]:
+            return self.factor
+        _ = self.variance  # refuses what is no variance
+        double = self.matrix.double()
+        values, vectors = torch.linalg.eigh(0.5 * (double + double.mT))
+        roots = nonnegative(values, "eigenvalue", self.covariance.dtype).sqrt()
+        root = (vectors * roots.unsqueeze(-2)).to(self.covariance.dtype)
+        return root.reshape(*self.mean.shape, root.shape[-1])
+
+    def _check(self, covariance: tuple[int, ...], expected: str, hint: str) -> None:
+        shape, factor = tuple(self.mean.shape), self.factor
+        if len(shape) < 2 or tuple(self.covariance.shape) != covariance:
+            raise ShapeError(expected, f"shapes {list(shape)} and {list(self.covariance.shape)}", hint)
+        if factor is not None and tuple(factor.shape[:-1]) != shape:
+            hint = "a factor with covariance = factor @ factor.mT"
+            raise ShapeError(f"a factor of shape {[*shape, 'r']}", f"shape {list(factor.shape)}", hint)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Moments(Normal):
+    """Gaussian outputs, each position on its own, with the covariance ``[n, *event, c, c]``; see ``Normal``.
+
+    Example:
+        >>> moments = Moments(torch.zeros(1, 2), 4 * torch.eye(2).expand(1, 2, 2))
+        >>> moments.std, moments.sample(16).shape
+        (tensor([[2., 2.]]), torch.Size([16, 1, 2]))
+    """
+
+    def __post_init__(self) -> None:
+        self._check(
+            (*self.mean.shape, *self.mean.shape[-1:]),
+            "a mean [n, *event, c] and a covariance [n, *event, c, c]",
+            "JointMoments for a covariance over the whole batch [n, c, n, c]",
+        )
+
+    @classmethod
+    def from_factor(cls, mean: Float[Tensor, "*batch c"], factor: Float[Tensor, "*batch c r"]) -> Moments:
+        """Moments with covariance factor factorᵀ.
+
+        Args:
+            mean: ``[n, *event, c]``.
+            factor: ``[n, *event, c, r]``.
+        """
+        return cls(mean, factor @ factor.mT, factor)
+
+    @classmethod
+    def certain(cls, mean: Float[Tensor, "*batch c"]) -> Moments:
+        """Outputs without uncertainty: those of a plain network.
+
+        Args:
+            mean: ``[n, *event, c]``.
+        """
+        return cls(mean, mean.new_zeros(()).expand(*mean.shape, mean.shape[-1]), mean[..., None][..., :0])
+
+    def marginal(self) -> Moments:
+        """These moments themselves: each position already stands alone."""
+        return self
+
+    def select(self, outputs: slice) -> Moments:
+        """Moments of some of the outputs.
+
+        Args:
+            outputs: Which of the c to keep.
+        """
+        factor = None if self.factor is None else self.factor[..., outputs, :]
+        return Moments(self.mean[..., outputs], self.covariance[..., outputs, outputs], factor)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class JointMoments(Normal):
+    """Gaussian outputs, all positions of the batch together: covariance ``[n, *event, c, n, *event, c]``.
+
+    Example:
+        >>> moments = JointMoments(torch.zeros(2, 1), torch.ones(2, 1, 2, 1))
+        >>> a, b = moments.sample(3).squeeze(-1).unbind(1)
+        >>> torch.allclose(a, b)
+        True
+    """
+
+    def __post_init__(self) -> None:
+        self._check(
+            (*self.mean.shape, *self.mean.shape),
+            "a mean [n, c] and a joint covariance [n, c, n, c]",
+            "Moments for one covariance a position [n, c, c]",
+        )
+
+    def marginal(self) -> Moments:
+        """The moments of each position on its own."""
+        positions, c = prod(self.mean.shape[:-1]), self.mean.shape[-1]
+        blocks = self.covariance.reshape(positions, c, positions, c).diagonal(dim1=0, dim2=2)
+        return Moments(self.mean, blocks.movedim(-1, 0).reshape(*self.mean.shape, c), self.factor)
+
+    def select(self, outputs: slice) -> JointMoments:
+        """Moments of some of the outputs; see ``Moments.select``."""
+        factor = None if self.factor is None else self.factor[..., outputs, :]
+        rows = self.covariance[..., outputs].movedim(self.mean.ndim - 1, -1)[..., outputs]
+        return JointMoments(self.mean[..., outputs], rows.movedim(-1, self.mean.ndim - 1), factor)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Outputs known by draws, such as those of networks whose weights were drawn.
+
+    Moments are estimated from the draws (the covariance divided by s - 1; 0 for a single draw).
+
+    Args:
+        values: ``[s, n, *event, c]``, draw s of the whole batch together.
+
+    Raises:
+        ShapeError: If there is no draw or no output axis.
+
+    Example:
+        >>> Draws(torch.tensor([[[1.0]], [[3.0]]])).std
+        tensor([[1.4142]])
+    """
+
+    values: Tensor
+
+    def __post_init__(self) -> None:
+        if self.values.ndim < 3 or not self.values.shape[0]:
+            raise ShapeError(
+                "at least one draw of the outputs, [s, n, *event, c]",
+                f"shape {list(self.values.shape)}",
+                "torch.stack of the outputs [n, c] of each drawn network",
+            )
+
+    @cached_property
+    def mean(self) -> Float[Tensor, "*batch c"]:
+        """Average over the draws, ``[n, *event, c]``."""
+        return self.values.mean(0)
+
+    @cached_property
+    def covariance(self) -> Float[Tensor, "*batch c c"]:
+        """Covariance of each position over the draws, ``[n, *event, c, c]``."""
+        return self.factor @ self.factor.mT
+
+    @cached_property
+    def factor(self) -> Float[Tensor, "*batch c s"]:
+        """Centred draws over √(s - 1), ``[n, *event, c, s]``."""
+        return (self.values - self.mean).movedim(0, -1) / max(self.values.shape[0] - 1, 1) ** 0.5
+
+    @property
+    def variance(self) -> Float[Tensor, "*batch c"]:
+        """Variance of each output, ``[n, *event, c]``."""
+        return self.factor.square().sum(-1)
+
+    @property
+    def std(self) -> Float[Tensor, "*batch c"]:
+        """Standard deviation of each output, ``[n, *event, c]``."""
+        return self.variance.sqrt()
+
+    def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
+        """``k`` of the draws in random order, ``[k, n, *event, c]``; none twice before all were taken once.
+
+        Args:
+            k: Number of draws.
+            generator: Source of randomness; ``None`` draws from PyTorch's global one.
+        """
+        check_count("k", k)
+        s = self.values.shape[0]
+        keys = probes.gaussian([-(-k // s), s], like=self.values, generator=generator)
+        return self.values[keys.argsort(-1).reshape(-1)[:k]]
+
+    def scaled(self, by: float) -> Draws:
+        """Draws of the outputs times a number; see ``Normal.scaled``."""
+        return Draws(by * self.values)
+
+    def marginal(self) -> Moments:
+        """The moments of each position on its own."""
+        return Moments(self.mean, self.covariance, self.factor)
+
+    def select(self, outputs: slice) -> Draws:
+        """Draws of some of the outputs; see ``Moments.select``."""
+        return Draws(self.values[..., outputs])
+
+
+def nonnegative(values: Tensor, what: str, dtype: torch.dtype | None = None) -> Tensor:
+    """Values with what rounding made negative put to 0.
+
+    Args:
+        values: Variances or eigenvalues, all of one computation.
+        what: Their name in the message.
+        dtype: Precision they were computed in, that of ``values`` by default; values above -√eps times the
+            largest magnitude count as rounding.
+
+    Raises:
+        NumericalError: If one is negative beyond that, or not finite.
+    """
+    if not values.numel():
+        return values
+    largest, lowest = float(values.detach().abs().max()), float(values.detach().min())
+    if not (lowest >= -(torch.finfo(dtype or values.dtype).eps ** 0.5) * largest and largest < float("inf")):
+        raise NumericalError(
+            "a finite, positive semi-definite covariance of the outputs",
+            f"a smallest {what} of {lowest:g} where the largest magnitude is {largest:g}",
+            "float64, or a larger prior precision",
+        )
+    return values.clamp(min=0.0)
