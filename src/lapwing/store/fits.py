@@ -21,7 +21,6 @@ from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, Rank
 from lapwing.linear.solvers import CG, SGD, Solver
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.methods.hessian_free.posterior import Amortised, Answers, ProbedTable, Table
-from lapwing.methods.hessian_free.regularisers import Augmented, InSample, OutputSums, Regulariser, WeightSums
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
 from lapwing.structures import KFAC, Diagonal
@@ -109,7 +108,6 @@ FAMILIES: Families = {
     Operator: OPERATORS,
     Preconditioner: named(Diagonal, KFAC, LowRankStructure, PivotedCholesky, RankOne, Subsample, TopRows),
     Prior: named(DiagonalPrior, GPrior, Isotropic, Layerwise),
-    Regulariser: named(Augmented, InSample, OutputSums, WeightSums),
     Solver: named(CG, SGD),
     Structured: OPERATORS,
 }

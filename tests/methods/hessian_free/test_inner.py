@@ -11,7 +11,8 @@ import torch
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, NumericalError
-from lapwing.methods.hessian_free import LBFGS, Descent, Inner, NewtonCG, PreTrained, refit
+from lapwing.methods.hessian_free import LBFGS, Descent, Inner, NewtonCG, PreTrained
+from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.responses import check_linear
 from tests.methods.hessian_free.setting import Setting, converged, shared, tanh
 from tests.posterior_cases import normal, refused, seeded
@@ -45,9 +46,8 @@ def test_every_solver_finds_the_response(name: str, antithetic: bool) -> None:
     torch.testing.assert_close(found, truth(setting), rtol=0, atol=tolerance * float(truth(setting).abs().max()))
 
 
-def test_twins_see_the_same_mini_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twins_see_the_same_mini_batches() -> None:
     """Of a linear network their changes are then mirror images, on a loader that shuffles anew at every pass too."""
-    monkeypatch.setattr(refit, "HELD", 0)
     x, y = normal(9, 2), normal(9, 2, seed=1)
     generator = torch.Generator().manual_seed(0)
     data = torch.utils.data.TensorDataset(x, y)
@@ -57,7 +57,7 @@ def test_twins_see_the_same_mini_batches(monkeypatch: pytest.MonkeyPatch) -> Non
     model = seeded(lambda: torch.nn.Linear(2, 2), 0)
     first, second = (recipe.fit(model, loader, x).answers.responses for _ in range(2))
     torch.testing.assert_close(first.plus, -first.minus, rtol=1e-10, atol=1e-15)
-    assert first.refit.passes.total >= 2 * 2 * 30
+    assert first.refit.work.gradients >= 2 * 2 * 30
     assert float((first.plus - second.plus).abs().max() / first.plus.abs().max()) > 1e-3
 
 
@@ -87,12 +87,12 @@ def test_responses_that_are_not_linear_are_named() -> None:
 
 def test_gradients_that_do_not_bear_out_the_hessian_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of another prior."""
-    setting, constant = mild(), refit.Refit._constant
+    setting, slopes = mild(), Refit.slopes
 
-    def other(self: refit.Refit, fits: refit.Fits, changes: torch.Tensor, weights: torch.Tensor) -> object:
-        return constant(dataclasses.replace(self, prior=0 * self.prior), fits, changes, weights)
+    def other(self: Refit, *asked: object) -> object:
+        return slopes(dataclasses.replace(self, prior=0 * self.prior), *asked)
 
-    monkeypatch.setattr(refit.Refit, "_constant", other)
+    monkeypatch.setattr(Refit, "slopes", other)
     with pytest.warns(ConvergenceWarning, match="do not bear out the Hessian"):
         setting.fit(fits=PreTrained())
 

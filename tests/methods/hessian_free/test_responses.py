@@ -9,7 +9,8 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.ground.errors import DataError, ShapeError
 from lapwing.methods.hessian_free import Inner, NewtonCG, PerPoint, PreTrained, Probed, responses
-from lapwing.methods.hessian_free.refit import Fits, Refit
+from lapwing.methods.hessian_free.refit import Refit
+from lapwing.methods.hessian_free.regularisers import Regulariser
 from tests.methods.hessian_free.setting import curve, shared
 from tests.posterior_cases import portrait, refused
 
@@ -18,7 +19,7 @@ from tests.posterior_cases import portrait, refused
 def test_groups_of_fits_find_the_same(inner: Inner, antithetic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     setting, sizes, solve = shared("classes"), list[int](), type(inner).solve
 
-    def watched(self: Inner, refit: Refit, fits: Fits, start: Tensor) -> object:
+    def watched(self: Inner, refit: Refit, fits: Regulariser, start: Tensor) -> object:
         sizes.append(len(fits))
         return solve(self, refit, fits, start)
 
@@ -43,7 +44,7 @@ def test_is_quiet_unless_asked(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
     posterior = recipe.fit(setting.model, (setting.x, setting.y), setting.points, progress=True)
     assert "refits" in capfd.readouterr().err
-    assert posterior.refit.passes.total >= posterior.linearity.fits
+    assert posterior.refit.work.gradients + posterior.refit.work.products >= posterior.linearity.fits
     lw.hessian_free.weight_uncertainty(
         setting.model, (setting.x, setting.y), setting.likelihood, prior=setting.prior, progress=True
     )

@@ -61,15 +61,13 @@ class Copies:
         weights: Float[Tensor, "f d"],
         batch: Batch,
         *,
-        moved: Float[Tensor, "f c"] | None = None,
         along: Float[Tensor, "f n *event c"] | None = None,
     ) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
-        """The gradient in the weights and the value of ``Σ nll(f, y + moved) − ⟨along, f⟩`` for each copy.
+        """The gradient in the weights and the value of ``Σ nll(f, y) − ⟨along, f⟩`` for each copy.
 
         Args:
             weights: Uncertain weights of each copy.
             batch: The examples, and their targets y.
-            moved: What is added to the targets of each copy.
             along: A linear term in the outputs of each copy.
 
         Returns:
@@ -80,14 +78,11 @@ class Copies:
             targets = batch.targets[place]
 
             def one(w: Tensor, *terms: Tensor, inputs: Inputs = inputs, targets: Tensor = targets) -> Tensor:
-                parts = iter(terms)
                 f = self._outputs(w, inputs)
-                y = self.model.likelihood.canonical_targets(f, targets)
-                y = y if moved is None else y + next(parts)
-                loss = self.model.likelihood.nll(f, y).double().sum()
-                return loss if along is None else loss - (next(parts) * f).double().sum()
+                loss = self.model.likelihood.nll(f, self.model.likelihood.canonical_targets(f, targets)).double().sum()
+                return loss - sum((u * f).double().sum() for u in terms)
 
-            terms = (*(() if moved is None else (moved,)), *(() if along is None else (along[:, place],)))
+            terms = () if along is None else (along[:, place],)
             total.add(self._over(grad_and_value(one), (weights, *terms), count(inputs), plain=gradient_of(one)))
         return total.both
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from lapwing.methods.hessian_free.choices import Objective, PerPoint, PreTrained, Probed, Signs
 from lapwing.methods.hessian_free.descent import LBFGS, Descent
-from lapwing.methods.hessian_free.inner import Inner, Linearity, NewtonCG, Refitted
+from lapwing.methods.hessian_free.inner import Inner, NewtonCG, Refitted
 from lapwing.methods.hessian_free.posterior import HessianFreePosterior
 from lapwing.methods.hessian_free.probed import Variances
 from lapwing.methods.hessian_free.recipe import HessianFree
+from lapwing.methods.hessian_free.responses import Linearity
 from lapwing.methods.hessian_free.weights import WeightUncertainty, prune_uncertain, weight_uncertainty
 
 __all__ = [

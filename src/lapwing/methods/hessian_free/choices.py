@@ -12,15 +12,13 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.data import chunks, count, take
-from lapwing.ground.errors import UnsupportedError, check_count, check_option
+from lapwing.ground.errors import check_count, check_option
 from lapwing.ground.types import Inputs
-from lapwing.likelihoods import Gaussian
-from lapwing.methods.hessian_free.inner import Linearity
 from lapwing.methods.hessian_free.posterior import Amortised, Answers, Points, ProbedTable, Table
 from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances, semidefinite
 from lapwing.methods.hessian_free.refit import Refit
-from lapwing.methods.hessian_free.regularisers import PIECE, Augmented, InSample, OutputSums, Regulariser, WeightSums
-from lapwing.methods.hessian_free.responses import Perturbation, Responses
+from lapwing.methods.hessian_free.regularisers import PIECE, InSample, OutputSums, Regulariser, WeightSums
+from lapwing.methods.hessian_free.responses import Linearity, Perturbation, Responses
 
 logger = logging.getLogger(__name__)
 
@@ -55,27 +53,28 @@ class PerPoint:
     def __post_init__(self) -> None:
         check_count("group", self.group)
 
-    def answers(self, refit: Refit, perturbation: Perturbation, points: Inputs, seed: int) -> tuple[Answers, Linearity]:
+    def answers(self, perturbation: Perturbation, points: Inputs) -> tuple[Answers, Linearity]:
         """Covariances of the outputs at the points, and how far they are to be trusted."""
         blocks, checks = list[Tensor](), list[Linearity]()
         for _, inputs in chunks(points, self.group):
-            outputs = refit.trained_outputs(inputs)
-            n, c = outputs.shape[0] * outputs[0, ..., 0].numel(), outputs.shape[-1]
+            outputs = perturbation.refit.trained_outputs(inputs)
+            n, c = outputs[..., 0].numel(), outputs.shape[-1]
             omega = torch.eye(n * c, dtype=torch.float64, device=outputs.device).view(n * c, *outputs.shape)
-            responses = perturbation.respond(
-                refit, OutputSums(inputs, omega), lambda each, inputs=inputs: each.outputs(inputs)
+            responses, linearity = perturbation.respond(
+                OutputSums(omega, inputs), lambda each, inputs=inputs: each.outputs(inputs)
             )
             found = responses.outputs(inputs).view(n, c, n, c).diagonal(dim1=0, dim2=2).movedim(-1, 0)
             blocks.append(semidefinite(0.5 * (found + found.mT)).view(*outputs.shape, c))
-            checks.append(responses.linearity)
+            checks.append(linearity)
         return Table(Points(points), torch.cat(blocks)), Linearity.join(checks)
 
-    def weights(self, refit: Refit, perturbation: Perturbation, seed: int) -> tuple[Variances, Linearity]:
+    def weights(self, perturbation: Perturbation) -> tuple[Variances, Linearity]:
         """Variances of single weights by a fit for each."""
-        eye = torch.eye(refit.network.size, dtype=torch.float64, device=refit.trained.device)
-        parts = [(z, _weights(refit, perturbation, z)) for z in eye.split(self.group)]
-        value = torch.cat([(found.weights() * z).sum(1) for z, found in parts])[:, None]
-        return Variances(value, torch.zeros_like(value), 0), Linearity.join([found.linearity for _, found in parts])
+        trained = perturbation.refit.trained
+        parts = torch.eye(len(trained), dtype=trained.dtype, device=trained.device).split(self.group)
+        found = [perturbation.respond(WeightSums(z), Responses.weights) for z in parts]
+        value = torch.cat([(each.weights() * z).sum(1) for z, (each, _) in zip(parts, found, strict=True)])[:, None]
+        return Variances(value, torch.zeros_like(value), 0), Linearity.join([linearity for _, linearity in found])
 
 
 @final
@@ -91,8 +90,8 @@ class PreTrained:
     Args:
         objective: What is rewarded: ``"mean"`` the mean output over the evaluation points (equation 25), ``"absolute"``
             its absolute value with the signs of the trained outputs (27), ``"in_sample"`` that over the training data,
-            mini-batch by mini-batch (28), ``"augmented"`` the mean over the training data by shifted targets (29),
-            for Gaussian noise.
+            mini-batch by mini-batch (28), ``"augmented"`` the mean over the training data likewise: for Gaussian noise
+            that is to fit targets shifted by ``λ σ² / n`` (29).
 
     Raises:
         ConfigError: If the objective is none of these.
@@ -107,31 +106,26 @@ class PreTrained:
     def __post_init__(self) -> None:
         check_option("objective", self.objective, get_args(Objective))
 
-    def answers(self, refit: Refit, perturbation: Perturbation, points: Inputs, seed: int) -> tuple[Answers, Linearity]:
+    def answers(self, perturbation: Perturbation, points: Inputs) -> tuple[Answers, Linearity]:
         """Covariances with the mean output at any input, and how far they are to be trusted."""
         few = take(points, slice(0, min(count(points), PIECE)))  # enough to see whether a response is linear
-        found = perturbation.respond(refit, self._rewarded(refit, points), lambda each: each.outputs(few))
-        return Amortised(found), found.linearity
+        regulariser = self._rewarded(perturbation.refit, points)
+        responses, linearity = perturbation.respond(regulariser, lambda each: each.outputs(few))
+        return Amortised(responses), linearity
 
     def _rewarded(self, refit: Refit, points: Inputs) -> Regulariser:
         """The functionals, one for each output."""
-        if self.objective in ("mean", "absolute"):
-            outputs = refit.trained_outputs(points)
-            c = outputs.shape[-1]
-            signs = outputs.sign() if self.objective == "absolute" else torch.ones_like(outputs)
-            own = torch.eye(c, dtype=outputs.dtype, device=outputs.device).view(c, *(1,) * (outputs.ndim - 1), c)
-            return OutputSums(points, own * signs / outputs[..., 0].numel())
-        like = refit.trained_outputs(take(next(iter(refit.batches)).inputs, slice(0, 1)))
-        positions, likelihood = refit.examples * like[0, ..., 0].numel(), refit.model.likelihood
-        if self.objective == "in_sample":
-            return InSample(positions, like.shape[-1])
-        if not isinstance(likelihood, Gaussian):
-            raise UnsupportedError(
-                "Gaussian noise, whose loss is a square to be completed",
-                type(likelihood).__name__,
-                'PreTrained("mean") with the training inputs as points',
-            )
-        return Augmented(positions, 1 / (likelihood.weight * likelihood.precisions(like).double()))
+        signed = self.objective in ("absolute", "in_sample")
+        if self.objective in ("in_sample", "augmented"):
+            like = refit.trained_outputs(take(refit.model.data.first(), slice(0, 1)))
+            own = torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
+            return InSample(own / (refit.model.data.examples * like[..., 0].numel()), signed)
+        outputs = refit.trained_outputs(points)
+        c = outputs.shape[-1]
+        own = torch.eye(c, dtype=outputs.dtype, device=outputs.device).view(c, *(1,) * (outputs.ndim - 1), c)
+        return OutputSums(
+            own * (outputs.sign() if signed else torch.ones_like(outputs)) / outputs[..., 0].numel(), points
+        )
 
 
 @final
@@ -165,24 +159,23 @@ class Probed:
         check_count("probes", self.probes)
         check_count("residual", self.residual, 2)
 
-    def answers(self, refit: Refit, perturbation: Perturbation, points: Inputs, seed: int) -> tuple[Answers, Linearity]:
+    def answers(self, perturbation: Perturbation, points: Inputs) -> tuple[Answers, Linearity]:
         """Covariances within and between the points, and how far they are to be trusted."""
-        omega = self._signs(refit.trained_outputs(points), seed)
-        responses = perturbation.respond(refit, OutputSums(points, omega), lambda each: each.outputs(points))
-        found = ProbedCovariance.of(omega, responses.outputs(points), self.probes, responses.linearity.change)
+        omega = self._signs(perturbation.refit.trained_outputs(points), perturbation.seed)
+        responses, linearity = perturbation.respond(OutputSums(omega, points), lambda each: each.outputs(points))
+        found = ProbedCovariance.of(omega, responses.outputs(points), self.probes, linearity.change)
         if found.left_out > LEFT_OUT:
             words = "%d probes leave out %.2g %% of the variance, which %d more estimate coarsely: try Probed(%d, %d)"
             more = (4 * self.probes, 2 * self.residual)
             logger.warning(words, self.probes, 100 * found.left_out, self.residual, *more)
-        return ProbedTable(Points(points), found), responses.linearity
+        return ProbedTable(Points(points), found), linearity
 
-    def weights(self, refit: Refit, perturbation: Perturbation, seed: int) -> tuple[Variances, Linearity]:
+    def weights(self, perturbation: Perturbation) -> tuple[Variances, Linearity]:
         """Variances of single weights, estimated with their standard errors."""
-        z = self._signs(refit.trained, seed)
-        found = _weights(refit, perturbation, z)
-        change = found.linearity.change
-        covariance = ProbedCovariance.of(z[..., None], found.weights()[..., None], self.probes, change)
-        return covariance.variances, found.linearity
+        z = self._signs(perturbation.refit.trained, perturbation.seed)
+        responses, linearity = perturbation.respond(WeightSums(z), Responses.weights)
+        found = responses.weights()[..., None]
+        return ProbedCovariance.of(z[..., None], found, self.probes, linearity.change).variances, linearity
 
     def _signs(self, like: Float[Tensor, "*shape"], seed: int) -> Float[Tensor, "s *shape"]:
         shape = (self.probes + self.residual, *like.shape)
@@ -199,13 +192,9 @@ class Signs:
         Signs()
     """
 
-    def weights(self, refit: Refit, perturbation: Perturbation, seed: int) -> tuple[Variances, Linearity]:
+    def weights(self, perturbation: Perturbation) -> tuple[Variances, Linearity]:
         """``|P⁻¹ sign(θ̂)|``."""
-        found = _weights(refit, perturbation, refit.trained.sign()[None])
-        value = found.weights().mT.abs()
-        return Variances(value, torch.zeros_like(value), 0), found.linearity
-
-
-def _weights(refit: Refit, perturbation: Perturbation, z: Float[Tensor, "s d"]) -> Responses:
-    """Fits rewarded for ``zᵀ θ``."""
-    return perturbation.respond(refit, WeightSums(z), Responses.weights)
+        signs = perturbation.refit.trained.sign()[None]
+        responses, linearity = perturbation.respond(WeightSums(signs), Responses.weights)
+        value = responses.weights().mT.abs()
+        return Variances(value, torch.zeros_like(value), 0), linearity

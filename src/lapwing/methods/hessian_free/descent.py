@@ -9,11 +9,12 @@ from typing import TypeAlias, final
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from lapwing.ground.errors import check_count, check_optimiser, check_positive
 from lapwing.methods.hessian_free.inner import Inner, Refitted
-from lapwing.methods.hessian_free.refit import Fits, Refit
+from lapwing.methods.hessian_free.refit import Refit
+from lapwing.methods.hessian_free.regularisers import Regulariser
 
 Optimiser: TypeAlias = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 """Makes an optimiser of some parameters."""
@@ -56,18 +57,18 @@ class LBFGS(Inner):
         """See ``Inner.step``."""
         return 1e-2 if dtype == torch.float64 else 1e-1
 
-    def solve(self, refit: Refit, fits: Fits, start: Float[Tensor, "f d"]) -> Refitted:
+    def solve(self, refit: Refit, fits: Regulariser, start: Float[Tensor, "f d"]) -> Refitted:
         """See ``Inner.solve``."""
-        reward = fits.scales[:, None] * refit.reward(fits)
-        found = [self._one(refit, fits.take(one), start[one], reward[one]) for one in torch.arange(len(fits)).split(1)]
-        changes, evaluations = torch.cat([part[0] for part in found]), sum(part[1] for part in found)
+        reward = refit.reward(fits)
+        ones = torch.arange(len(fits), device=start.device).split(1)
+        changes = torch.cat([self._one(refit, fits.take(one), start[one], reward[one]) for one in ones])
         left = refit.slopes(fits, changes)[0].abs().amax(1) / reward.abs().amax(1).clamp(min=1e-300)
-        return Refitted(changes, left, evaluations + len(fits), 0)
+        return Refitted(changes, left)
 
     def _one(
-        self, refit: Refit, fit: Fits, start: Float[Tensor, "1 d"], reward: Float[Tensor, "1 d"]
-    ) -> tuple[Float[Tensor, "1 d"], int]:
-        """One fit, and its evaluations. Changes are measured in prior standard deviations, losses from the start's."""
+        self, refit: Refit, fit: Regulariser, start: Float[Tensor, "1 d"], reward: Float[Tensor, "1 d"]
+    ) -> Float[Tensor, "1 d"]:
+        """One fit. Changes are measured in prior standard deviations, losses from the start's."""
         from scipy.optimize import minimize
 
         unit = refit.prior.rsqrt()
@@ -84,8 +85,7 @@ class LBFGS(Inner):
         options = {"maxiter": self.iterations, "maxfun": 2 * self.iterations, "maxcor": self.memory}
         options |= {"ftol": 0.0, "gtol": goal}
         first = (start / unit)[0].cpu().numpy()
-        result = minimize(objective, first, jac=True, method="L-BFGS-B", options=options)
-        return change(result.x), int(result.nfev) + 1
+        return change(minimize(objective, first, jac=True, method="L-BFGS-B", options=options).x)
 
 
 def adam(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
@@ -131,33 +131,26 @@ class Descent(Inner):
         """See ``Inner.step``."""
         return 5e-2
 
-    def solve(self, refit: Refit, fits: Fits, start: Float[Tensor, "f d"]) -> Refitted:
+    def solve(self, refit: Refit, fits: Regulariser, start: Float[Tensor, "f d"]) -> Refitted:
         """See ``Inner.solve``."""
-        reward = (fits.scales[:, None] * refit.reward(fits)).norm(dim=1).clamp(min=1e-300)
-        leaves = [_leaves(refit, change) for change in start]
-        optimisers = [self.optimiser(own) for own in leaves]
-        steps = self.epochs * sum(1 for _ in refit.batches)
+        layout = refit.network.uncertain
+        leaves = [nn.ParameterList(layout.unflatten(change.clone()).values()) for change in start]
+        optimisers = [self.optimiser(own.parameters()) for own in leaves]
+        steps = self.epochs * sum(1 for _ in refit.model.data)
         schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(each, steps) for each in optimisers]
         for _ in range(self.epochs):
-            refit.passes.add(len(fits))
-            for batch in refit.batches:
-                gradient = refit.sampled_slopes(fits, _flat(leaves), batch) / refit.examples
+            refit.work.add(gradients=len(fits))
+            for batch in refit.model.data:
+                gradient = refit.slopes(fits, _flat(leaves), batch)[0] / refit.model.data.examples
                 for own, row, optimiser, schedule in zip(leaves, gradient, optimisers, schedules, strict=True):
-                    for leaf, part in zip(own, row.split([leaf.numel() for leaf in own]), strict=True):
-                        leaf.grad = part.view(leaf.shape)
+                    for leaf, part in zip(own, layout.unflatten(row).values(), strict=True):
+                        leaf.grad = part
                     optimiser.step()
                     if self.decay:
                         schedule.step()
-        changes = _flat(leaves)
-        left = refit.slopes(fits, changes)[0].norm(dim=1) / reward
-        return Refitted(changes, left, (self.epochs + 1) * len(fits), 0)
+        changes, reward = _flat(leaves), refit.reward(fits).norm(dim=1)
+        return Refitted(changes, refit.slopes(fits, changes)[0].norm(dim=1) / reward.clamp(min=1e-300))
 
 
-def _leaves(refit: Refit, change: Float[Tensor, " d"]) -> list[Tensor]:
-    """δ of one fit as parameters of the shapes they have in the network."""
-    values = refit.network.uncertain.unflatten(change)
-    return [value.clone().requires_grad_() for value in values.values()]
-
-
-def _flat(leaves: list[list[Tensor]]) -> Float[Tensor, "f d"]:
-    return torch.stack([torch.cat([leaf.detach().flatten() for leaf in own]) for own in leaves])
+def _flat(leaves: list[nn.ParameterList]) -> Float[Tensor, "f d"]:
+    return torch.stack([nn.utils.parameters_to_vector(own).detach() for own in leaves])

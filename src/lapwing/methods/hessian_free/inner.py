@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float
@@ -14,7 +13,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, check_count, check_positive
 from lapwing.linalg.cg import conjugate_gradients
-from lapwing.methods.hessian_free.refit import Fits, Refit
+from lapwing.methods.hessian_free.refit import Refit
+from lapwing.methods.hessian_free.regularisers import Regulariser
 
 FORCING = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Relative residual of a Newton system, by the dtype of the products: what is left is the next step's."""
@@ -27,103 +27,34 @@ CONTRACTS = 0.5
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Refitted:
+class Refitted(NamedTuple):
     """Refitted weights.
 
     Args:
         changes: δ of each fit, float64; of ends, too, where all fits are at λ and then all at −λ.
         residual: About how far each fit is from its end, relative to the length of δ.
-        gradients: Gradients that were computed, counting one for each fit and pass over the data.
-        products: Products of the Hessian with a column, over all the data.
     """
 
     changes: Float[Tensor, "*ends d"]
     residual: Float[Tensor, "*fits"]
-    gradients: int
-    products: int
-
-    @staticmethod
-    def join(parts: Sequence[Refitted], ends: int) -> Refitted:
-        """Those of several groups of fits, ``[ends, s, d]``; a group lists its fits one end after the other."""
-        return Refitted(
-            torch.cat([part.changes.unflatten(0, (ends, -1)) for part in parts], dim=1),
-            torch.cat([part.residual.unflatten(0, (ends, -1)) for part in parts], dim=1),
-            sum(part.gradients for part in parts),
-            sum(part.products for part in parts),
-        )
-
-
-@final
-@dataclass(frozen=True)
-class Linearity:
-    """How much of a response is not linear in λ, and what the fits took.
-
-    Args:
-        change: Largest relative change ``|y(λ) − y(λ/2)| / |y(λ)|`` of a response y over the fits that were repeated at
-            half their λ.
-        checked: How many these were.
-        scale: Smallest and largest λ.
-        residual: About how far a fit was from its end, at most, relative to the length of its change of the weights.
-        gradient: Largest length of the gradient of loss and prior at the trained weights, relative to that of ``λ ∇r``.
-        fits: Fits in all, those that found λ and those that checked it included.
-        gradients: Gradients over the data, one for each fit and step.
-        products: Columns multiplied by the Hessian over all the data.
-    """
-
-    change: float
-    checked: int
-    scale: tuple[float, float]
-    residual: float
-    gradient: float
-    fits: int
-    gradients: int
-    products: int
-
-    @staticmethod
-    def join(parts: Sequence[Linearity]) -> Linearity:
-        """Those of several families of fits together."""
-        return Linearity(
-            max(part.change for part in parts),
-            sum(part.checked for part in parts),
-            (min(part.scale[0] for part in parts), max(part.scale[1] for part in parts)),
-            max(part.residual for part in parts),
-            max(part.gradient for part in parts),
-            sum(part.fits for part in parts),
-            sum(part.gradients for part in parts),
-            sum(part.products for part in parts),
-        )
 
 
 class Inner(abc.ABC):
     """An inner solver. Its fits are independent of each other, and go through the data together."""
 
-    measures: ClassVar[bool] = False
-    """Whether what it says is left of a fit can be trusted, so that fits that stay far from their end are made smaller.
-    """
-
     @abc.abstractmethod
-    def solve(self, refit: Refit, fits: Fits, start: Float[Tensor, "f d"]) -> Refitted:
+    def solve(self, refit: Refit, fits: Regulariser, start: Float[Tensor, "f d"]) -> Refitted:
         """Minimise each objective.
 
         Args:
             refit: The objectives.
-            fits: Which.
+            fits: What each is rewarded for.
             start: δ to start from.
         """
 
     @abc.abstractmethod
     def step(self, dtype: torch.dtype) -> float:
         """How far a fit should move the weights, in posterior standard deviations, for products in a dtype."""
-
-    def directions(self, refit: Refit, fits: Fits) -> Refitted | None:
-        """``P⁻¹ ∇r`` of each fit at once, and what that took; ``None`` where only fits tell.
-
-        Args:
-            refit: The objectives.
-            fits: Which; their λ do not matter.
-        """
-        return None
 
 
 @final
@@ -152,8 +83,6 @@ class NewtonCG(Inner):
         NewtonCG(rtol=1e-06, steps=20, max_iterations=1000)
     """
 
-    measures = True
-
     rtol: float | None = None
     steps: int = 20
     max_iterations: int = 1000
@@ -168,21 +97,19 @@ class NewtonCG(Inner):
         """See ``Inner.step``."""
         return 1e-6 if dtype == torch.float64 else 3e-2
 
-    def solve(self, refit: Refit, fits: Fits, start: Float[Tensor, "f d"]) -> Refitted:
+    def solve(self, refit: Refit, fits: Regulariser, start: Float[Tensor, "f d"]) -> Refitted:
         """See ``Inner.solve``.
 
         Raises:
             NumericalError: If the Hessian is not positive definite.
         """
         rtol = self.rtol if self.rtol is not None else TOLERANCE.get(refit.network.like.dtype, 1e-2)
-        reward = fits.scales[:, None] * refit.reward(fits)
-        changes = start.clone()
-        residual = torch.where(start.any(1) & refit.centred, 1.0, math.inf).to(fits.scales)
-        which, gradients, products = torch.arange(len(fits), device=start.device), 0, 0
+        reward, changes = refit.reward(fits), start.clone()
+        residual = torch.where(start.any(1) & refit.centred, 1.0, math.inf).to(start)
+        which = torch.arange(len(fits), device=start.device)
         for _ in range(self.steps):
             gradient = refit.slopes(fits.take(which), changes[which])[0]
-            step, used = self._newton(refit, gradient)
-            gradients, products = gradients + len(which), products + used
+            step = self.directions(refit, -gradient)
             whole = (reward[which] * (changes[which] + step)).sum(1)
             length = (-gradient * step).sum(1).clamp(min=0).sqrt() / whole.clamp(min=1e-300).sqrt()
             shorter = length < CONTRACTS * residual[which]
@@ -192,21 +119,20 @@ class NewtonCG(Inner):
             which = kept[length[shorter] > rtol]
             if not len(which):
                 break
-        return Refitted(changes, residual, gradients, products)
+        return Refitted(changes, residual)
 
-    def directions(self, refit: Refit, fits: Fits) -> Refitted:
-        """See ``Inner.directions``: one block of systems."""
-        found, used = self._newton(refit, -refit.reward(fits))
-        return Refitted(found, torch.zeros_like(fits.scales), len(fits), used)
+    def directions(self, refit: Refit, sides: Float[Tensor, "f d"]) -> Float[Tensor, "f d"]:
+        """``P⁻¹ v`` of each v, as one block of systems.
 
-    def _newton(self, refit: Refit, gradient: Float[Tensor, "f d"]) -> tuple[Float[Tensor, "f d"], int]:
-        """``−P⁻¹ g`` of each fit, and the products it took."""
+        Raises:
+            NumericalError: If the Hessian is not positive definite.
+        """
         like = refit.network.like
         rtol = FORCING.get(like.dtype, 1e-3)
         rounded = "model.double() and data in float64, should rounding be the cause; "
         try:
             solution = conjugate_gradients(
-                refit.precision, -gradient.mT.to(like), rtol=rtol, max_iterations=self.max_iterations
+                refit.precision, sides.mT.to(like), rtol=rtol, max_iterations=self.max_iterations
             )
         except NumericalError as reason:
             raise NumericalError(
@@ -215,4 +141,4 @@ class NewtonCG(Inner):
                 "training on, with this prior and to convergence; a larger prior precision; "
                 f"{'' if like.dtype == torch.float64 else rounded}or lw.Laplace, whose GGN has no negative curvature",
             ) from reason
-        return solution.value.mT.double(), solution.matvecs
+        return solution.value.mT.double()

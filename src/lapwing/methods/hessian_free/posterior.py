@@ -16,10 +16,9 @@ from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.network.network import Network
-from lapwing.methods.hessian_free.inner import Linearity
 from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances, absolute
 from lapwing.methods.hessian_free.refit import Refit
-from lapwing.methods.hessian_free.responses import Responses
+from lapwing.methods.hessian_free.responses import Linearity, Responses
 from lapwing.predictive import JointMoments, Link, Moments, Outputs, Predictor
 from lapwing.predictive.links import SAMPLES
 from lapwing.priors import Prior

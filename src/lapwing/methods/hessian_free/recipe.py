@@ -117,28 +117,25 @@ class HessianFree:
             two for each output; and four that check the linearity. ``posterior.linearity`` counts them.
         """
         with undisturbed():
-            refit = self.refit(model, data, unpack=unpack)
-            where = self._points(refit, points)
-            with refit.passes.shown(progress):
-                answers, linearity = self.fits.answers(refit, self.perturbation, where, self.seed)
-        return HessianFreePosterior(refit, self.prior, answers, linearity, likelihood=self.likelihood)
+            perturbation = self.perturbation(model, data, unpack=unpack)
+            where = self._points(perturbation.refit, points)
+            with perturbation.refit.work.shown(progress):
+                answers, linearity = self.fits.answers(perturbation, where)
+        return HessianFreePosterior(perturbation.refit, self.prior, answers, linearity, likelihood=self.likelihood)
 
-    def refit(self, model: nn.Module, data: Source, *, unpack: Unpack | None = None) -> Refit:
-        """The objective to be fitted again, its data looked at; arguments as in ``fit``."""
+    def perturbation(self, model: nn.Module, data: Source, *, unpack: Unpack | None = None) -> Perturbation:
+        """How responses are found, the data looked at; arguments as in ``fit``."""
         laplace = Laplace(self.likelihood, prior=self.prior, weights=self.weights)
         task = laplace.task(model, data, "fit(model, data, points)", unpack=unpack)
         check_repeatable(task.model, task.totals(), strict=True)
         network = task.model.network
-        return Refit(task.model, task.prior.diagonal(network.uncertain, network.weights.double()), self.centred)
-
-    @property
-    def perturbation(self) -> Perturbation:
-        """How responses are found."""
-        return Perturbation(self.inner, self.scale, self.step, self.antithetic)
+        prior = task.prior.diagonal(network.uncertain, network.weights.double())
+        refit = Refit(task.model, prior, self.centred)
+        return Perturbation(refit, self.inner, self.scale, self.step, self.antithetic, self.seed)
 
     def _points(self, refit: Refit, points: Inputs | None) -> Inputs:
         if points is None:
-            return concatenated([batch.inputs for batch in refit.batches])
+            return concatenated([batch.inputs for batch in refit.model.data])
         inputs = place(points, refit.network.like)
         if not count(inputs):
             raise DataError("at least one evaluation point", "none", "points=x[None] for a single one")

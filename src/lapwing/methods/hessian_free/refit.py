@@ -1,4 +1,4 @@
-"""The objective that is fitted again, at many values of the weights and of λ at once."""
+"""The objective that is fitted again, at many values of the weights and with many rewards at once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import Any, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ground.data import Batch, chunks, tensors
+from lapwing.ground.data import Batch, chunks
 from lapwing.ground.errors import NumericalError
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.model import Model
@@ -23,27 +23,26 @@ from lapwing.jacobian.products.hessian import HessianProduct
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.methods.hessian_free.regularisers import PIECE, Regulariser
 
-HELD = 2**28
-"""Bytes of training data that are kept in memory rather than read again."""
-
 SMALL = 4096
 """Weights up to which products with the Hessian are vectorised rather than recorded, which takes time of its own."""
 
 
 @final
-class Passes:
-    """Counts passes over the data, each fit's and each column's by itself, on a progress bar while one is shown.
+class Work:
+    """Counts what refits take, with a progress bar of the passes over the data while one is shown.
+
+    A gradient is a pass of one fit, a product one of a column.
 
     Example:
-        >>> passes = Passes()
-        >>> with passes.shown(progress=False):
-        ...     passes.add(3)
-        >>> passes.total
+        >>> work = Work()
+        >>> with work.shown(progress=False):
+        ...     work.add(gradients=3)
+        >>> work.gradients
         3
     """
 
     def __init__(self) -> None:
-        self.total = 0
+        self.fits = self.gradients = self.products = 0
         self._bar: tqdm | None = None
 
     @contextmanager
@@ -55,40 +54,19 @@ class Passes:
             finally:
                 self._bar = None
 
-    def add(self, number: int) -> None:
-        """Some more passes."""
-        self.total += number
+    def add(self, *, fits: int = 0, gradients: int = 0, products: int = 0) -> None:
+        """Some more."""
+        self.fits += fits
+        self.gradients += gradients
+        self.products += products
         if self._bar is not None:
-            self._bar.update(number)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Fits:
-    """Which fits: a member of the regulariser and a signed λ each.
-
-    Args:
-        regulariser: The functionals r.
-        members: The functional of each fit.
-        scales: λ of each fit, float64, negative for the other half of an antithetic pair.
-    """
-
-    regulariser: Regulariser
-    members: Int[Tensor, " f"]
-    scales: Float[Tensor, " f"]
-
-    def __len__(self) -> int:
-        return len(self.members)
-
-    def take(self, which: Tensor) -> Fits:
-        """Some of the fits."""
-        return Fits(self.regulariser, self.members[which], self.scales[which])
+            self._bar.update(gradients + products)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Refit:
-    """``L_f(θ) = Σ_i -log p(y_i | θ) + ½ θᵀ A θ − λ_f r_f(θ)``, to be minimised from the trained weights θ̂.
+    """``L_f(θ) = Σ_i -log p(y_i | θ) + ½ θᵀ A θ − r_f(θ)``, to be minimised from the trained weights θ̂.
 
     In terms of the change ``δ = θ - θ̂``, in float64. Where ``centred``, the gradient of the first two terms at θ̂ is
     taken away from it everywhere, mini-batch by mini-batch: θ̂ is then their stationary point whether or not training
@@ -98,13 +76,13 @@ class Refit:
         model: The network, its likelihood and, unless it was loaded without them, the training data.
         prior: A.
         centred: Whether the gradient at the trained weights is taken out.
-        passes: Counts passes over the data.
+        work: Counts what was done.
     """
 
     model: Model
     prior: Float[Tensor, " d"]
     centred: bool
-    passes: Passes = field(default_factory=Passes)
+    work: Work = field(default_factory=Work)
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
@@ -139,81 +117,55 @@ class Refit:
         prior = self.prior.to(self.network.like)[:, None]
 
         def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-            self.passes.add(block.shape[1])
+            self.work.add(products=block.shape[1])
             return hessian @ block + prior * block
 
         return FunctionOperator(product, product, hessian.shape, self.network.like)
 
     @cached_property
-    def batches(self) -> Iterable[Batch]:
-        """The training data, kept in memory where they are small."""
-        kept, room = list[Batch](), HELD
-        for batch in self.model.data:
-            room -= sum(value.numel() * value.element_size() for value in [*tensors(batch.inputs), batch.targets])
-            if room < 0:
-                return self.model.data
-            kept.append(batch)
-        return kept
-
-    @cached_property
-    def examples(self) -> int:
-        """Training examples n."""
-        return sum(len(batch) for batch in self.batches)
-
-    @cached_property
     def gradient(self) -> Float[Tensor, " d"]:
         """``g``, the gradient of the loss and the prior at the trained weights, float64."""
-        weights = self.network.weights[None]
-        found = self.prior * self.trained
-        for batch in self.batches:
-            found = found + self.copies.losses(weights, batch)[0][0].double()
-        return found
+        return self._gradient(self.model.data, 1.0)
 
     def weights(self, changes: Float[Tensor, "f d"]) -> Float[Tensor, "f d"]:
         """θ̂ + δ in the network's dtype."""
         return (self.trained + changes).to(self.network.like)
 
-    def slopes(self, fits: Fits, changes: Float[Tensor, "f d"]) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
-        """Gradient and value of each fit's objective, over all the data.
+    def slopes(
+        self, fits: Regulariser, changes: Float[Tensor, "f d"], batch: Batch | None = None
+    ) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
+        """Gradient and value of each fit's objective.
 
         Args:
-            fits: Which fits.
+            fits: ``λ r`` of each.
             changes: δ of each.
+            batch: A mini-batch that stands for all the data; ``None`` takes them all.
 
         Cost:
             A forward and a backward pass over the data and over the evaluation points for each fit.
         """
-        weights = self.weights(changes)
-        self.passes.add(len(fits))
-        gradient, value = self._constant(fits, changes, weights)
-        for batch in self.batches:
-            part = self._batch(fits, weights, batch)
-            gradient += part[0]
-            value += part[1]
+        weights, theta = self.weights(changes), self.trained + changes
+        rewarded, reward = fits.pull(self.copies, weights)
+        gradient = self.prior * theta - rewarded
+        value = 0.5 * (self.prior * theta * theta).sum(1) - reward
+        share = 1.0 if batch is None else self.model.data.examples / len(batch)
+        for each in self.model.data if batch is None else (batch,):
+            part = self.copies.losses(weights, each, along=self._slope(fits, each) if fits.in_sample else None)
+            gradient += share * part[0].double()
+            value += share * part[1].double()
         if self.centred:
-            gradient -= self.gradient
-            value -= changes @ self.gradient
+            start = self.gradient if batch is None else self._gradient((batch,), share)
+            gradient -= start
+            value -= changes @ start
+        self.work.add(gradients=len(fits) if batch is None else 0)
         return gradient, value
 
-    def sampled_slopes(self, fits: Fits, changes: Float[Tensor, "f d"], batch: Batch) -> Float[Tensor, "f d"]:
-        """The gradient of each fit's objective estimated from one mini-batch, which stands for all the data."""
-        weights = self.weights(changes)
-        gradient = self._constant(fits, changes, weights)[0]
-        share = self.examples / len(batch)
-        gradient += share * self._batch(fits, weights, batch)[0]
-        if self.centred:
-            trained = self.network.weights[None]
-            gradient -= self.prior * self.trained + share * self.copies.losses(trained, batch)[0][0].double()
-        return gradient
-
-    def reward(self, fits: Fits) -> Float[Tensor, "f d"]:
-        """``v = ∇r`` of each fit at the trained weights, float64."""
+    def reward(self, fits: Regulariser) -> Float[Tensor, "f d"]:
+        """``∇r`` of each fit at the trained weights, float64."""
         weights = self.network.weights.expand(len(fits), -1)
-        pulled = fits.regulariser.pull(self.copies, weights, fits.members)
-        total = torch.zeros(weights.shape, dtype=torch.float64, device=weights.device) if pulled is None else pulled[0]
-        for batch in self.batches if fits.regulariser.in_sample else ():
-            slope = fits.regulariser.slope(fits.members, self._trained_outputs(batch))
-            total = total + self.copies.pull(weights, batch.inputs, slope)[0]
+        total = fits.pull(self.copies, weights)[0]
+        for batch in self.model.data if fits.in_sample else ():
+            total += self.copies.pull(weights, batch.inputs, self._slope(fits, batch))[0]
         return total
 
     def outputs(self, changes: Float[Tensor, "f d"], inputs: Inputs) -> Float[Tensor, "f n *event c"]:
@@ -230,29 +182,13 @@ class Refit:
             )
         return found
 
-    def _constant(
-        self, fits: Fits, changes: Tensor, weights: Float[Tensor, "f d"]
-    ) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
-        """What does not depend on the training data: the prior, and rewards elsewhere."""
-        theta = self.trained + changes
-        gradient, value = self.prior * theta, 0.5 * (self.prior * theta * theta).sum(1)
-        pulled = fits.regulariser.pull(self.copies, weights, fits.members)
-        if pulled is not None:
-            gradient -= fits.scales[:, None] * pulled[0]
-            value -= fits.scales * pulled[1]
-        return gradient, value
+    def _gradient(self, batches: Iterable[Batch], share: float) -> Float[Tensor, " d"]:
+        """``A θ̂`` and a share of the losses' gradient at the trained weights."""
+        found, weights = self.prior * self.trained, self.network.weights[None]
+        for batch in batches:
+            found = found + share * self.copies.losses(weights, batch)[0][0].double()
+        return found
 
-    def _batch(
-        self, fits: Fits, weights: Float[Tensor, "f d"], batch: Batch
-    ) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
-        """The part of some training examples, float64."""
-        regulariser = fits.regulariser
-        moved, along = regulariser.moved(fits.members, fits.scales, self.network.like), None
-        if regulariser.in_sample and moved is None:
-            slope = regulariser.slope(fits.members, self._trained_outputs(batch))
-            along = slope * fits.scales.to(slope).view(-1, *(1,) * (slope.ndim - 1))
-        gradient, value = self.copies.losses(weights, batch, moved=moved, along=along)
-        return gradient.double(), value.double()
-
-    def _trained_outputs(self, batch: Batch) -> Float[Tensor, "n *event c"]:
-        return self.copies.outputs(self.network.weights[None], batch.inputs)[0]
+    def _slope(self, fits: Regulariser, batch: Batch) -> Float[Tensor, "f n *event c"]:
+        """``∂r / ∂f`` at the outputs for a batch."""
+        return fits.slope(self.copies.outputs(self.network.weights[None], batch.inputs)[0])

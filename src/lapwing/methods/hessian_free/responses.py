@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias, final
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
 from lapwing.ground.types import Inputs
-from lapwing.methods.hessian_free.inner import Inner, Linearity, Refitted
-from lapwing.methods.hessian_free.refit import Fits, Refit
+from lapwing.methods.hessian_free.inner import Inner, NewtonCG, Refitted
+from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.regularisers import Regulariser
 
 PILOTS = 2
@@ -45,25 +45,60 @@ ROUNDED = "model.double() and data in float64, a larger step= or scale= (roundin
 
 
 @final
+@dataclass(frozen=True)
+class Linearity:
+    """How much of a response is not linear in λ, and what the fits took.
+
+    Args:
+        change: Largest relative change ``|y(λ) − y(λ/2)| / |y(λ)|`` of a response y over the fits that were repeated at
+            half their λ.
+        checked: How many these were.
+        scale: Smallest and largest λ.
+        residual: About how far a fit was from its end, at most, relative to the length of its change of the weights.
+        gradient: Largest length of the gradient of loss and prior at the trained weights, relative to that of ``λ ∇r``.
+        fits: Fits in all, those that found λ and those that checked it included.
+        gradients: Gradients over the data, one for each fit and step.
+        products: Columns multiplied by the Hessian over all the data.
+    """
+
+    change: float
+    checked: int
+    scale: tuple[float, float]
+    residual: float
+    gradient: float
+    fits: int
+    gradients: int
+    products: int
+
+    @staticmethod
+    def join(parts: Sequence[Linearity]) -> Linearity:
+        """Those of several families of fits, one after the other: the last counts the fits of all."""
+        return replace(
+            parts[-1],
+            change=max(part.change for part in parts),
+            checked=sum(part.checked for part in parts),
+            scale=(min(part.scale[0] for part in parts), max(part.scale[1] for part in parts)),
+            residual=max(part.residual for part in parts),
+            gradient=max(part.gradient for part in parts),
+        )
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Responses:
     """The refitted weights of a family of functionals, and what can be read off them.
 
     Args:
         refit: The objectives.
-        regulariser: The functionals.
         plus: δ at λ.
         minus: δ at −λ; ``None`` for one-sided differences, taken from the trained weights.
         scales: λ of each, float64.
-        linearity: The check.
     """
 
     refit: Refit
-    regulariser: Regulariser
     plus: Float[Tensor, "s d"]
     minus: Float[Tensor, "s d"] | None
     scales: Float[Tensor, " s"]
-    linearity: Linearity
 
     def outputs(self, inputs: Inputs) -> Float[Tensor, "s n *event c"]:
         """``∂f / ∂λ`` at inputs: ``J P⁻¹ ∇r`` of each functional, float64."""
@@ -81,40 +116,34 @@ class Responses:
         return found / span.view(-1, *(1,) * (found.ndim - 1))
 
 
-Read: TypeAlias = Callable[[Responses], Tensor]
-"""What of the responses is compared when λ is halved."""
-
-
 @final
 @dataclass(frozen=True)
 class Perturbation:
     """How responses are found.
 
     Args:
+        refit: The objectives.
         inner: The inner solver.
         scale: λ of all fits; ``None`` for the rule.
         step: How far a fit moves the weights by the rule, in posterior standard deviations; ``None`` for the solver's.
         antithetic: Whether each fit has a twin at −λ.
+        seed: Of random functionals.
     """
 
+    refit: Refit
     inner: Inner
     scale: float | None
     step: float | None
     antithetic: bool
+    seed: int
 
-    @property
-    def ends(self) -> int:
-        """Fits of a functional: at λ and, where there are twins, at −λ."""
-        return 2 if self.antithetic else 1
-
-    def respond(self, refit: Refit, regulariser: Regulariser, read: Read) -> Responses:
+    def respond(self, regulariser: Regulariser, read: Callable[[Responses], Tensor]) -> tuple[Responses, Linearity]:
         """Fit the network again for every functional.
 
         The rule is ``λ = η / √(∇rᵀ P⁻¹ ∇r)``: the refit then moves the weights by η posterior standard deviations,
         ``δᵀ P δ = η²``, and no output by more than η of its own.
 
         Args:
-            refit: The objectives.
             regulariser: The functionals.
             read: What of the responses is compared when λ is halved.
 
@@ -124,103 +153,101 @@ class Perturbation:
         Warns:
             ConvergenceWarning: If the responses are not linear in λ, or a fit stayed far from its end.
         """
-        members = torch.arange(regulariser.members, device=refit.trained.device)
-        fits = Fits(regulariser, members, torch.ones(len(members), dtype=torch.float64, device=members.device))
-        reward = refit.reward(fits)
-        fits, start, spent = self._scaled(refit, fits, reward)
-        found = self._fitted(refit, fits, start)
-        runs = [*spent, found]
-        if self.scale is None and self.inner.measures:
-            fits, found, more = self._shrunk(refit, fits, found)
-            runs += more
-        rewards = (fits.scales[:, None] * reward).norm(dim=1)
+        reward = self.refit.reward(regulariser)
+        scales, start = self._scaled(regulariser, reward)
+        changes, left = self._fitted(regulariser, scales, start)
+        exact = isinstance(self.inner, NewtonCG)
+        if self.scale is None and exact:
+            self._shrink(regulariser, scales, changes, left)
+        rewards = scales * reward.norm(dim=1)
         worst = rewards.argsort(descending=True)[:CHECKED]
-        half = replace(fits.take(worst), scales=fits.scales[worst] / 2)
-        again = self._fitted(refit, half, found.changes[:, worst] / 2)
-        runs.append(again)
+        half = self._fitted(regulariser.take(worst), scales[worst] / 2, changes[:, worst] / 2).changes
+        y = read(self._responses(scales[worst], changes[:, worst])).flatten(1)
+        z = read(self._responses(scales[worst] / 2, half)).flatten(1)
+        work = self.refit.work
         linearity = Linearity(
-            0.0,
+            float(((y - z).norm(dim=1) / y.norm(dim=1).clamp(min=1e-300)).max()),
             len(worst),
-            (float(fits.scales.min()), float(fits.scales.max())),
-            float(found.residual.max()),
-            float(refit.gradient.norm() / rewards.min().clamp(min=1e-300)),
-            sum(run.residual.numel() for run in runs),
-            sum(run.gradients for run in runs),
-            sum(run.products for run in runs),
+            (float(scales.min()), float(scales.max())),
+            float(left.max()),
+            float(self.refit.gradient.norm() / rewards.min().clamp(min=1e-300)),
+            work.fits,
+            work.gradients,
+            work.products,
         )
-
-        def responses(fits: Fits, changes: Float[Tensor, "ends s d"]) -> Responses:
-            minus = changes[1] if self.antithetic else None
-            return Responses(refit, regulariser, changes[0], minus, fits.scales, linearity)
-
-        y = read(responses(fits.take(worst), found.changes[:, worst])).flatten(1)
-        z = read(responses(half, again.changes)).flatten(1)
-        linearity = replace(linearity, change=float(((y - z).norm(dim=1) / y.norm(dim=1).clamp(min=1e-300)).max()))
-        check_linear(linearity.change, refit.network.like.dtype)
-        if self.inner.measures and refit.centred and linearity.residual > LINEAR:
+        check_linear(linearity.change, self.refit.network.like.dtype)
+        if exact and self.refit.centred and linearity.residual > LINEAR:
             warn(
                 f"a refit stayed {100 * linearity.residual:.2g} % of its change from its end: its gradients do not "
                 "bear out the Hessian. Try a smaller step= or scale=, or model.double()",
                 ConvergenceWarning,
             )
-        return responses(fits, found.changes)
+        return self._responses(scales, changes), linearity
 
-    def _fitted(self, refit: Refit, fits: Fits, start: Float[Tensor, "ends s d"]) -> Refitted:
-        """δ at every end of each functional; all ends of one go through the same mini-batches."""
+    def _responses(self, scales: Float[Tensor, " s"], changes: Float[Tensor, "ends s d"]) -> Responses:
+        return Responses(self.refit, changes[0], changes[1] if self.antithetic else None, scales)
+
+    def _fitted(
+        self, regulariser: Regulariser, scales: Float[Tensor, " s"], start: Float[Tensor, "ends s d"]
+    ) -> Refitted:
+        """δ at every end of each functional, ``[ends, s, d]``; all ends of one go through the same mini-batches."""
         signs = start.new_tensor([1.0, -1.0][: len(start)])
         runs = list[Refitted]()
-        for rows in self._groups(refit, fits):
-            part = fits.take(rows)
-            both = Fits(part.regulariser, part.members.repeat(len(start)), torch.outer(signs, part.scales).flatten())
-            runs.append(self.inner.solve(refit, both, start[:, rows].flatten(0, 1)))
-        return Refitted.join(runs, len(start))
+        for rows in self._groups(scales):
+            part = regulariser.take(rows.repeat(len(start))).times(torch.outer(signs, scales[rows]).flatten())
+            self.refit.work.add(fits=len(part))
+            runs.append(self.inner.solve(self.refit, part, start[:, rows].flatten(0, 1)))
+        changes, left = (
+            torch.cat([end.unflatten(0, (len(start), -1)) for end in ends], 1) for ends in zip(*runs, strict=True)
+        )
+        return Refitted(changes, left)
 
-    def _groups(self, refit: Refit, fits: Fits) -> tuple[Tensor, ...]:
+    def _groups(self, scales: Float[Tensor, " s"]) -> tuple[Tensor, ...]:
         """Numbers of the functionals whose fits ``BUDGET`` has room for at a time."""
-        each = self.ends * HELD * 8 * refit.network.size
-        return torch.arange(len(fits), device=fits.members.device).split(max(1, BUDGET // each))
+        each = (1 + self.antithetic) * HELD * 8 * self.refit.network.size
+        return torch.arange(len(scales), device=scales.device).split(max(1, BUDGET // each))
 
-    def _shrunk(self, refit: Refit, fits: Fits, found: Refitted) -> tuple[Fits, Refitted, list[Refitted]]:
+    def _shrink(
+        self,
+        regulariser: Regulariser,
+        scales: Float[Tensor, " s"],
+        changes: Float[Tensor, "ends s d"],
+        left: Float[Tensor, "ends s"],
+    ) -> None:
         """The fits again at smaller λ, where they did not come near their end: the loss is too far from quadratic."""
-        changes, scales, left = found.changes.clone(), fits.scales.clone(), found.residual.amax(0)
-        runs = list[Refitted]()
+        far = torch.arange(len(scales), device=scales.device)
         for _ in range(SHRINKS):
-            far = (left > DISTANT).nonzero()[:, 0]
+            far = far[left[:, far].amax(0) > DISTANT]
             if not len(far):
                 break
-            tried = replace(fits.take(far), scales=scales[far] / SHRINK)
-            again = self._fitted(refit, tried, changes[:, far] / SHRINK)
-            runs.append(again)
-            residual = again.residual.amax(0)
-            nearer = residual < left[far]
-            kept = far[nearer]
-            if not len(kept):
-                break
-            scales[kept], left[kept] = tried.scales[nearer], residual[nearer]
-            changes[:, kept] = again.changes[:, nearer]
-        return replace(fits, scales=scales), replace(found, changes=changes, residual=left), runs
+            tried, residual = self._fitted(regulariser.take(far), scales[far] / SHRINK, changes[:, far] / SHRINK)
+            nearer = residual.amax(0) < left[:, far].amax(0)
+            far = far[nearer]
+            scales[far] /= SHRINK
+            changes[:, far], left[:, far] = tried[:, nearer], residual[:, nearer]
 
     def _scaled(
-        self, refit: Refit, fits: Fits, reward: Float[Tensor, "s d"]
-    ) -> tuple[Fits, Float[Tensor, "ends s d"], list[Refitted]]:
-        """The fits at their λ, where to start from, and what it took to know."""
-        start = reward.new_zeros(self.ends, *reward.shape)
+        self, regulariser: Regulariser, reward: Float[Tensor, "s d"]
+    ) -> tuple[Float[Tensor, " s"], Float[Tensor, "ends s d"]]:
+        """λ of each functional, and where its fits start."""
+        refit, start = self.refit, reward.new_zeros(1 + self.antithetic, *reward.shape)
         if self.scale is not None:
-            return replace(fits, scales=torch.full_like(fits.scales, self.scale)), start, []
+            return reward.new_full((len(reward),), self.scale), start
         eta = self.step if self.step is not None else self.inner.step(refit.network.like.dtype)
-        direct = [self.inner.directions(refit, fits.take(rows)) for rows in self._groups(refit, fits)]
-        known = [each for each in direct if each is not None]
-        if known:
-            found = Refitted.join(known, 1)
-            scales = eta / _energies(reward, found.changes[0]).sqrt()
-            ahead = scales[:, None] * found.changes
-            return replace(fits, scales=scales), torch.cat([ahead, -ahead])[: self.ends], [found]
+        if isinstance(self.inner, NewtonCG):
+            groups = self._groups(reward[:, 0])
+            refit.work.add(fits=len(reward))
+            directions = torch.cat([self.inner.directions(refit, reward[rows]) for rows in groups])
+            scales = eta / _energies(reward, directions).sqrt()
+            ahead = scales[:, None] * directions
+            return scales, torch.stack([ahead, -ahead])[: len(start)]
         before = (reward.square() / refit.prior).sum(1)
         which = before.argsort(descending=True)[:PILOTS]
-        pilot = replace(fits.take(which), scales=eta / before[which].sqrt())
-        run = replace(self, antithetic=True)._fitted(refit, pilot, reward.new_zeros(2, *reward[which].shape))
-        q = _energies(reward[which], (run.changes[0] - run.changes[1]) / (2 * pilot.scales[:, None]))
-        return replace(fits, scales=torch.full_like(fits.scales, float(eta / q.max().sqrt()))), start, [run]
+        pilots = eta / before[which].sqrt()
+        zeros = reward.new_zeros(2, *reward[which].shape)
+        ends = replace(self, antithetic=True)._fitted(regulariser.take(which), pilots, zeros).changes
+        q = _energies(reward[which], (ends[0] - ends[1]) / (2 * pilots[:, None]))
+        return reward.new_full((len(reward),), float(eta / q.max().sqrt())), start
 
 
 def check_linear(change: float, dtype: torch.dtype = torch.float64) -> None:

@@ -19,9 +19,9 @@ from lapwing.jacobian.network.module import unwrapped
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free.choices import PerPoint, Probed, Signs
-from lapwing.methods.hessian_free.inner import Linearity
 from lapwing.methods.hessian_free.probed import Variances
 from lapwing.methods.hessian_free.recipe import HessianFree
+from lapwing.methods.hessian_free.responses import Linearity
 from lapwing.priors import Prior
 
 WeightFits: TypeAlias = Signs | Probed | PerPoint
@@ -104,10 +104,11 @@ def weight_uncertainty(
     check_kind("fits=", choice, (Signs, Probed, PerPoint), "Signs() or Probed()")
     recipe = HessianFree(likelihood, **({} if prior is None else {"prior": prior}), **options)
     with undisturbed():
-        refit = recipe.refit(model, data, unpack=unpack)
-        with refit.passes.shown(progress):
-            variances, linearity = choice.weights(refit, recipe.perturbation, recipe.seed)
-    return WeightUncertainty(refit.network.weights, variances, refit.network.uncertain, linearity)
+        perturbation = recipe.perturbation(model, data, unpack=unpack)
+        with perturbation.refit.work.shown(progress):
+            variances, linearity = choice.weights(perturbation)
+    network = perturbation.refit.network
+    return WeightUncertainty(network.weights, variances, network.uncertain, linearity)
 
 
 def prune_uncertain(
