@@ -10,7 +10,6 @@ from lapwing.ground.data import Batch
 from lapwing.jacobian.network import copies as module
 from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network
-from lapwing.likelihoods import Gaussian
 from tests.cases import build
 from tests.curvature.naive import surveyed
 from tests.posterior_cases import normal
@@ -76,17 +75,6 @@ def test_pieces_of_copies_and_examples_add_up(name: str, monkeypatch: pytest.Mon
         for one, other in zip(everything(), whole, strict=True):
             torch.testing.assert_close(one, other)
         assert max(seen) == min(len(batch), max(1, room // example))
-
-
-def test_targets_move() -> None:
-    found, batch, weights = copies("conv1d_same", 2)
-    assert isinstance(found.model.likelihood, Gaussian)
-    moved = normal(2, 2)
-    gradients, values = found.losses(weights, batch, moved=moved)
-    for i in range(2):
-        alone = found.losses(weights[i : i + 1], Batch(batch.inputs, batch.targets + moved[i]))
-        torch.testing.assert_close(gradients[i], alone[0][0])
-        torch.testing.assert_close(values[i], alone[1][0])
 
 
 def test_the_module_is_not_written_to() -> None:
