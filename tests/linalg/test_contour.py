@@ -161,5 +161,5 @@ def test_the_interval_of_indefinite_and_singular_operators(generator: torch.Gene
 def test_bad_input_of_the_interval() -> None:
     with pytest.raises(ConfigError, match="a margin above 1"):
         spectral_interval(Dense(spd(4, 10.0)), margin=1.0)
-    with pytest.raises(NumericalError, match="finite products"):
+    with pytest.raises(NumericalError, match="finite numbers"):
         spectral_interval(Diagonal(torch.tensor([1.0, float("nan")])))

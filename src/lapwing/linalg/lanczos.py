@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias, final, get_args
 
@@ -11,16 +11,80 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_option, check_positive
-from lapwing.ground.results import Solution, joined
+from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_option
+from lapwing.linalg.cg import precondition
 from lapwing.linalg.operator import Operator, check_operand, check_square, in_float64
-
-MEMORY = 2**31
-"""Bytes that the bases of the columns a function is applied to may take (2 GiB)."""
+from lapwing.linalg.structured import Structured, finite
 
 Reorthogonalise: TypeAlias = Literal["full", "none"]
 
 Function: TypeAlias = Callable[[Tensor], Tensor]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One more row of ``T``: ``v_j``, ``α_j``, and beside it ``β_{j-1}`` (first 0) and ``β_j`` (0 where exhausted)."""
+
+    v: Float[Tensor, "d k"]
+    alpha: Float[Tensor, " k"]
+    before: Float[Tensor, " k"]
+    beta: Float[Tensor, " k"]
+
+
+@final
+class Recurrence:
+    """Column by column ``A V = Z T + β_j z_{j+1} e_jᵀ`` with ``Z = P V`` and ``VᵀZ = I``; no basis is kept.
+
+    Args:
+        product: ``A``, between float64 vectors.
+        start: Where each column starts, ``[d, k]``: ``z_1 = start / length``.
+        rounding: What is left of a vector is rounding, and its space exhausted, where it is this much of ``T`` or less.
+        preconditioner: ``P``; None for the identity.
+    """
+
+    def __init__(
+        self, product: Operator, start: Float[Tensor, "d k"], rounding: float, preconditioner: Structured | None = None
+    ) -> None:
+        self.product, self.preconditioner, self.rounding = product, preconditioner, rounding
+        self.before = torch.zeros_like(start)
+        self.scale = start.new_zeros(start.shape[1])
+        self.alive = torch.ones_like(self.scale, dtype=torch.bool)
+        self.z = self.v = start
+        self.length = self._normalise(start.clone())
+        self.beta = torch.zeros_like(self.length)
+
+    def step(self, columns: slice | Bool[Tensor, " k"], known: Float[Tensor, "k j d"] | None = None) -> Row:
+        """Multiply these columns, and make what comes orthogonal to what is ``known``, twice."""
+        v, before = self.v, self.beta
+        p = torch.zeros_like(v)
+        p[:, columns] = self.product @ v[:, columns]
+        alpha = (p * v).sum(0)
+        p.addcmul_(self.z, alpha.expand_as(p), value=-1).addcmul_(self.before, before.expand_as(p), value=-1)
+        if known is not None:
+            w = p.mT
+            for _ in range(2):
+                w = torch.baddbmm(w[:, None], (known @ w[..., None]).mT, known, alpha=-1)[:, 0]
+            p = w.mT
+        self.before, self.scale = self.z, torch.maximum(self.scale, alpha.abs() + before)
+        self.beta = self._normalise(p)
+        return Row(v, alpha, before, self.beta)
+
+    def _normalise(self, z: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
+        """The next pair from ``β z``, zero where the space of a column is exhausted; returns ``β``."""
+        v = precondition(self.preconditioner, z)
+        square = finite((z * v).sum(0))
+        if bool((square < 0).any()):
+            raise NumericalError(
+                "a positive definite preconditioner", f"zᵀP⁻¹z = {square.min().item():.3g}", "a Structured with a base"
+            )
+        beta = square.sqrt()
+        self.alive = self.alive & (beta > self.rounding * self.scale)
+        inverse = torch.where(self.alive, 1 / beta, 0.0)
+        same = v is z
+        self.z = z.mul_(inverse)
+        self.v = self.z if same else v.mul_(inverse)
+        return torch.where(self.alive, beta, 0.0)
 
 
 @final
@@ -71,8 +135,6 @@ class Krylov:
         """Eigenvalues, ascending, and eigenvectors (in columns) of ``T``; found on the CPU: they are small."""
         side = self.beta[:, :-1]
         tridiagonal = self.alpha.diag_embed() + side.diag_embed(1) + side.diag_embed(-1)
-        if not bool(tridiagonal.isfinite().all()):
-            raise NumericalError("finite products", "NaN or infinity", "finite weights, data and probes")
         values, vectors = torch.linalg.eigh(tridiagonal.cpu())
         return values.to(self.alpha.device), vectors.to(self.alpha.device)
 
@@ -150,113 +212,20 @@ def _recurrence(
 ) -> Iterator[Krylov]:
     """What there is after each step, later after each tenth more, and at the end."""
     size, k = start.shape
-    rounding = 10 * torch.finfo(dtype).eps  # the products resolve no more
-    length = torch.linalg.vector_norm(start, dim=0)
-    alive = length > 0
-    q = (start / torch.where(alive, length, 1.0)).mT
-    previous = torch.zeros_like(q)
-    alpha, beta = q.new_zeros(k, steps), q.new_zeros(k, steps)
-    basis = q.new_empty(k, steps, size) if keep else None
-    scale, step_back, due = q.new_zeros(k), q.new_zeros(k), 1
+    process = Recurrence(product, start, 10 * torch.finfo(dtype).eps)  # the products resolve no more
+    alpha, beta = start.new_zeros(k, steps), start.new_zeros(k, steps)
+    basis, due = start.new_empty(k, steps, size) if keep else None, 1
     for j in range(steps):
-        w = (product @ q.mT).mT - step_back[:, None] * previous
-        along = (q * w).sum(1)
-        w = w - along[:, None] * q
+        alive, known = process.alive, None
         if basis is not None:
-            basis[:, j] = q
-            for _ in range(2):
-                known = basis[:, : j + 1]
-                w = torch.baddbmm(w[:, None], (known @ w[..., None]).mT, known, alpha=-1)[:, 0]
-        forward = torch.linalg.vector_norm(w, dim=1)
+            basis[:, j], known = process.v.mT, basis[:, : j + 1]
+        row = process.step(slice(None), known)
         # An exhausted start repeats its first Rayleigh quotient: inside the spectrum, of weight 0.
-        alpha[:, j] = torch.where(alive, along, alpha[:, 0] if j else torch.ones_like(along))
-        scale = torch.maximum(scale, along.abs() + forward)
-        alive = alive & ~(forward <= rounding * scale)
-        step_back = beta[:, j] = torch.where(alive, forward, 0.0)
-        previous, q = q, torch.where(alive[:, None], w / forward[:, None], 0.0)
-        over = j + 1 == steps or not bool(alive.any())
+        alpha[:, j] = torch.where(alive, row.alpha, alpha[:, 0] if j else torch.ones_like(row.alpha))
+        beta[:, j] = row.beta
+        over = j + 1 == steps or not bool(process.alive.any())
         if over or j + 1 >= due:
             due = j + 2 + j // 10
-            yield Krylov(alpha[:, : j + 1], beta[:, : j + 1], length, None if basis is None else basis[:, : j + 1])
+            yield Krylov(alpha[:, : j + 1], beta[:, : j + 1], process.length, None if basis is None else known)
         if over:
             return
-
-
-def apply_function(
-    operator: Operator,
-    b: Float[Tensor, "d *k"],
-    function: Function,
-    *,
-    steps: int = 100,
-    rtol: float = 1e-6,
-) -> Solution:
-    """``f(A) b`` from the Krylov space of each column.
-
-        f(A) b ≈ |b| Q f(T) e₁                                             (Higham 2008, section 13.2)
-
-    The error is at most ``2 |b|`` times that of the best polynomial of degree below ``j`` for ``f`` between the ends of
-    the spectrum.
-
-    Args:
-        operator: Symmetric ``A``, ``[d, d]``.
-        b: ``[d]`` or ``[d, k]``, in the operator's dtype.
-        function: ``f``, elementwise on float64 tensors; called at Ritz values, which lie within the spectrum.
-        steps: Steps at most.
-        rtol: Stop when the last third of the steps changed every column by no more than this, relative to it.
-
-    Returns:
-        ``f(A) b``, shaped as ``b``; ``residual`` is that relative change, which bounds the error wherever it
-        shrinks at least as fast as one over the square of the steps.
-
-    Raises:
-        ShapeError: ``A`` is not square, or ``b`` does not fit.
-        ConfigError: ``steps`` is less than 1 or ``rtol`` not positive.
-        NumericalError: A product, or ``f`` at a Ritz value, is not finite.
-
-    Cost: one product with ``k`` columns a step; ``8 d steps`` bytes a column, of as many columns at a time as fit
-    ``MEMORY``: where not all do, each group of them makes its own products.
-
-    Example:
-        >>> from lapwing.linalg import Diagonal
-        >>> squares = Diagonal(torch.tensor([1.0, 4.0, 9.0]))
-        >>> apply_function(squares, torch.ones(3), torch.sqrt).value
-        tensor([1., 2., 3.])
-    """
-    check_positive("rtol", rtol)
-    check_operand(operator, b, check_square(operator))
-    columns = b if b.ndim == 2 else b[:, None]
-    together = max(1, MEMORY // (8 * len(b) * min(steps, len(b))))
-    parts = [_applied(operator, part, function, steps, rtol) for part in columns.split(together, dim=1)]
-    whole = joined(parts)
-    return replace(whole, value=whole.value.reshape(b.shape))
-
-
-def _applied(operator: Operator, b: Float[Tensor, "d k"], function: Function, steps: int, rtol: float) -> Solution:
-    krylov = lanczos(operator, b, steps, until=lambda krylov: bool((_change(krylov, function) <= rtol).all()))
-    change = _change(krylov, function)
-    assert krylov.basis is not None
-    coefficients = krylov.length[:, None] * krylov.coefficients(function)
-    return Solution(
-        (coefficients[:, None] @ krylov.basis)[:, 0].mT.to(operator.dtype),
-        change,
-        krylov.steps,
-        krylov.steps * len(krylov.length),
-        "converged" if bool((change <= rtol).all()) else "iterations",
-    )
-
-
-def _change(krylov: Krylov, function: Function) -> Float[Tensor, " k"]:
-    """How much ``f(T) e₁`` changed over the last third of the steps, relative to its length."""
-    now = krylov.coefficients(function)
-    before = krylov.earlier.coefficients(function) if krylov.steps > 1 else now[:, :0]
-    if not bool(now.isfinite().all()):
-        smallest, largest = krylov.ritz[0].min().item(), krylov.ritz[0].max().item()
-        raise NumericalError(
-            "a function that is finite on the spectrum",
-            f"NaN or infinity at Ritz values from {smallest:.3g} to {largest:.3g}",
-            "a positive definite operator for logarithms and inverse roots",
-        )
-    size = torch.linalg.vector_norm(now, dim=1)
-    before = torch.nn.functional.pad(before, (0, now.shape[1] - before.shape[1]))
-    change = torch.linalg.vector_norm(now - before, dim=1)
-    return torch.where(krylov.exhausted | (size == 0), 0.0, change / torch.where(size == 0, 1.0, size))

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError, check_option
 from lapwing.ground.results import Solution, Stopped
-from lapwing.linalg.cg import check_system, precondition
+from lapwing.linalg.cg import check_system
+from lapwing.linalg.lanczos import Recurrence, Row
 from lapwing.linalg.operator import Operator, in_float64
 from lapwing.linalg.structured import Structured, finite, rounding_of
 
@@ -92,17 +93,14 @@ def shifted_solve(
         raise ShapeError("shifts [q]", f"shape {list(shifts.shape)}", "torch.tensor([0.0]) for none")
     if weights is not None and weights.shape != shifts.shape:
         raise ShapeError(f"one weight a shift, {list(shifts.shape)}", f"{list(weights.shape)}", "weights [q]")
-    process = _Process(in_float64(operator), preconditioner, block)
-    if weights is not None:
-        weights = finite(weights.detach()).to(block)
-    systems = (_Factors if method == "cg" else _Rotations)(
-        finite(shifts.detach()).to(block)[:, None], weights, process.length, block
-    )
+    process = Recurrence(in_float64(operator), block, ROUNDING, preconditioner)
+    kind = _Factors if method == "cg" else _Rotations
+    systems = kind(finite(shifts.detach()).to(block), None if weights is None else finite(weights.detach()), process)
     steps, matvecs, left = 0, 0, systems.open(rtol)
     while steps < max_iterations and bool(left.any()):
         steps += 1
         matvecs += int(left.any(0).sum())
-        systems.advance(left, *process.step(left.any(0)))
+        systems.advance(left, process.step(left.any(0)))
         left = systems.open(rtol) & process.alive & ~systems.broken
     stopped: Stopped = "converged"
     if bool(systems.open(rtol).any()):
@@ -111,86 +109,30 @@ def shifted_solve(
     return Solution(value.reshape(*value.shape[:-2], *b.shape), systems.residual.abs(), steps, matvecs, stopped)
 
 
-@final
-class _Process:
-    """Lanczos: ``A V = Z T + β_j z_{j+1} e_jᵀ``, ``Z = P V``, ``VᵀZ = I``, column by column; no basis is kept.
-
-    Args:
-        operator: ``A``, between float64 vectors.
-        preconditioner: ``P``; None for the identity.
-        b: Where each column starts; ``z_1 = b / length``.
-    """
-
-    def __init__(self, operator: Operator, preconditioner: Structured | None, b: Float[Tensor, "d k"]) -> None:
-        self.operator, self.preconditioner = operator, preconditioner
-        self.z_before = torch.zeros_like(b)
-        self.z = self.v = b
-        self.scale = b.new_zeros(b.shape[1])
-        self.alive = torch.ones_like(self.scale, dtype=torch.bool)
-        self.length = self._normalise(b.clone())
-        self.beta = torch.zeros_like(self.length)
-
-    def step(self, columns: Bool[Tensor, " k"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Multiply these columns; returns ``v_j``, ``α_j``, ``β_{j-1}`` (first 0) and ``β_j``."""
-        v, before = self.v, self.beta
-        p = torch.zeros_like(v)
-        p[:, columns] = self.operator @ v[:, columns]
-        alpha = (p * v).sum(0)
-        p.addcmul_(self.z, alpha.expand_as(p), value=-1).addcmul_(self.z_before, before.expand_as(p), value=-1)
-        self.z_before = self.z
-        self.scale = torch.maximum(self.scale, alpha.abs() + before)
-        self.beta = self._normalise(p)
-        return v, alpha, before, self.beta
-
-    def _normalise(self, z: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
-        """The next pair from ``β z``, zero where the space of a column is exhausted; returns ``β``."""
-        v = precondition(self.preconditioner, z)
-        square = finite((z * v).sum(0))
-        if bool((square < 0).any()):
-            raise NumericalError(
-                "a positive definite preconditioner", f"zᵀP⁻¹z = {square.min().item():.3g}", "a Structured with a base"
-            )
-        beta = square.sqrt()
-        self.alive = self.alive & (beta > ROUNDING * self.scale)
-        inverse = torch.where(self.alive, 1 / beta, 0.0)
-        same = v is z
-        self.z = z.mul_(inverse)
-        self.v = self.z if same else v.mul_(inverse)
-        return beta
-
-
 class _Systems(abc.ABC):
-    """One system for each shift and column, solved in step with the process.
+    """One system for each shift and column, solved in step with the recurrence.
 
     Args:
-        shifts: ``t``, ``[q, 1]``.
+        shifts: ``t``, ``[q]``.
         weights: If given, only ``Σ_q w_q c_q`` is kept.
-        length: Of each right-hand side.
-        b: The right-hand sides, for their shape.
+        process: The recurrence, which has taken no step.
     """
 
-    def __init__(
-        self, shifts: Float[Tensor, "q 1"], weights: Tensor | None, length: Float[Tensor, " k"], b: Float[Tensor, "d k"]
-    ) -> None:
-        self.shifts, self.weights, self.length = shifts, weights, length
-        self.residual = (length > 0).double().expand(len(shifts), -1)
+    def __init__(self, shifts: Float[Tensor, " q"], weights: Tensor | None, process: Recurrence) -> None:
+        block, self.shifts, self.length = process.v, shifts[:, None], process.length
+        self.weights = None if weights is None else weights.to(block)
+        self.residual = (self.length > 0).double().expand(len(shifts), -1)
         self.broken = torch.zeros_like(self.residual, dtype=torch.bool)
-        self.value = torch.zeros_like(b) if weights is not None else b.new_zeros(len(shifts), *b.shape)
+        self.d = block.new_zeros(len(shifts), *block.shape)
+        self.value = torch.zeros_like(block if weights is not None else self.d)
 
     def open(self, rtol: float) -> Bool[Tensor, "q k"]:
         """The systems that have not converged."""
         return self.residual.abs() > rtol
 
     @abc.abstractmethod
-    def advance(
-        self,
-        left: Bool[Tensor, "q k"],
-        v: Float[Tensor, "d k"],
-        alpha: Float[Tensor, " k"],
-        before: Float[Tensor, " k"],
-        beta: Float[Tensor, " k"],
-    ) -> None:
-        """Take in one more column of ``T``; systems that are not ``left`` keep their value and residual.
+    def advance(self, left: Bool[Tensor, "q k"], row: Row) -> None:
+        """Take in one more row of ``T``; systems that are not ``left`` keep their value and residual.
 
         A system that cannot go on is ``broken``.
         """
@@ -207,25 +149,15 @@ class _Systems(abc.ABC):
 class _Factors(_Systems):
     """``L D Lᵀ`` of each ``T + t I``."""
 
-    def __init__(
-        self, shifts: Float[Tensor, "q 1"], weights: Tensor | None, length: Float[Tensor, " k"], b: Float[Tensor, "d k"]
-    ) -> None:
-        super().__init__(shifts, weights, length, b)
+    def __init__(self, shifts: Float[Tensor, " q"], weights: Tensor | None, process: Recurrence) -> None:
+        super().__init__(shifts, weights, process)
         self.pivot = torch.ones_like(self.residual)
-        self.d = b.new_zeros(len(shifts), *b.shape)
 
-    def advance(
-        self,
-        left: Bool[Tensor, "q k"],
-        v: Float[Tensor, "d k"],
-        alpha: Float[Tensor, " k"],
-        before: Float[Tensor, " k"],
-        beta: Float[Tensor, " k"],
-    ) -> None:
+    def advance(self, left: Bool[Tensor, "q k"], row: Row) -> None:
         """One more row of ``L`` and ``D``."""
-        lower = before / self.pivot
-        pivot = alpha + self.shifts - before * lower
-        if bool((left & (pivot < -NOISE * (alpha.abs() + self.shifts.abs() + before))).any()):
+        lower = row.before / self.pivot
+        pivot = row.alpha + self.shifts - row.before * lower
+        if bool((left & (pivot < -NOISE * (row.alpha.abs() + self.shifts.abs() + row.before))).any()):
             raise NumericalError(
                 "a positive definite operator A + t P for every shift t",
                 f"a pivot of {pivot[left].min().item():.3g} in its factorisation",
@@ -235,9 +167,9 @@ class _Factors(_Systems):
         left = left & ~self.broken
         self.pivot = torch.where(left, pivot, 1.0)
         step = torch.where(left, self.residual / self.pivot, 0.0)
-        self.residual = torch.where(left, -beta * step, self.residual)
+        self.residual = torch.where(left, -row.beta * step, self.residual)
         for q in left.any(1).nonzero()[:, 0].tolist():
-            self.d[q].mul_(-lower[q]).add_(v)
+            self.d[q].mul_(-lower[q]).add_(row.v)
             self.move(q, step[q] * self.length, self.d[q])
 
 
@@ -245,35 +177,26 @@ class _Factors(_Systems):
 class _Rotations(_Systems):
     """The least-squares problem of each ``T + t I``, made triangular by Givens rotations."""
 
-    def __init__(
-        self, shifts: Float[Tensor, "q 1"], weights: Tensor | None, length: Float[Tensor, " k"], b: Float[Tensor, "d k"]
-    ) -> None:
-        super().__init__(shifts, weights, length, b)
+    def __init__(self, shifts: Float[Tensor, " q"], weights: Tensor | None, process: Recurrence) -> None:
+        super().__init__(shifts, weights, process)
         self.cos = self.cos_before = torch.ones_like(self.residual)
         self.sin = self.sin_before = torch.zeros_like(self.residual)
-        self.d, self.d_before = b.new_zeros(2, len(shifts), *b.shape)
+        self.d_before = torch.zeros_like(self.d)
 
-    def advance(
-        self,
-        left: Bool[Tensor, "q k"],
-        v: Float[Tensor, "d k"],
-        alpha: Float[Tensor, " k"],
-        before: Float[Tensor, " k"],
-        beta: Float[Tensor, " k"],
-    ) -> None:
+    def advance(self, left: Bool[Tensor, "q k"], row: Row) -> None:
         """One more rotation."""
-        diagonal = alpha + self.shifts
-        epsilon, zeta = self.sin_before * before, self.cos_before * before
+        diagonal = row.alpha + self.shifts
+        epsilon, zeta = self.sin_before * row.before, self.cos_before * row.before
         eta, zeta = self.cos * diagonal - self.sin * zeta, self.cos * zeta + self.sin * diagonal
-        r = torch.hypot(eta, beta)
-        regular = r > ROUNDING * (diagonal.abs() + before)
+        r = torch.hypot(eta, row.beta)
+        regular = r > ROUNDING * (diagonal.abs() + row.before)
         inverse = torch.where(regular, 1 / r, 0.0)
         self.cos_before, self.cos = self.cos, eta * inverse
-        self.sin_before, self.sin = self.sin, torch.where(regular, beta * inverse, 1.0)
+        self.sin_before, self.sin = self.sin, torch.where(regular, row.beta * inverse, 1.0)
         step = torch.where(left, self.cos * self.residual, 0.0)
         self.residual = torch.where(left, -self.sin * self.residual, self.residual)
         for q in left.any(1).nonzero()[:, 0].tolist():
             d = self.d_before[q].mul_(-epsilon[q] * inverse[q])
-            d.addcmul_(self.d[q], (-zeta[q] * inverse[q]).expand_as(d)).addcmul_(v, inverse[q].expand_as(d))
+            d.addcmul_(self.d[q], (-zeta[q] * inverse[q]).expand_as(d)).addcmul_(row.v, inverse[q].expand_as(d))
             self.move(q, step[q] * self.length, d)
         self.d, self.d_before = self.d_before, self.d

@@ -20,7 +20,7 @@ from lapwing.jacobian.layers.passes import jacobian_rows
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import identity_cotangents
 from lapwing.linalg import Operator
-from lapwing.linalg.logdet import log_determinant
+from lapwing.linalg.functions import log_determinant
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Perturb, Root, Solver
 from lapwing.posteriors.base import Posterior

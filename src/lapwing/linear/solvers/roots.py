@@ -12,7 +12,7 @@ from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, check_count, check_fraction, check_kind, check_option
 from lapwing.ground.results import Solution
 from lapwing.linalg.contour import contour_inverse_root, spectral_interval
-from lapwing.linalg.lanczos import apply_function
+from lapwing.linalg.functions import apply_function
 from lapwing.linalg.shifted import Method
 from lapwing.linear.preconditioners import Preconditioner, approximation
 from lapwing.linear.problem import Problem

@@ -20,7 +20,7 @@ from lapwing.jacobian.network.differentiable import LiveBatch
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.jacobian import BatchJacobian
 from lapwing.linalg.cg import conjugate_gradients
-from lapwing.linalg.logdet import log_determinant
+from lapwing.linalg.functions import log_determinant
 from lapwing.linalg.operator import FunctionOperator, Operator
 from lapwing.linear.evidence import log_det_one_plus
 from lapwing.methods.marginal.hyper import Hyperparameters
