@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from functools import cache
 
 import pytest
@@ -18,11 +19,11 @@ from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from lapwing.posteriors import WeightPosterior
 from lapwing.posteriors.exact import with_evidence
 from lapwing.structures.selection import Selection
-from lapwing.tuning import uphill
-from lapwing.tuning.elbo import natural_target
-from lapwing.tuning.expectation import Expectation, tangent_of
+from lapwing.tuning import elbo
+from lapwing.tuning.checkpoint import State
+from lapwing.tuning.elbo import Climb, Tried
+from lapwing.tuning.expectation import Expectation, natural_target, tangent_of
 from lapwing.tuning.method import default
-from lapwing.tuning.uphill import Climb, Trail, Tried
 from tests.posterior_cases import Linearised, normal, portrait, problem
 from tests.tuning.cases import fit, point_of
 
@@ -32,7 +33,7 @@ NAMES = ("categorical", "bernoulli", "poisson", "images", "tokens")
 def tried(posterior: lw.Posterior, log_factors: tuple[float, ...] = (0.0,), samples: int = 16) -> list[Tried]:
     """The bound at some precisions, each from the one before."""
     tangent = tangent_of(posterior, "simplified")
-    climb = Climb(Expectation(posterior, tangent, None, samples, "auto", 1e-6, 0), 1000, 0, 20, tqdm(disable=True))
+    climb = Climb(Expectation(posterior, tangent, None, samples, "auto", 1e-6, 0), 1000, 0, tqdm(disable=True))
     points: list[Tried] = []
     for log_factor in log_factors:
         points.append(climb.at(log_factor, points[-1] if points else None))
@@ -44,7 +45,7 @@ def test_the_bound_is_the_expected_likelihood_less_the_divergence_from_the_prior
     case, posterior = fit(name)
     dense = Linearised(case, posterior.network)
     (found,) = tried(posterior)
-    prior = torch.diag(float(found.found.precisions[0]) * torch.ones(len(dense.theta)).double())
+    prior = torch.diag(float(found.found.state.precisions[0]) * torch.ones(len(dense.theta)).double())
     mode = found.found.mode.weights
     q = MultivariateNormal(mode, precision_matrix=dense.ggn + prior)
     divergence = kl_divergence(q, MultivariateNormal(torch.zeros_like(mode), precision_matrix=prior))
@@ -74,7 +75,7 @@ def test_it_is_a_lower_bound_of_the_evidence() -> None:
     f = (x @ w[:, :1].mT + w[:, 1]).mT
     likelihood = -lw.Bernoulli().nll(f[..., None], y.double().expand(f.shape)[..., None]).sum(1)
     for found in tried(posterior, (0.0, 1.0, 2.0, 4.0)):
-        a = float(found.found.precisions[0])
+        a = float(found.found.state.precisions[0])
         log_prior = math.log(a / (2 * math.pi)) - 0.5 * a * w.square().sum(1)
         log_evidence = float((likelihood + log_prior).logsumexp(0)) + 2 * math.log(24 / 399)
         assert log_evidence - 1.0 < found.bound < log_evidence + 0.05
@@ -85,7 +86,9 @@ def test_the_charge_by_draws_is_that_of_the_determinant() -> None:
     sampled = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(8, lw.CG(rtol=1e-10))))
     points = tried(sampled, (0.0, 0.5, 1.0, 1.5), samples=4000)
     exact = with_evidence(case.fit(lw.Laplace(case.likelihood, structure=lw.Full(view="weights")))).evidence
-    charges = [float(exact.complexity.log_det_ratio(it.found.precisions, torch.tensor(1.0).double())) for it in points]
+    charges = [
+        float(exact.complexity.log_det_ratio(it.found.state.precisions, torch.tensor(1.0).double())) for it in points
+    ]
     for point, charge in zip(points, charges, strict=True):
         assert point.charge - points[0].charge == pytest.approx(charge - charges[0], rel=0.03, abs=0.02)
 
@@ -214,16 +217,18 @@ def test_options_that_make_no_sense_are_refused() -> None:
         lw.ELBO(examples=0)
 
 
-def uphill_of(posterior: lw.Posterior) -> Trail:
-    """All precisions a search tries."""
+def uphill(posterior: lw.Posterior) -> Climb:
+    """A search that has ended."""
     expectation = Expectation(posterior, tangent_of(posterior, "simplified"), None, 16, "auto", 1e-3, 0)
-    return Climb(expectation, 1000, 0, 20, tqdm(disable=True)).run()
+    way = Climb(expectation, 1000, 0, tqdm(disable=True))
+    assert way.up(20) is way.best
+    return way
 
 
 def test_the_vertex_of_the_parabola_is_higher_than_what_it_goes_through() -> None:
     model, train, _ = digits()
-    *points, vertex = uphill_of(lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, train)).bounds.values()
-    assert vertex > max(points) + uphill.LITTLE
+    *points, vertex = uphill(lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, train)).bounds.values()
+    assert vertex > max(points) + elbo.LITTLE
 
 
 def certain() -> tuple[nn.Module, Tensor, Tensor]:
@@ -240,10 +245,10 @@ def certain() -> tuple[nn.Module, Tensor, Tensor]:
 def test_it_climbs_where_the_curvature_at_the_weights_is_next_to_nothing(structure: lw.Full | lw.MatrixFree) -> None:
     model, x, y = certain()
     posterior = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1e-6), structure=structure).fit(model, (x, y))
-    trail = uphill_of(posterior)
-    assert len(trail.steps) > 4 and trail.best.found.gamma < 0.02
-    assert trail.best.bound == max(trail.bounds.values())
-    assert 0.0 < trail.best.log_factor < max(trail.bounds)
+    way = uphill(posterior)
+    assert way.best is not None and len(way.trace) > 4 and way.best.found.gamma < 0.02
+    assert way.best.bound == max(way.bounds.values())
+    assert 0.0 < way.best.log_factor < max(way.bounds)
 
 
 @pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")
@@ -271,16 +276,15 @@ def test_ignored_labels_count_for_nothing() -> None:
 
 def test_a_few_examples_stand_for_all_of_their_label(monkeypatch: pytest.MonkeyPatch) -> None:
     """All examples of a label are the same one: two of them tell all of unequal classes."""
-    monkeypatch.setattr(uphill, "OUTPUTS", 4000)
+    monkeypatch.setattr(elbo, "OUTPUTS", 4000)
     y = (torch.arange(30) < 5).long()
     x = torch.tensor([[-0.5, 1.0], [1.0, 0.3]]).double()[y]
     posterior = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights")).fit(nn.Linear(2, 2).double(), (x, y))
     tangent = tangent_of(posterior, "simplified")
     excesses = []
     for k in (2, 30):
-        climb = Climb(Expectation(posterior, tangent, None, 16, "auto", 1e-6, 0), k, 0, 20, tqdm(disable=True))
-        point = climb.at(-2.0, None)
-        excesses.append(climb._excess(point.found, point.state))
+        climb = Climb(Expectation(posterior, tangent, None, 16, "auto", 1e-6, 0), k, 0, tqdm(disable=True))
+        excesses.append(climb._excess(climb.at(-2.0, None).found))
     assert excesses[0] == pytest.approx(excesses[1], rel=0.1)
 
 
@@ -290,3 +294,22 @@ def test_noise_that_varies_is_no_obstacle_to_draws() -> None:
     tuned = lw.tune(posterior, lw.ELBO(steps=3))
     assert tuned.trace[-1].bound is not None
     assert isinstance(default(posterior), lw.ELBO)
+
+
+def test_draws_are_kept_of_few_of_the_precisions_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each new precision: those of the first, and of the last and the best, which are one on the way up."""
+    made: list[weakref.ref] = []
+    alive: list[int] = []
+    expect = Expectation.at
+
+    def at(expectation: Expectation, state: State, progress: bool = False):
+        alive.append(sum(draws() is not None for draws in made))
+        found = expect(expectation, state, progress)
+        made.append(weakref.ref(found.state.draws))
+        return found
+
+    monkeypatch.setattr(Expectation, "at", at)
+    model, x, y = certain()
+    laplace = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1e-6), structure=lw.Sampled(4))
+    lw.tune(laplace.fit(model, (x, y)), lw.ELBO(samples=4, examples=10))
+    assert len(made) > 4 and max(alive) <= 2

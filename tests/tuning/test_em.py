@@ -16,6 +16,7 @@ from lapwing.likelihoods import Gaussian
 from lapwing.linear.evidence import Evidence, Spectrum
 from lapwing.linear.tangent import Mode, Tangent
 from lapwing.posteriors.dimension import LEAST, Dimensions
+from lapwing.tuning.checkpoint import State
 from lapwing.tuning.em import SHARE, distance, enough, moves_of
 from lapwing.tuning.expectation import Expected, warn_unless_found
 from tests.posterior_cases import STRUCTURES, Linearised, Problem, mlp, normal, portrait, problem, refused
@@ -309,7 +310,7 @@ def found() -> Expected:
     alpha, s = torch.tensor([3.0, 0.2]).double(), torch.tensor(0.7).double()
     mode = Mode(normal(23), 70.0, 40.0, 0.0, 1, 1, "converged")
     dimensions = Dimensions.exact(evidence.effective_dimensions(alpha, s))
-    return Expected(alpha, s, mode, norms, dimensions, sizes, N, evidence)
+    return Expected(State(alpha, s), mode, norms, dimensions, N, evidence)
 
 
 def test_the_error_of_the_noise_is_that_of_what_is_left_of_the_observations() -> None:
@@ -346,14 +347,12 @@ def test_moves_that_grow_are_not_near(before: float) -> None:
 
 def test_only_what_may_move_and_matters_is_waited_for() -> None:
     expected = found()
-    moved = expected.precisions * torch.tensor([2.0, 0.5]).double()
-    waited = moves_of(expected, moved, 3 * expected.scale, True)
+    moved, scale = expected.state.precisions * torch.tensor([2.0, 0.5]).double(), expected.state.scale
+    waited = moves_of(expected, moved, 3 * scale, True)
     assert waited.tolist() == pytest.approx([math.log(2), -math.log(2), math.log(3)])
-    assert moves_of(expected, moved, 3 * expected.scale, False).tolist() == pytest.approx(
-        [math.log(2), -math.log(2), 0]
-    )
+    assert moves_of(expected, moved, 3 * scale, False).tolist() == pytest.approx([math.log(2), -math.log(2), 0])
     pruned = replace(expected, dimensions=Dimensions.exact(torch.tensor([LEAST, 5.0]).double()))
-    assert moves_of(pruned, moved, expected.scale, True).tolist() == pytest.approx([0, -math.log(2), 0])
+    assert moves_of(pruned, moved, scale, True).tolist() == pytest.approx([0, -math.log(2), 0])
 
 
 def test_nothing_need_be_nearer_than_half_its_standard_error() -> None:

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import logging
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import final, get_args
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground.data import Source
-from lapwing.ground.errors import ConfigError, check_count, check_kind, check_option
-from lapwing.ground.types import Unpack
-from lapwing.jacobian.network.network import Network
-from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
+from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, warn
+from lapwing.ground.types import Inputs, Unpack
+from lapwing.linear.preconditioners import balanced
 from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target
-from lapwing.posteriors import Posterior
-from lapwing.structures.selection import last_layer
-from lapwing.tuning.choices import P, chosen, warn_of_endings
+from lapwing.posteriors import ExactPosterior, Posterior, Step
+from lapwing.predictive import Moments
+from lapwing.tuning.ascent import climb
+from lapwing.tuning.checkpoint import State
+from lapwing.tuning.choices import BOUNDS, P, chosen, warn_of_endings
 from lapwing.tuning.em import EM
-from lapwing.tuning.expectation import Expectation, tangent_of, warn_unless_found, with_data
-from lapwing.tuning.uphill import Climb
+from lapwing.tuning.expectation import Expectation, Expected, natural_target, tangent_of, warn_unless_found, with_data
+from lapwing.tuning.search import vertex
+
+logger = logging.getLogger(__name__)
 
 RTOL = 0.03
 """Relative gradient at which a mode is found: the bound moves by far less."""
+
+STRIDE = math.log(10) / 2
+"""Steps in the logarithm of the precisions: half a decade."""
+
+LITTLE = 0.01
+"""Nats that a bound must grow by: with ever stronger priors it may grow for ever, to no effect."""
+
+HEAD_START = 30.0
+"""Precisions of largest evidence at the trained weights are too small by about so much, or more."""
+
+OUTPUTS = 64
+"""Draws of the outputs of each example."""
 
 
 @final
@@ -110,25 +131,160 @@ class ELBO:
         if posterior.fitted.noise is not None:
             method = EM(samples=self.samples, steps=self.steps, target=target, solver=self.solver, seed=self.seed)
             return method.tune(posterior, progress)
-        tangent = tangent_of(posterior, target)
-        expectation = Expectation(posterior, tangent, self.solver, self.samples, "auto", RTOL, self.seed)
+        expectation = Expectation(
+            posterior, tangent_of(posterior, target), self.solver, self.samples, "auto", RTOL, self.seed
+        )
         with tqdm(desc="ELBO", total=self.steps, disable=not progress, unit="precision", leave=False) as bar:
-            trail = Climb(expectation, self.examples, self.seed, self.steps, bar).run()
-        best = trail.best
+            way = Climb(expectation, self.examples, self.seed, bar)
+            best = way.up(self.steps)
         warn_unless_found(best.found.mode, expectation.solver_used)
-        trace = (*trail.steps, best.step(posterior))
-        warn_of_endings(posterior, best.found.precisions, posterior.scale, noisy=False)
-        return chosen(posterior, best.found.precisions, posterior.scale, trace, best.state.draws)
+        there, trace = best.found.state, (*way.trace, best.step(posterior))
+        warn_of_endings(posterior, there.precisions, posterior.scale, noisy=False)
+        return chosen(posterior, there.precisions, posterior.scale, trace, there.draws)
 
 
-def natural_target(posterior: Posterior) -> Target:
-    """Simplified where outputs have no noise of their own and the last layer is linear and uncertain, else affine."""
-    network, data = posterior.network, posterior.training.data
-    if isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian):
-        return "affine"
-    whole = Network(network.module, tuple(name for name, _ in network.module.named_parameters()))
-    try:
-        head = last_layer(whole, data)
-    except ConfigError:
-        return "affine"
-    return "simplified" if network.index is None and set(head) <= set(network.names) else "affine"
+@final
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """The bound at some precisions.
+
+    Args:
+        log_factor: Logarithm of the precisions over those of the start.
+        bound: L, nats; without an exact evidence up to a constant.
+        charge: ``log det(I + A⁻¹ G)``, up to the same.
+        found: What expectation says there.
+    """
+
+    log_factor: float
+    bound: float
+    charge: float
+    found: Expected
+
+    def step(self, posterior: Posterior) -> Step:
+        """What it leaves in the trace."""
+        return replace(self.found.step(posterior), bound=self.bound)
+
+
+@final
+@dataclass(eq=False)
+class Climb:
+    """The way up: of the precisions tried it keeps the bounds and the steps, and of the best alone mode and draws.
+
+    Args:
+        expectation: Modes, draws and effective dimensions.
+        examples: Training examples on which the expected likelihood is taken.
+        seed: Of the draws of outputs.
+        bar: A progress bar.
+        best: What was tried and has the largest bound.
+        bounds: The bound at each precision tried, by its log factor, in order.
+        trace: The step that each leaves.
+    """
+
+    expectation: Expectation
+    examples: int
+    seed: int
+    bar: tqdm
+    best: Tried | None = None
+    bounds: dict[float, float] = field(default_factory=dict)
+    trace: list[Step] = field(default_factory=list)
+
+    def up(self, steps: int) -> Tried:
+        """The largest bound.
+
+        Args:
+            steps: Most precisions tried.
+        """
+        self.expectation.prepare()
+        first = self.best = self.at(0.0, None)
+        if not self._walk(first, STRIDE, steps):
+            self._walk(first, -STRIDE, steps)
+        if len(self.trace) >= steps and self.best.log_factor == list(self.bounds)[-1]:
+            warn(
+                f"the evidence lower bound was still growing after {steps} precisions. Try a prior nearer to "
+                f"{self.best.found.state.precisions.tolist()[:3]}, or a larger steps=",
+                ConvergenceWarning,
+            )
+        top = vertex((place, -bound) for place, bound in self.bounds.items())
+        if top is not None:
+            self.at(top[0], self.best)
+        return self.best
+
+    def _walk(self, first: Tried, stride: float, steps: int) -> bool:
+        """Go on from the first point while the bound grows; to weaker priors, where it is flat too. Whether it did."""
+        here = first
+        while len(self.trace) < steps:
+            there = self.at(here.log_factor + stride, here)
+            grown = there.bound - here.bound
+            if grown < -LITTLE or (grown < LITTLE and stride > 0):
+                break
+            here = there
+        return here is not first
+
+    def at(self, log_factor: float, near: Tried | None) -> Tried:
+        """Try precisions, their solves started from those of a point nearby."""
+        state = self._start if near is None else near.found.state
+        precisions = (self._start.precisions * math.exp(log_factor)).clamp(*BOUNDS)
+        found = self.expectation.at(replace(state, precisions=precisions))
+        charge = self._charge(found, log_factor, near)
+        complexity = 0.5 * (float((precisions * found.norms).sum()) + charge - found.gamma)
+        bound = -found.mode.nll - self._excess(found) - complexity
+        logger.debug("ELBO %.6g at %s, complexity %.4g", bound, precisions, complexity)
+        there = Tried(log_factor, bound, charge, found)
+        if self.best is None or bound > self.best.bound:
+            self.best = there
+        self.bounds[log_factor] = bound
+        self.trace.append(there.step(self.expectation.posterior))
+        self.bar.update()
+        return there
+
+    @cached_property
+    def _start(self) -> State:
+        """Where to begin: at the precisions there are, or where the evidence at the trained weights points to.
+
+        Where these are certain it has no maximum: not below MacKay's ``γ / |θ̃_g|²`` of a single direction.
+        """
+        state, posterior = self.expectation.first(), self.expectation.posterior
+        if not isinstance(posterior, ExactPosterior):
+            return state
+        *_, best = climb(posterior.evidence, state.precisions, state.scale, noisy=False, steps=100)
+        of_one_direction = 1 / posterior.evidence.square_norms.clamp_min(1 / BOUNDS[1])
+        return replace(state, precisions=(HEAD_START * best.precisions.maximum(of_one_direction)).clamp(*BOUNDS))
+
+    def _charge(self, found: Expected, log_factor: float, near: Tried | None) -> float:
+        """``log det(I + A⁻¹ G)``: exact, or along the way from another point the integral of -γ."""
+        if found.evidence is not None:
+            with torch.no_grad():
+                return float(found.evidence.complexity.log_det_ratio(found.state.precisions, found.state.scale))
+        if near is None:
+            return 0.0
+        here, there = found.gamma, near.found.gamma
+        ratio = math.log(here / there)
+        mean = (here - there) / ratio if abs(ratio) > 1e-6 else here
+        return near.charge - mean * (log_factor - near.log_factor)
+
+    @cached_property
+    def _chosen(self) -> tuple[Inputs, Tensor, Float[Tensor, " n"]]:
+        return balanced(self.expectation.tangent.training.data, self.examples)
+
+    def _excess(self, found: Expected) -> float:
+        """What the expected loss of all examples is above that at w*, nats."""
+        tangent, (inputs, targets, weights) = self.expectation.tangent, self._chosen
+        likelihood = tangent.training.likelihood
+        with torch.no_grad():
+            h = tangent.outputs(inputs, found.mode.weights)
+            y = likelihood.canonical_targets(h, targets)
+            generator = torch.Generator(h.device).manual_seed(self.seed)
+            outputs = Moments(h.double(), self._covariance(found, inputs)).sample(OUTPUTS, generator=generator)
+            losses = torch.stack([likelihood.nll(draw, y).double() for draw in outputs]).mean(0)
+            excess = losses - likelihood.nll(h.double(), y)
+            return float(excess.view(len(targets), -1).sum(1) @ weights.to(excess))
+
+    def _covariance(self, found: Expected, inputs: Inputs) -> Float[Tensor, "n *event c c"]:
+        """``J Λ⁻¹ Jᵀ`` of each example, float64."""
+        posterior, state = self.expectation.posterior, found.state
+        if state.draws is None:
+            choice = chosen(posterior, state.precisions, state.scale, ())
+            return posterior.outputs_each(inputs, [choice])[0].covariance.double()
+        draws = self.expectation.prior(state).inverse_root() @ state.draws
+        moved = posterior.pushed(inputs, draws)[1].double()
+        return moved @ moved.mT / draws.shape[1]

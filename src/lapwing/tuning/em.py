@@ -124,58 +124,37 @@ class EM:
                 there was nothing to learn from.
         """
         posterior = with_data(posterior, self.data, self.unpack)
-        expectation = Expectation(
-            posterior,
-            tangent_of(posterior, self.target),
-            self.solver,
-            self.samples,
-            self.estimator,
-            _mode_rtol(self.tolerance, posterior.network.like.dtype),
-            self.seed,
-        )
+        tangent, like = tangent_of(posterior, self.target), posterior.network.like
+        rtol = max(0.1 * self.tolerance, 1e-10 if like.dtype == torch.float64 else 1e-4)  # off by little beside it
+        expectation = Expectation(posterior, tangent, self.solver, self.samples, self.estimator, rtol, self.seed)
         file = None if self.checkpoint is None else Checkpoint(file_at(self.checkpoint), self._settings(posterior))
-        state = file.read(posterior.network.like) if file else None
-        state = expectation.first() if state is None else state
-        state = self._run(expectation, state, file, progress)
-        measured = posterior.scale.new_tensor([]) if state.measured is None else state.measured
+        state = (file and file.read(like)) or expectation.first()
         noisy = tunes_noise(posterior, self.noise)
-        warn_of_endings(posterior, measured[:-1], measured[-1], noisy=noisy)
-        return chosen(posterior, measured[:-1], measured[-1], state.trace, state.draws)
+        state = self._run(expectation, state, noisy, file, progress)
+        assert state.measured is not None
+        precisions, scale = state.measured[:-1], state.measured[-1]
+        warn_of_endings(posterior, precisions, scale, noisy=noisy)
+        return chosen(posterior, precisions, scale, state.trace, state.draws)
 
-    def _run(self, expectation: Expectation, state: State, file: Checkpoint | None, progress: bool) -> State:
+    def _run(
+        self, expectation: Expectation, state: State, noisy: bool, file: Checkpoint | None, progress: bool
+    ) -> State:
         """Go on from a state to the end."""
-        posterior = expectation.posterior
-        noisy = tunes_noise(posterior, self.noise)
         expectation.prepare()
-        found, drawn = None, None
+        found = None
         with tqdm(desc="EM", total=self.steps + 1, disable=not progress, unit="step", leave=False) as bar:
             bar.update(len(state.trace))
             while not state.settled and len(state.trace) <= self.steps:
-                found, state, drawn = expectation.at(state, progress)
-                gamma, misfit = found.dimensions.groups, found.scale.new_tensor(found.mode.misfit)
-                precisions, scale = fixed_point(gamma, found.norms, misfit, found.scale, found.observations, noisy)
-                moves = moves_of(found, precisions, scale, noisy)
-                left = distance(moves, state.moves)
-                state = replace(
-                    state,
-                    precisions=precisions,
-                    scale=scale,
-                    trace=(*state.trace, found.step(posterior, found.log_marginal)),
-                    measured=torch.cat([found.precisions, found.scale.view(1)]),
-                    moves=moves,
-                    settled=bool((left <= enough(found, self.tolerance)).all()),
-                )
+                found = expectation.at(state, progress)
+                state, left = self._maximised(expectation.posterior, found, noisy)
                 if file:
                     file.write(state)
                 bar.update()
-                bar.set_postfix_str(f"precision {found.precisions[0]:.3g}, its logarithm {left.max():.1g} from the end")
-                logger.debug("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], float(left.max()))
-        if drawn is not None:
-            warn_unless(drawn, expectation.solver_used.cure)
+                precision = state.trace[-1].prior_precision[0]
+                bar.set_postfix_str(f"precision {precision:.3g}, its logarithm {left:.1g} from the end")
+                logger.debug("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], left)
         if found is not None:
-            if posterior.fitted.noise is None or isinstance(expectation.solver_used, SGD):
-                warn_unless_found(found.mode, expectation.solver_used)  # a parabola's is missed by rounding alone
-            self._warn_of_little(found, len(state.trace))
+            self._warn(expectation, found, len(state.trace))
         if not state.settled and state.moves is not None:
             move = float(state.moves.abs().max())
             warn(
@@ -185,12 +164,38 @@ class EM:
             )
         return state
 
-    def _warn_of_little(self, found: Expected, steps: int) -> None:
-        """Warn where there was nothing to learn from: too strong a prior to start from, or too few draws."""
+    def _maximised(self, posterior: Posterior, found: Expected, noisy: bool) -> tuple[State, float]:
+        """The state after a step, and how far a log precision is from the end at most."""
+        state, misfit, log_marginal = found.state, found.state.scale.new_tensor(found.mode.misfit), None
+        if found.evidence is not None:
+            with torch.no_grad():
+                log_marginal = float(found.evidence.log_marginal(state.precisions, state.scale))
+        gamma = found.dimensions.groups
+        precisions, scale = fixed_point(gamma, found.norms, misfit, state.scale, found.observations, noisy)
+        moves = moves_of(found, precisions, scale, noisy)
+        left = distance(moves, state.moves)
+        after = replace(
+            state,
+            precisions=precisions,
+            scale=scale,
+            trace=(*state.trace, replace(found.step(posterior), log_marginal=log_marginal)),
+            measured=torch.cat([state.precisions, state.scale.view(1)]),
+            moves=moves,
+            settled=bool((left <= enough(found, self.tolerance)).all()),
+        )
+        return after, float(left.max())
+
+    def _warn(self, expectation: Expectation, found: Expected, steps: int) -> None:
+        """Warn where the last solves missed their tolerance, or there was nothing to learn from."""
+        solver = expectation.solver_used
+        if found.drawn is not None:
+            warn_unless(found.drawn, solver.cure)
+        if expectation.posterior.fitted.noise is None or isinstance(solver, SGD):
+            warn_unless_found(found.mode, solver)  # a parabola's is missed by rounding alone
         gamma, noise = found.dimensions.groups, found.dimensions.errors
         lost = (gamma <= LEAST) & (noise > LEAST)
         if steps == 1 and not bool(((gamma > LEAST) | lost).any()):
-            start = found.precisions.tolist()[:3]
+            start = found.state.precisions.tolist()[:3]
             warn(
                 f"the data determined less than {LEAST} directions at the prior precisions {start} that the search "
                 "began with, and it ended there. Try a weaker prior to start from",
@@ -224,11 +229,6 @@ class EM:
         } | {it.name: f"{getattr(self, it.name)}" for it in fields(self) if it.compare and it.name != "steps"}
 
 
-def _mode_rtol(tolerance: float, dtype: torch.dtype) -> float:
-    """Relative gradient at which a mode is off by a small part of the tolerance."""
-    return max(0.1 * tolerance, 1e-10 if dtype == torch.float64 else 1e-4)
-
-
 def moves_of(
     found: Expected, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], noisy: bool
 ) -> Float[Tensor, " m"]:
@@ -240,7 +240,7 @@ def moves_of(
         scale: Relative noise precision that it led to.
         noisy: Whether the noise may change.
     """
-    moves = torch.cat([(precisions / found.precisions).log(), (scale / found.scale).log().view(1)])
+    moves = torch.cat([(precisions / found.state.precisions).log(), (scale / found.state.scale).log().view(1)])
     waited = torch.cat([found.dimensions.groups > LEAST, torch.tensor([noisy], device=moves.device)])
     return torch.where(waited, moves, 0.0)
 

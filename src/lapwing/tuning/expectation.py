@@ -8,14 +8,16 @@ from functools import cached_property
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.totals import check_same
 from lapwing.ground.data import Data, Source
-from lapwing.ground.errors import ConvergenceWarning, MismatchError, UnsupportedError, warn
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, UnsupportedError, warn
 from lapwing.ground.results import Solution
 from lapwing.ground.types import Unpack
+from lapwing.jacobian.network.network import Network
+from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import Diagonal
 from lapwing.linear.evidence import Evidence
 from lapwing.linear.preconditioners import Known
@@ -25,6 +27,7 @@ from lapwing.linear.tangent import Mode, Tangent, Target
 from lapwing.posteriors import ExactPosterior, FunctionPosterior, Posterior, SolvedWeights, Step, WeightPosterior
 from lapwing.posteriors.dimension import Dimensions, Estimator, by_draws
 from lapwing.posteriors.draws import SampledPosterior
+from lapwing.structures.selection import last_layer
 from lapwing.tuning.checkpoint import State
 from lapwing.tuning.choices import P, at_mode, check_definite, chosen, step_of
 
@@ -39,6 +42,19 @@ def tangent_of(posterior: Posterior, target: Target = "affine") -> Tangent:
     """
     known = posterior.problem.model if isinstance(posterior, SolvedWeights) else None
     return Tangent(known or posterior.training, target)
+
+
+def natural_target(posterior: Posterior) -> Target:
+    """Simplified where outputs have no noise of their own and the last layer is linear and uncertain, else affine."""
+    network, data = posterior.network, posterior.training.data
+    if isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian):
+        return "affine"
+    whole = Network(network.module, tuple(name for name, _ in network.module.named_parameters()))
+    try:
+        head = last_layer(whole, data)
+    except ConfigError:
+        return "affine"
+    return "simplified" if network.index is None and set(head) <= set(network.names) else "affine"
 
 
 def with_data(posterior: P, source: Source | None, unpack: Unpack | None = None) -> P:
@@ -78,47 +94,32 @@ class Expected:
     """What expectation says at some prior and noise precision.
 
     Args:
-        precisions: Prior precision of each group.
-        scale: Relative noise precision.
+        state: They, and where to go on from.
         mode: The mode of the tangent model.
         norms: ``|w*_g|²`` of each group, every weight times its precision relative to the group's.
         dimensions: Effective dimension of each group.
-        sizes: Weights in each group.
         observations: Scalar observations; 0 where there is no noise.
         evidence: The evidence at w*, where it is exact.
+        drawn: How well the draws were solved for, where there are any; they themselves are in the state.
     """
 
-    precisions: Float[Tensor, " g"]
-    scale: Float[Tensor, ""]
+    state: State
     mode: Mode
     norms: Float[Tensor, " g"]
     dimensions: Dimensions
-    sizes: Float[Tensor, " g"]
     observations: float
     evidence: Evidence | None = None
-
-    @property
-    def log_marginal(self) -> float | None:
-        """Log evidence at w*, nats, where it is exact."""
-        if self.evidence is None:
-            return None
-        with torch.no_grad():
-            return float(self.evidence.log_marginal(self.precisions, self.scale))
+    drawn: Solution | None = None
 
     @property
     def gamma(self) -> float:
         """Effective dimension: directions the data determined."""
         return float(self.dimensions.groups.sum())
 
-    def step(self, posterior: Posterior, log_marginal: float | None) -> Step:
-        """What it leaves in the trace of a posterior.
-
-        Args:
-            posterior: The posterior.
-            log_marginal: Log evidence, nats, where it is exact.
-        """
+    def step(self, posterior: Posterior) -> Step:
+        """What it leaves in the trace of a posterior, but for what was maximised."""
         return replace(
-            step_of(posterior, log_marginal, self.precisions, self.scale, self.dimensions.total),
+            step_of(posterior, None, self.state.precisions, self.state.scale, self.dimensions.total),
             effective_dimension_error=self.dimensions.error or None,
             mode_norms=tuple(self.norms.tolist()),
             mode_nll=self.mode.nll,
@@ -154,14 +155,14 @@ class Expectation:
     seed: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.posterior, ExactPosterior | SolvedWeights):
+        if isinstance(self.posterior, ExactPosterior):
+            check_definite(self.posterior.evidence)
+        elif not isinstance(self.posterior, SolvedWeights):
             raise UnsupportedError(
                 "a posterior whose evidence is exact, or one that solves with its precision",
                 f"a {type(self.posterior).__name__}",
                 "LowRank(...), KFAC(), MatrixFree() or Sampled()",
             )
-        if isinstance(self.posterior, ExactPosterior):
-            check_definite(self.posterior.evidence)
 
     def first(self) -> State:
         """The state before the first expectation; draws of a sampled posterior have the noise of its own, first.
@@ -169,16 +170,17 @@ class Expectation:
         Cost:
             By draws, a product with a root of G.
         """
-        state = State(self.posterior.prior_precisions, self.posterior.scale)
-        if self._solved is None:
+        posterior, known = self.posterior, list[Perturbation]()
+        state = State(posterior.prior_precisions, posterior.scale)
+        if not isinstance(posterior, SolvedWeights):
             return state
-        own = self.posterior if isinstance(self.posterior, SampledPosterior) else None
-        known = [] if own is None else [own.perturbation.head(self.samples)]
-        fresh = self.samples - (0 if own is None else min(self.samples, own.samples))
+        if isinstance(posterior, SampledPosterior):
+            known.append(posterior.perturbation.head(self.samples))
+        fresh = self.samples - sum(part.prior.shape[1] for part in known)
         with torch.no_grad():
             if fresh:
                 generator = torch.Generator().manual_seed(self.seed)
-                known.append(self._solved.problem.perturbation(fresh, generator=generator))
+                known.append(posterior.problem.perturbation(fresh, generator=generator))
             noise = Perturbation.joined(known)
         return replace(state, noise=noise, draws=noise.prior)
 
@@ -188,104 +190,70 @@ class Expectation:
         That is the preconditioner, at the precisions the run starts from, and what products keep of the data, without
         which mini-batches come in the order of the data the first time, and shuffled from then on.
         """
-        solver, network = self.solver_used, self.posterior.network
-        prior = self.posterior.prior.operator(network.uncertain, network.like)
-        problem = self.tangent.problem(network.weights, prior, self.posterior.noise_scale)
+        solver, posterior, columns = self.solver_used, self.posterior, 1
+        prior = posterior.prior.operator(posterior.network.uncertain, posterior.network.like)
+        problem = self.tangent.problem(posterior.network.weights, prior, posterior.noise_scale)
         with torch.no_grad():
-            if self._solved is not None:
-                solver.prepared(self._solved.problem)
-                problem.kept.update(self._solved.problem.kept)
+            if isinstance(posterior, SolvedWeights):
+                solver.prepared(posterior.problem)
+                problem.kept.update(posterior.problem.kept)
+                columns = self.samples
             solver.prepared(problem)
-            for _ in self.tangent.training.visit(self.samples if self._solved is not None else 1):
+            for _ in self.tangent.training.visit(columns):
                 pass
 
-    def at(self, state: State, progress: bool = False) -> tuple[Expected, State, Solution | None]:
+    def at(self, state: State, progress: bool = False) -> Expected:
         """What expectation says at the precisions of a state.
 
         Args:
             state: The precisions, and where to start from.
             progress: Whether to show progress bars.
 
-        Returns:
-            What it says; the state with its mode and draws; how well the draws were solved for.
-
         Cost:
             A mode. By draws, a block solve started from the last draws, and a product with G.
         """
-        posterior, layout = self.posterior, self.posterior.network.uncertain
-        prior = posterior.prior.with_precisions(state.precisions.cpu()).operator(layout, posterior.network.like)
-        scale = float(state.scale)
-        solver = self.solver_used
+        posterior, solver, prior = self.posterior, self.solver_used, self.prior(state)
         rtol = None if isinstance(solver, SGD) else self.rtol
-        start = self._start(state)
+        start, scale = self._start(state), float(state.scale)
         mode = self.tangent.mode(prior, scale, solver=solver, initial=start, rtol=rtol, progress=progress)
         logger.debug("mode: gradient %.2g after %d products", mode.gradient, mode.matvecs)
-        norms = posterior.prior.square_norms(mode.weights, layout)
+        norms = posterior.prior.square_norms(mode.weights, posterior.network.uncertain)
         state = replace(state, weights=mode.weights)
+        observations = posterior.totals.observations if posterior.fitted.noise else 0.0
         if isinstance(posterior, ExactPosterior):
             evidence = at_mode(posterior.evidence, norms, nll=mode.nll, misfit=mode.misfit)
             dimensions = Dimensions.exact(evidence.effective_dimensions(state.precisions, state.scale))
-            return self._expected(state, mode, norms, dimensions, evidence), state, None
-        drawn, dimensions = self._drawn(state, prior, scale)
+            return Expected(state, mode, norms, dimensions, observations, evidence)
+        assert isinstance(posterior, SolvedWeights) and state.noise is not None and state.draws is not None
+        problem = posterior.problem.with_prior(prior, scale)
+        with torch.no_grad():
+            b = state.noise.right_hand_side(problem)
+            drawn = solver.resumed(problem, b, prior.inverse_root() @ state.draws)
+        group, groups = posterior.prior.groups(posterior.network.uncertain)
+        sizes = torch.bincount(group, minlength=groups).double()
+        dimensions = by_draws(problem, drawn.value, group, sizes, self.estimator)
         state = replace(state, draws=prior.root() @ drawn.value)
-        return self._expected(state, mode, norms, dimensions, None), state, drawn
+        how = replace(drawn, value=drawn.value.new_empty(0, drawn.value.shape[1]))
+        return Expected(state, mode, norms, dimensions, observations, drawn=how)
 
     def _start(self, state: State) -> Float[Tensor, " d"] | None:
         """Where to look for the mode: at the last one, or where a kernel between all training rows has it at once."""
-        posterior = self.posterior
-        if not isinstance(posterior, FunctionPosterior) or posterior.fitted.noise is None:
-            return state.weights
-        step = chosen(posterior, state.precisions, state.scale, ()).newton_step()
-        if step is None or self.tangent.target != "affine":
-            return state.weights
-        return posterior.network.weights + step
+        posterior, step = self.posterior, None
+        if isinstance(posterior, FunctionPosterior) and posterior.fitted.noise and self.tangent.target == "affine":
+            step = chosen(posterior, state.precisions, state.scale, ()).newton_step()
+        return state.weights if step is None else posterior.network.weights + step
 
-    def _expected(
-        self, state: State, mode: Mode, norms: Tensor, dimensions: Dimensions, evidence: Evidence | None
-    ) -> Expected:
-        group, groups = self._groups
-        sizes = torch.bincount(group, minlength=groups).to(norms)
-        observations = self.posterior.totals.observations if self.posterior.fitted.noise else 0.0
-        return Expected(state.precisions, state.scale, mode, norms, dimensions, sizes, observations, evidence)
-
-    def _drawn(self, state: State, prior: Diagonal, scale: float) -> tuple[Solution, Dimensions]:
-        """Draws of the posterior, and what they say of the effective dimension."""
-        if self._solved is None or state.noise is None or state.draws is None:
-            raise MismatchError("a state that has draws", "one of an exact run", "another checkpoint=")
-        problem = self._solved.problem.with_prior(prior, scale)
-        with torch.no_grad():
-            b, start = state.noise.right_hand_side(problem), prior.inverse_root() @ state.draws
-            drawn = self.solver_used.resumed(problem, b, start)
-        group, groups = self._groups
-        sizes = torch.bincount(group, minlength=groups).double()
-        return drawn, by_draws(problem, drawn.value, group, sizes, self.estimator)
-
-    def drawn(self, state: State) -> Float[Tensor, "d k"]:
-        """The draws of a state, in the weights' own units.
-
-        Raises:
-            MismatchError: If it has none.
-        """
-        if state.draws is None:
-            raise MismatchError("a state that has draws", "one of an exact run", "another checkpoint=")
-        posterior = self.posterior
-        prior = posterior.prior.with_precisions(state.precisions.cpu())
-        return prior.operator(posterior.network.uncertain, posterior.network.like).inverse_root() @ state.draws
-
-    @property
-    def _groups(self) -> tuple[Int[Tensor, " d"], int]:
-        return self.posterior.prior.groups(self.posterior.network.uncertain)
-
-    @property
-    def _solved(self) -> SolvedWeights | None:
-        return self.posterior if isinstance(self.posterior, SolvedWeights) else None
+    def prior(self, state: State) -> Diagonal:
+        """The prior precision at a state."""
+        network = self.posterior.network
+        return self.posterior.prior.with_precisions(state.precisions.cpu()).operator(network.uncertain, network.like)
 
     @cached_property
     def solver_used(self) -> Solver:
         """What finds the mode and the draws; a posterior that holds its curvature has it as a preconditioner."""
         if self.solver is not None:
             return self.solver
-        if self._solved is not None:
-            return self._solved.solver
+        if isinstance(self.posterior, SolvedWeights):
+            return self.posterior.solver
         held = self.posterior.held.operator if isinstance(self.posterior, WeightPosterior) else None
         return CG(preconditioner=None if held is None else Known(held))
