@@ -30,6 +30,13 @@ def test_kurtosis_tells_the_kinds_apart(generator: torch.Generator) -> None:
     assert probes.gaussian([40_000], like=like, generator=generator).pow(4).mean() == pytest.approx(3.0, abs=0.3)
 
 
+def test_uniform_numbers_fill_the_interval(generator: torch.Generator) -> None:
+    u = probes.uniform([20_000], like=torch.zeros(1, dtype=torch.float64), generator=generator)
+    counts = torch.histc(u, 10, 0, 1)
+    assert float(counts.sum()) == 20_000
+    torch.testing.assert_close(counts, torch.full_like(counts, 2000), rtol=0, atol=200)
+
+
 @every_kind
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_follows_like_and_the_generator(draw: Callable[..., Tensor], dtype: torch.dtype, device: torch.device) -> None:

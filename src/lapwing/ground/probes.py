@@ -80,6 +80,16 @@ def rademacher(
     return signs.to(like.dtype).mul_(2).sub_(1)
 
 
+def uniform(shape: Sequence[int], *, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Probes uniform on (0, 1), made from normal ones so that a seed means the same on every device.
+
+    Example:
+        >>> bool((uniform([4], like=torch.zeros(1)) < 1).all())
+        True
+    """
+    return torch.special.ndtr(gaussian(shape, like=like, generator=generator))
+
+
 def permutation(size: int, *, generator: torch.Generator | None = None) -> list[int]:
     """The numbers below ``size`` in random order.
 

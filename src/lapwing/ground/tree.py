@@ -36,14 +36,6 @@ class Layout:
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
 
-    def __post_init__(self) -> None:
-        if len(self.names) != len(self.shapes) or len(set(self.names)) != len(self.names):
-            raise DataError(
-                "one shape for each parameter name, every name once",
-                f"{len(self.names)} names ({len(set(self.names))} distinct) and {len(self.shapes)} shapes",
-                "Layout.of(dict(model.named_parameters()))",
-            )
-
     @classmethod
     def of(cls, params: Params) -> Layout:
         """The layout of named parameters, in their own order.
@@ -103,13 +95,9 @@ class Layout:
         """Named parameters as one vector ``[d]``; differentiable.
 
         Args:
-            params: Tensors with exactly this layout's names and shapes, in any order.
-
-        Raises:
-            ShapeError: If a name is missing or unknown, or a shape differs.
+            params: Tensors with this layout's names and shapes, in any order.
         """
-        self._check_names(params)
-        return torch.cat([self._checked(params, i).reshape(-1) for i in range(len(self.names))])
+        return torch.cat([params[name].reshape(-1) for name in self.names])
 
     def unflatten(self, vector: Float[Tensor, "d ..."]) -> Params:
         """Named tensors ``[*shape]`` of a vector ``[d]``, ``[*shape, k]`` of a block of columns ``[d, k]``.
@@ -139,24 +127,3 @@ class Layout:
             name: vector[self.slices[name]].reshape(shape + tail)
             for name, shape in zip(self.names, self.shapes, strict=True)
         }
-
-    def _check_names(self, params: Params) -> None:
-        if params.keys() != self.slices.keys():
-            missing = [name for name in self.names if name not in params]
-            unknown = [name for name in params if name not in self.slices]
-            raise ShapeError(
-                f"the {len(self.names)} parameters of this layout",
-                f"missing {missing}, unknown {unknown}",
-                "the parameters the layout was made from",
-            )
-
-    def _checked(self, params: Params, position: int) -> Tensor:
-        name, shape = self.names[position], self.shapes[position]
-        value = params[name]
-        if tuple(value.shape) != shape:
-            raise ShapeError(
-                f"parameter {name!r} of shape {list(shape)}",
-                f"shape {list(value.shape)}",
-                "the parameters the layout was made from",
-            )
-        return value

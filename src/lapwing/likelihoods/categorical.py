@@ -130,7 +130,7 @@ class Categorical(Likelihood):
     ) -> Int[Tensor, "*batch"]:
         """Labels with probability softmax(f), by inversion of the distribution function."""
         below = torch.softmax(outputs.double(), -1).cumsum(-1)
-        uniform = torch.special.ndtr(probes.gaussian(outputs.shape[:-1], like=below, generator=generator))
+        uniform = probes.uniform(outputs.shape[:-1], like=below, generator=generator)
         uniform = uniform.clamp(max=1 - 2**-53).unsqueeze(-1) * below[..., -1:]
         return (below <= uniform).sum(-1).clamp(max=outputs.shape[-1] - 1)
 

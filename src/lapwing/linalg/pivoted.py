@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_positive
-from lapwing.ground.probes import gaussian
+from lapwing.ground.probes import uniform
 from lapwing.linalg.operator import Operator, check_square, in_float64
 from lapwing.linalg.structured import finite
 
@@ -21,7 +21,7 @@ def pivoted_cholesky(
     block: int = 32,
     rtol: float = 1e-6,
     generator: torch.Generator | None = None,
-) -> Float[Tensor, "d r"]:
+) -> tuple[Float[Tensor, "d r"], Int[Tensor, " p"]]:
     """A factor ``L`` of a positive semi-definite matrix, ``L Lᵀ ≈ A``, exact on the columns of ``A`` it chose.
 
     Each pivot is a largest entry of the residual diagonal ``diag(A - L Lᵀ)`` (Harbrecht, Peters & Schneider 2012), or a
@@ -44,6 +44,7 @@ def pivoted_cholesky(
 
     Returns:
         ``L``, in the operator's dtype; fewer than ``rank`` columns where the tolerance was met, or ``A`` is exhausted.
+        And the pivots, in the order in which they were chosen, none twice.
 
     Raises:
         ShapeError: ``A`` is not square, or the diagonal does not fit.
@@ -55,44 +56,10 @@ def pivoted_cholesky(
 
     Example:
         >>> from lapwing.linalg import Diagonal
-        >>> pivoted_cholesky(Diagonal(torch.tensor([1.0, 9.0, 4.0])), torch.tensor([1.0, 9.0, 4.0]), 2)
-        tensor([[0., 0.],
-                [3., 0.],
-                [0., 2.]])
+        >>> factor, pivots = pivoted_cholesky(Diagonal(torch.tensor([1.0, 9.0, 4.0])), torch.tensor([1.0, 9.0, 4.0]), 2)
+        >>> factor.tolist(), pivots.tolist()
+        ([[0.0, 0.0], [3.0, 0.0], [0.0, 2.0]], [1, 2])
     """
-    return _factorised(operator, diagonal, rank, random, block, rtol, generator)[0]
-
-
-def pivots_of(
-    operator: Operator,
-    diagonal: Float[Tensor, " d"],
-    rank: int,
-    *,
-    random: bool = False,
-    block: int = 32,
-    rtol: float = 1e-12,
-    generator: torch.Generator | None = None,
-) -> Int[Tensor, " r"]:
-    """The pivots that ``pivoted_cholesky`` chooses with these arguments, in order, none twice.
-
-    Example:
-        >>> from lapwing.linalg import Diagonal
-        >>> pivots_of(Diagonal(torch.tensor([1.0, 9.0, 4.0])), torch.tensor([1.0, 9.0, 4.0]), 2).tolist()
-        [1, 2]
-    """
-    return torch.tensor(_factorised(operator, diagonal, rank, random, block, rtol, generator)[1], dtype=torch.long)
-
-
-def _factorised(
-    operator: Operator,
-    diagonal: Tensor,
-    rank: int,
-    random: bool,
-    block: int,
-    rtol: float,
-    generator: torch.Generator | None,
-) -> tuple[Float[Tensor, "d r"], list[int]]:
-    """The factor and its pivots; arguments as for ``pivoted_cholesky``."""
     size, product = check_square(operator), in_float64(operator)
     check_count("rank", rank)
     check_count("block", block)
@@ -104,7 +71,7 @@ def _factorised(
     while filled < factor.shape[1] and left.sum() > rtol * trace and left.max() > rounding:
         width, known = min(block, factor.shape[1] - filled), factor[:, :filled]
         proposed = _drawn(left, width, generator) if random else left.topk(width).indices
-        shares = _uniform(width, left, generator) if random else left.new_full((width,), 0.5)
+        shares = uniform([width], like=left, generator=generator) if random else left.new_full((width,), 0.5)
         pivots, where = proposed.unique(return_inverse=True)
         units = left.new_zeros(size, len(pivots))
         units[pivots, torch.arange(len(pivots))] = 1.0
@@ -117,7 +84,7 @@ def _factorised(
         spent = columns[proposed, where] <= rounding  # nothing is left there, whatever the diagonal promised
         left = (left - added.square().sum(1)).clamp(min=0.0)
         left[proposed[kept]] = left[proposed[spent]] = 0.0
-    return factor[:, : max(1, filled)].to(operator.dtype), chosen
+    return factor[:, : max(1, filled)].to(operator.dtype), torch.tensor(chosen, dtype=torch.long, device=factor.device)
 
 
 def _accepted(
@@ -141,13 +108,8 @@ def _accepted(
 def _drawn(weights: Float[Tensor, " d"], count: int, generator: torch.Generator | None) -> Int[Tensor, " b"]:
     """Indices drawn in proportion to weights, with replacement."""
     cumulated = weights.cumsum(0)
-    targets = _uniform(count, weights, generator) * cumulated[-1]
+    targets = uniform([count], like=weights, generator=generator) * cumulated[-1]
     return torch.searchsorted(cumulated, targets).clamp(max=len(weights) - 1)
-
-
-def _uniform(count: int, like: Tensor, generator: torch.Generator | None) -> Float[Tensor, " b"]:
-    """Numbers uniform on (0, 1)."""
-    return torch.special.ndtr(gaussian([count], like=like, generator=generator))
 
 
 def _checked(diagonal: Tensor, size: int) -> Tensor:

@@ -34,20 +34,15 @@ def impulse_noise(
     x: Float[Tensor, "n ch h w"], share: float, generator: torch.Generator | None
 ) -> Float[Tensor, "n ch h w"]:
     """A share of the numbers replaced, half of them by 0 and half by 1."""
-    u = uniform(x.shape, like=x, generator=generator)
+    u = probes.uniform(x.shape, like=x, generator=generator)
     return x.masked_fill(u < 0.5 * share, 0.0).masked_fill(u > 1 - 0.5 * share, 1.0)
-
-
-def uniform(shape: torch.Size | list[int], *, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Uniform numbers in [0, 1], made from normal probes so that a seed means the same on every device."""
-    return torch.special.ndtr(probes.gaussian(shape, like=like, generator=generator))
 
 
 def rotation(
     x: Float[Tensor, "n ch h w"], degrees: float, generator: torch.Generator | None
 ) -> Float[Tensor, "n ch h w"]:
     """Turned about the middle by ``degrees``, a random half of the images to the left and the others to the right."""
-    side = uniform([len(x)], like=x, generator=generator) < 0.5
+    side = probes.uniform([len(x)], like=x, generator=generator) < 0.5
     angle = torch.where(side, 1.0, -1.0).to(x)[:, None, None] * math.radians(degrees)
     rows, columns = _middle(x)
     down = (angle.cos() - 1) * rows - angle.sin() * columns
@@ -119,7 +114,7 @@ def occlusion(
     """A grey square at a random place, its side ``share`` of the shorter side of the image."""
     n, _, *sides = x.shape
     size = max(1, round(share * min(sides)))
-    places = uniform([2, n], like=x, generator=generator)
+    places = probes.uniform([2, n], like=x, generator=generator)
     inside: list[Tensor] = []
     for side, place in zip(sides, places, strict=True):
         start = (place * (side - size + 1)).floor().clamp(max=side - size)[:, None]
@@ -153,7 +148,7 @@ def motion_blur(
     x: Float[Tensor, "n ch h w"], length: float, generator: torch.Generator | None
 ) -> Float[Tensor, "n ch h w"]:
     """Average along a straight way of ``length`` pixels, in a random direction for each image."""
-    angle = math.pi * uniform([len(x)], like=x, generator=generator)
+    angle = math.pi * probes.uniform([len(x)], like=x, generator=generator)
     direction = torch.stack([angle.sin(), angle.cos()], -1)[:, None, None]
     taps = 2 * math.ceil(length) + 1
     total = torch.zeros_like(x)

@@ -122,7 +122,7 @@ def _resampled(
 ) -> Int[Tensor, "b t"]:
     """Batches of examples drawn from each set with replacement."""
     sets, size = members.shape
-    uniform = torch.special.ndtr(probes.gaussian([sets, labels], like=like, generator=generator))
+    uniform = probes.uniform([sets, labels], like=like, generator=generator)
     return members.gather(1, (uniform * size).long().clamp(max=size - 1))
 
 

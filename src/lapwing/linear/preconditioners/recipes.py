@@ -130,7 +130,7 @@ class PivotedCholesky(CurvatureRecipe):
     def curvature(self, problem: Problem) -> LowRank:
         """``L Lᵀ``."""
         prior = problem.prior.values
-        factor = pivoted_cholesky(
+        factor, _ = pivoted_cholesky(
             problem.in_prior_units(),
             problem.curvature.diagonal() / prior,
             self.rank,

@@ -15,8 +15,7 @@ from lapwing.curvature.features import Pairs, pair_rows
 from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, TooLargeError
 from lapwing.jacobian.model import Model
-from lapwing.linalg import Dense
-from lapwing.linalg.pivoted import pivots_of
+from lapwing.linalg import Dense, pivoted_cholesky
 from lapwing.linalg.structured import Eigenbasis
 
 Landmarks: TypeAlias = Literal["uniform", "leverage", "pivoted"]
@@ -212,9 +211,12 @@ def chosen(
         generator: Source of randomness.
     """
     if landmarks == "pivoted":
-        return pivots_of(Dense(gram), gram.diagonal(), samples, random=True, generator=generator).to(gram.device)
+        _, pivots = pivoted_cholesky(
+            Dense(gram), gram.diagonal(), samples, random=True, rtol=1e-12, generator=generator
+        )
+        return pivots
     scores = leverage(gram, rank, tolerance)
-    uniform = torch.special.ndtr(probes.gaussian([len(gram)], like=gram, generator=generator))
+    uniform = probes.uniform([len(gram)], like=gram, generator=generator)
     keys = -uniform.log() / scores.clamp_min(torch.finfo(gram.dtype).tiny)  # the smallest: Efraimidis & Spirakis 2006
     return keys.topk(min(samples, len(gram)), largest=False).indices
 
