@@ -13,7 +13,6 @@ from lapwing.curvature import gram
 from lapwing.curvature.ggn import GGN
 from lapwing.curvature.gram import TangentKernel, covariances
 from lapwing.ground.data import take
-from lapwing.jacobian.layers.columns import DenseColumns
 from lapwing.jacobian.layers.factors import Outer, Rows
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.network.network import Network
@@ -107,9 +106,9 @@ def factors() -> dict[str, Any]:
     g = normal(3, 4, 2, 5, 1)
     index = torch.tensor([[0, 2, 2], [1, 1, 5], [3, 0, 5]])
     return {
-        "rows": Rows(("w",), normal(3, 4, 701)),
-        "outer": Outer("w", "b", DenseColumns(normal(3, 2, 6, 1)), g),
-        "lookup": Lookup("e", (6, 2), index, normal(3, 4, 3, 2), padding=5),
+        "rows": Rows("w", None, normal(3, 4, 701)),
+        "outer": Outer("w", "b", g, normal(3, 2, 6, 1)),
+        "lookup": Lookup("e", None, normal(3, 4, 3, 2), (6, 2), index, padding=5),
     }
 
 

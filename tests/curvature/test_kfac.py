@@ -193,3 +193,9 @@ def test_single_weights_cannot_be_uncertain() -> None:
     case = known("mlp")
     with pytest.raises(ConfigError, match="Full or Diagonal"):
         KroneckerSum(Network(case.case.model, ("0.weight",), torch.tensor([0])))
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 2, 5), (3, 2, 5, 2), (1, 1, 4, 4)], ids=["wide", "tall", "square"])
+def test_outer_products_add_up_over_examples_and_positions(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, dtype=torch.float64)
+    torch.testing.assert_close(kfac.sum_outer(x), torch.einsum("npit,npjt->pij", x, x))

@@ -245,8 +245,8 @@ def test_rows_follow_the_order_of_the_parameters() -> None:
     network = known("mlp").network
     sizes = dict(zip(network.names, network.layout.sizes, strict=True))
     whole = torch.arange(float(network.size)).double().expand(1, 1, -1)
-    parts = [Rows((name,), whole[..., network.layout.slices[name]]) for name in reversed(network.names)]
-    assert [part.values.shape[-1] for part in parts] == [sizes[name] for name in reversed(network.names)]
+    parts = [Rows(name, None, whole[..., network.layout.slices[name]]) for name in reversed(network.names)]
+    assert [part.g.shape[-1] for part in parts] == [sizes[name] for name in reversed(network.names)]
     assert torch.equal(jacobian_rows(network, parts), whole)
     masked = Network(network.module, network.names, torch.tensor([4, 7]))
     assert jacobian_rows(masked, parts).tolist() == [[[4.0, 7.0]]]

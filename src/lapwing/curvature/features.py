@@ -11,10 +11,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lapwing.curvature.gram import explicit
 from lapwing.ground.data import chunks, count, take
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.factors import Factor, Outer, Rows
-from lapwing.jacobian.layers.passes import Pass, jacobian_rows, spread
+from lapwing.jacobian.layers.factors import Factor
+from lapwing.jacobian.layers.passes import Pass, jacobian_rows
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.products.reverse import Columnwise
 from lapwing.likelihoods.base import COLUMNS, identity_cotangents
@@ -64,7 +65,7 @@ class TangentFeatures:
     def __post_init__(self) -> None:
         changes = self.changes.double() if self._half else self.changes
         blocks = [changes, *(variance.to(changes)[:, None] for variance in self.variances)]
-        object.__setattr__(self, "_spread", spread(self.model.network, torch.cat(blocks, dim=1)))
+        object.__setattr__(self, "_spread", self.model.network.spread(torch.cat(blocks, dim=1)))
 
     @property
     def by_rows(self) -> bool:
@@ -131,18 +132,13 @@ class TangentFeatures:
         spreads: list[Tensor] = []
         for factor in factors:
             factor = explicit(factor.double() if self._half else factor)
-            own = torch.cat([self._spread[self.model.network.layout.slices[name]] for name in factor.names])
+            own = self.model.network.part(factor.names, self._spread)
             moved = factor.for_products().push(own[:, :k]).double()
             parts = [factor.covariance(variance).double() for variance in own[:, k:].unbind(1)]
             pushed = moved if pushed is None else pushed + moved
             spreads = [a + b for a, b in zip(spreads, parts, strict=True)] if spreads else parts
         assert pushed is not None
         return pushed, spreads
-
-
-def explicit(factor: Factor) -> Factor:
-    """A layer whose weights are shared between positions as rows, made once for all that is asked of them."""
-    return Rows(factor.names, factor.rows()) if isinstance(factor, Outer) and factor.positions > 1 else factor
 
 
 def joined(parts: list[Features]) -> Features:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.ground.data import chunks, count, take
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.factors import Factor, Outer
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.likelihoods.base import identity_cotangents
@@ -71,12 +71,10 @@ class TangentKernel:
             rows of both chunks, of so many examples at a time that they fit ``BUDGET``.
         """
         network = self.model.network
-        if network.index is not None:
-            variance = variance.new_zeros(network.layout.size).index_copy(0, network.index, variance)
-        by_name = {name: variance[place] for name, place in network.layout.slices.items()}
+        variance = network.spread(variance)
         total = variance.new_zeros(left.count, right.count)
         for a, b in zip(left.factors, right.factors, strict=True):
-            weights = torch.cat([by_name[name] for name in a.names])
+            weights = network.part(a.names, variance)
             if bool(weights.any()):
                 total += factor_gram(a, b, weights)
         return total
@@ -150,8 +148,8 @@ def blockwise(
         variance: Of each weight, in the basis that ``turned`` leads to.
         turned: To a basis in which the covariance of the weights is diagonal; ``None`` where it is.
     """
-    (n, k), m = left.gradients.shape[:2], len(right.gradients)
-    size = max(1, BUDGET // (SHARE * k * len(variance) * left.gradients.itemsize))
+    (n, k), m = left.g.shape[:2], len(right.g)
+    size = max(1, BUDGET // (SHARE * k * len(variance) * left.g.itemsize))
     root = variance.sqrt()
 
     def rows(factor: Factor, start: int) -> Float[Tensor, "m d"]:
@@ -179,6 +177,13 @@ def narrowed(
     narrow = replace(left, index=torch.searchsorted(used, left.index), shape=shape, padding=padding)
     other = narrow if left is right else replace(narrow, index=torch.searchsorted(used, right.index), g=right.g)
     return narrow, other, variance.view(left.shape)[used].flatten()
+
+
+def explicit(factor: Factor) -> Factor:
+    """A layer whose weights are shared between positions as rows, made once for all that is asked of them."""
+    if isinstance(factor, Outer) and factor.positions > 1:
+        return Rows(factor.weight, factor.bias, factor.rows())
+    return factor
 
 
 NUMBERS = 2**19

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import torch
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from lapwing.curvature.sums import Held
 from lapwing.ground.errors import ConfigError
-from lapwing.jacobian.layers.columns import sum_outer
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.network.network import Network
@@ -85,7 +84,7 @@ class KroneckerSum:
                             held.count += count
 
     def _add_exact(self, part: Rows) -> None:
-        rows = part.values.flatten(0, 1)
+        rows = part.g.flatten(0, 1)
         new = rows.mT @ rows if rows.shape[1] <= EXACT else rows.square().sum(0)
         held = self._sums.get(part.names)
         self._sums[part.names] = held + new if isinstance(held, Tensor) else new
@@ -106,13 +105,13 @@ def as_block(held: _Moments | Tensor) -> Structured:
 def separated(factor: Factor) -> tuple[Factor, ...]:
     """A factor whose bias has a block of its own."""
     if isinstance(factor, Outer) and factor.weight is not None and factor.bias is not None:
-        return Outer(factor.weight, None, factor.a, factor.g), Outer(None, factor.bias, factor.a, factor.g)
+        return replace(factor, bias=None), replace(factor, weight=None)
     return (factor,)
 
 
 def block_index(factor: Factor, network: Network) -> Int[Tensor, " d"]:
     """Where the entries of a factor's block lie in the flat vector, in the order in which its operator sees them."""
-    flat = torch.cat([torch.arange(network.layout.size)[network.layout.slices[name]] for name in factor.names])
+    flat = network.part(factor.names, torch.arange(network.layout.size))
     if isinstance(factor, Outer):
         flat = factor.matrix(flat)
     elif isinstance(factor, Lookup):
@@ -137,19 +136,16 @@ def input_moment(factor: Outer | Lookup, sharing: Sharing) -> tuple[Tensor, int]
     if isinstance(factor, Lookup):
         row = factor.uses[1]
         return torch.bincount(row, minlength=factor.shape[0]).to(factor.g), len(row)
-    n, p, t = factor.g.shape[0], factor.g.shape[2], factor.positions
+    n, t = len(factor.g), factor.positions
     if sharing == "reduce":
         a = factor.columns.mean(-1)
         return torch.einsum("npi,npj->pij", a, a), n
-    return with_ones(factor, n * t, p), n * t
+    return sum_outer(factor.columns), n * t
 
 
-def with_ones(factor: Outer, count: int, groups: int) -> Float[Tensor, "p i i"]:
-    """Second moment of a layer's inputs, with a last input of ones where the bias is uncertain."""
-    if factor.bias is None:
-        return factor.a.second_moment()
-    corner = factor.g.new_full((groups, 1, 1), float(count))
-    if factor.weight is None:
-        return corner
-    total = factor.a.total().unsqueeze(-1)
-    return torch.cat([torch.cat([factor.a.second_moment(), total], dim=2), torch.cat([total.mT, corner], dim=2)], dim=1)
+def sum_outer(x: Float[Tensor, "n p i t"]) -> Float[Tensor, "p i i"]:
+    """``sum_nt x xᵀ`` for each group: one product, or one an example where a copy in one piece would be larger."""
+    if x.shape[2] < x.shape[3] and x.stride(0) > x.stride(2):
+        return (x @ x.mT).sum(0)
+    flat = x.permute(1, 2, 0, 3).flatten(2)
+    return flat @ flat.mT

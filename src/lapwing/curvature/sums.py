@@ -144,7 +144,7 @@ class DiagonalSum:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._total = torch.zeros(network.layout.size, dtype=network.like.dtype, device=network.like.device)
+        self._total = network.like.new_zeros(network.size)
 
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
         """Take in the factors of one block of cotangents of one chunk."""
@@ -156,5 +156,4 @@ class DiagonalSum:
         Raises:
             NumericalError: If a square overflowed.
         """
-        index, total = self._network.index, finite(self._total)
-        return Held(Diagonal(total if index is None else total[index]))
+        return Held(Diagonal(finite(self._total)))

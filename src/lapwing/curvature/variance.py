@@ -11,12 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.gram import blockwise, contracted, covariances, narrowed
+from lapwing.curvature.gram import blockwise, contracted, covariances, explicit, narrowed
 from lapwing.curvature.kfac import separated
 from lapwing.curvature.sums import Held
 from lapwing.ground.data import chunks, count
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.columns import DenseColumns
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, outer
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.layers.passes import Pass, jacobian_rows
@@ -98,7 +97,7 @@ class Propagation:
         rows = jacobian_rows(self.model.network, factors)
         operators = [held.operator for held in self.precisions]
         if len(operators) > 1 and isinstance(first, Dense):
-            return list(self._propagated(operators, Rows((), rows)))
+            return list(self._propagated(operators, Rows(None, None, rows)))
         if len(operators) > 1 and isinstance(first, LowRank) and (multiples := multiples_of(first, operators)):
             return list(low_rank(rows, first, multiples))
         roots = [whitened_rows(rows, operator) for operator in operators]
@@ -127,7 +126,7 @@ class Propagation:
         factors = self._factors(part, torch.cat(list(identity_cotangents(f))))
         if isinstance(held.operator, BlockDiagonal | Diagonal):
             return f, list(self._blocks(factors, held))
-        return f, [(Rows((), whitened_rows(jacobian_rows(self.model.network, factors), held.operator)), None)]
+        return f, [(Rows(None, None, whitened_rows(jacobian_rows(self.model.network, factors), held.operator)), None)]
 
     def _between(self, own: tuple[Factor, Structured | None], other: tuple[Factor, Structured | None]) -> Tensor:
         """What a layer adds to the covariance between two chunks."""
@@ -152,12 +151,10 @@ class Propagation:
                 for part in (factor,) if factor.names in blocks else separated(factor):
                     yield part, blocks[part.names]
             return
-        precision, network = held.operator.diagonal(), self.model.network
-        if network.index is not None:
-            certain = precision.new_full((network.layout.size,), float("inf"))
-            precision = certain.index_copy(0, network.index, precision)
+        network = self.model.network
+        precision = network.spread(held.operator.diagonal(), float("inf"))
         for factor in factors:
-            yield factor, Diagonal(torch.cat([precision[network.layout.slices[name]] for name in factor.names]))
+            yield factor, Diagonal(network.part(factor.names, precision))
 
     def _passes(self, inputs: Inputs) -> Iterator[Pass]:
         size = self.model.chunk(self.model.width, BUDGET, self._extra)
@@ -193,15 +190,13 @@ def in_basis(factor: Factor, block: Structured) -> Factor:
         return replace(factor, g=factor.g @ block.left_vectors.to(factor.g))
     if isinstance(block, Kronecker) and isinstance(factor, Outer):
         if factor.positions > 1:
-            return Rows(factor.names, rotated_matrices(factor, block).flatten(2))
-        columns = DenseColumns(block.right_vectors.to(factor.g).mT @ factor.columns)
-        return Outer(factor.names[0], None, columns, block.left_vectors.to(factor.g).mT @ factor.g)
+            return Rows(factor.weight, factor.bias, rotated_matrices(factor, block).flatten(2))
+        columns = block.right_vectors.to(factor.g).mT @ factor.columns
+        return Outer(factor.names[0], None, block.left_vectors.to(factor.g).mT @ factor.g, columns)
     if isinstance(block, Dense):
         rows = factor.rows()
-        return Rows(factor.names, rows @ block.basis.vectors.to(rows))
-    if isinstance(factor, Outer) and factor.positions > 1:
-        return Rows(factor.names, factor.rows())
-    return factor
+        return Rows(factor.weight, factor.bias, rows @ block.basis.vectors.to(rows))
+    return explicit(factor)
 
 
 def multiples_of(first: LowRank, operators: Sequence[Structured]) -> list[tuple[float, float]] | None:
@@ -242,7 +237,7 @@ def variance_of(block: Structured, factor: Factor) -> Float[Tensor, " d"]:
     spectrum = block.eigenvalues()
     if isinstance(block, Kronecker) and isinstance(factor, Lookup):
         spectrum = block.spectrum[0].mT.flatten()
-    return (1.0 / spectrum).to(factor.gradients)
+    return (1.0 / spectrum).to(factor.g)
 
 
 def rotated_matrices(factor: Outer, block: Kronecker) -> Float[Tensor, "n k p o i"]:

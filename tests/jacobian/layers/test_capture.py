@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lapwing.ground.errors import UnsupportedError
-from lapwing.jacobian.layers.capture import Call, Capture, ConvOptions, spread
-from lapwing.jacobian.layers.columns import ConvColumns
+from lapwing.jacobian.layers.capture import Call, Capture, spread
+from lapwing.jacobian.layers.factors import ConvOptions, patches
 
 
 def watched(*names: str, shape: tuple[int, ...] = (3, 3)) -> dict[str, Tensor]:
@@ -103,7 +103,7 @@ def test_same_padding_is_placed_as_the_convolution_places_it(kernel: int, dilati
     x = torch.randn(2, 2, 6, dtype=torch.float64)
     (call,) = seen(conv, x)
     assert call.options is not None
-    columns = ConvColumns(call.input, call.options).columns().squeeze(1)
+    columns = patches(call.input, call.options).squeeze(1)
     torch.testing.assert_close(conv.weight.flatten(1) @ columns, conv(x))
 
 

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lapwing.jacobian.layers.capture import ConvOptions
-from lapwing.jacobian.layers.columns import ConvColumns, DenseColumns
-from lapwing.jacobian.layers.factors import Factor, Outer, Rows
+from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, Rows, patches
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.products.costs import count
+from tests.curvature import naive
 
 N, K = 3, 4
 
@@ -25,13 +24,14 @@ def normal(*shape: int) -> Tensor:
 
 def linear(positions: int, groups: int = 1) -> tuple[Outer, Tensor]:
     a, g = normal(N, groups, 5, positions), normal(N, K, groups, 2, positions)
-    return Outer("w", "b", DenseColumns(a), g), naive_outer(a, g)
+    return Outer("w", "b", g, a), naive_outer(a, g)
 
 
 def convolution() -> tuple[Outer, Tensor]:
-    columns = ConvColumns(normal(N, 4, 3, 3), ConvOptions((2, 2), (1, 1), ((1, 0), (0, 0)), (1, 1), 2))
-    g = normal(N, K, 2, 3, columns.positions)
-    return Outer("w", "b", columns, g), naive_outer(columns.columns(), g)
+    image, options = normal(N, 4, 3, 3), ConvOptions((2, 2), (1, 1), ((1, 0), (0, 0)), (1, 1), 2)
+    columns = naive.patches(image, options)
+    g = normal(N, K, 2, 3, columns.shape[-1])
+    return Outer("w", "b", g, image, options), naive_outer(columns, g)
 
 
 def naive_outer(a: Tensor, g: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def lookup() -> tuple[Lookup, Tensor]:
     for example in range(N):
         for position in range(3):
             rows[example, :, index[example, position]] += g[example, :, position]
-    return Lookup("w", (5, 2), index, g), rows.flatten(2)
+    return Lookup("w", None, g, (5, 2), index), rows.flatten(2)
 
 
 def padded_lookup() -> tuple[Lookup, Tensor]:
@@ -73,7 +73,7 @@ def padded_lookup() -> tuple[Lookup, Tensor]:
 
 def explicit() -> tuple[Rows, Tensor]:
     values = normal(N, K, 6)
-    return Rows(("w", "b"), values), values
+    return Rows("w", "b", values), values
 
 
 FACTORS: dict[str, Callable[[], tuple[Factor, Tensor]]] = {
@@ -131,14 +131,14 @@ def test_names_are_those_of_what_is_uncertain() -> None:
 
 
 def outer(k: int, t: int, *, p: int = 1, i: int = 5, bias: bool = True, weight: bool = True) -> Outer:
-    a = DenseColumns(torch.randn(3, p, i, t, dtype=torch.float64))
+    a = torch.randn(3, p, i, t, dtype=torch.float64)
     g = torch.randn(3, k, p, 2, t, dtype=torch.float64)
-    return Outer("w" if weight else None, "b" if bias else None, a, g)
+    return Outer("w" if weight else None, "b" if bias else None, g, a)
 
 
 def embedding() -> Lookup:
     index = torch.tensor([[0, 1, 1], [2, 3, 0], [1, 2, 2]])
-    return Lookup("w", (4, 2), index, torch.randn(3, 5, 3, 2, dtype=torch.float64), padding=2)
+    return Lookup("w", None, torch.randn(3, 5, 3, 2, dtype=torch.float64), (4, 2), index, padding=2)
 
 
 FORMS: dict[str, tuple[Factor, type]] = {
@@ -149,7 +149,7 @@ FORMS: dict[str, tuple[Factor, type]] = {
     "many positions, no bias": (outer(3, 7, bias=False), Rows),
     "a bias alone": (outer(3, 2, weight=False), Rows),
     "groups": (outer(6, 1, p=3), Rows),
-    "norm": (Rows(("w", "b"), torch.randn(3, 2, 8, dtype=torch.float64)), Rows),
+    "norm": (Rows("w", "b", torch.randn(3, 2, 8, dtype=torch.float64)), Rows),
     "embedding": (embedding(), Lookup),
 }
 
@@ -180,9 +180,35 @@ def test_what_a_column_costs_is_what_was_counted(name: str) -> None:
 @pytest.mark.parametrize("name", FORMS)
 def test_what_is_held_is_what_was_counted(name: str) -> None:
     factor = FORMS[name][0]
-    k = factor.gradients.shape[1]
+    k = factor.g.shape[1]
     counted = count(factor, k)
-    held = sum(tensor.numel() for tensor in factor.for_products().held)
+    held = sum(tensor.numel() for tensor in factor.for_products().held.values())
     slack = 60 if isinstance(factor, Lookup) else 0  # a padding row is not held
     assert held <= 3 * counted.held <= held + slack
     assert (counted.rows > 0) == isinstance(factor.for_products(), Rows)
+
+
+GEOMETRIES = {
+    "plain-1d": ((2, 3, 5), ConvOptions((2,), (1,), ((0, 0),), (1,), 1)),
+    "uneven-padding": ((2, 2, 5), ConvOptions((4,), (1,), ((1, 2),), (1,), 1)),
+    "stride-and-dilation": ((2, 2, 7, 6), ConvOptions((2, 3), (2, 1), ((1, 1), (0, 0)), (1, 2), 1)),
+    "groups": ((3, 4, 3, 3), ConvOptions((2, 2), (1, 1), ((0, 0), (1, 1)), (1, 1), 2)),
+    "depthwise": ((2, 3, 4, 4), ConvOptions((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 3)),
+    "pointwise": ((2, 5, 3, 3), ConvOptions((1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1), 1)),
+    "3d": ((2, 2, 3, 4, 2), ConvOptions((2, 3, 1), (1, 2, 1), ((0, 0), (1, 1), (0, 0)), (1, 1, 1), 2)),
+}
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("layout", ["contiguous", "channels-last"])
+def test_patches_are_those_under_each_pixel(name: str, layout: str) -> None:
+    shape, options = GEOMETRIES[name]
+    image = torch.randn(shape, dtype=torch.float64)
+    expected = naive.patches(image, options)
+    if layout == "channels-last":
+        image = image.movedim(1, -1).contiguous().movedim(-1, 1)
+    with_ones = patches(image, options, 1)
+    assert torch.equal(patches(image, options), expected)
+    assert torch.equal(with_ones[:, :, :-1], expected) and bool((with_ones[:, :, -1] == 1).all())
+    factor = Outer("w", None, torch.randn(len(image), 3, options.groups, 2, expected.shape[3]), image, options)
+    assert factor.width == expected.shape[2]

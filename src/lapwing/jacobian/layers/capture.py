@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.types import Inputs, Params
+from lapwing.jacobian.layers.factors import ConvOptions
 from lapwing.jacobian.layers.loose import Way
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.spelled import SPELLED, attend
@@ -54,18 +55,6 @@ class Call:
     padding: int | None = None
 
 
-@final
-@dataclass(frozen=True)
-class ConvOptions:
-    """Geometry of a convolution, one entry a spatial axis; padding as (before, after)."""
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    dilation: tuple[int, ...]
-    groups: int
-
-
 class Capture(TorchFunctionMode):
     """Records every ``Call`` on the watched parameters while it is active.
 
@@ -89,51 +78,26 @@ class Capture(TorchFunctionMode):
             with self:
                 return SPELLED[func](*args, **kwargs)
         output = func(*args, **kwargs)
-        rule = RULES.get(func)
-        if rule is not None:
-            bound = rule.signature.bind(*args, **kwargs)
+        if func in LAYERS:
+            kind, signature = LAYERS[func]
+            bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            self._record(rule, bound.arguments, output)
+            self._record(func, kind, bound.arguments, output)
         return output
 
-    def _record(self, rule: Rule, given: dict[str, Any], output: Tensor) -> None:
+    def _record(self, func: Callable[..., Any], kind: Kind, given: dict[str, Any], output: Tensor) -> None:
         weight, bias = (self._names.get(id(given.get(key))) for key in ("weight", "bias"))
         if (weight is None and bias is None) or not output.requires_grad:
             return
-        input, options = rule.read(given, weight)
-        edge, padding = get_gradient_edge(output), given.get("padding_idx")
+        input = normalised(func, given) if kind in NORMS else given["input"].detach()
+        options, padding = geometry(given) if kind == "conv" else None, given.get("padding_idx")
         if padding is not None:
             padding %= len(given["weight"])
-        self.calls.append(Call(rule.kind, weight, bias, input, edge, output.shape, options, padding))
+        self.calls.append(Call(kind, weight, bias, input, get_gradient_edge(output), output.shape, options, padding))
 
 
-@final
-@dataclass(frozen=True)
-class Rule:
-    """How to read the arguments of one layer function."""
-
-    kind: Kind
-    signature: inspect.Signature
-    read: Callable[[dict[str, Any], str | None], tuple[Tensor, ConvOptions | None]]
-
-
-def _signature(*required: str, **optional: Any) -> inspect.Signature:
-    """The signature of a function that Python cannot inspect."""
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter(name, kind) for name in required]
-    parameters += [inspect.Parameter(name, kind, default=value) for name, value in optional.items()]
-    return inspect.Signature(parameters)
-
-
-LINEAR = _signature("input", "weight", bias=None)
-CONV = _signature("input", "weight", bias=None, stride=1, padding=0, dilation=1, groups=1)
-
-
-def _read_input(given: dict[str, Any], weight: str | None) -> tuple[Tensor, None]:
-    return given["input"].detach(), None
-
-
-def _read_conv(given: dict[str, Any], weight: str | None) -> tuple[Tensor, ConvOptions]:
+def geometry(given: dict[str, Any]) -> ConvOptions:
+    """That of a convolution, from its arguments."""
     kernel = tuple(given["weight"].shape[2:])
     stride, dilation = (spread(given[key], len(kernel)) for key in ("stride", "dilation"))
     padding = given["padding"]
@@ -144,7 +108,7 @@ def _read_conv(given: dict[str, Any], weight: str | None) -> tuple[Tensor, ConvO
         sides = tuple((total // 2, total - total // 2) for total in totals)
     else:
         sides = tuple((p, p) for p in spread(padding, len(kernel)))
-    return given["input"].detach(), ConvOptions(kernel, stride, sides, dilation, given["groups"])
+    return ConvOptions(kernel, stride, sides, dilation, given["groups"])
 
 
 def spread(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
@@ -152,27 +116,34 @@ def spread(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
     return (value,) * axes if isinstance(value, int) else tuple(value) * (axes // len(value))
 
 
-def _read_norm(function: Callable[..., Tensor]) -> Callable[[dict[str, Any], str | None], tuple[Tensor, None]]:
-    def read(given: dict[str, Any], weight: str | None) -> tuple[Tensor, None]:
-        if given.get("training") or given.get("use_input_stats"):
-            raise UnsupportedError(
-                "outputs that depend on one example each",
-                "a batch norm that uses the statistics of the batch even in eval mode",
-                "BatchNorm with track_running_stats=True",
-            )
-        with torch.no_grad():
-            return function(**{**given, "weight": None, "bias": None}).detach(), None
+def normalised(func: Callable[..., Tensor], given: dict[str, Any]) -> Tensor:
+    """What a norm makes of its input before weight and bias.
 
-    return read
+    Raises:
+        UnsupportedError: If that depends on the other examples.
+    """
+    if given.get("training") or given.get("use_input_stats"):
+        raise UnsupportedError(
+            "outputs that depend on one example each",
+            "a batch norm that uses the statistics of the batch even in eval mode",
+            "BatchNorm with track_running_stats=True",
+        )
+    with torch.no_grad():
+        return func(**{**given, "weight": None, "bias": None}).detach()
 
 
-RULES: dict[Callable[..., Any], Rule] = {
-    F.linear: Rule("linear", LINEAR, _read_input),
-    F.embedding: Rule("embedding", inspect.signature(F.embedding), _read_input),
-    **{conv: Rule("conv", CONV, _read_conv) for conv in (F.conv1d, F.conv2d, F.conv3d)},
-    F.layer_norm: Rule("layer_norm", inspect.signature(F.layer_norm), _read_norm(F.layer_norm)),
-    **{norm: Rule("channel_norm", inspect.signature(norm), _read_norm(norm)) for norm in (F.batch_norm, F.group_norm)},
+LINEAR = inspect.signature(lambda input, weight, bias=None: None)
+CONV = inspect.signature(lambda input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1: None)
+
+
+LAYERS: dict[Callable[..., Any], tuple[Kind, inspect.Signature]] = {
+    F.linear: ("linear", LINEAR),
+    F.embedding: ("embedding", inspect.signature(F.embedding)),
+    **{conv: ("conv", CONV) for conv in (F.conv1d, F.conv2d, F.conv3d)},
+    F.layer_norm: ("layer_norm", inspect.signature(F.layer_norm)),
+    **{norm: ("channel_norm", inspect.signature(norm)) for norm in (F.batch_norm, F.group_norm)},
 }
+"""Layer functions that are known, and their arguments; those that C++ hides are spelled out."""
 
 
 NORMS = ("channel_norm", "layer_norm")

@@ -6,50 +6,59 @@ n examples, k cotangents (outputs, or columns of a root), t positions that share
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import final
+from typing import Self, final
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from lapwing.jacobian.layers.columns import Columns, DenseColumns
 
-
+@dataclass(frozen=True, eq=False)
 class Factor(abc.ABC):
     """A layer's Jacobian: what is asked of its columns, in the order of ``names``, is answered from its rows or better.
 
     A product with the rows costs n k d multiplications a column. From factors, ``sum_t g_t (V a_t)``, it costs
     n d t + n k o t: less where fewer positions t share the weight than there are cotangents; see ``for_products``.
+
+    Args:
+        weight: Name of the weight, ``None`` where it is not uncertain.
+        bias: Name of the bias, ``None`` where there is none or it is not uncertain.
+        g: What of the factor there is for each example and cotangent.
     """
 
+    weight: str | None
+    bias: str | None
+    g: Float[Tensor, "n k *rest"]
+
     @property
-    @abc.abstractmethod
     def names(self) -> tuple[str, ...]:
         """Parameters this factor speaks for, weight first."""
+        return tuple(name for name in (self.weight, self.bias) if name is not None)
 
     @property
-    @abc.abstractmethod
-    def gradients(self) -> Float[Tensor, "n k *rest"]:
-        """What of it there is for each example and cotangent."""
+    def held(self) -> dict[str, Tensor]:
+        """The tensors it consists of; the first axis of each counts examples."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
-    @property
-    @abc.abstractmethod
-    def held(self) -> tuple[Tensor, ...]:
-        """Tensors that are kept of a factor made for products."""
+    def double(self) -> Self:
+        """The same factor in float64: products of many terms then cancel as they should."""
+        return self._changed(lambda value: value.double() if value.is_floating_point() else value)
+
+    def taken(self, place: slice) -> Self:
+        """The factor of some of its examples."""
+        return self._changed(lambda value: value[place])
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> Self:
+        return replace(self, **{name: change(value) for name, value in self.held.items()})
 
     @abc.abstractmethod
     def rows(self) -> Float[Tensor, "n k d"]:
         """The explicit Jacobian."""
-
-    @abc.abstractmethod
-    def double(self) -> Factor:
-        """The same factor in float64: products of many terms then cancel as they should."""
-
-    @abc.abstractmethod
-    def taken(self, place: slice) -> Factor:
-        """The factor of some of its examples."""
 
     def for_products(self) -> Factor:
         """The same Jacobian in the form whose products are cheaper."""
@@ -76,67 +85,75 @@ class Factor(abc.ABC):
 
 @final
 @dataclass(frozen=True, eq=False)
+class Rows(Factor):
+    """Any parameters, their Jacobian explicit in g: the affine part of norms, and layers without a rule."""
+
+    def rows(self) -> Float[Tensor, "n k d"]:
+        """The explicit Jacobian."""
+        return self.g
+
+
+@final
+@dataclass(frozen=True)
+class ConvOptions:
+    """Geometry of a convolution, one entry a spatial axis; padding as (before, after)."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class Outer(Factor):
     """A linear map or convolution, with its bias: weight gradient ``sum_t g_t a_tᵀ``, bias gradient ``sum_t g_t``.
 
     Args:
-        weight: Name of the weight, ``None`` where it is not uncertain.
-        bias: Name of the bias, ``None`` where there is none or it is not uncertain.
-        a: The layer's inputs, in p independent groups of i.
-        g: Gradients at the layer's output, o to a group.
+        g: Gradients at the layer's output, o to a group, ``[n, k, p, o, t]``.
+        a: The layer's inputs, in p independent groups of i, ``[n, p, i, t]``; for a convolution ``[n, channels,
+            *space]``, unfolded when they are asked for.
+        options: Geometry of a convolution.
     """
 
-    weight: str | None
-    bias: str | None
-    a: Columns
-    g: Float[Tensor, "n k p o t"]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Weight, then bias."""
-        return tuple(name for name in (self.weight, self.bias) if name is not None)
-
-    @property
-    def gradients(self) -> Float[Tensor, "n k p o t"]:
-        """G."""
-        return self.g
-
-    @property
-    def held(self) -> tuple[Tensor, ...]:
-        """Inputs and gradients."""
-        return (self.a.columns(), self.g)
+    a: Float[Tensor, "n *rest"]
+    options: ConvOptions | None = None
 
     @property
     def positions(self) -> int:
         """Positions t that share the weight."""
         return self.g.shape[-1]
 
-    def double(self) -> Outer:
-        """Both in float64."""
-        return replace(self, a=self.a.double(), g=self.g.double())
-
-    def taken(self, place: slice) -> Outer:
-        """Those of some examples."""
-        return replace(self, a=self.a.taken(place), g=self.g[place])
+    @property
+    def width(self) -> int:
+        """Inputs i of a group."""
+        if self.options is None:
+            return self.a.shape[2]
+        return self.a.shape[1] // self.options.groups * torch.Size(self.options.kernel).numel()
 
     def for_products(self) -> Factor:
         """Rows; or factors laid out as products need them, where there are fewer positions than cotangents."""
         if not self._factored:
-            return Rows(self.names, self.rows())
-        return replace(self, a=DenseColumns(self.a.columns().mT.contiguous().mT), g=self.g.mT.contiguous().mT)
+            return Rows(self.weight, self.bias, self.rows())
+        a = self.a if self.options is None else patches(self.a, self.options)
+        return Outer(self.weight, self.bias, self.g.mT.contiguous().mT, a.mT.contiguous().mT)
 
     @property
     def _factored(self) -> bool:
         _, k, p, _, t = self.g.shape
-        return p == 1 and self.weight is not None and prefers_factors(k, self.a.width, t)
+        return p == 1 and self.weight is not None and prefers_factors(k, self.width, t)
 
     @cached_property
     def columns(self) -> Float[Tensor, "n p i t"]:
         """The layer's inputs as columns, with a last input of ones where the bias is uncertain."""
-        ones = int(self.bias is not None)
-        if self.weight is not None:
-            return self.a.columns(ones)
-        return self.g.new_ones(()).expand(self.g.shape[0], self.g.shape[2], ones, self.positions)
+        n, _, p, _, t = self.g.shape
+        ones = self.g.new_ones(()).expand(n, p, int(self.bias is not None), t)
+        if self.weight is None:
+            return ones
+        if self.options is not None:
+            return patches(self.a, self.options, ones.shape[2])
+        return self.a if self.bias is None else torch.cat([self.a, ones], dim=2)
 
     @property
     def matrices(self) -> Float[Tensor, "n k p o i"]:
@@ -158,17 +175,17 @@ class Outer(Factor):
         """``J diag(variance) Jᵀ``; at one position without rows."""
         scale = self.matrix(variance)
         if self.positions > 1:
-            root = (self.matrices * scale.sqrt()).flatten(2)
+            root = self.matrices.mul_(scale.sqrt()).flatten(2)
             return root @ root.mT
         g, a = self.g.squeeze(-1), self.columns.squeeze(-1)
         root = (g * torch.einsum("npi,poi->npo", a.square(), scale).sqrt().unsqueeze(1)).flatten(2)
         return root @ root.mT
 
     def push(self, block: Float[Tensor, "d c"]) -> Float[Tensor, "n k c"]:
-        """``J V = sum_t g_tᵀ (V a_t)``."""
+        """``J V = sum_t g_tᵀ (V a_t)``, from what ``for_products`` made."""
         if not self._factored:
             return super().push(block)
-        a, g = self._transposed
+        a, g = self.a[:, 0].mT, self.g[:, :, 0].mT
         i, o = a.shape[-1], g.shape[-1]
         weight = block[: o * i].view(o, i, -1).mT.reshape(-1, i)
         moved = a.flatten(0, 1) @ weight.mT
@@ -180,16 +197,11 @@ class Outer(Factor):
         """``Jᵀ U``: the gradients combined first, then one product with the inputs."""
         if not self._factored:
             return super().pull(block)
-        a, g = self._transposed
+        a, g = self.a[:, 0].mT, self.g[:, :, 0].mT
         i, o, width = a.shape[-1], g.shape[-1], block.shape[2]
         moved = combine(g.flatten(2).mT, block).reshape(-1, o * width)
         weight = (moved.mT @ a.flatten(0, 1)).view(o, width, i).mT.reshape(-1, width)
         return weight if self.bias is None else torch.cat([weight, moved.sum(0).view(o, width)])
-
-    @property
-    def _transposed(self) -> tuple[Float[Tensor, "n t i"], Float[Tensor, "n k t o"]]:
-        """Inputs and gradients of the only group, position by position; views after ``for_products``."""
-        return self.a.columns()[:, 0].mT, self.g[:, :, 0].mT
 
     def flat(self, matrices: Float[Tensor, "... p o i"]) -> Float[Tensor, "... d"]:
         """Matrices with the bias in the last column, as flat weights in the order of ``names``."""
@@ -205,45 +217,25 @@ class Outer(Factor):
         return torch.cat([flat[: -p * o].view(p, o, -1), flat[-p * o :].view(p, o, 1)], dim=-1)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Rows(Factor):
-    """Any other parameters, their Jacobian explicit: the affine part of norms, and layers without a rule.
+def patches(image: Float[Tensor, "n channels *space"], options: ConvOptions, ones: int = 0) -> Float[Tensor, "n p i t"]:
+    """The patch of a convolution's input under each output position, followed by ``ones`` inputs that are one.
 
-    Args:
-        parameters: Parameters, in the order in which they fill the last axis.
-        values: The Jacobian.
+    Cost:
+        ``n * channels * prod(kernel) * t`` numbers, those of one input side by side for all examples; the only place
+        where patches are unfolded.
     """
-
-    parameters: tuple[str, ...]
-    values: Float[Tensor, "n k d"]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The parameters."""
-        return self.parameters
-
-    @property
-    def gradients(self) -> Float[Tensor, "n k d"]:
-        """The rows."""
-        return self.values
-
-    @property
-    def held(self) -> tuple[Tensor, ...]:
-        """The rows."""
-        return (self.values,)
-
-    def rows(self) -> Float[Tensor, "n k d"]:
-        """The explicit Jacobian."""
-        return self.values
-
-    def double(self) -> Rows:
-        """The rows in float64."""
-        return Rows(self.names, self.values.double())
-
-    def taken(self, place: slice) -> Rows:
-        """Those of some examples."""
-        return Rows(self.names, self.values[place])
+    axes = len(options.kernel)
+    windows = F.pad(image, [side for sides in reversed(options.padding) for side in sides])
+    for axis, (k, s, d) in enumerate(zip(options.kernel, options.stride, options.dilation, strict=True)):
+        windows = windows.unfold(2 + axis, d * (k - 1) + 1, s)[..., ::d]
+    windows = windows.unflatten(1, (options.groups, -1))  # [n, p, channels, *space, *kernel]
+    space, kernel = range(3, 3 + axes), range(3 + axes, 3 + 2 * axes)
+    windows = windows.permute(1, 2, *kernel, 0, *space)
+    inputs, positions = windows.shape[1 : 2 + axes], windows.shape[2 + axes :]
+    out = image.new_empty(options.groups, inputs.numel() + ones, *positions)
+    out[:, : inputs.numel()].unflatten(1, inputs).copy_(windows)
+    out[:, inputs.numel() :] = 1.0
+    return out.flatten(3).movedim(2, 0)
 
 
 def outer(g: Float[Tensor, "n k p o t"], a: Float[Tensor, "n p i t"]) -> Float[Tensor, "n k p o i"]:

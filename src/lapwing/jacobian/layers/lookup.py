@@ -19,41 +19,15 @@ class Lookup(Factor):
     """An embedding: the gradient of row v is the sum of ``g_t`` over the positions that looked v up.
 
     Args:
-        weight: Name of the table.
-        shape: Its rows and width, ``(v, e)``.
+        g: Gradients at the embedding's output, ``[n, k, t, e]``.
+        shape: Rows and width of the table, ``(v, e)``.
         index: The row each position looked up.
-        g: Gradients at the embedding's output.
         padding: Row that has no gradient.
     """
 
-    weight: str
     shape: tuple[int, int]
     index: Int[Tensor, "n t"]
-    g: Float[Tensor, "n k t e"]
     padding: int | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The table's name."""
-        return (self.weight,)
-
-    @property
-    def gradients(self) -> Float[Tensor, "n k t e"]:
-        """G."""
-        return self.g
-
-    @property
-    def held(self) -> tuple[Tensor, ...]:
-        """Indices and gradients."""
-        return (self.index, self.g)
-
-    def double(self) -> Lookup:
-        """The gradients in float64."""
-        return replace(self, g=self.g.double())
-
-    def taken(self, place: slice) -> Lookup:
-        """Those of some examples."""
-        return replace(self, index=self.index[place], g=self.g[place])
 
     def for_products(self) -> Lookup:
         """The gradients laid out use by use."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
+from functools import cached_property, reduce
 from typing import final
 
 import torch
@@ -16,8 +15,7 @@ from lapwing.ground.data import count
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.types import Inputs, Params
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, leaves
-from lapwing.jacobian.layers.columns import Columns, ConvColumns, DenseColumns, joined
-from lapwing.jacobian.layers.factors import Factor, Outer, Rows
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows, patches
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.layers.loose import loose_rows
 from lapwing.jacobian.network.module import ordinary
@@ -66,47 +64,52 @@ class Pass:
         Yields:
             One factor a layer, then one for each parameter without layer factors.
 
+        Raises:
+            UnsupportedError: If a layer has no part in the outputs of this chunk.
+
         Cost:
             k backward passes through the activations.
         """
         yield from self.layer_factors(cotangents)
-        yield from self.loose_factors(cotangents)
-
-    def loose_factors(self, cotangents: Float[Tensor, "k n ..."]) -> list[Factor]:
-        """The explicit Jacobian of the parameters without layer factors."""
         survey = self.survey
-        loose = loose_rows(self.network, survey.loose, self.inputs, self._returned(cotangents), survey.way)
-        return [Rows((name,), rows) for name, rows in loose.items()]
+        if survey.loose:
+            returned = self._returned(cotangents)
+            for name, rows in loose_rows(self.network, survey.loose, self.inputs, returned, survey.way).items():
+                yield Rows(name, None, rows)
 
-    def _returned(self, cotangents: Tensor) -> Tensor:
-        """Cotangents of what the network returned."""
-        return cotangents if self.likelihood is None else self.likelihood.returned(cotangents)
+    def layer_factors(self, cotangents: Float[Tensor, "k n ..."]) -> Iterator[Factor]:
+        """The factors of the layers alone; what one is made from is not held until the next."""
+        outputs, calls = self._forward
+        uses = [(layer, call) for layer in self.survey.layers for call in calls if layer.owns(call)]
+        held: list[Tensor] = []
+        for k, cotangent in enumerate(self._returned(cotangents) if uses else ()):
+            edges = [call.edge for _, call in uses]
+            pulled = torch.autograd.grad(along(outputs, cotangent), edges, retain_graph=True, allow_unused=True)
+            for i, ((layer, call), g) in enumerate(zip(uses, pulled, strict=True)):
+                part = self._kept(layer, call, outputs.new_zeros(call.shape) if g is None else g)
+                if k == 0:
+                    held.append(part.new_empty(part.shape[0], len(cotangents), *part.shape[1:]))
+                held[i][:, k] = part
+        for layer in self.survey.layers:
+            own = [call for owner, call in uses if owner is layer]
+            if not own:
+                raise UnsupportedError(
+                    f"a network that uses {', '.join(layer.names)} in every batch",
+                    "a batch that went another way",
+                    "weights=Names(...) or requires_grad_(False) to leave that layer out",
+                )
+            yield self._factor(layer, own, [held.pop(0) for _ in own])
 
     def gradient(self, cotangent: Float[Tensor, "n ..."]) -> Float[Tensor, " d"]:
         """``sum_n J_nᵀ u_n`` in the uncertain weights: one backward pass."""
         values = list(self._leaves.values())
         target = along(self._forward[0], self._returned(cotangent[None])[0])
         grads = torch.autograd.grad(target, values, retain_graph=True, allow_unused=True, materialize_grads=True)
-        flat = self.network.layout.flatten(dict(zip(self._leaves, grads, strict=True)))
-        return flat if self.network.index is None else flat[self.network.index]
+        return self.network.joined(((name,), grad.flatten()) for name, grad in zip(self._leaves, grads, strict=True))
 
-    def layer_factors(self, cotangents: Float[Tensor, "k n ..."]) -> list[Factor]:
-        """The factors of the layers alone."""
-        outputs, calls = self._forward
-        used = [call for call in calls if any(layer.owns(call) for layer in self.survey.layers)]
-        if not used:
-            return []
-        owners = [next(layer for layer in self.survey.layers if layer.owns(call)) for call in used]
-        edges = [call.edge for call in used]
-        held: list[Tensor] = []
-        for k, cotangent in enumerate(self._returned(cotangents)):
-            pulled = torch.autograd.grad(along(outputs, cotangent), edges, retain_graph=True, allow_unused=True)
-            for i, (layer, call, g) in enumerate(zip(owners, used, pulled, strict=True)):
-                part = self._kept(layer, call, outputs.new_zeros(call.shape) if g is None else g)
-                if k == 0:
-                    held.append(part.new_empty(part.shape[0], len(cotangents), *part.shape[1:]))
-                held[i][:, k] = part
-        return [self._factor(layer, used, held) for layer in self.survey.layers]
+    def _returned(self, cotangents: Tensor) -> Tensor:
+        """Cotangents of what the network returned."""
+        return cotangents if self.likelihood is None else self.likelihood.returned(cotangents)
 
     def _kept(self, layer: Layer, call: Call, g: Tensor) -> Tensor:
         """What is kept of a gradient at a layer's output: for norms, whose Jacobian is small, that; else all of it."""
@@ -118,31 +121,25 @@ class Pass:
         bias = [] if layer.bias is None else [affine_sum(g, layer.axis, n, width)]
         return torch.cat([*weight, *bias], dim=-1)
 
-    def _factor(self, layer: Layer, calls: list[Call], gradients: list[Tensor]) -> Factor:
-        own = [i for i, call in enumerate(calls) if layer.owns(call)]
-        if not own:
-            raise UnsupportedError(
-                f"a network that uses {', '.join(layer.names)} in every batch",
-                "a batch that went another way",
-                "weights=Names(...) or requires_grad_(False) to leave that layer out",
-            )
-        n = count(self.inputs)
-        uses = [calls[i] for i in own]
-        grads = [gradients[i] for i in own]
+    def _factor(self, layer: Layer, calls: list[Call], grads: list[Tensor]) -> Factor:
+        """A layer's factor; several uses of its weight count as positions of one."""
+        n, axis = count(self.inputs), layer.axis
         if layer.kind in NORMS:
-            return Rows(layer.names, torch.stack(grads).sum(0) if len(grads) > 1 else grads[0])
+            return Rows(layer.weight, layer.bias, sum(grads[1:], start=grads[0]))
+        if layer.kind == "conv":
+            options = [call.options for call in calls if call.options is not None]
+            g = at_positions([part.flatten(3).unflatten(2, (options[0].groups, -1)) for part in grads], -1)
+            if len(calls) == 1:
+                return Outer(layer.weight, layer.bias, g, calls[0].input, options[0])
+            a = [patches(call.input, each) for call, each in zip(calls, options, strict=True)]
+            return Outer(layer.weight, layer.bias, g, at_positions(a, -1))
+        g = at_positions([by_example(part, axis, n) for part in grads], 2)
         if layer.kind == "embedding":
-            index = torch.cat([examples_first(call.input, layer.axis, n, 0) for call in uses], dim=1)
-            g = torch.cat([by_example(part, layer.axis, n) for part in grads], dim=2)
+            index = at_positions([examples_first(call.input, axis, n, 0) for call in calls], 1)
             rows, width = self.network.params[layer.names[0]].shape
-            return Lookup(layer.names[0], (rows, width), index, g, uses[0].padding)
-        columns = joined([as_columns(call, layer.axis, n) for call in uses])
-        options = uses[0].options
-        if options is not None:
-            parts = [part.flatten(3).unflatten(2, (options.groups, -1)) for part in grads]
-        else:
-            parts = [by_example(part, layer.axis, n).mT.unsqueeze(2) for part in grads]
-        return Outer(layer.weight, layer.bias, columns, parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1))
+            return Lookup(layer.weight, None, g, (rows, width), index, calls[0].padding)
+        a = at_positions([examples_first(call.input, axis, n, 1) for call in calls], 1)
+        return Outer(layer.weight, layer.bias, g.mT.unsqueeze(2), a.mT.unsqueeze(1))
 
 
 def along(outputs: Tensor, cotangent: Tensor) -> Float[Tensor, ""]:
@@ -158,24 +155,20 @@ def affine_sum(x: Tensor, axis: int, n: int, width: int) -> Float[Tensor, "n d"]
     return examples_first(x, axis, n, width).sum(1).flatten(1)
 
 
+def at_positions(uses: list[Tensor], axis: int) -> Tensor:
+    """What several uses of one weight have, as if they were positions of one use; that of one use itself."""
+    return uses[0] if len(uses) == 1 else torch.cat(uses, axis)
+
+
 def by_example(x: Tensor, axis: int, n: int) -> Float[Tensor, "n k t f"]:
     """Gradients with the cotangents on axis 1, as examples, cotangents, all that shares the weight, features."""
-    k, features = x.shape[1], x.shape[-1]
-    x = x.movedim(1, 0).movedim(axis + 1, 1)
-    return x.unflatten(1, (n, -1)).transpose(0, 1).reshape(n, k, -1, features)
+    return examples_first(x.movedim(1, -2), axis, n, 2).transpose(1, 2)
 
 
 def examples_first(x: Tensor, axis: int, n: int, features: int) -> Tensor:
     """``x`` as ``[n, t, *features]``: examples first, everything that shares the weight in one axis."""
     x = x.movedim(axis, 0)
     return x.reshape(n, -1, *x.shape[x.ndim - features :])
-
-
-def as_columns(call: Call, axis: int, n: int) -> Columns:
-    """The input of a call as columns."""
-    if call.options is not None:
-        return ConvColumns(call.input, call.options)
-    return DenseColumns(examples_first(call.input, axis, n, 1).mT.unsqueeze(1))
 
 
 @final
@@ -185,84 +178,52 @@ class Layerwise:
 
     Args:
         network: The network.
-        examples: Examples n.
-        factors: One factor a layer, then those of parameters without layer factors.
+        factors: One factor a layer, then those of parameters without layer factors, each in the form for products.
 
     Cost:
         To build: one forward pass and k backward passes. A product: see ``Factor``.
     """
 
     network: Network
-    examples: int
     factors: tuple[Factor, ...]
 
     @classmethod
     def of(cls, forward: Pass, cotangents: Float[Tensor, "k n ..."]) -> Layerwise:
         """The Jacobian of a forward pass under cotangents of the canonical outputs."""
-        factors = forward.layer_factors(cotangents)
-        made: list[Factor] = []
-        while factors:  # one layer at a time is held in both forms
-            made.append(factors.pop(0).for_products())
-        return cls(forward.network, len(forward.outputs), (*made, *forward.loose_factors(cotangents)))
+        return cls(forward.network, tuple(factor.for_products() for factor in forward.factors(cotangents)))
+
+    @property
+    def examples(self) -> int:
+        """Examples n."""
+        return len(self.factors[0].g)
 
     @property
     def bytes(self) -> int:
         """Bytes the factors occupy."""
-        return sum(tensor.numel() * tensor.element_size() for factor in self.factors for tensor in factor.held)
+        return sum(tensor.nbytes for factor in self.factors for tensor in factor.held.values())
 
     def push(self, block: Float[Tensor, "d c"]) -> Float[Tensor, "n k c"]:
         """``R V``."""
-        full = spread(self.network, block)
-        return torch.cat([self._push(columns) for columns in full.split(COLUMNS, dim=1)], dim=-1)
+        return torch.cat([self._push(columns) for columns in block.split(COLUMNS, dim=1)], dim=-1)
 
     def pull(self, block: Float[Tensor, "n k c"]) -> Float[Tensor, "d c"]:
         """``Rᵀ U``."""
-        pulled = torch.cat([self._pull(columns) for columns in block.split(COLUMNS, dim=-1)], dim=-1)
-        return pulled if self.network.index is None else pulled[self.network.index]
+        return torch.cat([self._pull(columns) for columns in block.split(COLUMNS, dim=-1)], dim=-1)
 
     def _push(self, block: Tensor) -> Tensor:
-        pieces = (factor.push(self._own(factor, block)) for factor in self.factors)
-        total = next(pieces)
-        for piece in pieces:
-            total += piece
-        return total
+        full = self.network.spread(block)
+        pieces = (factor.push(self.network.part(factor.names, full)) for factor in self.factors)
+        return reduce(Tensor.add_, pieces)
 
     def _pull(self, block: Tensor) -> Tensor:
-        pulled = {factor.names: factor.pull(block) for factor in self.factors}
-        values: dict[str, Tensor] = {}
-        for names, value in pulled.items():
-            sizes = [self.network.params[name].numel() for name in names]
-            values.update(zip(names, value.split(sizes), strict=True))
-        return torch.cat([values[name] for name in self.network.names])
-
-    def _own(self, factor: Factor, block: Tensor) -> Tensor:
-        """The rows of a block that belong to a factor's parameters."""
-        slices = [self.network.layout.slices[name] for name in factor.names]
-        if all(before.stop == after.start for before, after in pairwise(slices)):
-            return block[slices[0].start : slices[-1].stop]
-        return torch.cat([block[place] for place in slices])
+        return self.network.joined(((factor.names, factor.pull(block)) for factor in self.factors), 0)
 
 
-def spread(network: Network, block: Float[Tensor, "d c"]) -> Float[Tensor, "all c"]:
-    """A block over the uncertain weights as one over all weights of their parameters, zero elsewhere."""
-    if network.index is None:
-        return block
-    return block.new_zeros(network.layout.size, block.shape[1]).index_copy_(0, network.index, block)
-
-
-def square_sums(network: Network, factors: Iterable[Factor]) -> Float[Tensor, " all"]:
-    """``sum_nk J²`` of all weights of the uncertain parameters, in the order of the flat vector."""
-    total = network.like.new_zeros(network.layout.size)
-    for factor in factors:
-        for name, part in network.split(factor.names, factor.square_sum()).items():
-            total[network.layout.slices[name]] += part
-    return total
+def square_sums(network: Network, factors: Iterable[Factor]) -> Float[Tensor, " d"]:
+    """``sum_nk J²`` of the uncertain weights, in the order of the flat vector."""
+    return network.joined((factor.names, factor.square_sum()) for factor in factors)
 
 
 def jacobian_rows(network: Network, factors: Iterable[Factor]) -> Float[Tensor, "n k d"]:
     """The explicit Jacobian of a chunk in the uncertain weights, in the order of the flat vector."""
-    parts: dict[str, Tensor] = {}
-    for factor in factors:
-        parts.update(network.split(factor.names, factor.rows()))
-    rows = torch.cat([parts[name] for name in network.names], dim=-1)
-    return rows if network.index is None else rows[..., network.index]
+    return network.joined((factor.names, factor.rows()) for factor in factors)

@@ -157,7 +157,7 @@ def _disagreeing(network: Network, survey: Survey, inputs: Inputs) -> set[str]:
     """Parameters whose factors, for one example alone, differ from its gradient by automatic differentiation."""
     full = Pass(network, survey, inputs)
     cotangent = torch.linspace(0.5, 1.5, full.outputs[0].numel()).to(full.outputs).view(full.outputs.shape[1:])
-    factors = full.layer_factors(cotangent.expand_as(full.outputs).unsqueeze(0))
+    factors = list(full.layer_factors(cotangent.expand_as(full.outputs).unsqueeze(0)))
     params = leaves(network)
     with torch.enable_grad():
         target = (network(inputs, params)[1] * cotangent).sum()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from lapwing.ground.data import Data, Source, Unpack, over_tensors
@@ -126,8 +127,7 @@ class Network:
     def weights(self) -> Float[Tensor, " d"]:
         """The trained values of the uncertain weights."""
         self.check_unchanged()
-        flat = self.layout.flatten(self.params)
-        return flat if self.index is None else flat[self.index]
+        return self.chosen(self.layout.flatten(self.params))
 
     def with_weights(self, weights: Float[Tensor, " d"]) -> Params:
         """Parameters with the uncertain weights replaced."""
@@ -136,10 +136,32 @@ class Network:
             weights = flat.index_copy(0, self.index, weights)
         return self.layout.unflatten(weights)
 
-    def split(self, names: tuple[str, ...], flat: Float[Tensor, "... d"]) -> dict[str, Tensor]:
-        """A last axis that holds several parameters one after the other, parameter by parameter."""
-        sizes = [self.params[name].numel() for name in names]
-        return dict(zip(names, flat.split(sizes, dim=-1), strict=True))
+    def chosen(self, flat: Float[Tensor, " all"], dim: int = -1) -> Float[Tensor, " d"]:
+        """The uncertain of all weights of the parameters, on some axis."""
+        return flat if self.index is None else flat.index_select(dim, self.index)
+
+    def spread(self, block: Float[Tensor, "d *k"], certain: float = 0.0) -> Float[Tensor, "all *k"]:
+        """Values of the uncertain weights among all weights of their parameters, with ``certain`` for the others."""
+        if self.index is None:
+            return block
+        return block.new_full((self.layout.size, *block.shape[1:]), certain).index_copy(0, self.index, block)
+
+    def part(self, names: tuple[str, ...], flat: Shaped[Tensor, "all *k"]) -> Shaped[Tensor, "part *k"]:
+        """Those of all weights that belong to some parameters."""
+        return torch.cat([flat[self.layout.slices[name]] for name in names])
+
+    def joined(self, parts: Iterable[tuple[tuple[str, ...], Tensor]], dim: int = -1) -> Tensor:
+        """What belongs to some parameters, one after the other on an axis, as that of the uncertain weights.
+
+        Args:
+            parts: Names of parameters, and what is theirs; together all of them, in any order.
+            dim: The axis.
+        """
+        found: dict[str, Tensor] = {}
+        for names, values in parts:
+            sizes = [self.params[name].numel() for name in names]
+            found.update(zip(names, values.split(sizes, dim), strict=True))
+        return self.chosen(torch.cat([found[name] for name in self.names], dim), dim)
 
     def __call__(self, inputs: Inputs, params: Params | None = None) -> Tensor:
         """Raw outputs of the network for a batch of inputs."""

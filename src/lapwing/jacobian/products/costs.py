@@ -159,14 +159,14 @@ def count(factor: Factor, cotangents: int) -> Count:
     """
     k = cotangents
     if isinstance(factor, Rows):
-        entries = k * factor.values.shape[2]
+        entries = k * factor.g.shape[2]
         return Count(0, entries, 0, entries, 0, 0)
     if isinstance(factor, Lookup):
         uses, width = factor.index.shape[1], factor.shape[1]
         return Count(0, 0, k * uses * width, uses * (k * width + 4), uses * width, 0)
     assert isinstance(factor, Outer)
     _, _, p, o, t = factor.g.shape
-    i = factor.a.width if factor.weight is not None else 1
+    i = factor.width if factor.weight is not None else 1
     if p == 1 and factor.weight is not None and prefers_factors(k, i, t):
         return Count(0, 0, t * o * (i + k), t * (i + k * o), o * t, o * i * t)
     entries = k * p * o * (i + int(len(factor.names) > 1))

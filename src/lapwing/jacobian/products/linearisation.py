@@ -112,7 +112,7 @@ class Linearisation:
     def diagonal(self) -> Float[Tensor, " d"]:
         """``diag(Jᵀ B J)``, exact, from layer factors in one pass."""
         network, likelihood = self.model.network, self.likelihood
-        total = network.like.new_zeros(network.layout.size)
+        total = network.like.new_zeros(network.size)
         for batch in self.data:
             for place, inputs in chunks(batch.inputs, self._size()):
                 forward = self.model.forward(inputs)
@@ -120,7 +120,7 @@ class Linearisation:
                 root = likelihood.root(f, likelihood.canonical_targets(f, batch.targets[place]))
                 for cotangents in by_position(root.movedim(-1, 0), f.ndim - 2):
                     total += square_sums(network, forward.factors(cotangents))
-        return finite(total if network.index is None else total[network.index])
+        return finite(total)
 
     def _size(self, extra: int = 0) -> int:
         """Examples whose roots, and rows under them with ``extra`` numbers a cotangent, fit the budget."""

@@ -20,7 +20,6 @@ from torch.func import jvp, vjp
 from lapwing.ground.data import Batch, over_tensors, tensors
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.types import Params
-from lapwing.jacobian.layers.passes import spread
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.spelled import twice_differentiable
 from lapwing.jacobian.products.products import Executor, Sized
@@ -130,13 +129,12 @@ class Recording(Executor[C], Generic[C]):
 
     def _spread(self, column: Float[Tensor, " d"]) -> list[Tensor]:
         """A change of the uncertain weights as one of the parameters."""
-        full = spread(self.model.network, column.unsqueeze(1)).squeeze(1)
+        full = self.model.network.spread(column)
         return list(self.model.network.layout.unflatten(full.contiguous()).values())
 
     def _gathered(self, moved: Sequence[Tensor]) -> Float[Tensor, " d"]:
         """A change of the parameters as one of the uncertain weights."""
-        flat, index = torch.cat([value.reshape(-1) for value in moved]), self.model.network.index
-        return flat if index is None else flat[index]
+        return self.model.network.chosen(torch.cat([value.reshape(-1) for value in moved]))
 
     def _halves(self, batch: Batch, fixed: list[Tensor]) -> Split | None:
         key = shape_of(batch)
