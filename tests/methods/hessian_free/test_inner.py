@@ -71,7 +71,7 @@ def test_float32_is_enough_for_a_per_cent() -> None:
     single = copy.deepcopy(setting.model).float()
     recipe = lw.HessianFree(setting.likelihood, prior=setting.prior, fits=lw.PerPoint())
     posterior = recipe.fit(single, (setting.x.float(), setting.y), setting.points.float())
-    found, expected = posterior.answers.blocks(setting.points.float()), setting.blocks()
+    found, expected = posterior.answers.at(setting.points.float()).blocks, setting.blocks()
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-2 * float(expected.abs().max()))
 
 

@@ -30,7 +30,7 @@ def test_a_fit_a_point_finds_the_covariance_of_its_outputs(name: str) -> None:
     setting = shared(name)
     posterior = setting.fit(fits=PerPoint(group=3))
     moments = setting.blocks()
-    close(posterior.answers.blocks(setting.points), moments, 1e-5)
+    close(posterior.answers.at(setting.points).blocks, moments, 1e-5)
     found = posterior.variances(setting.points).value / moments.diagonal(dim1=-2, dim2=-1)
     assert float((found - 1).abs().max()) < 1e-4
 
@@ -46,7 +46,7 @@ def test_a_pre_trained_fit_finds_the_covariance_with_the_mean_output(name: str, 
     mean = (signs[..., None] * jacobian).mean(0)
     new = normal(3, setting.x.shape[1], seed=5)
     expected = setting.jacobian(new).view(3, *mean.shape) @ torch.linalg.solve(setting.hessian, mean.mT)
-    close(posterior.answers.blocks(new), absolute(expected), 1e-5)
+    close(posterior.answers.at(new).blocks, absolute(expected), 1e-5)
     if outputs.shape[1] == 1:
         close(posterior.variances(new).value[:, 0], expected.abs()[:, 0, 0], 1e-5)
 
@@ -56,7 +56,7 @@ def test_in_sample_is_absolute_over_the_training_inputs(name: str) -> None:
     setting = shared(name)
     within = setting.fit(fits=PreTrained("in_sample"))
     apart = setting.fit(setting.x, fits=PreTrained("absolute"))
-    close(within.answers.blocks(setting.points), apart.answers.blocks(setting.points), 1e-7)
+    close(within.answers.at(setting.points).blocks, apart.answers.at(setting.points).blocks, 1e-7)
 
 
 def test_augmented_is_the_mean_over_the_training_inputs_and_fits_shifted_targets() -> None:
@@ -80,9 +80,9 @@ def test_as_many_probes_as_outputs_find_every_covariance(name: str) -> None:
     setting = shared(name)
     outputs = setting.jacobian(setting.points).shape[0]
     posterior = setting.fit(fits=Probed(outputs + 3, 2))
-    joint = posterior.answers.joint(setting.points)
+    joint = posterior.answers.at(setting.points).joint
     close(joint.reshape(outputs, outputs), setting.covariance(), 1e-4)
-    close(posterior.answers.blocks(setting.points), setting.blocks(), 1e-4)
+    close(posterior.answers.at(setting.points).blocks, setting.blocks(), 1e-4)
 
 
 def test_fewer_probes_are_within_their_error() -> None:
@@ -199,7 +199,7 @@ def test_the_default_points_are_the_training_inputs() -> None:
     posterior = HessianFree(setting.likelihood, prior=setting.prior, fits=PerPoint()).fit(
         setting.model, [(setting.x[:5], setting.y[:5]), (setting.x[5:], setting.y[5:])]
     )
-    close(posterior.answers.blocks(setting.x.flip(0)), setting.blocks(setting.x).flip(0), 1e-4)
+    close(posterior.answers.at(setting.x.flip(0)).blocks, setting.blocks(setting.x).flip(0), 1e-4)
 
 
 def test_scores_on_held_out_data() -> None:
@@ -221,7 +221,7 @@ def test_only_some_weights_are_refitted() -> None:
     part = setting.jacobian(setting.points)[:, last]
     expected = part @ torch.linalg.solve(setting.hessian[last, last], part.mT)
     blocks = torch.stack([expected[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] for i in range(5)])
-    close(posterior.answers.blocks(setting.points), blocks, 1e-5)
+    close(posterior.answers.at(setting.points).blocks, blocks, 1e-5)
 
 
 def test_other_inputs_are_refused() -> None:
@@ -231,7 +231,7 @@ def test_other_inputs_are_refused() -> None:
         posterior.predict(setting.points)
     with refused(DataError, "at least one example"):
         posterior.predict(setting.points[:0])
-    with refused(DataError, "at least one evaluation point"):
+    with refused(DataError, "at least one example"):
         setting.fit(setting.points[:0])
 
 

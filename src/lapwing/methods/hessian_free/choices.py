@@ -15,7 +15,7 @@ from lapwing.ground.data import chunks, count, take
 from lapwing.ground.errors import check_count, check_option
 from lapwing.ground.types import Inputs
 from lapwing.methods.hessian_free.posterior import Amortised, Answers, Points, ProbedTable, Table
-from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances, semidefinite
+from lapwing.methods.hessian_free.probed import Covariance, Variances
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.regularisers import PIECE, InSample, OutputSums, Regulariser, WeightSums
 from lapwing.methods.hessian_free.responses import Linearity, Perturbation, Responses
@@ -64,7 +64,7 @@ class PerPoint:
                 OutputSums(omega, inputs), lambda each, inputs=inputs: each.outputs(inputs)
             )
             found = responses.outputs(inputs).view(n, c, n, c).diagonal(dim1=0, dim2=2).movedim(-1, 0)
-            blocks.append(semidefinite(0.5 * (found + found.mT)).view(*outputs.shape, c))
+            blocks.append((0.5 * (found + found.mT)).view(*outputs.shape, c))
             checks.append(linearity)
         return Table(Points(points), torch.cat(blocks)), Linearity.join(checks)
 
@@ -163,7 +163,7 @@ class Probed:
         """Covariances within and between the points, and how far they are to be trusted."""
         omega = self._signs(perturbation.refit.trained_outputs(points), perturbation.seed)
         responses, linearity = perturbation.respond(OutputSums(omega, points), lambda each: each.outputs(points))
-        found = ProbedCovariance.of(omega, responses.outputs(points), self.probes, linearity.change)
+        found = Covariance.of(omega, responses.outputs(points), self.probes, linearity.change)
         if found.left_out > LEFT_OUT:
             words = "%d probes leave out %.2g %% of the variance, which %d more estimate coarsely: try Probed(%d, %d)"
             more = (4 * self.probes, 2 * self.residual)
@@ -175,7 +175,7 @@ class Probed:
         z = self._signs(perturbation.refit.trained, perturbation.seed)
         responses, linearity = perturbation.respond(WeightSums(z), Responses.weights)
         found = responses.weights()[..., None]
-        return ProbedCovariance.of(z[..., None], found, self.probes, linearity.change).variances, linearity
+        return Covariance.of(z[..., None], found, self.probes, linearity.change).variances, linearity
 
     def _signs(self, like: Float[Tensor, "*shape"], seed: int) -> Float[Tensor, "s *shape"]:
         shape = (self.probes + self.residual, *like.shape)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -69,23 +68,25 @@ class LBFGS(Inner):
         self, refit: Refit, fit: Regulariser, start: Float[Tensor, "1 d"], reward: Float[Tensor, "1 d"]
     ) -> Float[Tensor, "1 d"]:
         """One fit. Changes are measured in prior standard deviations, losses from the start's."""
-        from scipy.optimize import minimize
-
         unit = refit.prior.rsqrt()
-        base = refit.slopes(fit, start)[1]
+        z, base = start / unit, refit.slopes(fit, start)[1]
+        optimiser = torch.optim.LBFGS(
+            [z],
+            max_iter=self.iterations,
+            max_eval=2 * self.iterations,
+            tolerance_grad=self.rtol * float((reward * unit).abs().max()),
+            tolerance_change=0.0,
+            history_size=self.memory,
+            line_search_fn="strong_wolfe",
+        )
 
-        def change(z: np.ndarray) -> Float[Tensor, "1 d"]:
-            return torch.tensor(z, dtype=torch.float64, device=unit.device)[None] * unit
+        def loss() -> float:
+            gradient, value = refit.slopes(fit, z * unit)
+            z.grad = gradient * unit
+            return float(value - base)
 
-        def objective(z: np.ndarray) -> tuple[float, np.ndarray]:
-            gradient, value = refit.slopes(fit, change(z))
-            return float(value - base), (gradient * unit)[0].cpu().numpy()
-
-        goal = self.rtol * float((reward * unit).abs().max())
-        options = {"maxiter": self.iterations, "maxfun": 2 * self.iterations, "maxcor": self.memory}
-        options |= {"ftol": 0.0, "gtol": goal}
-        first = (start / unit)[0].cpu().numpy()
-        return change(minimize(objective, first, jac=True, method="L-BFGS-B", options=options).x)
+        optimiser.step(loss)
+        return z * unit
 
 
 def adam(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:

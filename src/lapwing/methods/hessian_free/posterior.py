@@ -16,7 +16,7 @@ from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.network.network import Network
-from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances, absolute
+from lapwing.methods.hessian_free.probed import Covariance, Variances, absolute
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.responses import Linearity, Responses
 from lapwing.predictive import JointMoments, Link, Moments, Outputs, Predictor
@@ -75,19 +75,8 @@ class Answers(abc.ABC):
     """Covariances of the outputs, as the fits tell them."""
 
     @abc.abstractmethod
-    def blocks(self, inputs: Inputs) -> Float[Tensor, "n *event c c"]:
-        """The covariance of the outputs at each position, positive semi-definite, float64."""
-
-    def variances(self, inputs: Inputs) -> Variances:
-        """Variances of the outputs with their standard errors, which are 0 where nothing random went into them."""
-        value = self.blocks(inputs).diagonal(dim1=-2, dim2=-1)
-        return Variances(value, torch.zeros_like(value), 0)
-
-    def joint(self, inputs: Inputs) -> Float[Tensor, "n *event c n *event c"]:
-        """The covariance between all outputs of the inputs."""
-        raise UnsupportedError(
-            "probed fits for a joint covariance", "fits that answer for one input each", "fits=Probed()"
-        )
+    def at(self, inputs: Inputs) -> Covariance:
+        """That of the outputs of some inputs."""
 
 
 @final
@@ -103,9 +92,9 @@ class Table(Answers):
     points: Points
     values: Float[Tensor, "m *event c c"]
 
-    def blocks(self, inputs: Inputs) -> Float[Tensor, "n *event c c"]:
-        """See ``Answers.blocks``."""
-        return self.values[self.points.find(inputs).to(self.values.device)]
+    def at(self, inputs: Inputs) -> Covariance:
+        """See ``Answers.at``."""
+        return Covariance.exact(self.values[self.points.find(inputs).to(self.values.device)])
 
 
 @final
@@ -119,25 +108,10 @@ class ProbedTable(Answers):
     """
 
     points: Points
-    covariance: ProbedCovariance
+    covariance: Covariance
 
-    def blocks(self, inputs: Inputs) -> Float[Tensor, "n *event c c"]:
-        """See ``Answers.blocks``."""
-        return self._at(inputs).blocks
-
-    def variances(self, inputs: Inputs) -> Variances:
-        """Unbiased estimates."""
-        return self._at(inputs).variances
-
-    def joint(self, inputs: Inputs) -> Float[Tensor, "n *event c n *event c"]:
-        """``U Uᵀ``, and the rest within each position."""
-        part = self._at(inputs)
-        shape = part.factor.shape[:-1]
-        flat, rest = part.factor.flatten(0, -2), part.blocks - part.factor @ part.factor.mT
-        c = shape[-1]
-        return (flat @ flat.mT + torch.block_diag(*rest.reshape(-1, c, c))).view(*shape, *shape)
-
-    def _at(self, inputs: Inputs) -> ProbedCovariance:
+    def at(self, inputs: Inputs) -> Covariance:
+        """See ``Answers.at``."""
         return self.covariance.take(self.points.find(inputs).to(self.covariance.factor.device))
 
 
@@ -152,9 +126,9 @@ class Amortised(Answers):
 
     responses: Responses
 
-    def blocks(self, inputs: Inputs) -> Float[Tensor, "n *event c c"]:
-        """See ``Answers.blocks``."""
-        return absolute(self.responses.outputs(inputs).movedim(0, -1))
+    def at(self, inputs: Inputs) -> Covariance:
+        """See ``Answers.at``."""
+        return Covariance.exact(absolute(self.responses.outputs(inputs).movedim(0, -1)))
 
 
 @final
@@ -222,9 +196,10 @@ class HessianFreePosterior(Predictor):
             )
         with torch.no_grad():
             mean = self.refit.trained_outputs(inputs).to(self.network.like)
+            covariance = self.answers.at(inputs)
             if joint:
-                return JointMoments(mean, self.answers.joint(inputs).to(mean))
-            return Moments(mean, self.answers.blocks(inputs).to(mean))
+                return JointMoments(mean, covariance.joint.to(mean))
+            return Moments(mean, covariance.blocks.to(mean))
 
     def variances(self, x: Inputs) -> Variances:
         """Variances of the outputs, unbiased where they come from probes, with their standard errors.
@@ -233,7 +208,7 @@ class HessianFreePosterior(Predictor):
             x: As in ``predict``.
         """
         with torch.no_grad():
-            return self.answers.variances(self._inputs(x))
+            return self.answers.at(self._inputs(x)).variances
 
     def _inputs(self, x: Inputs) -> Inputs:
         self.network.check_unchanged()

@@ -1,4 +1,4 @@
-"""A covariance from its products with random signs."""
+"""A covariance of outputs, exact block by block or from its products with random signs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.errors import check_level
+from lapwing.ground.errors import UnsupportedError, check_level
 
 
 @final
@@ -49,28 +49,26 @@ class Variances:
 
 @final
 @dataclass(frozen=True, eq=False)
-class ProbedCovariance:
-    """``C ≈ U Uᵀ + R`` from responses ``Y = C Ω``.
+class Covariance:
+    """``C ≈ U Uᵀ + R`` over the outputs of n examples; U has no columns, and R no error, where nothing is random.
 
     Args:
         factor: U, ``[n, *event, c, r]``, float64.
         residual: Unbiased estimates of the c × c blocks of the rest R, ``[n, *event, c, c]``.
         stderr: Standard errors of their diagonals, ``[n, *event, c]``.
         samples: Probes behind them.
-        asymmetry: ``|K − Kᵀ| / |K|`` of ``K = Ωᵀ Y``: 0 but for what refits leave.
     """
 
     factor: Float[Tensor, "*batch c r"]
     residual: Float[Tensor, "*batch c c"]
     stderr: Float[Tensor, "*batch c"]
     samples: int
-    asymmetry: float
 
     @classmethod
     def of(
         cls, omega: Float[Tensor, "s *batch c"], responses: Float[Tensor, "s *batch c"], probes: int, noise: float
-    ) -> ProbedCovariance:
-        """The approximation from the first probes, and what it leaves out from the others.
+    ) -> Covariance:
+        """From responses ``Y = C Ω``: the approximation of the first probes, and what it leaves out from the others.
 
         Args:
             omega: Random signs.
@@ -79,20 +77,23 @@ class ProbedCovariance:
             noise: Relative error of the responses; what is smaller in ``Ωᵀ Y`` than that is left to the rest.
         """
         z, y = omega.flatten(1).double(), responses.flatten(1).double()
-        factor, asymmetry = nystrom_factor(z[:probes], y[:probes], noise)
+        factor = nystrom_factor(z[:probes], y[:probes], noise)
         rest = y[probes:] - (z[probes:] @ factor) @ factor.mT
         shape = responses.shape[1:]
         z, rest = z[probes:].view(-1, *shape), rest.view(-1, *shape)
         outer = z[..., :, None] * rest[..., None, :]
         blocks = 0.5 * (outer + outer.mT)
-        diagonal = z * rest
         samples = len(z)
-        return cls(factor.view(*shape, -1), blocks.mean(0), diagonal.std(0) / samples**0.5, samples, asymmetry)
+        return cls(factor.view(*shape, -1), blocks.mean(0), (z * rest).std(0) / samples**0.5, samples)
 
-    def take(self, which: Int[Tensor, " n"]) -> ProbedCovariance:
+    @classmethod
+    def exact(cls, blocks: Float[Tensor, "*batch c c"]) -> Covariance:
+        """Of which the c × c blocks alone are known."""
+        return cls(blocks.new_zeros(*blocks.shape[:-1], 0), blocks, torch.zeros_like(blocks[..., 0]), 0)
+
+    def take(self, which: Int[Tensor, " n"]) -> Covariance:
         """That of some of the examples."""
-        factor, residual, stderr = self.factor[which], self.residual[which], self.stderr[which]
-        return ProbedCovariance(factor, residual, stderr, self.samples, self.asymmetry)
+        return Covariance(self.factor[which], self.residual[which], self.stderr[which], self.samples)
 
     @property
     def variances(self) -> Variances:
@@ -111,11 +112,24 @@ class ProbedCovariance:
         """The covariance of the outputs at each position; the rest as the nearest positive semi-definite matrix."""
         return self.factor @ self.factor.mT + semidefinite(self.residual)
 
+    @property
+    def joint(self) -> Float[Tensor, "*batch c *batch c"]:
+        """The covariance between all outputs: ``U Uᵀ``, and the rest within each position.
 
-def nystrom_factor(
-    omega: Float[Tensor, "s m"], responses: Float[Tensor, "s m"], noise: float
-) -> tuple[Float[Tensor, "m r"], float]:
-    """``U`` with ``U Uᵀ = Y (Ωᵀ Y)⁺ Yᵀ``, and the asymmetry of ``Ωᵀ Y``.
+        Raises:
+            UnsupportedError: If the blocks alone are known.
+        """
+        if not self.samples:
+            raise UnsupportedError(
+                "probed fits for a joint covariance", "fits that answer for one input each", "fits=Probed()"
+            )
+        shape, flat = self.factor.shape[:-1], self.factor.flatten(0, -2)
+        rest = semidefinite(self.residual).reshape(-1, shape[-1], shape[-1])
+        return (flat @ flat.mT + torch.block_diag(*rest)).view(*shape, *shape)
+
+
+def nystrom_factor(omega: Float[Tensor, "s m"], responses: Float[Tensor, "s m"], noise: float) -> Float[Tensor, "m r"]:
+    """``U`` with ``U Uᵀ = Y (Ωᵀ Y)⁺ Yᵀ``, without what is smaller than the noise, or than the asymmetry of ``Ωᵀ Y``.
 
     Args:
         omega: ``Ωᵀ``.
@@ -127,7 +141,7 @@ def nystrom_factor(
     asymmetry = float(torch.linalg.matrix_norm(core - core.mT) / size)
     values, vectors = torch.linalg.eigh(0.5 * (core + core.mT))
     kept = values > max(noise, asymmetry, 1e-13) * values[-1].abs()
-    return responses.mT @ (vectors[:, kept] * values[kept].rsqrt()), asymmetry
+    return responses.mT @ (vectors[:, kept] * values[kept].rsqrt())
 
 
 def semidefinite(blocks: Float[Tensor, "*batch c c"]) -> Float[Tensor, "*batch c c"]:

@@ -8,8 +8,8 @@ from typing import TypeAlias, final
 from torch import nn
 
 from lapwing.curvature.totals import check_repeatable
-from lapwing.ground.data import Source, check_inputs, concatenated, count, place
-from lapwing.ground.errors import DataError, check_count, check_kind, check_positive
+from lapwing.ground.data import Source, checked, concatenated
+from lapwing.ground.errors import check_count, check_kind, check_positive
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Inputs, Unpack
 from lapwing.likelihoods import Likelihood
@@ -136,8 +136,4 @@ class HessianFree:
     def _points(self, refit: Refit, points: Inputs | None) -> Inputs:
         if points is None:
             return concatenated([batch.inputs for batch in refit.model.data])
-        inputs = place(points, refit.network.like)
-        if not count(inputs):
-            raise DataError("at least one evaluation point", "none", "points=x[None] for a single one")
-        check_inputs(inputs)
-        return inputs
+        return checked(points, refit.network.like)

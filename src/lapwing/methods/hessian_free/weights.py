@@ -140,7 +140,7 @@ def prune_uncertain(
     Source: J. McInerney and N. Kallus, Hessian-Free Laplace in Bayesian Deep Learning, 2024, section 5.
     """
     network = Network.of(unwrapped(model))
-    weights = network.weights
+    weights = network.weights.double()
     if std.shape != weights.shape:
         raise ShapeError(
             f"a standard deviation for each of {len(weights)} weights", f"{list(std.shape)}", "weight_uncertainty().std"
@@ -148,27 +148,17 @@ def prune_uncertain(
     if not bool((torch.isfinite(std) & (std >= 0)).all()):
         raise DataError("finite standard deviations that are not negative", "others", "weight_uncertainty().std")
     check_positive("times", times)
-    pruned = uncertain(weights.double(), std.to(weights.device).double(), times, share)
+    if share is None:
+        pruned = weights.abs() <= times * std.to(weights)
+    elif 0 <= share <= 1:
+        order = (weights.abs() / std.to(weights)).nan_to_num(nan=0.0).argsort()
+        pruned = torch.zeros_like(weights, dtype=torch.bool)
+        pruned[order[: round(share * len(order))]] = True
+    else:
+        raise ConfigError("a share between 0 and 1", f"{share}", "share=0.5")
     smaller = copy.deepcopy(model)
     params = dict(unwrapped(smaller).named_parameters())
     with torch.no_grad():
         for name, value in network.layout.unflatten(weights.masked_fill(pruned, 0.0)).items():
             params[name].copy_(value)
     return smaller
-
-
-def uncertain(weights: Float[Tensor, " d"], std: Float[Tensor, " d"], times: float, share: float | None) -> Tensor:
-    """Which weights go: those within ``times · std`` of 0, or a share of them, the most uncertain first.
-
-    Raises:
-        ConfigError: If the share is not between 0 and 1.
-    """
-    if share is None:
-        return weights.abs() <= times * std
-    if not 0 <= share <= 1:
-        raise ConfigError("a share between 0 and 1", f"{share}", "share=0.5")
-    ratios = weights.abs() / std
-    ratios = torch.where(torch.isnan(ratios), 0.0, ratios)
-    gone = torch.zeros_like(ratios, dtype=torch.bool)
-    gone[ratios.argsort()[: round(share * len(ratios))]] = True
-    return gone

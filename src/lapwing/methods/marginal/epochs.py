@@ -105,40 +105,31 @@ class Length:
 def warn_of(history: Sequence[Epoch], examples: int) -> None:
     """Warn, in one sentence each, of a fit that was still improving and of precisions at a bound.
 
+    The first looks at the likelihood while the network settles, where the learning rate is still high: it falls to 0.
+
     Args:
         history: All epochs.
         examples: N, examples in the training data.
     """
-    for sentence in (*_unsettled(history, examples), *_at_bounds(history[-1])):
-        warn(sentence, ConvergenceWarning)
-
-
-def _unsettled(history: Sequence[Epoch], examples: int) -> list[str]:
-    """The likelihood while the network settles, where the learning rate is still high: it falls to zero."""
     settling = [record.nll for record in history if not record.warm_up and math.isnan(record.half_log_det)]
     quarter = len(settling) // 4
-    if quarter < LOOKED_AT:
-        return []
-    last = settling[-quarter:]
-    fall = fmean(settling[-2 * quarter : -quarter]) - fmean(last)
-    if fall <= max(FALL * examples, CLEAR * stdev(last)):
-        return []
-    return [
-        f"the negative log likelihood was still falling, by {fall / examples:.2g} nats an example over {quarter} "
-        "epochs, when the log-determinant came in, which holds what is not fitted by then for noise: "
-        f"try epochs={2 * len(history)}, or another lr"
-    ]
-
-
-def _at_bounds(last: Epoch) -> list[str]:
+    if quarter >= LOOKED_AT:
+        last = settling[-quarter:]
+        fall = fmean(settling[-2 * quarter : -quarter]) - fmean(last)
+        if fall > max(FALL * examples, CLEAR * stdev(last)):
+            warn(
+                f"the negative log likelihood was still falling, by {fall / examples:.2g} nats an example over "
+                f"{quarter} epochs, when the log-determinant came in, which holds what is not fitted by then for "
+                f"noise: try epochs={2 * len(history)}, or another lr",
+                ConvergenceWarning,
+            )
     low, high = BOUNDS[0] * (1 + 1e-6), BOUNDS[1] / (1 + 1e-6)
-    found = [f"prior precision {value:.3g}" for value in last.prior_precision if not low < value < high]
-    if last.noise_precision is not None and not low < last.noise_precision < high:
-        found.append(f"noise precision {last.noise_precision:.3g}")
-    if not found:
-        return []
-    return [
-        f"{' and '.join(found)} ended at a bound of the range from {BOUNDS[0]:.0e} to {BOUNDS[1]:.0e}, where the "
-        "evidence has no maximum: try more epochs, an Isotropic() prior, noise=False, or targets "
-        "that are not constant"
-    ]
+    ended = [("prior", value) for value in history[-1].prior_precision] + [("noise", history[-1].noise_precision)]
+    at = [f"{name} precision {value:.3g}" for name, value in ended if value is not None and not low < value < high]
+    if at:
+        warn(
+            f"{' and '.join(at)} ended at a bound of the range from {BOUNDS[0]:.0e} to {BOUNDS[1]:.0e}, where the "
+            "evidence has no maximum: try more epochs, an Isotropic() prior, noise=False, or targets that are not "
+            "constant",
+            ConvergenceWarning,
+        )

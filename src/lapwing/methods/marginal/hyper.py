@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import final, get_args
+from typing import ClassVar, final, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.ground.data import Source
 from lapwing.ground.errors import ConfigError, NumericalError, TooLargeError, check_count, check_kind, check_option
 from lapwing.ground.tree import Layout
-from lapwing.ground.types import Unpack
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.laplace import Laplace
 from lapwing.posteriors import Posterior
@@ -31,7 +30,8 @@ class Hyperparameters(nn.Module):
 
     Args:
         prior: The prior to start from.
-        likelihood: The likelihood to start from; one of another kind than ``Gaussian`` has no noise to learn.
+        likelihood: The likelihood to start from, whose noise the logarithm is relative to; one of another kind than
+            ``Gaussian`` has none to learn.
         layout: Names and shapes of the weights.
         like: Tensor whose device the parameters take; they are float64.
         noise: Whether the noise may change.
@@ -50,7 +50,7 @@ class Hyperparameters(nn.Module):
         self, prior: Prior, likelihood: Likelihood, layout: Layout, like: Tensor, *, noise: bool = True
     ) -> None:
         super().__init__()
-        self._prior, self._likelihood, self.layout = prior, likelihood, layout
+        self._prior, self.reference, self.layout = prior, likelihood, layout
         if isinstance(prior, GPrior):
             raise ConfigError(
                 "a prior that does not follow the curvature while weights are trained",
@@ -83,12 +83,7 @@ class Hyperparameters(nn.Module):
             NumericalError: If it is not finite.
         """
         self._check(self.log_noise)
-        return self._likelihood.scaled(float(self.log_noise.detach().exp()))
-
-    @property
-    def reference(self) -> Likelihood:
-        """The likelihood whose noise the logarithm is relative to."""
-        return self._likelihood
+        return self.reference.scaled(float(self.log_noise.detach().exp()))
 
     @property
     def scale(self) -> Float[Tensor, ""]:
@@ -101,9 +96,9 @@ class Hyperparameters(nn.Module):
 
     def nll(self, outputs: Float[Tensor, "*batch c"], targets: Tensor) -> Float[Tensor, ""]:
         """Negative log likelihood of canonical targets under the noise as it is now, summed, nats, float64."""
-        total = self._likelihood.nll(outputs, targets).double().sum()
-        misfit = self._likelihood.misfit(outputs, targets)
-        return total + 0.5 * (self.scale - 1) * misfit - 0.5 * self._likelihood.count(targets) * self.log_noise
+        total = self.reference.nll(outputs, targets).double().sum()
+        misfit = self.reference.misfit(outputs, targets)
+        return total + 0.5 * (self.scale - 1) * misfit - 0.5 * self.reference.count(targets) * self.log_noise
 
     def log_det_prior(self) -> Float[Tensor, ""]:
         """``log det A = Σ_g d_g log α_g``."""
@@ -114,20 +109,18 @@ class Hyperparameters(nn.Module):
         norms = torch.zeros_like(self.log_precisions).index_add(0, self.group, weights.double().square())
         return (self.log_precisions.exp() * norms).sum()
 
-    def log_noise_of(self, likelihood: Likelihood) -> float:
-        """Logarithm of a likelihood's noise precision, relative to the reference."""
-        return math.log(likelihood.noise_over(self._likelihood) or 1.0)
-
     @torch.no_grad()
     def move_to(self, prior: Prior, likelihood: Likelihood, share: float = 1.0) -> None:
         """Go a share of the way, in logarithms, to other values."""
         target = prior.precisions(self.layout).log().to(self.log_precisions)
         self.log_precisions.lerp_(target, share)
         if self.noisy:
-            self.log_noise.lerp_(torch.full_like(self.log_noise, self.log_noise_of(likelihood)), share)
+            noise = math.log(likelihood.noise_over(self.reference) or 1.0)
+            self.log_noise.lerp_(torch.full_like(self.log_noise, noise), share)
 
     def _check(self, logs: Tensor) -> None:
-        if not bool(torch.isfinite(logs.detach().exp()).all() and (logs.detach().exp() > 0).all()):
+        values = logs.detach().exp()
+        if not bool((torch.isfinite(values) & (values > 0)).all()):
             raise NumericalError(
                 "hyper-parameters that are positive and finite",
                 f"logarithms {logs.detach().flatten()[:4].tolist()}",
@@ -139,23 +132,17 @@ class Hyperparameters(nn.Module):
 class Updates(abc.ABC):
     """A way to change prior and noise during training."""
 
-    @property
-    @abc.abstractmethod
-    def by_gradient(self) -> bool:
-        """Whether the loss's gradient moves them."""
+    by_gradient: ClassVar[bool] = False
+    """Whether the loss's gradient moves them."""
 
     @abc.abstractmethod
-    def end_of_epoch(
-        self, epoch: int, model: nn.Module, data: Source | None, hyper: Hyperparameters, unpack: Unpack | None
-    ) -> None:
+    def end_of_epoch(self, epoch: int, hyper: Hyperparameters, fit: Callable[[Laplace], Posterior] | None) -> None:
         """Change them after an epoch that counts.
 
         Args:
             epoch: Epochs since the warm-up, from 0 for its own end.
-            model: The network as it is now.
-            data: All training data.
             hyper: Changed in place.
-            unpack: Splits one element of the data into inputs and targets.
+            fit: Fits a recipe to the network as it is now, where there are all training data.
         """
 
 
@@ -196,14 +183,7 @@ class ByEvidence(Updates):
         if not 0 < self.share <= 1:
             raise ConfigError("a share= above 0 and at most 1", f"share={self.share}", "ByEvidence()")
 
-    @property
-    def by_gradient(self) -> bool:
-        """No."""
-        return False
-
-    def end_of_epoch(
-        self, epoch: int, model: nn.Module, data: Source | None, hyper: Hyperparameters, unpack: Unpack | None
-    ) -> None:
+    def end_of_epoch(self, epoch: int, hyper: Hyperparameters, fit: Callable[[Laplace], Posterior] | None) -> None:
         """Go to the best values; see ``Updates.end_of_epoch``.
 
         Raises:
@@ -211,25 +191,23 @@ class ByEvidence(Updates):
         """
         if epoch % self.every:
             return
-        if data is None:
+        if fit is None:
             raise ConfigError(
                 "all training data at the end of an epoch, for the evidence",
                 "none",
                 "marginal.end_of_epoch(loader), or updates=ByGradient(start=None)",
             )
-        posterior = self._posterior(Laplace(hyper.likelihood, prior=hyper.prior), model, data, unpack)
-        tuned = tune(posterior, EvidenceGradient(noise=hyper.noisy, at=self.at))
-        hyper.move_to(tuned.prior, tuned.likelihood, self.share)
-
-    def _posterior(self, recipe: Laplace, model: nn.Module, data: Source, unpack: Unpack | None) -> Posterior:
-        if self.structure is not None:
-            return replace(recipe, structure=self.structure).fit(model, data, unpack=unpack)
+        recipe = Laplace(hyper.likelihood, prior=hyper.prior)
         view, beyond = ("weights", KFAC()) if self.at == "mode" else ("auto", Auto())
         try:
-            small = Full(view=view, max_seconds=AFFORDABLE)
-            return replace(recipe, structure=small).fit(model, data, unpack=unpack)
+            structure = Full(view=view, max_seconds=AFFORDABLE) if self.structure is None else self.structure
+            posterior = fit(replace(recipe, structure=structure))
         except TooLargeError:
-            return replace(recipe, structure=beyond).fit(model, data, unpack=unpack)
+            if self.structure is not None:
+                raise
+            posterior = fit(replace(recipe, structure=beyond))
+        tuned = tune(posterior, EvidenceGradient(noise=hyper.noisy, at=self.at))
+        hyper.move_to(tuned.prior, tuned.likelihood, self.share)
 
 
 @final
@@ -249,14 +227,9 @@ class ByGradient(Updates):
 
     start: ByEvidence | None = field(default_factory=ByEvidence)
 
-    @property
-    def by_gradient(self) -> bool:
-        """Yes."""
-        return True
+    by_gradient = True
 
-    def end_of_epoch(
-        self, epoch: int, model: nn.Module, data: Source | None, hyper: Hyperparameters, unpack: Unpack | None
-    ) -> None:
+    def end_of_epoch(self, epoch: int, hyper: Hyperparameters, fit: Callable[[Laplace], Posterior] | None) -> None:
         """Only the start; see ``Updates.end_of_epoch``."""
         if epoch == 0 and self.start is not None:
-            self.start.end_of_epoch(epoch, model, data, hyper, unpack)
+            self.start.end_of_epoch(epoch, hyper, fit)

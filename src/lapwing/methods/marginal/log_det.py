@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.data import count
-from lapwing.ground.errors import DataError, TooLargeError, check_count, check_positive
+from lapwing.ground.errors import TooLargeError, check_count, check_positive
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.differentiable import LiveBatch
@@ -36,21 +36,12 @@ class MiniBatch:
         hyper: Precisions and noise.
         survey: What is known of the network's layers.
         total: N, examples in the training data.
-
-    Raises:
-        DataError: If the batch is larger than that.
     """
 
     live: LiveBatch
     hyper: Hyperparameters
     survey: Survey
     total: int
-
-    def __post_init__(self) -> None:
-        if self.examples > self.total:
-            raise DataError(
-                f"a batch of at most data_size={self.total} examples", f"{self.examples}", "data_size=len(dataset)"
-            )
 
     @property
     def examples(self) -> int:

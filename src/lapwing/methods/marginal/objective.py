@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from statistics import fmean
 from typing import final
@@ -19,7 +19,7 @@ from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.layers.loose import right_way
 from lapwing.jacobian.layers.survey import find_layers, probe
 from lapwing.jacobian.network.differentiable import LiveBatch, live
-from lapwing.jacobian.network.module import outputs_of, unwrapped
+from lapwing.jacobian.network.module import call, unwrapped
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.laplace import Laplace
@@ -178,18 +178,26 @@ class MarginalLikelihood:
         """
         like = next(self._module.parameters())
         inputs, labels = place(x, like), y.to(like.device)
+        examples = count(inputs)
+        if examples > self.data_size:
+            expected = f"a batch of at most data_size={self.data_size} examples"
+            raise DataError(expected, f"{examples}", "data_size=len(dataset)")
+        share, ratio, norm = self.data_size / examples, None, None
         with torch.enable_grad():
             if self.warming_up:
-                return self._likelihood_alone(inputs, labels)
-            network = live(self._module)
-            batch = LiveBatch(network, self._hyper.reference, inputs, labels)
-            nll = self.data_size / count(inputs) * self._hyper.nll(batch.outputs, batch.targets)
-            norm = self._hyper.square_norm(network.layout.flatten(network.params))
-            ratio = self._ratio(batch)
-            loss = nll + 0.5 * norm + (0.0 if ratio is None else 0.5 * ratio)
+                outputs = self._hyper.reference.canonical(call(self.model, {}, inputs))
+                targets = self._hyper.reference.canonical_targets(outputs.detach(), labels)
+                self._hyper.reference.check(outputs.detach(), targets)
+                loss = nll = share * self._hyper.nll(outputs, targets)
+            else:
+                network = live(self._module)
+                batch = LiveBatch(network, self._hyper.reference, inputs, labels)
+                nll = share * self._hyper.nll(batch.outputs, batch.targets)
+                norm, ratio = self._hyper.square_norm(network.layout.flatten(network.params)), self._ratio(batch)
+                loss = nll + 0.5 * norm + (0.0 if ratio is None else 0.5 * ratio)
         log_det_prior = self._hyper.log_det_prior().item()
-        half = math.nan if ratio is None else 0.5 * (ratio.item() + log_det_prior)
-        self._terms.append((nll.item(), 0.5 * (log_det_prior - norm.item()) - self._constant, half))
+        log_prior = math.nan if norm is None else 0.5 * (log_det_prior - norm.item()) - self._constant
+        self._terms.append((nll.item(), log_prior, math.nan if ratio is None else 0.5 * (ratio.item() + log_det_prior)))
         return loss
 
     def end_of_epoch(self, data: Source | None = None) -> Epoch:
@@ -215,7 +223,8 @@ class MarginalLikelihood:
         self._count(data)
         warm = self.warming_up
         if self.epoch + 1 >= self.warm_up:
-            self.updates.end_of_epoch(self.epoch + 1 - self.warm_up, self.model, data, self._hyper, self._unpack)
+            fit = None if data is None else (lambda recipe: recipe.fit(self.model, data, unpack=self._unpack))
+            self.updates.end_of_epoch(self.epoch + 1 - self.warm_up, self._hyper, fit)
         precisions = tuple(self.prior.precisions(self._hyper.layout).tolist())
         noise = self.likelihood.noise
         nll, log_prior, half = (fmean(term) for term in zip(*self._terms, strict=True))
@@ -228,7 +237,7 @@ class MarginalLikelihood:
         """Refuses data of another size than ``data_size``, at the first end of an epoch that is given any."""
         if data is None or self.counted or isinstance(data, Iterator):
             return
-        examples = sum(len(batch) for batch in Data(data, unpack=self._unpack))
+        examples = Data(data, unpack=self._unpack).examples
         if examples != self.data_size:
             raise DataError(
                 f"data of data_size={self.data_size} examples, by which the likelihood is scaled",
@@ -246,14 +255,6 @@ class MarginalLikelihood:
         batch = replace(batch, network=network, way=survey.way)
         return self.log_det.ratio(MiniBatch(batch, self._hyper, survey, self.data_size), self.generator)
 
-    def _likelihood_alone(self, inputs: Inputs, labels: Tensor) -> Float[Tensor, ""]:
-        outputs = self._hyper.reference.canonical(outputs_of(called(self.model, inputs)))
-        targets = self._hyper.reference.canonical_targets(outputs.detach(), labels)
-        self._hyper.reference.check(outputs.detach(), targets)
-        nll = self.data_size / count(inputs) * self._hyper.nll(outputs, targets)
-        self._terms.append((nll.item(), math.nan, math.nan))
-        return nll
-
     def _surveyed(self, inputs: Inputs) -> Survey:
         """What is known of the layers, from the first batch after the warm-up."""
         if self._survey is None:
@@ -262,13 +263,6 @@ class MarginalLikelihood:
             survey = find_layers(network, inputs)
             self._survey = replace(survey, way=right_way(network, network.names, probe(inputs, 2)))
         return self._survey
-
-
-def called(model: nn.Module, inputs: Inputs) -> object:
-    """What the module returns, called as a user would."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
 def check_statistics(module: nn.Module) -> None:

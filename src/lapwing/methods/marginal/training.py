@@ -123,14 +123,13 @@ def train_marginal(
     if optimiser is not None:
         check_optimiser(optimiser, "optimiser=lambda parameters: torch.optim.SGD(parameters, lr=1e-2)")
     _, read = opened(model, data, "train_marginal(model, data, likelihood)", unpack=unpack)
-    sizes = [len(batch) for batch in read]
-    length = Length.of(epochs, warm_up, settle, steps=len(sizes), heard=log_det is not None)
+    length = Length.of(epochs, warm_up, settle, steps=sum(1 for _ in read), heard=log_det is not None)
     with undisturbed(), torch.enable_grad():
         marginal = MarginalLikelihood(
             model,
             likelihood,
             prior,
-            data_size=sum(sizes),
+            data_size=read.examples,
             log_det=log_det,
             updates=ByEvidence(every=max(1, length.epochs // UPDATES)) if updates is None else updates,
             warm_up=length.warm_up,
@@ -141,8 +140,8 @@ def train_marginal(
         )
         marginal.counted = True
         weights = [value for value in model.parameters() if value.requires_grad]
-        first = torch.optim.Adam(weights, lr) if optimiser is None else optimiser(weights)
-        optimisers = (first, torch.optim.Adam(marginal.hyperparameters(), hyper_lr))
+        own = torch.optim.Adam(weights, lr) if optimiser is None else optimiser(weights)
+        optimisers = (own, torch.optim.Adam(marginal.hyperparameters(), hyper_lr))
         modes = [(part, part.training) for part in model.modules()]
         try:
             model.train()
@@ -151,7 +150,7 @@ def train_marginal(
             for part, training in modes:
                 part.training = training
     if not interrupted:
-        warn_of(marginal.history, sum(sizes))
+        warn_of(marginal.history, read.examples)
     return MarginalTraining(marginal.prior, marginal.likelihood, tuple(marginal.history), interrupted)
 
 
