@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, final
 
-from lapwing.evaluation.scores import Predictor
+from lapwing.evaluation.scores import Predictor, aligned
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.results import Estimate
 
@@ -236,22 +236,6 @@ def pooled(comparisons: Sequence[Comparison]) -> Comparison:
     if not names or any(other != names[0] for other in names):
         raise ConfigError("runs with the same methods", f"{names}", "the same arguments of compare() in each")
     return Comparison(tuple(_pooled(rows) for rows in zip(*(c.rows for c in comparisons), strict=True)))
-
-
-def aligned(lines: Sequence[Sequence[str]], words: int) -> list[str]:
-    """Lines of a table as text, its columns under one another: the first few, words, to the left, numbers to the right.
-
-    Args:
-        lines: The cells of each line.
-        words: How many columns are words.
-
-    Example:
-        >>> aligned([["method", "NLL"], ["KFAC", "0.25"]], 1)
-        ['method   NLL', 'KFAC    0.25']
-    """
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides = [str.ljust if place < words else str.rjust for place in range(len(widths))]
-    return ["  ".join(side(w, n) for side, w, n in zip(sides, line, widths, strict=True)).rstrip() for line in lines]
 
 
 def shown(row: Row, column: Column) -> str:

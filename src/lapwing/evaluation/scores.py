@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import Any, Protocol, final, runtime_checkable
@@ -40,6 +40,22 @@ class Predictor(Protocol):
         ...
 
 
+def aligned(lines: Sequence[Sequence[str]], words: int) -> list[str]:
+    """Lines of a table as text, its columns under one another: the first few, words, to the left, numbers to the right.
+
+    Args:
+        lines: The cells of each line.
+        words: How many columns are words.
+
+    Example:
+        >>> aligned([["method", "NLL"], ["KFAC", "0.25"]], 1)
+        ['method   NLL', 'KFAC    0.25']
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = [str.ljust if place < words else str.rjust for place in range(len(widths))]
+    return ["  ".join(side(w, n) for side, w, n in zip(sides, line, widths, strict=True)).rstrip() for line in lines]
+
+
 @final
 @dataclass(frozen=True)
 class Scores(Mapping[str, float]):
@@ -63,8 +79,7 @@ class Scores(Mapping[str, float]):
         return len(self.values_)
 
     def __str__(self) -> str:
-        width = max(map(len, self), default=0)
-        return "\n".join(f"{name:<{width}}  {value:.4f}" for name, value in self.items())
+        return "\n".join(aligned([[name, f"{value:.4f}"] for name, value in self.items()], 1))
 
 
 def evaluate(
@@ -158,28 +173,20 @@ def _scored(prediction: Predictive, targets: Tensor, generator: torch.Generator 
     return found
 
 
-def check_predictor(predictor: Predictor, options: Mapping[str, Any], others: tuple[str, ...] = ()) -> None:
+def check_predictor(predictor: Predictor, options: Mapping[str, Any]) -> None:
     """Refuses what does not predict, and options that its ``predict`` does not take.
-
-    Args:
-        predictor: What should predict.
-        options: Options for it.
-        others: Names of options that somebody else takes.
 
     Raises:
         ConfigError: Naming the options that it takes.
     """
-    hint = "a posterior, or lapwing.evaluation.baselines.Map(model, likelihood)"
-    check_kind("the predictor", predictor, (Predictor,), hint)
+    check_kind("the predictor", predictor, (Predictor,), "a posterior, or Map(model, likelihood) of lw.baselines")
     known = signature(predictor.predict).parameters
-    unknown = [name for name in options if name not in known and name not in others]
+    unknown = [name for name in options if name not in known]
     if unknown and not any(each.kind is Parameter.VAR_KEYWORD for each in known.values()):
         takes = ", ".join([*known][1:]) or "none"
-        name = type(predictor).__name__
+        expected = f"options that {type(predictor).__name__}.predict takes ({takes})"
         got = ", ".join(f"{each}={options[each]!r:.40}" for each in unknown)
-        raise ConfigError(
-            f"options that {name}.predict takes ({takes})", got, "one of these names, or the call without them"
-        )
+        raise ConfigError(expected, got, "one of these names, or the call without them")
 
 
 def _classification(probs: Tensor, targets: Tensor) -> dict[str, float]:

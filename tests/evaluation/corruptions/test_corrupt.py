@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lapwing.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from lapwing.evaluation.corruptions.corrupt import KINDS
+from lapwing.evaluation.corruptions.kinds import KINDS
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, ShapeError
 from tests.checker import unchecked
 

@@ -7,6 +7,7 @@ scores on it. Lengths are stated for images of 32 pixels and grow with the short
 
 from __future__ import annotations
 
-from lapwing.evaluation.corruptions.corrupt import CORRUPTIONS, SEVERITIES, Sweep, corrupt, corruption_sweep
+from lapwing.evaluation.corruptions.corrupt import Sweep, corrupt, corruption_sweep
+from lapwing.evaluation.corruptions.kinds import CORRUPTIONS, SEVERITIES
 
 __all__ = ["CORRUPTIONS", "SEVERITIES", "Sweep", "corrupt", "corruption_sweep"]

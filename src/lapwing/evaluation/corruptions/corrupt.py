@@ -1,80 +1,22 @@
-"""Every corruption by its name and severity, and scores under all of them."""
+"""Images under a corruption, and scores under all of them."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.evaluation.corruptions.kinds import (
-    brightness,
-    contrast,
-    defocus_blur,
-    elastic,
-    fog,
-    gaussian_blur,
-    gaussian_noise,
-    impulse_noise,
-    jpeg,
-    motion_blur,
-    occlusion,
-    pixelate,
-    rotation,
-    shot_noise,
-)
-from lapwing.evaluation.scores import Predictor, Scores, check_predictor, evaluate
+from lapwing.evaluation.corruptions.kinds import CORRUPTIONS, KINDS, SEVERITIES
+from lapwing.evaluation.scores import Predictor, Scores, aligned, evaluate
 from lapwing.ground import probes
 from lapwing.ground.data import check_finite
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_count, check_kind, check_option
-
-Change: TypeAlias = Callable[[Tensor, float, torch.Generator | None], Tensor]
-
-SEVERITIES = (1, 2, 3, 4, 5)
-"""From hardly visible to plain, to a network that was not trained on it."""
-
-
-@final
-@dataclass(frozen=True)
-class Corruption:
-    """A change of images and its strength at each severity.
-
-    Args:
-        change: The change.
-        levels: Its strength at each of ``SEVERITIES``.
-        length: Whether the strength is in pixels of an image of 32, and grows with the image.
-    """
-
-    change: Change
-    levels: tuple[float, float, float, float, float]
-    length: bool = False
-
-
-KINDS = {
-    "gaussian_noise": Corruption(gaussian_noise, (0.02, 0.035, 0.05, 0.07, 0.1)),
-    "shot_noise": Corruption(shot_noise, (1500.0, 700.0, 350.0, 170.0, 80.0)),
-    "impulse_noise": Corruption(impulse_noise, (0.005, 0.01, 0.02, 0.04, 0.07)),
-    "gaussian_blur": Corruption(gaussian_blur, (0.4, 0.55, 0.7, 0.85, 1.05), length=True),
-    "defocus_blur": Corruption(defocus_blur, (0.6, 0.8, 1.0, 1.25, 1.5), length=True),
-    "motion_blur": Corruption(motion_blur, (1.0, 1.75, 2.5, 3.5, 5.0), length=True),
-    "brightness": Corruption(brightness, (0.1, 0.2, 0.3, 0.4, 0.5)),
-    "contrast": Corruption(contrast, (0.7, 0.5, 0.4, 0.3, 0.22)),
-    "fog": Corruption(fog, (0.2, 0.35, 0.45, 0.55, 0.65)),
-    "occlusion": Corruption(occlusion, (0.15, 0.22, 0.3, 0.38, 0.46)),
-    "pixelate": Corruption(pixelate, (0.92, 0.84, 0.75, 0.65, 0.5)),
-    "jpeg": Corruption(jpeg, (70.0, 45.0, 28.0, 16.0, 9.0)),
-    "rotation": Corruption(rotation, (6.0, 12.0, 18.0, 25.0, 33.0)),
-    "elastic": Corruption(elastic, (0.4, 0.7, 1.0, 1.35, 1.7), length=True),
-}
-
-CORRUPTIONS = tuple(KINDS)
-"""The names of all corruptions."""
 
 
 def corrupt(
@@ -177,11 +119,10 @@ class Sweep:
     def text(self, score: str = "nll") -> str:
         """A table of one score, a corruption a row, and their mean."""
         values = self.values(score)
-        rows = dict(zip((*self.corrupted, "mean"), [*values.tolist(), values.mean(0).tolist()], strict=True))
-        width = max(map(len, (*rows, score)))
-        head = f"{score:<{width}}" + "".join(f"  {severity:>6}" for severity in self.severities)
-        lines = [f"{name:<{width}}" + "".join(f"  {value:6.4f}" for value in row) for name, row in rows.items()]
-        return "\n".join([head, *lines]) + f"  (clean {self.clean[score]:.4f})"
+        rows = zip((*self.corrupted, "mean"), [*values.tolist(), values.mean(0).tolist()], strict=True)
+        cells = [[name, *(f"{value:6.4f}" for value in row)] for name, row in rows]
+        lines = aligned([[score, *map(str, self.severities)], *cells], 1)
+        return "\n".join(lines) + f"  (clean {self.clean[score]:.4f})"
 
     def __str__(self) -> str:
         return self.text()
@@ -237,8 +178,6 @@ def corruption_sweep(
         check_known(name, severity)
     options = {} if options is None else options
     check_kind("options=", options, (Mapping,), "options={'link': 'mc'}")
-    own = tuple(name for name, it in signature(evaluate).parameters.items() if it.kind is it.KEYWORD_ONLY)
-    check_predictor(predictor, options, own)
     if not (transform is None or callable(transform)):
         raise ConfigError("transform= to be a function of images", f"{transform!r:.40}", "lambda x: (x - mean) / std")
     prepared = transform or (lambda images: images)

@@ -1,8 +1,11 @@
-"""The changes: noise, pixels from elsewhere, light, blur, and too few bytes."""
+"""The changes: noise, pixels from elsewhere, light, blur, and too few bytes; by name, and how strong they are."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, final
 
 import torch
 from jaxtyping import Float
@@ -11,17 +14,25 @@ from torch.nn import functional
 
 from lapwing.ground import probes
 
+Images: TypeAlias = Float[Tensor, "n ch h w"]
+"""Intensities, in [0, 1] as a rule."""
 
-def gaussian_noise(
-    x: Float[Tensor, "n ch h w"], std: float, generator: torch.Generator | None
-) -> Float[Tensor, "n ch h w"]:
+Source: TypeAlias = torch.Generator | None
+"""Where random numbers come from."""
+
+Change: TypeAlias = Callable[[Images, float, Source], Images]
+"""A change of images, by its strength."""
+
+SEVERITIES = (1, 2, 3, 4, 5)
+"""From hardly visible to plain, to a network that was not trained on it."""
+
+
+def gaussian_noise(x: Images, std: float, generator: Source) -> Images:
     """Noise of one size everywhere, x + std ε, as of a sensor in the dark."""
     return x + std * probes.gaussian(x.shape, like=x, generator=generator)
 
 
-def shot_noise(
-    x: Float[Tensor, "n ch h w"], photons: float, generator: torch.Generator | None
-) -> Float[Tensor, "n ch h w"]:
+def shot_noise(x: Images, photons: float, generator: Source) -> Images:
     """Counts instead of intensities, Poisson(photons x) / photons; black stays black.
 
     Drawn on the generator's device, as ``probes`` does.
@@ -30,17 +41,13 @@ def shot_noise(
     return torch.poisson((photons * x).to(device), generator=generator).to(x) / photons
 
 
-def impulse_noise(
-    x: Float[Tensor, "n ch h w"], share: float, generator: torch.Generator | None
-) -> Float[Tensor, "n ch h w"]:
+def impulse_noise(x: Images, share: float, generator: Source) -> Images:
     """A share of the numbers replaced, half of them by 0 and half by 1."""
     u = probes.uniform(x.shape, like=x, generator=generator)
     return x.masked_fill(u < 0.5 * share, 0.0).masked_fill(u > 1 - 0.5 * share, 1.0)
 
 
-def rotation(
-    x: Float[Tensor, "n ch h w"], degrees: float, generator: torch.Generator | None
-) -> Float[Tensor, "n ch h w"]:
+def rotation(x: Images, degrees: float, generator: Source) -> Images:
     """Turned about the middle by ``degrees``, a random half of the images to the left and the others to the right."""
     side = probes.uniform([len(x)], like=x, generator=generator) < 0.5
     angle = torch.where(side, 1.0, -1.0).to(x)[:, None, None] * math.radians(degrees)
@@ -50,7 +57,7 @@ def rotation(
     return resample(x, torch.stack([down, right], -1))
 
 
-def elastic(x: Float[Tensor, "n ch h w"], shift: float, generator: torch.Generator | None) -> Float[Tensor, "n ch h w"]:
+def elastic(x: Images, shift: float, generator: Source) -> Images:
     """Each pixel moved by a smooth random field, ``shift`` pixels in root mean square along each axis."""
     n, _, h, w = x.shape
     coarse = [max(2, round(4 * side / min(h, w))) for side in (h, w)]
@@ -60,7 +67,7 @@ def elastic(x: Float[Tensor, "n ch h w"], shift: float, generator: torch.Generat
     return resample(x, shift * smooth.movedim(1, -1))
 
 
-def resample(x: Float[Tensor, "n ch h w"], shift: Float[Tensor, "#n #h #w 2"]) -> Float[Tensor, "n ch h w"]:
+def resample(x: Images, shift: Float[Tensor, "#n #h #w 2"]) -> Images:
     """Each pixel taken ``shift`` further down and to the right, between pixels linearly, beyond the border the border.
 
     Args:
@@ -75,28 +82,24 @@ def resample(x: Float[Tensor, "n ch h w"], shift: Float[Tensor, "#n #h #w 2"]) -
     return functional.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
-def _middle(x: Float[Tensor, "n ch h w"]) -> tuple[Float[Tensor, "h 1"], Float[Tensor, "1 w"]]:
+def _middle(x: Images) -> tuple[Float[Tensor, "h 1"], Float[Tensor, "1 w"]]:
     """Rows and columns of the pixels, counted from the middle of the image."""
     rows, columns = (torch.arange(side, device=x.device, dtype=x.dtype) - (side - 1) / 2 for side in x.shape[2:])
     return rows[:, None], columns[None]
 
 
-def brightness(
-    x: Float[Tensor, "n ch h w"], amount: float, generator: torch.Generator | None = None
-) -> Float[Tensor, "n ch h w"]:
+def brightness(x: Images, amount: float, generator: Source = None) -> Images:
     """More light everywhere, x + amount; what exceeds 1 is lost."""
     return x + amount
 
 
-def contrast(
-    x: Float[Tensor, "n ch h w"], factor: float, generator: torch.Generator | None = None
-) -> Float[Tensor, "n ch h w"]:
+def contrast(x: Images, factor: float, generator: Source = None) -> Images:
     """Differences from the image's mean times ``factor``."""
     mean = x.mean((1, 2, 3), keepdim=True)
     return mean + factor * (x - mean)
 
 
-def fog(x: Float[Tensor, "n ch h w"], density: float, generator: torch.Generator | None) -> Float[Tensor, "n ch h w"]:
+def fog(x: Images, density: float, generator: Source) -> Images:
     """Mixed with bright haze in clouds of every size, (1 - density) x + density · haze with haze in [½, 1]."""
     n, _, h, w = x.shape
     haze = torch.zeros(n, 1, h, w, dtype=x.dtype, device=x.device)
@@ -108,9 +111,7 @@ def fog(x: Float[Tensor, "n ch h w"], density: float, generator: torch.Generator
     return (1 - density) * x + density * haze
 
 
-def occlusion(
-    x: Float[Tensor, "n ch h w"], share: float, generator: torch.Generator | None
-) -> Float[Tensor, "n ch h w"]:
+def occlusion(x: Images, share: float, generator: Source) -> Images:
     """A grey square at a random place, its side ``share`` of the shorter side of the image."""
     n, _, *sides = x.shape
     size = max(1, round(share * min(sides)))
@@ -123,9 +124,7 @@ def occlusion(
     return x.masked_fill((inside[0][:, :, None] & inside[1][:, None, :])[:, None], 0.5)
 
 
-def gaussian_blur(
-    x: Float[Tensor, "n ch h w"], std: float, generator: torch.Generator | None = None
-) -> Float[Tensor, "n ch h w"]:
+def gaussian_blur(x: Images, std: float, generator: Source = None) -> Images:
     """Average with Gaussian weights of ``std`` pixels; beyond the border the image goes on as it ends."""
     reach = max(1, math.ceil(3 * std))
     at = torch.arange(-reach, reach + 1, device=x.device, dtype=x.dtype)
@@ -133,9 +132,7 @@ def gaussian_blur(
     return filtered(filtered(x, (weights / weights.sum())[:, None]), (weights / weights.sum())[None])
 
 
-def defocus_blur(
-    x: Float[Tensor, "n ch h w"], radius: float, generator: torch.Generator | None = None
-) -> Float[Tensor, "n ch h w"]:
+def defocus_blur(x: Images, radius: float, generator: Source = None) -> Images:
     """Average over a disk of ``radius`` pixels, as an open lens out of focus does."""
     reach = math.ceil(radius + 0.5)
     at = torch.arange(-reach, reach + 1, device=x.device, dtype=x.dtype)
@@ -144,9 +141,7 @@ def defocus_blur(
     return filtered(x, disk / disk.sum())
 
 
-def motion_blur(
-    x: Float[Tensor, "n ch h w"], length: float, generator: torch.Generator | None
-) -> Float[Tensor, "n ch h w"]:
+def motion_blur(x: Images, length: float, generator: Source) -> Images:
     """Average along a straight way of ``length`` pixels, in a random direction for each image."""
     angle = math.pi * probes.uniform([len(x)], like=x, generator=generator)
     direction = torch.stack([angle.sin(), angle.cos()], -1)[:, None, None]
@@ -157,7 +152,7 @@ def motion_blur(
     return total / taps
 
 
-def filtered(x: Float[Tensor, "n ch h w"], kernel: Float[Tensor, "a b"]) -> Float[Tensor, "n ch h w"]:
+def filtered(x: Images, kernel: Float[Tensor, "a b"]) -> Images:
     """The weighted average of each pixel's neighbours, each channel on its own; the kernel has odd sides."""
     (a, b), channels = kernel.shape, x.shape[1]
     padded = functional.pad(x, (b // 2, b // 2, a // 2, a // 2), mode="replicate")
@@ -180,17 +175,13 @@ LUMINANCE = (
 """Step of each coefficient at quality 50, in 1/255 of full intensity (ITU-T T.81, table K.1)."""
 
 
-def pixelate(
-    x: Float[Tensor, "n ch h w"], share: float, generator: torch.Generator | None = None
-) -> Float[Tensor, "n ch h w"]:
+def pixelate(x: Images, share: float, generator: Source = None) -> Images:
     """Divided into ``share`` as many rows and columns as there are, each cell with its mean."""
     rows, columns = (_cells(side, max(1, round(share * side)), x) for side in x.shape[2:])
     return rows @ x @ columns.mT
 
 
-def jpeg(
-    x: Float[Tensor, "n ch h w"], quality: float, generator: torch.Generator | None = None
-) -> Float[Tensor, "n ch h w"]:
+def jpeg(x: Images, quality: float, generator: Source = None) -> Images:
     """Cosine coefficients of 8 × 8 blocks rounded to JPEG's steps at a ``quality`` of 1 to 100.
 
     Each channel on its own, by the table for luminance: the loss of JPEG without its change of colours.
@@ -220,3 +211,40 @@ def _cells(side: int, count: int, like: Tensor) -> Float[Tensor, "side side"]:
     cell = torch.arange(side, device=like.device) * count // side
     same = (cell[:, None] == cell).to(like.dtype)
     return same / same.sum(1, keepdim=True)
+
+
+@final
+@dataclass(frozen=True)
+class Corruption:
+    """A change of images and its strength at each severity.
+
+    Args:
+        change: The change.
+        levels: Its strength at each of ``SEVERITIES``.
+        length: Whether the strength is in pixels of an image of 32, and grows with the image.
+    """
+
+    change: Change
+    levels: tuple[float, float, float, float, float]
+    length: bool = False
+
+
+KINDS = {
+    "gaussian_noise": Corruption(gaussian_noise, (0.02, 0.035, 0.05, 0.07, 0.1)),
+    "shot_noise": Corruption(shot_noise, (1500.0, 700.0, 350.0, 170.0, 80.0)),
+    "impulse_noise": Corruption(impulse_noise, (0.005, 0.01, 0.02, 0.04, 0.07)),
+    "gaussian_blur": Corruption(gaussian_blur, (0.4, 0.55, 0.7, 0.85, 1.05), length=True),
+    "defocus_blur": Corruption(defocus_blur, (0.6, 0.8, 1.0, 1.25, 1.5), length=True),
+    "motion_blur": Corruption(motion_blur, (1.0, 1.75, 2.5, 3.5, 5.0), length=True),
+    "brightness": Corruption(brightness, (0.1, 0.2, 0.3, 0.4, 0.5)),
+    "contrast": Corruption(contrast, (0.7, 0.5, 0.4, 0.3, 0.22)),
+    "fog": Corruption(fog, (0.2, 0.35, 0.45, 0.55, 0.65)),
+    "occlusion": Corruption(occlusion, (0.15, 0.22, 0.3, 0.38, 0.46)),
+    "pixelate": Corruption(pixelate, (0.92, 0.84, 0.75, 0.65, 0.5)),
+    "jpeg": Corruption(jpeg, (70.0, 45.0, 28.0, 16.0, 9.0)),
+    "rotation": Corruption(rotation, (6.0, 12.0, 18.0, 25.0, 33.0)),
+    "elastic": Corruption(elastic, (0.4, 0.7, 1.0, 1.35, 1.7), length=True),
+}
+
+CORRUPTIONS = tuple(KINDS)
+"""The names of all corruptions."""
