@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar, final
 
@@ -68,12 +69,13 @@ class Bench:
     def calibrated(self, network: Map, validation: Source) -> Row:
         """The row of the network with a temperature, or noise, that suits the validation data."""
         name = "temperature scaling" if isinstance(network.likelihood, Categorical) else "plain network"
-        try:
+
+        def row() -> Row:
             tuned = self._timed(name, lambda: network.calibrated(validation, unpack=self.unpack))
             scores = self._score(name, tuned.value)
-        except Exception as error:
-            return self._failed(name, "validation", error)
-        return _row(name, "validation", tuned.value, (tuned, scores), tune_seconds=tuned.seconds)
+            return _row(name, "validation", tuned.value, (tuned, scores), tune_seconds=tuned.seconds)
+
+        return self._attempted(name, "validation", row)
 
     def rows(
         self, name: str, method: Contender, model: nn.Module, tunings: Mapping[str, Method | None]
@@ -84,29 +86,16 @@ class Bench:
             case Laplace():
                 yield from self._posterior(name, method, model, tunings)
             case HessianFree():
-                yield self._hessian_free(name, method, model)
+                yield self._attempted(name, "", partial(self._hessian_free, name, method, model))
             case _:
-                yield self._given(name, method)
-
-    def _given(self, name: str, predictor: Predictor) -> Row:
-        """The row of a predictor as it is."""
-        try:
-            return _row(name, "", predictor, (self._predicted(name, predictor),))
-        except Exception as error:
-            return self._failed(name, "", error)
+                yield self._attempted(name, "", lambda: _row(name, "", method, (self._predicted(name, method),)))
 
     def _hessian_free(self, name: str, recipe: HessianFree, model: nn.Module) -> Row:
         """The row of a Hessian-free posterior, which answers where it will be scored."""
-        try:
-            points = None if isinstance(recipe.fits, PreTrained) else self._points()
-            fitted = self._timed(
-                f"{name}: fit", lambda: recipe.fit(model, self.train, points=points, unpack=self.unpack)
-            )
-            scores = self._predicted(name, fitted.value)
-        except Exception as error:
-            return self._failed(name, "", error)
-        numbers = _precision(fitted.value) | {"fit_seconds": fitted.seconds}
-        return _row(name, "", fitted.value, (fitted, scores), **numbers)
+        points = None if isinstance(recipe.fits, PreTrained) else self._points()
+        fitted = self._timed(f"{name}: fit", lambda: recipe.fit(model, self.train, points=points, unpack=self.unpack))
+        costs = fitted, self._predicted(name, fitted.value)
+        return _row(name, "", fitted.value, costs, **_precision(fitted.value), fit_seconds=fitted.seconds)
 
     def _points(self) -> Inputs:
         """All inputs that scores are taken at."""
@@ -117,19 +106,17 @@ class Bench:
         self, name: str, recipe: Laplace, model: nn.Module, tunings: Mapping[str, Method | None]
     ) -> Iterator[Row]:
         """A row for each way of tuning a recipe, which is fitted once; ``None`` is the default of ``tune``."""
+
+        def fit() -> Posterior:
+            return recipe.fit(model, self.train, unpack=self.unpack, generator=self.generator)
+
         try:
-            fitted = self._timed(
-                f"{name}: fit",
-                lambda: recipe.fit(model, self.train, unpack=self.unpack, generator=self.generator),
-            )
+            fitted = self._timed(f"{name}: fit", fit)
         except Exception as error:
             yield from (self._failed(name, tuned_by, error) for tuned_by in tunings)
             return
         for tuned_by, method in tunings.items():
-            try:
-                yield self._tuned(name, tuned_by, fitted, method)
-            except Exception as error:
-                yield self._failed(name, tuned_by, error)
+            yield self._attempted(name, tuned_by, partial(self._tuned, name, tuned_by, fitted, method))
 
     def _tuned(self, name: str, tuned_by: str, fitted: Measured[Posterior], method: Method | None) -> Row:
         tuned = self._timed(f"{name}: {tuned_by}", lambda: tune(fitted.value, method))
@@ -153,6 +140,13 @@ class Bench:
         result = measured(call, self.device)
         self.bar.update()
         return result
+
+    def _attempted(self, name: str, tuned_by: str, row: Callable[[], Row]) -> Row:
+        """The row of a method, or one that says what stopped it."""
+        try:
+            return row()
+        except Exception as error:
+            return self._failed(name, tuned_by, error)
 
     def _failed(self, name: str, tuned_by: str, error: Exception) -> Row:
         traceback.clear_frames(error.__traceback__)  # whose variables hold the memory of what failed
@@ -228,17 +222,19 @@ def measured(call: Callable[[], T], device: torch.device) -> Measured[T]:
         >>> float(cost.value), cost.seconds > 0
         (4194304.0, True)
     """
-    base = _reset(device)
+    base, cuda = _restarted(device), device.type == "cuda"
     start = time.perf_counter()
     value = call()
-    if device.type == "cuda":
+    if cuda:
         torch.cuda.synchronize(device)
     seconds = time.perf_counter() - start
-    peak = _peak(device)
-    return Measured(value, seconds, None if base is None or peak is None else max(peak - base, 0.0))
+    if base is None:
+        return Measured(value, seconds, None)
+    peak = torch.cuda.max_memory_allocated(device) / MIB if cuda else _resident("VmHWM:")
+    return Measured(value, seconds, max(peak - base, 0.0))
 
 
-def _reset(device: torch.device) -> float | None:
+def _restarted(device: torch.device) -> float | None:
     """Start a new high-water mark; MiB held now, or ``None`` where there is no such mark."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -254,12 +250,6 @@ def _reset(device: torch.device) -> float | None:
     except OSError:  # a sandbox may forbid it; then the peak is unknown
         return None
     return _resident("VmRSS:")
-
-
-def _peak(device: torch.device) -> float | None:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / MIB
-    return _resident("VmHWM:") if _STATUS.exists() else None
 
 
 def _resident(field: str) -> float:

@@ -52,9 +52,7 @@ COLUMNS = (
     Column("rmse", "RMSE", "lower", ".3f", "root mean squared error, in the unit of the targets"),
     Column("nll", "NLL", "lower", ".3f", "mean negative log likelihood of the test targets, nats an example"),
     Column("ece", "ECE", "lower", ".3f", "expected calibration error, 15 bins of equal width"),
-    Column(
-        "ece_floor", "ECE floor", "neither", ".3f", "ECE of a perfectly calibrated predictor of the same confidences"
-    ),
+    Column("ece_floor", "ECE floor", "neither", ".3f", "ECE of a calibrated predictor of the same confidences"),
     Column("adaptive_ece", "adaptive ECE", "lower", ".3f", "ECE over bins of equally many examples", tabled=False),
     Column("brier", "Brier", "lower", ".3f", "squared distance of the probabilities from the one-hot label"),
     Column("crps", "CRPS", "lower", ".3f", "continuous ranked probability score, in the unit of the targets"),
@@ -64,19 +62,14 @@ COLUMNS = (
     ),
     Column("ood_auroc", "OOD AUROC", "higher", ".3f", "how well uncertainty tells foreign examples from familiar ones"),
     Column(
-        "evidence",
-        "evidence",
-        "neither",
-        ".0f",
-        "what tuning maximised: log marginal likelihood of the training targets at the trained weights, nats",
-        False,
+        "evidence", "evidence", "neither", ".0f", "what tuning maximised: log evidence at trained weights, nats", False
     ),
     Column(
         "evidence_at_mode",
         "evidence at mode",
         "neither",
         ".0f",
-        "what tuning maximised: log marginal likelihood of the network made linear, at its own mode, nats",
+        "what tuning maximised: log evidence of the network made linear, at its own mode, nats",
         False,
     ),
     Column(
@@ -84,17 +77,12 @@ COLUMNS = (
         "bound",
         "neither",
         ".0f",
-        "what tuning maximised: a lower bound on the log marginal likelihood of the network made linear, nats; up to a "
-        "constant where that is not exact",
+        "what tuning maximised: a lower bound on the log evidence of the network made linear, nats; up to a constant "
+        "where that is not exact",
         False,
     ),
     Column(
-        "validation_nll",
-        "tuned NLL",
-        "neither",
-        ".3f",
-        "what tuning minimised: mean negative log likelihood of the data it judged by, nats an example",
-        False,
+        "validation_nll", "tuned NLL", "neither", ".3f", "what tuning minimised: NLL of the data it judged by", False
     ),
     Column("prior_precision", "prior", "neither", ".3g", "prior precision, 1 / variance of a weight", False),
     Column("fit_seconds", "fit s", "lower", ".2f", "seconds to compute the curvature", False),

@@ -181,12 +181,12 @@ def test_draws_of_every_structure_agree_with_its_own_precision(structure: Any, g
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"samples": torch.zeros(1, 3)}, ConfigError, "at least two draws. Got 1"),
+        ({"samples": torch.zeros(1, 3)}, ConfigError, "samples of at least 2. Got 1"),
         ({"samples": torch.zeros(3, 4)}, ShapeError, r"samples \[s, d\].*\[3, 4\], \[3\] and \[3, 3\]"),
         ({"mean": torch.zeros(1)}, ShapeError, "samples.T"),
         ({"samples": torch.full((4, 3), torch.nan)}, DataError, "4 of 4 draws"),
         ({"level": 1.0}, ConfigError, "level=1.0"),
-        ({"directions": -1}, ConfigError, "directions=-1"),
+        ({"directions": -1}, ConfigError, "directions of at least 0. Got -1"),
         ({"directions": {"mine": torch.zeros(3)}}, ShapeError, r"\[3, k\] for 'mine'"),
         ({"directions": {"mine": torch.zeros(3, 1)}}, NumericalError, "uᵀΛu > 0"),
         ({"precision": Diagonal(torch.tensor([1.0, -1.0, -9.0]))}, NumericalError, "positive definite"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -13,30 +13,11 @@ from torch import Tensor
 
 from lapwing.evaluation.diagnosis import statistics
 from lapwing.evaluation.diagnosis.statistics import Check, Family, directions_of, inner, project
-from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
+from lapwing.ground.errors import DataError, NumericalError, ShapeError, UnsupportedError, check_count, check_fraction
 from lapwing.linalg import Operator
-from lapwing.posteriors import Posterior, SampledPosterior
+from lapwing.posteriors import SampledPosterior
 
 LEVEL = 0.01
-
-
-@runtime_checkable
-class Sampled(Protocol):
-    """What can be diagnosed: a Gaussian over weights that draws, and knows its precision."""
-
-    @property
-    def network(self) -> Any:
-        """Its ``weights [d]`` are the mean."""
-        ...
-
-    @property
-    def precision_operator(self) -> Operator:
-        """Λ, ``[d, d]``."""
-        ...
-
-    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
-        """Draws, one a row."""
-        ...
 
 
 @final
@@ -123,7 +104,7 @@ class Diagnosis:
 
 
 def diagnose(
-    posterior: Posterior | Sampled,
+    posterior: Any,
     samples: int = 200,
     *,
     directions: int | Mapping[str, Tensor] = 16,
@@ -138,7 +119,8 @@ def diagnose(
     where this one had no cause to.
 
     Args:
-        posterior: A posterior over weights with a ``precision_operator``.
+        posterior: A posterior over weights, or whatever else has their mean as its ``network.weights``, their precision
+            Λ as its ``precision_operator``, and ``sample(samples, generator=...)``, one draw a row.
         samples: Draws S; of a posterior made of draws no more than there are.
         directions: Random, stiff and sloppy directions, this many of each (at most half the weights), 0 for none; or
             directions of your own by name, ``[d, k]`` each.
@@ -160,15 +142,16 @@ def diagnose(
         >>> diagnose_samples(2 * draws.mT, torch.zeros(40, dtype=torch.float64), precision, directions=0).passed
         False
     """
-    if not isinstance(posterior, Sampled):
+    if not all(hasattr(posterior, name) for name in ("network", "precision_operator", "sample")):
         raise UnsupportedError(
             "a posterior with sample(), network.weights and precision_operator",
             type(posterior).__name__,
             "a structure over the weights such as Full(view='weights'), or diagnose_samples(samples, mean, precision)",
         )
+    check_count("samples", samples, 2, usual=200)
     if isinstance(posterior, SampledPosterior):
         samples = min(samples, posterior.samples)
-    draws = posterior.sample(_at_least_two(samples), generator=generator)
+    draws = posterior.sample(samples, generator=generator)
     options: dict[str, Any] = {"directions": directions, "level": level, "generator": generator}
     return diagnose_samples(draws, posterior.network.weights, posterior.precision_operator, **options)
 
@@ -198,9 +181,8 @@ def diagnose_samples(
         ConfigError: If there are fewer than two draws, a negative number of directions or a level outside (0, 1).
         NumericalError: If Λ is found not to be positive definite.
     """
-    _at_least_two(len(samples))
-    if not 0 < level < 1:
-        raise ConfigError("a level between 0 and 1", f"level={level}", "level=0.01")
+    check_count("samples", len(samples), 2, usual=200)
+    check_fraction("level", level, "level=0.01")
     delta = _deviations(samples, mean, precision)
     image = precision @ delta
     gram = inner(delta, image)
@@ -213,12 +195,6 @@ def diagnose_samples(
     size = precision.shape[0]
     checks = (statistics.radius(distances, size), statistics.mean(gram, size), statistics.pairs(gram, size))
     return Diagnosis(distances, size, sum((family.checks for family in found), checks), found, level)
-
-
-def _at_least_two(samples: int) -> int:
-    if samples < 2:
-        raise ConfigError("at least two draws", f"{samples}", "samples=200")
-    return samples
 
 
 def _deviations(samples: Tensor, mean: Tensor, precision: Operator) -> Float[Tensor, "d s"]:
@@ -246,10 +222,8 @@ def _families(
             if u.ndim != 2 or not u.shape[1]:
                 raise ShapeError(f"directions [{len(image)}, k] for {name!r}", f"{list(u.shape)}", "u[:, None] for one")
         given = {name: u.detach().to(image) for name, u in directions.items()}
-    elif directions < 0:
-        raise ConfigError("a number of directions, not negative", f"directions={directions}", "directions=16")
-    elif directions == 0:
-        given = {}
     else:
-        given = directions_of(precision, min(directions, max(len(image) // 2, 1)), generator=generator)
+        check_count("directions", directions, 0, usual=16)
+        count = min(directions, max(len(image) // 2, 1))
+        given = directions_of(precision, count, generator=generator) if count else {}
     return tuple(project(name, u, precision, image) for name, u in given.items())
