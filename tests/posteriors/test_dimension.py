@@ -14,7 +14,15 @@ from lapwing.linear.matrix import Matrix
 from lapwing.linear.problem import Perturbation, Problem
 from lapwing.linear.solvers import CG
 from lapwing.posteriors import dimension
-from lapwing.posteriors.dimension import LEAST, Dimensions, by_draws, log_det_ratios, quadrature, weights_are_better
+from lapwing.posteriors.dimension import (
+    LEAST,
+    Dimensions,
+    by_draws,
+    log_det_ratios,
+    output_squares,
+    quadrature,
+    weights_are_better,
+)
 from tests.posterior_cases import normal
 
 GROUP = torch.tensor([0, 1, 0, 1, 1, 0])
@@ -30,6 +38,13 @@ def made(prior: tuple[float, float], scale: float = 1.7) -> tuple[Problem, Tenso
     return problem, covariance, torch.linalg.cholesky(covariance) @ normal(6, SAMPLES, seed=1)
 
 
+def told(problem: Problem, draws: Tensor, group: Tensor, estimator: Any = "auto") -> Dimensions:
+    def squares() -> Tensor:
+        return problem.scale * output_squares(problem, draws, group, int(group.max()) + 1)
+
+    return by_draws(draws, problem.prior.values, group, squares, estimator)
+
+
 def summed(values: Tensor) -> Tensor:
     return torch.zeros(2).double().index_add(0, GROUP, values)
 
@@ -40,7 +55,7 @@ def test_every_group_is_without_bias(prior: tuple[float, float], estimator: Any)
     problem, covariance, draws = made(prior)
     gamma = summed((problem.scale * problem.curvature.dense() @ covariance).diagonal())
     torch.testing.assert_close(gamma, summed(1 - problem.prior.values * covariance.diagonal()))
-    found = by_draws(problem, draws, GROUP, SIZES, estimator)
+    found = told(problem, draws, GROUP, estimator)
     assert bool(((found.groups - gamma).abs() < 4.5 * found.errors).all())
     assert abs(float(found.groups.sum() - gamma.sum())) < 4.5 * found.error
     assert bool((found.errors < 0.05).all()) and found.error < 0.05
@@ -51,8 +66,8 @@ def test_the_errors_are_those_of_the_theory_and_the_smaller_is_chosen(precision:
     """``2 Σ γ_i²`` and ``2 Σ (1 - γ_i)²`` over the directions."""
     problem, covariance, draws = made((precision, precision))
     each = torch.linalg.eigvals(problem.scale * problem.curvature.dense() @ covariance).real
-    one, sizes = torch.zeros(6, dtype=torch.long), torch.tensor([6.0]).double()
-    outputs, weights, auto = (by_draws(problem, draws, one, sizes, it) for it in ("outputs", "weights", "auto"))  # type: ignore[arg-type]
+    one = torch.zeros(6, dtype=torch.long)
+    outputs, weights, auto = (told(problem, draws, one, it) for it in ("outputs", "weights", "auto"))  # type: ignore[arg-type]
     for found, rest in ((outputs, each), (weights, 1 - each)):
         assert found.error == pytest.approx(math.sqrt(2 * float(rest.square().sum()) / SAMPLES), rel=0.05)
         assert found.error == pytest.approx(float(found.errors), rel=1e-9)
@@ -61,7 +76,7 @@ def test_the_errors_are_those_of_the_theory_and_the_smaller_is_chosen(precision:
 
 def test_each_group_has_its_own_choice() -> None:
     problem, _, draws = made((1e-3, 1e4))
-    outputs, weights, auto = (by_draws(problem, draws, GROUP, SIZES, it) for it in ("outputs", "weights", "auto"))  # type: ignore[arg-type]
+    outputs, weights, auto = (told(problem, draws, GROUP, it) for it in ("outputs", "weights", "auto"))  # type: ignore[arg-type]
     assert float(auto.errors[0]) == float(weights.errors[0]) < float(outputs.errors[0])
     assert float(auto.errors[1]) == float(outputs.errors[1]) < float(weights.errors[1])
 
@@ -69,16 +84,14 @@ def test_each_group_has_its_own_choice() -> None:
 @pytest.mark.parametrize("precision", [1e-3, 10.0, 1e4])
 def test_one_draw_has_no_error_and_is_chosen_for_by_what_it_says(precision: float) -> None:
     problem, _, draws = made((precision, precision))
-    outputs, weights, auto = (
-        by_draws(problem, draws[:, :1], GROUP, SIZES, it) for it in ("outputs", "weights", "auto")
-    )  # type: ignore[arg-type]
+    outputs, weights, auto = (told(problem, draws[:, :1], GROUP, it) for it in ("outputs", "weights", "auto"))  # type: ignore[arg-type]
     assert torch.equal(auto.groups, torch.where(outputs.groups > 1.5, weights.groups, outputs.groups))
     assert auto.error == 0.0 and not auto.errors.any()
 
 
 def test_estimates_stay_inside_the_group() -> None:
     problem, _, draws = made((1.0, 1.0))
-    least, most = (by_draws(problem, draws[:, :4] * size, GROUP, SIZES, "weights") for size in (1e3, 1e-9))
+    least, most = (told(problem, draws[:, :4] * size, GROUP, "weights") for size in (1e3, 1e-9))
     assert least.groups.tolist() == [LEAST, LEAST] and most.groups.tolist() == [3 - LEAST, 3 - LEAST]
 
 
@@ -125,7 +138,7 @@ def exact(problem: Problem) -> float:
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e4])
 def test_is_the_log_determinant_where_the_noise_is_the_precision_itself(scale: float) -> None:
     problem = model(scale)
-    values, _ = log_det_ratios(problem, whitened(problem), EXACT)
+    (values,), _ = log_det_ratios(problem, [problem.prior], whitened(problem), EXACT)
     assert values.mean().item() == pytest.approx(exact(problem), rel=1e-4, abs=dimension.TAIL**2 / 2)
 
 
@@ -133,7 +146,7 @@ def test_is_the_log_determinant_where_the_noise_is_the_precision_itself(scale: f
 def test_covers_it_from_random_draws(seed: int) -> None:
     problem = model()
     noise = problem.perturbation(400, generator=torch.Generator().manual_seed(seed))
-    values, solutions = log_det_ratios(problem, noise, EXACT)
+    (values,), solutions = log_det_ratios(problem, [problem.prior], noise, EXACT)
     assert abs(values.mean().item() - exact(problem)) < 3 * values.std().item() / 20
     assert all(solution.converged and not solution.value.numel() for solution in solutions)
 
@@ -144,7 +157,7 @@ def test_the_tail_is_closed_at_little_effective_dimension(monkeypatch: pytest.Mo
     for tail in (1.0, 0.1):
         monkeypatch.setattr(dimension, "TAIL", tail)
         monkeypatch.setattr(dimension, "ACCURACY", 1e-9)
-        values, _ = log_det_ratios(problem, whitened(problem), EXACT)
+        (values,), _ = log_det_ratios(problem, [problem.prior], whitened(problem), EXACT)
         errors.append(exact(problem) - values.mean().item())
         assert 0 < errors[-1] < tail**2 / 2
     assert errors[1] < errors[0] / 30
@@ -152,7 +165,7 @@ def test_the_tail_is_closed_at_little_effective_dimension(monkeypatch: pytest.Mo
 
 def test_nothing_is_charged_for_no_curvature() -> None:
     problem = Problem.of(Matrix(torch.zeros(3, 5, dtype=torch.float64)), Diagonal(torch.ones(5, dtype=torch.float64)))
-    values, solutions = log_det_ratios(problem, problem.perturbation(2), EXACT)
+    (values,), solutions = log_det_ratios(problem, [problem.prior], problem.perturbation(2), EXACT)
     assert not values.any() and len(solutions) == 1
 
 

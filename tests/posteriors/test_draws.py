@@ -96,7 +96,7 @@ class TestSolves:
         spy = Spy()
         posterior = fitted(solver=spy)
         start = torch.ones_like(posterior.perturbation.prior)
-        again = posterior.redrawn(lw.Isotropic(3.0), posterior.likelihood, initial=start)
+        again = posterior.with_choices(lw.Isotropic(3.0), posterior.likelihood).restarted(start)
         _ = again.draws
         assert spy.starts == [start] and again.prior == lw.Isotropic(3.0)
 
@@ -183,7 +183,7 @@ class TestNumbers:
 
     def test_of_the_evidence_are_half_those_of_its_log_determinant(self) -> None:
         posterior = fitted(name="gaussian")
-        ratios, _ = log_det_ratios(posterior.problem, posterior.perturbation, EXACT)
+        (ratios,), _ = log_det_ratios(posterior.problem, [posterior.problem.prior], posterior.perturbation, EXACT)
         estimate = posterior.log_marginal()
         assert estimate.stderr == pytest.approx(0.5 * float(ratios.std()) / 2)
         plain = posterior.totals.nll + 0.35 * float(posterior.network.weights.square().sum())
@@ -203,9 +203,8 @@ class TestNumbers:
             structure = lw.Sampled(6, lw.CG(), seed=seed)
             posterior = case.fit(lw.Laplace(case.likelihood, prior=prior, structure=structure))
             assert isinstance(posterior, lw.SampledPosterior)
-            group, groups = prior.groups(posterior.network.uncertain)
-            sizes = torch.bincount(group, minlength=groups).double()
-            told = by_draws(posterior.problem, posterior.draws, group, sizes)
+            group, diagonal = prior.groups(posterior.network.uncertain)[0], posterior.problem.prior.values
+            told = by_draws(posterior.draws, diagonal, group, lambda it=posterior: it.noise_scale * it.output_squares)
             found = posterior.effective_dimension()
             assert found.value == pytest.approx(told.total, rel=1e-12)
             assert found.stderr == pytest.approx(told.error, rel=1e-12)

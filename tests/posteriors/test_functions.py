@@ -77,13 +77,13 @@ def test_predicts_in_pieces_where_memory_is_short(monkeypatch: pytest.MonkeyPatc
     case, posterior = fit("images")
     usual = posterior.predict(case.new).logits.covariance
     sizes: list[int] = []
-    explained = FunctionPosterior._explained
+    cross = FunctionPosterior._cross
 
     def watched(self: FunctionPosterior, inputs: torch.Tensor) -> torch.Tensor:
         sizes.append(len(inputs))
-        return explained(self, inputs)
+        return cross(self, inputs)
 
-    monkeypatch.setattr(FunctionPosterior, "_explained", watched)
+    monkeypatch.setattr(FunctionPosterior, "_cross", watched)
     monkeypatch.setattr(functions, "BUDGET", 8 * 3 * 30 * 2)
     torch.testing.assert_close(posterior.predict(case.new).logits.covariance, usual, rtol=1e-12, atol=1e-13)
     assert sizes == [2, 2]

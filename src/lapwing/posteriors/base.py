@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.curvature.totals import Totals
 from lapwing.ground import probes
-from lapwing.ground.data import Data, checked, chunks, count
+from lapwing.ground.data import Data, chunks, count
 from lapwing.ground.errors import TooLargeError, UnsupportedError
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.results import Estimate
@@ -29,7 +29,6 @@ from lapwing.linalg import Operator
 from lapwing.linear.evidence import Complexity, Evidence, Spectrum
 from lapwing.posteriors.dimension import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, Predictor
-from lapwing.predictive.links import SAMPLES
 from lapwing.priors import Prior
 
 JOINT = 2**32
@@ -64,27 +63,7 @@ class Posterior(Predictor, abc.ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
-        return {each.name: getattr(self, each.name) for each in fields(self)} | {"known": {}}
-
-    @undisturbed()
-    def outputs(
-        self,
-        x: Inputs,
-        link: Link | None = None,
-        *,
-        joint: bool = False,
-        linearised: bool = True,
-        samples: int = SAMPLES,
-        generator: torch.Generator | None = None,
-    ) -> Outputs:
-        """See ``Predictor.outputs``: ``f ~ N(f(x), J Λ⁻¹ Jᵀ)``, or draws of the network itself."""
-        inputs = self._inputs(x)
-        with torch.no_grad():
-            if not linearised:
-                drawn = self.sample(samples, generator=generator)
-                each = [self.likelihood.canonical(self.network(inputs, self.params(weights))) for weights in drawn]
-                return Draws(torch.stack(each))
-            return self._joint(inputs) if joint else self._moments(inputs, [self])[0]
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @undisturbed()
     def outputs_each(self: P, x: Inputs, choices: Sequence[P]) -> list[Moments]:
@@ -239,10 +218,6 @@ class Posterior(Predictor, abc.ABC):
         """``noise_scale`` as a tensor, float64."""
         return torch.tensor(self.noise_scale, dtype=torch.float64, device=self.network.like.device)
 
-    def _inputs(self, x: Inputs) -> Inputs:
-        self.network.check_unchanged()
-        return checked(x, self.network.like)
-
     @property
     def joint_evidence(self) -> Evidence:
         """The evidence at the trained weights without its charge for the directions the data determined."""
@@ -263,6 +238,14 @@ class Posterior(Predictor, abc.ABC):
             observations=self.totals.observations if self.fitted.noise else 0.0,
         )
 
+    def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
+        return self._joint(inputs) if joint else self._moments(inputs, [self])[0]
+
+    def _networks(self, inputs: Inputs, samples: int, generator: torch.Generator | None) -> Draws:
+        drawn = self.sample(samples, generator=generator)
+        each = [self.likelihood.canonical(self.network(inputs, self.params(weights))) for weights in drawn]
+        return Draws(torch.stack(each))
+
     def _joint(self, inputs: Inputs) -> JointMoments:
         size = count(inputs) * self.model.width
         needed = size**2 * self.network.like.itemsize
@@ -275,10 +258,12 @@ class Posterior(Predictor, abc.ABC):
         return self._joint_moments(inputs)
 
     @abc.abstractmethod
-    def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]: ...
+    def _moments(self, inputs: Inputs, choices: Sequence[Any]) -> list[Moments]:
+        """Linearised outputs under each choice, which are posteriors of the same kind."""
 
     @abc.abstractmethod
-    def _joint_moments(self, inputs: Inputs) -> JointMoments: ...
+    def _joint_moments(self, inputs: Inputs) -> JointMoments:
+        """Linearised outputs of all inputs together."""
 
     def pushed(
         self, inputs: Inputs, draws: Float[Tensor, "d k"]

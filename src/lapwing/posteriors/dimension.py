@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, TypeAlias, final
 
 import numpy as np
@@ -48,30 +50,6 @@ class Dimensions:
         """Dimensions without an error."""
         return cls(groups, torch.zeros_like(groups), float(groups.sum()), 0.0)
 
-    @classmethod
-    def told(
-        cls, outputs: Float[Tensor, "g k"] | None, weights: Float[Tensor, "g k"] | None, sizes: Float[Tensor, " g"]
-    ) -> Dimensions:
-        """What k draws ζ say, each group's within its size.
-
-        Where both ways are given, for each group the one that varied less from draw to draw, by more than chance would
-        have it; else the outputs', if they say that less than half of the directions were determined.
-
-        Args:
-            outputs: ``ζ_gᵀ (s G ζ)_g`` of each draw, where it is wanted.
-            weights: ``n_g - ζ_gᵀ A_g ζ_g``, where it is wanted; one of the two must be.
-            sizes: Weights ``n_g`` in each group.
-        """
-        each = weights if outputs is None else outputs
-        assert each is not None
-        if outputs is not None and weights is not None:
-            each = torch.where(weights_are_better(outputs, weights, sizes)[:, None], weights, outputs)
-        gamma = torch.minimum(each.mean(1).clamp_min(LEAST), (sizes - LEAST).clamp_min(LEAST))
-        samples, total = each.shape[1], each.sum(0)
-        if samples == 1:
-            return cls(gamma, torch.zeros_like(gamma), float(total), 0.0)
-        return cls(gamma, each.std(1) / samples**0.5, float(total.mean()), float(total.std()) / samples**0.5)
-
 
 def by_group(values: Float[Tensor, "d k"], group: Int[Tensor, " d"], groups: int) -> Float[Tensor, "g k"]:
     """Values of the weights added up over each group."""
@@ -95,10 +73,10 @@ def weights_are_better(
 
 
 def by_draws(
-    problem: Problem,
     draws: Float[Tensor, "d k"],
+    prior: Float[Tensor, " d"],
     group: Int[Tensor, " d"],
-    sizes: Float[Tensor, " g"],
+    squares: Callable[[], Float[Tensor, "g k"]],
     estimator: Estimator = "auto",
 ) -> Dimensions:
     """Effective dimensions of groups from draws ``ζ ~ N(0, Λ⁻¹)``, each within its group's size.
@@ -108,34 +86,34 @@ def by_draws(
 
     Both are unbiased; the first is the better where the data determined a small part of the directions, the second
     where they determined nearly all (Antorán 2024, section 6.2.1): for a single group their variances differ by
-    ``2 (n - 2 γ)``. ``"auto"`` is the rule of ``Dimensions.told``.
+    ``2 (n - 2 γ)``. ``"auto"`` takes for each group the one that varied less from draw to draw, by more than chance
+    would have it; else the outputs', if they say that less than half of the directions were determined.
 
     Args:
-        problem: The problem.
         draws: ζ, one a column.
-        group: Group of each weight.
-        sizes: Weights ``n_g`` in each group.
+        prior: A, the prior precision of each weight.
+        group: Group of each weight, each with n_g of them.
+        squares: Makes ``ζ_gᵀ (s G ζ)_g`` of each group and draw, unless ``"weights"`` does without.
         estimator: ``"auto"``, ``"outputs"`` or ``"weights"``.
 
-    Cost:
-        But for ``"weights"``, a product with G.
-
     Example:
-        >>> from lapwing.linalg import Diagonal
-        >>> from lapwing.linear.matrix import Matrix
-        >>> problem = Problem.of(Matrix(torch.tensor([[1.0, 0.0]])), Diagonal(torch.ones(2)))
         >>> draws = torch.tensor([[1.0, -0.5], [1.0, 1.0]])
-        >>> by_draws(problem, draws, torch.tensor([0, 1]), torch.ones(2)).groups.tolist()
+        >>> by_draws(draws, torch.ones(2), torch.tensor([0, 1]), lambda: draws.square(), "weights").groups.tolist()
         [0.375, 0.01]
     """
-    zeta = draws.double()
-    sizes = sizes.to(zeta)
-    outputs = weights = None
-    if estimator != "weights":
-        outputs = problem.scale * output_squares(problem, draws, group, len(sizes))
-    if estimator != "outputs":
-        weights = sizes[:, None] - by_group(problem.prior.values.double()[:, None] * zeta.square(), group, len(sizes))
-    return Dimensions.told(outputs, weights, sizes)
+    zeta, sizes = draws.double(), torch.bincount(group).to(draws.device, torch.float64)
+    if estimator == "outputs":
+        each = squares()
+    else:
+        each = sizes[:, None] - by_group(prior.to(zeta)[:, None] * zeta.square(), group, len(sizes))
+        if estimator == "auto":
+            outputs = squares()
+            each = torch.where(weights_are_better(outputs, each, sizes)[:, None], each, outputs)
+    gamma = torch.minimum(each.mean(1).clamp_min(LEAST), (sizes - LEAST).clamp_min(LEAST))
+    samples, total = each.shape[1], each.sum(0)
+    if samples == 1:
+        return Dimensions(gamma, torch.zeros_like(gamma), float(total), 0.0)
+    return Dimensions(gamma, each.std(1) / samples**0.5, float(total.mean()), float(total.std()) / samples**0.5)
 
 
 def output_squares(
@@ -188,74 +166,69 @@ ACCURACY = 1e-4
 """Error of the quadrature, relative."""
 
 
-def squares_of(problem: Problem, draws: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
-    """``ζᵀ G ζ`` of each draw ζ, float64.
-
-    Args:
-        problem: The problem.
-        draws: ζ.
-
-    Cost:
-        A product with G.
-    """
-    with torch.no_grad():
-        return (draws.double() * (problem.curvature @ draws).double()).sum(0)
-
-
 def log_det_ratios(
-    problem: Problem, perturbation: Perturbation, solver: Solver, *, progress: bool = False
-) -> tuple[Float[Tensor, " k"], list[Solution]]:
-    """``log det Λ / det A`` by each draw, float64: the integral of its effective dimension over prior precisions.
+    problem: Problem,
+    priors: Sequence[Diagonal],
+    perturbation: Perturbation,
+    solver: Solver,
+    *,
+    progress: bool = False,
+) -> tuple[list[Float[Tensor, " k"]], list[Solution]]:
+    """``log det Λ / det A`` by each draw, float64, for weaker and weaker priors A: an integral from each to the next.
 
         log det(I + s A⁻¹ G) = ∫_0^∞ γ(eᵗ A) dt,      γ(eᵗ A) = E[s ζ_tᵀ G ζ_t],  ζ_t ~ N(0, (s G + eᵗ A)⁻¹)
+        d/dt log det(I + s A_t⁻¹ G) = -E[s Σ_i log(A₁/A₀)_i ζ_i [G ζ]_i]             along A_t = A₀^(1-t) A₁^t
 
-    since ``d/dt log det(I + s e⁻ᵗ A⁻¹ G) = -γ(eᵗ A)``. The same noise makes the draws at every t. In t, γ is a sum of
-    logistic functions, analytic for ``|Im t| < π``: Gauss-Legendre quadrature converges geometrically. Beyond the T at
-    which ``τ = s e⁻ᵀ tr(A⁻¹ G)`` is 0.01, the rest is ``Σ log(1 + x_i)`` with ``Σ x_i = τ``: γ(e^T A) in its place is
-    short of it by less than ``τ² / 2``.
+    the effective dimensions of the weights one by one, each by how far its precision moves (Antorán 2024, section
+    6.2.1). The same noise makes the draws at every t. In t, γ is a sum of logistic functions, analytic for
+    ``|Im t| < π``: Gauss-Legendre quadrature converges geometrically. Beyond the T at which ``τ = s e⁻ᵀ tr(A⁻¹ G)`` is
+    0.01, the rest is ``Σ log(1 + x_i)`` with ``Σ x_i = τ``: γ(e^T A) in its place is short of it by less than
+    ``τ² / 2``.
 
     Args:
-        problem: The problem, at t = 0.
+        problem: The problem, whatever its prior.
+        priors: The priors, strongest first.
         perturbation: The noise of k draws.
         solver: Solves for the draws.
         progress: Whether to show a progress bar.
 
     Returns:
-        The value of each draw, whose mean is unbiased but for the quadrature's error, about 1e-4 of it; the solves.
+        The value of each draw for each prior, whose mean is unbiased but for the quadrature's error, about 1e-4 of it;
+        the solves.
 
     Cost:
-        About ``0.75 T`` block solves, the first ones easy, and as many products with G; ``T = log(100 s tr(A⁻¹ G))``.
+        About ``0.75 T`` block solves for the first prior, the first ones easy, and as many products with G;
+        ``T = log(100 s tr(A⁻¹ G))``. From there 2 for priors a factor of 8 apart, 4 for a factor of 1000.
     """
-    scaled = problem.scale**0.5 * (problem.prior.inverse_root() @ perturbation.data)
-    trace = float(scaled.double().square().sum(0).mean())
-    span = max(0.0, math.log(trace / TAIL)) if trace > 0 else 0.0
-    total = torch.zeros(scaled.shape[1], dtype=torch.float64, device=scaled.device)
-    standard = perturbation.prior
+    scale, standard = problem.scale, perturbation.prior
+    trace = scale * float((priors[0].inverse_root() @ perturbation.data).double().square().sum(0).mean())
+    strongest = Diagonal(math.exp(max(0.0, math.log(trace / TAIL)) if trace > 0 else 0.0) * priors[0].values)
     solutions: list[Solution] = []
-    steps = [(span, 1.0), *((span * time, span * weight) for time, weight in reversed(quadrature(span)))]
-    for time, weight in tqdm(steps, desc="evidence", disable=not progress, leave=False):
-        weaker = problem.with_prior(Diagonal(math.exp(time) * problem.prior.values), problem.scale)
-        solution, standard = moved_draws(weaker, perturbation, solver, standard)
-        total += weight * problem.scale * squares_of(weaker, solution.value)
-        solutions.append(replace(solution, value=solution.value[:0]))
-    return total, solutions
 
+    def gained(prior: Diagonal) -> Float[Tensor, "d k"]:
+        """``s ζ ∘ G ζ``, for draws that start from those before."""
+        nonlocal standard
+        now = problem.with_prior(prior, scale)
+        with torch.no_grad():
+            start = prior.inverse_root() @ standard
+            solution = solver.solve(now, perturbation.right_hand_side(now), initial=start)
+            standard = prior.root() @ solution.value
+            solutions.append(replace(solution, value=solution.value[:0]))
+            return scale * solution.value.double() * (now.curvature @ solution.value).double()
 
-def moved_draws(
-    problem: Problem, perturbation: Perturbation, solver: Solver, standard: Float[Tensor, "d k"]
-) -> tuple[Solution, Float[Tensor, "d k"]]:
-    """Draws under one prior, solved for from those under another, and the same in units of their prior, ``A^½ ζ``.
-
-    Args:
-        problem: The problem, with the prior that is wanted.
-        perturbation: The noise of the draws, whatever the prior.
-        solver: Solves for the draws.
-        standard: The draws under the other prior, in units of it.
-    """
-    with torch.no_grad():
-        b, start = perturbation.right_hand_side(problem), problem.prior.inverse_root() @ standard
-        solution = solver.solve(problem, b, initial=start)
-        return solution, problem.prior.root() @ solution.value
+    legs = list(pairwise([strongest, *priors]))
+    changes = [(after.values.double() / before.values.double()).log() for before, after in legs]
+    rules = [quadrature(float(change.abs().max())) for change in changes]
+    with tqdm(total=1 + sum(map(len, rules)), desc="evidence", disable=not progress, leave=False) as bar:
+        total, totals = gained(strongest).sum(0), list[Tensor]()
+        bar.update()
+        for (before, _), change, rule in zip(legs, changes, rules, strict=True):
+            for time, weight in rule:
+                prior = Diagonal((before.values.double() * (time * change).exp()).to(before.values))
+                total = total - weight * (change @ gained(prior))
+                bar.update()
+            totals.append(total)
+    return totals, solutions
 
 
 def quadrature(span: float) -> list[tuple[float, float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, final, get_args
 
 import torch
@@ -17,12 +18,11 @@ from lapwing.ground.modes import undisturbed
 from lapwing.ground.results import Estimate, Solution
 from lapwing.ground.types import Inputs
 from lapwing.likelihoods import Likelihood
+from lapwing.linalg import Diagonal
 from lapwing.linear.problem import NOISE, Perturbation
-from lapwing.posteriors.base import Posterior
-from lapwing.posteriors.dimension import Dimensions, Estimator, Step, by_group, log_det_ratios, output_squares
+from lapwing.posteriors.dimension import Estimator, Step, by_draws, log_det_ratios, output_squares
 from lapwing.posteriors.solved import SolvedWeights, warn_unless
-from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, kept
-from lapwing.predictive.links import SAMPLES
+from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs
 from lapwing.priors import Prior
 
 BLOCKS = 2**28
@@ -59,8 +59,15 @@ class SampledPosterior(SolvedWeights):
 
     def __getstate__(self) -> dict[str, Any]:
         """See ``Posterior.__getstate__``; draws that were solved for are kept."""
-        known = {"found": self.known.get("solution", self.found)}
-        return super().__getstate__() | known | {"squares": self.known.get("output_squares", self.squares)}
+        return super().__getstate__() | {"found": self._known, "squares": self._known_squares}
+
+    @property
+    def _known(self) -> Solution | None:
+        return vars(self).get("solution", self.found)
+
+    @property
+    def _known_squares(self) -> Tensor | None:
+        return vars(self).get("output_squares", self.squares)
 
     @property
     def draws(self) -> Float[Tensor, "d k"]:
@@ -71,7 +78,7 @@ class SampledPosterior(SolvedWeights):
         """
         return self.solution.value
 
-    @kept
+    @cached_property
     def solution(self) -> Solution:
         """The draws with how well they were solved for, and what that cost."""
         if self.found is not None:
@@ -82,7 +89,7 @@ class SampledPosterior(SolvedWeights):
         warn_unless(solution, self.solver.cure)
         return solution
 
-    @kept
+    @cached_property
     def output_squares(self) -> Float[Tensor, "g k"]:
         """``ζ_gᵀ (G ζ)_g`` of each group of weights and draw, float64.
 
@@ -106,33 +113,26 @@ class SampledPosterior(SolvedWeights):
         They start from them in units of the prior, ``A^½ ζ``: directions the data say nothing about, where a descent is
         slowest, are then where they belong.
         """
+        changed = super().with_choices(prior, likelihood, steps)
         before, after = (it.diagonal(self.network.uncertain, self.network.like) for it in (self.prior, prior))
-        known = self.known.get("solution", self.found)
-        if known is not None and likelihood == self.likelihood and torch.equal(before, after):
-            squares = self.known.get("output_squares", self.squares)
-            return replace(super().with_choices(prior, likelihood, steps), found=known, squares=squares)
-        start = self.initial if known is None else known.value
-        moved = None if start is None else (before / after).sqrt()[:, None] * start
-        return self.redrawn(prior, likelihood, steps, initial=moved)
+        if self._known is not None and likelihood == self.likelihood and torch.equal(before, after):
+            return replace(changed, found=self._known, squares=self._known_squares)
+        start = self.initial if self._known is None else self._known.value
+        return changed.restarted(None if start is None else (before / after).sqrt()[:, None] * start)
 
-    def redrawn(
-        self,
-        prior: Prior,
-        likelihood: Likelihood,
-        steps: tuple[Step, ...] = (),
-        *,
-        initial: Float[Tensor, "d k"] | None = None,
+    def restarted(
+        self, initial: Float[Tensor, "d k"] | None = None, perturbation: Perturbation | None = None
     ) -> SampledPosterior:
-        """The posterior with another prior and noise, and the same noise of its draws.
+        """The posterior whose draws are still to be solved for.
 
         Args:
-            prior: The new prior.
-            likelihood: The fitted likelihood, with another noise precision.
-            steps: What tuning did, to be added to the trace.
             initial: Where the solves start; ``None`` for draws from the prior.
+            perturbation: Their noise; ``None`` for the same.
         """
-        changed = replace(super().with_choices(prior, likelihood, steps), initial=initial, found=None, squares=None)
-        return self.handed_to(changed)
+        noise = self.perturbation if perturbation is None else perturbation
+        changed = replace(self, perturbation=noise, initial=initial, found=None, squares=None)
+        vars(changed).update({name: value for name, value in vars(self).items() if name == "problem"})
+        return changed
 
     def begun(self, draws: Float[Tensor, "d m"]) -> SampledPosterior:
         """The posterior whose first solves start at draws with the same noise, in units of the prior: ``A^½ ζ``.
@@ -144,8 +144,7 @@ class SampledPosterior(SolvedWeights):
             return self
         start = self.perturbation.start(self.problem) if self.initial is None else self.initial
         own = self.problem.prior.inverse_root() @ draws[:, : self.samples]
-        rest = start[:, own.shape[1] :]
-        return self.redrawn(self.prior, self.likelihood, initial=torch.cat([own, rest], 1))
+        return self.restarted(torch.cat([own, start[:, own.shape[1] :]], 1))
 
     def resampled(
         self, samples: int, *, max_bytes: int = NOISE, generator: torch.Generator | None = None
@@ -168,9 +167,7 @@ class SampledPosterior(SolvedWeights):
         check_count("samples", samples, usual=64)
         with torch.no_grad():
             perturbation = self.problem.perturbation(samples, max_bytes=max_bytes, generator=generator)
-        changed = replace(self, perturbation=perturbation, initial=None, found=None, squares=None)
-        changed.known["problem"] = self.problem
-        return changed
+        return self.restarted(perturbation=perturbation)
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """Draws of the uncertain weights, one flat vector a row: those there are, in random order.
@@ -219,11 +216,14 @@ class SampledPosterior(SolvedWeights):
         Cost:
             One or two dozen block solves with k columns, all but the last few easy ones.
         """
-        ratios, solutions = log_det_ratios(self.problem, self.perturbation, self.solver, progress=progress)
+        return self._log_marginal(*self.log_det_ratios([self.problem.prior], progress=progress))
+
+    def log_det_ratios(self, priors: Sequence[Diagonal], *, progress: bool = False) -> list[Estimate]:
+        """``log det Λ / det A`` for priors A weaker and weaker; see ``dimension.log_det_ratios``."""
+        values, solutions = log_det_ratios(self.problem, priors, self.perturbation, self.solver, progress=progress)
         for solution in solutions:
             warn_unless(solution, self.solver.cure)
-        ratio, joint = Estimate.of(ratios), self.joint_evidence.log_joint(self.prior_precisions, self.scale)
-        return Estimate(float(joint) - 0.5 * ratio.value, 0.5 * ratio.stderr, ratio.samples)
+        return [Estimate.of(value) for value in values]
 
     @undisturbed()
     def effective_dimension(self, estimator: Estimator = "auto") -> Estimate:
@@ -239,39 +239,23 @@ class SampledPosterior(SolvedWeights):
             For ``"outputs"``, a product with G.
         """
         check_option("estimator", estimator, get_args(Estimator))
-        group, groups = self.prior.groups(self.network.uncertain)
-        sizes = torch.bincount(group, minlength=groups).to(self.draws.device, torch.float64)
-        outputs = weights = None  # without a ``Problem``, as one from a file has no data for it
-        if estimator != "weights":
-            outputs = self.noise_scale * self.output_squares
-        if estimator != "outputs":
-            prior = self.prior.diagonal(self.network.uncertain, self.network.like.double())
-            weights = sizes[:, None] - by_group(prior[:, None] * self.draws.double().square(), group, groups)
-        found = Dimensions.told(outputs, weights, sizes)
+        layout = self.network.uncertain
+        prior, group = self.prior.diagonal(layout, self.network.like.double()), self.prior.groups(layout)[0]
+        found = by_draws(self.draws, prior, group, lambda: self.noise_scale * self.output_squares, estimator)
         return Estimate(found.total, found.error if self.samples > 1 else math.inf, self.samples)
 
-    @undisturbed()
-    def outputs(
-        self,
-        x: Inputs,
-        link: Link | None = None,
-        *,
-        joint: bool = False,
-        linearised: bool = True,
-        samples: int = SAMPLES,
-        generator: torch.Generator | None = None,
-    ) -> Outputs:
-        """See ``Posterior.outputs``; for link ``"mc"`` the draws themselves."""
-        if linearised and (link or self.link) == "mc" and self.likelihood.labels:
-            check_count("samples", samples)
-            inputs = self._inputs(x)
-            with torch.no_grad():
-                return self._functions(inputs, self.draws[:, :samples])
-        samples = min(samples, self.samples)
-        return super().outputs(x, link, joint=joint, linearised=linearised, samples=samples, generator=generator)
+    def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
+        """For link ``"mc"`` the draws themselves."""
+        if link != "mc" or not self.likelihood.labels:
+            return super()._linearised(inputs, link, joint, samples)
+        check_count("samples", samples)
+        return self._functions(inputs, self.draws[:, :samples])
 
-    def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
-        blocks = [choice.draws for choice in choices if isinstance(choice, SampledPosterior)]
+    def _networks(self, inputs: Inputs, samples: int, generator: torch.Generator | None) -> Draws:
+        return super()._networks(inputs, min(samples, self.samples), generator)
+
+    def _moments(self, inputs: Inputs, choices: Sequence[SampledPosterior]) -> list[Moments]:
+        blocks = [choice.draws for choice in choices]
         together = max(1, BLOCKS // max(block.numel() * block.itemsize for block in blocks))
         found: list[Moments] = []
         for i in range(0, len(blocks), together):

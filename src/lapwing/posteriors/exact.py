@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar, final
 
 import torch
@@ -21,7 +22,7 @@ from lapwing.linalg import Dense, Structured
 from lapwing.linear.evidence import Complexity, Evidence, Shift, complexity_of
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
-from lapwing.predictive import JointMoments, Moments, kept
+from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
 
 P = TypeVar("P", bound="ExactPosterior")
@@ -35,7 +36,7 @@ class ExactPosterior(Posterior):
         """Log evidence, nats; see ``Posterior.log_marginal``.
 
         Cost:
-            One factorisation of the curvature, kept for the next call. No data.
+            One factorisation of the curvature for the next call. No data.
         """
         return float(self.evidence.log_marginal(self.prior_precisions, self.scale))
 
@@ -43,7 +44,7 @@ class ExactPosterior(Posterior):
         """Directions of weight space that the data determined, ``γ = d - tr(A Λ⁻¹)`` (MacKay 1992)."""
         return float(self.evidence.effective_dimensions(self.prior_precisions, self.scale).sum())
 
-    @kept
+    @cached_property
     def evidence(self) -> Evidence:
         """The evidence as a function of prior precision and noise."""
         return self._evidence(self._complexity())
@@ -51,8 +52,8 @@ class ExactPosterior(Posterior):
     def with_choices(self: P, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> P:
         """See ``Posterior.with_choices``; the factorisation behind the evidence is shared."""
         changed = super().with_choices(prior, likelihood, steps)
-        if "evidence" in self.known and prior.shares(self.prior, self.network.uncertain):
-            changed.known["evidence"] = self.evidence
+        if "evidence" in vars(self) and prior.shares(self.prior, self.network.uncertain):
+            vars(changed)["evidence"] = self.evidence
         return changed
 
     @abc.abstractmethod
@@ -92,7 +93,7 @@ class WeightPosterior(ExactPosterior):
         noise = probes.gaussian((self.network.size, samples), like=weights, generator=generator)
         return weights + (operator.inverse_root() @ noise.to(operator.dtype)).mT.to(weights)
 
-    @kept
+    @cached_property
     def precision(self) -> Held:
         """The posterior precision Λ.
 
@@ -109,7 +110,7 @@ class WeightPosterior(ExactPosterior):
         """The posterior precision Λ as an operator."""
         return self.precision.operator
 
-    @kept
+    @cached_property
     def shift(self) -> Shift | None:
         """How the mode of the linear model moves with the hyper-parameters; ``None`` where no score was kept."""
         if self.totals.score is None:
@@ -123,12 +124,12 @@ class WeightPosterior(ExactPosterior):
         layout = self.network.uncertain
         return complexity_of(self.held.operator, self.prior.groups(layout)[0], self.prior.relative(layout))
 
-    @kept
+    @cached_property
     def _propagation(self) -> Propagation:
         return Propagation(self.model, (self.precision,))
 
-    def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
-        precisions = tuple(choice.precision for choice in choices if isinstance(choice, WeightPosterior))
+    def _moments(self, inputs: Inputs, choices: Sequence[WeightPosterior]) -> list[Moments]:
+        precisions = tuple(choice.precision for choice in choices)
         mean, covariances = replace(self._propagation, precisions=precisions).moments(inputs)
         return [Moments(mean, covariance) for covariance in covariances]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import torch
@@ -19,13 +20,12 @@ from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.model import BUDGET
 from lapwing.likelihoods import Likelihood
-from lapwing.linalg import Dense, FunctionOperator, Operator
+from lapwing.linalg import FunctionOperator, Operator
 from lapwing.linalg.structured import Eigenbasis
 from lapwing.linear.evidence import Complexity, Grams, Spectrum, semidefinite
-from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
 from lapwing.posteriors.exact import ExactPosterior, distinct
-from lapwing.predictive import JointMoments, Moments, kept
+from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
 
 
@@ -39,7 +39,7 @@ class FunctionPosterior(ExactPosterior):
         cov(f) = K** - K*x S (I + s Sᵀ K S)⁻¹ s Sᵀ Kx*                (Rasmussen & Williams 2006, equation 2.24)
 
     Args:
-        inputs: Training inputs, kept because a prediction needs the kernel between them and the new ones.
+        inputs: Training inputs because a prediction needs the kernel between them and the new ones.
         cotangents: Roots S of the output Hessians at the training inputs, as cotangents.
         grams: ``Sᵀ J_g J_gᵀ S`` of each prior group g.
     """
@@ -50,7 +50,6 @@ class FunctionPosterior(ExactPosterior):
 
     def __post_init__(self) -> None:
         """Check that the prior has the groups the kernel was computed for."""
-        super().__post_init__()
         groups = self.prior.groups(self.network.uncertain)[1]
         if groups != len(self.grams):
             raise UnsupportedError(
@@ -99,8 +98,7 @@ class FunctionPosterior(ExactPosterior):
         with torch.no_grad():
             seen = self._seen(zeta.to(self.network.like)).double()
             seen += probes.gaussian(rows, like=seen, generator=generator) / self.noise_scale**0.5
-            explained = self._pulled((self._inner @ (self._inner.T @ seen)).to(self.network.like))
-        drawn = zeta - self._variance[:, None] * explained
+            drawn = self._conditioned(zeta, seen)
         return self.network.weights + drawn.mT.to(self.network.weights)
 
     def _seen(self, block: Float[Tensor, "d s"]) -> Float[Tensor, "m s"]:
@@ -114,12 +112,16 @@ class FunctionPosterior(ExactPosterior):
         combined = torch.einsum("kne,nks->sne", self.cotangents.flatten(2), parts)
         outputs = combined.view(-1, *self.cotangents.shape[1:])
         total = block.new_zeros(self.network.size, block.shape[1])
-        size = self.survey.chunk(1, self.network.like.element_size(), BUDGET)
-        for place, part in chunks(self.inputs, size):
+        for place, part in chunks(self.inputs, self.model.chunk(1, BUDGET)):
             forward = self.model.forward(part)
             gradients = [forward.gradient(cotangent) for cotangent in outputs[:, place]]
             total += torch.stack(gradients, 1)
         return total
+
+    def _conditioned(self, block: Float[Tensor, "d s"], seen: Float[Tensor, "m s"]) -> Float[Tensor, "d s"]:
+        """``V - A⁻¹ J̃ᵀ W Wᵀ U``, for what was seen of V or should have been."""
+        explained = self._pulled((self._root @ (self._root.mT @ seen)).to(self.network.like))
+        return block - self._variance[:, None] * explained
 
     def newton_step(self) -> Float[Tensor, " d"] | None:
         """``Λ⁻¹ (s ∇ log p(y | θ*) - A θ*)``: with Gaussian noise the way from the trained weights to the linear mode.
@@ -136,8 +138,7 @@ class FunctionPosterior(ExactPosterior):
         whole = self.noise_scale * self._variance * self.totals.score.double() - self.network.weights.double()
         with torch.no_grad():
             seen = self._seen(whole.to(like)[:, None]).double()
-            explained = self._pulled((self._inner @ (self._inner.T @ seen)).to(like))[:, 0]
-        return (whole - self._variance * explained).to(like)
+            return self._conditioned(whole[:, None], seen)[:, 0].to(like)
 
     def _complexity(self) -> Complexity:
         if len(self.grams) > 1:
@@ -145,46 +146,46 @@ class FunctionPosterior(ExactPosterior):
         eigenvalues = self._basis.values
         return Spectrum(eigenvalues, torch.zeros(len(eigenvalues), dtype=torch.long, device=eigenvalues.device))
 
-    @kept
-    def _inner(self) -> Operator:
-        """``W`` with ``W Wᵀ = s (I + s Sᵀ K S)⁻¹``."""
-        return Dense(self.noise_scale * self._gram, 1.0, 1.0).scaled(1.0 / self.noise_scale).inverse_root()
-
-    @property
-    def _gram(self) -> Float[Tensor, "m m"]:
-        """``Sᵀ K S``."""
-        return torch.einsum("g,gmn->mn", 1 / self.prior_precisions, self.grams.double())
-
-    @kept
+    @cached_property
     def _basis(self) -> Eigenbasis:
         """Of the kernel's only group, before its prior, which the evidence needs too; or of all groups together."""
-        return Eigenbasis(self.grams[0] if len(self.grams) == 1 else self._gram)
+        if len(self.grams) == 1:
+            return Eigenbasis(self.grams[0])
+        return Eigenbasis(torch.einsum("g,gmn->mn", 1 / self.prior_precisions, self.grams.double()))
 
-    @kept
+    @property
+    def _values(self) -> Float[Tensor, " m"]:
+        """Eigenvalues of ``Sᵀ K S``."""
+        return self._basis.values / self.prior_precisions if len(self.grams) == 1 else self._basis.values
+
+    @cached_property
+    def _root(self) -> Float[Tensor, "m m"]:
+        """``W`` with ``W Wᵀ = s (I + s Sᵀ K S)⁻¹``."""
+        s = self.noise_scale
+        return self._basis.vectors * (s / (1 + s * self._values)).sqrt()
+
+    @cached_property
     def _variance(self) -> Float[Tensor, " d"]:
         return 1.0 / self.prior.diagonal(self.network.uncertain, self.network.like.double())
 
-    @kept
+    @cached_property
     def _prior_propagation(self) -> Propagation:
         """The outputs' covariance before any data: the tangent kernel at one input."""
         prior = self.prior.operator(self.network.uncertain, self.network.like.double())
         return Propagation(self.model, (Held(prior),))
-
-    def _explained(self, inputs: Inputs) -> Float[Tensor, "m r"]:
-        """A root of what the data took away from the prior covariance of the outputs."""
-        return (self._inner.T @ self._cross(inputs).mT).mT
 
     def _cross(self, inputs: Inputs) -> Float[Tensor, "m r"]:
         """``K*x S``, float64."""
         kernel = TangentKernel(self.model)
         return kernel.cross(inputs, self.inputs, self.cotangents, self._variance).double()
 
-    def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
-        ours = [choice for choice in choices if isinstance(choice, FunctionPosterior)]
-        variances, scales = distinct([self._variance, *(choice._variance for choice in ours)])
-        if len(ours) == 1 or len(variances) > 1:
-            return [choice._own_moments(inputs) for choice in ours]
-        return self._along(inputs, [(k, choice.noise_scale) for choice, (_, k) in zip(ours, scales[1:], strict=True)])
+    def _moments(self, inputs: Inputs, choices: Sequence[FunctionPosterior]) -> list[Moments]:
+        variances, scales = distinct([self._variance, *(choice._variance for choice in choices)])
+        if len(variances) > 1:
+            return [moments for choice in choices for moments in choice._along(inputs, [(1.0, choice.noise_scale)])]
+        return self._along(
+            inputs, [(k, choice.noise_scale) for choice, (_, k) in zip(choices, scales[1:], strict=True)]
+        )
 
     def _along(self, inputs: Inputs, scales: list[tuple[float, float]]) -> list[Moments]:
         """Outputs with the prior's variances times κ and the noise precision s, for several κ and s.
@@ -193,28 +194,17 @@ class FunctionPosterior(ExactPosterior):
         """
         mean, (prior,) = self._prior_propagation.moments(inputs)
         kappa, s = torch.tensor(scales, dtype=torch.float64, device=prior.device).unbind(1)
-        basis, alone = self._basis, len(self.grams) == 1
-        values = basis.values / self.prior_precisions if alone else basis.values
-        gain = (s * kappa.square())[:, None] / (1 + (s * kappa)[:, None] * values)
-        rows = self.survey.output.numel() * self.grams.shape[-1]
+        gain = (s * kappa.square())[:, None] / (1 + (s * kappa)[:, None] * self._values)
+        rows = self.model.width * self.grams.shape[-1]
         parts: list[Tensor] = []
         for place, part in chunks(inputs, max(1, BUDGET // (8 * rows))):
-            turned = (self._cross(part) @ basis.vectors).view(-1, mean.shape[-1], len(values))
+            turned = (self._cross(part) @ self._basis.vectors).view(-1, mean.shape[-1], self.grams.shape[-1])
             before = prior[place].double()
             parts.append(torch.einsum("m,...->m...", kappa, before) - contracted(turned, gain).view(-1, *before.shape))
         return [Moments(mean, covariance) for covariance in torch.cat(parts, 1).to(mean)]
 
-    def _own_moments(self, inputs: Inputs) -> Moments:
-        mean, (prior,) = self._prior_propagation.moments(inputs)
-        rows = self.survey.output.numel() * self.grams.shape[-1]
-        covariances = []
-        for place, part in chunks(inputs, max(1, BUDGET // (8 * rows))):
-            explained = self._explained(part).view(*mean[place].shape, -1)
-            covariances.append((prior[place] - explained @ explained.mT).to(mean))
-        return Moments(mean, torch.cat(covariances))
-
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         mean, prior = self._prior_propagation.joint(inputs)
-        explained = self._explained(inputs)
+        explained = self._cross(inputs) @ self._root
         covariance = prior.double() - explained @ explained.mT
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))

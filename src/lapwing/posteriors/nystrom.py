@@ -22,9 +22,8 @@ from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.linalg.structured import Eigenbasis
 from lapwing.linear.evidence import Complexity, complexity_of_compression, metric_root
-from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.exact import ExactPosterior, distinct
-from lapwing.predictive import JointMoments, Moments, kept
+from lapwing.predictive import JointMoments, Moments
 
 
 @final
@@ -148,7 +147,7 @@ class NystromPosterior(ExactPosterior):
             )
         return super().training
 
-    @kept
+    @cached_property
     def compression(self) -> Compression:
         """Prior and data inside the span."""
         return Compression(metric_root(self.changes, self._prior_diagonal), self.noise_scale * self.compressed)
@@ -197,16 +196,15 @@ class NystromPosterior(ExactPosterior):
     def _features(self, variances: tuple[Tensor, ...]) -> TangentFeatures:
         return TangentFeatures(self.model, self.changes, variances)
 
-    def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
-        ours = [choice for choice in choices if isinstance(choice, NystromPosterior)]
+    def _moments(self, inputs: Inputs, choices: Sequence[NystromPosterior]) -> list[Moments]:
         if not self.residual:
             found = self._features(()).of(inputs)
-            return [choice.compression.moments(found, None) for choice in ours]
-        variances, scales = distinct([1.0 / choice._prior_diagonal for choice in ours])
+            return [choice.compression.moments(found, None) for choice in choices]
+        variances, scales = distinct([1.0 / choice._prior_diagonal for choice in choices])
         found = self._features(variances).of(inputs)
         return [
             choice.compression.moments(found, scale * found.covariances[place])
-            for choice, (place, scale) in zip(ours, scales, strict=True)
+            for choice, (place, scale) in zip(choices, scales, strict=True)
         ]
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:

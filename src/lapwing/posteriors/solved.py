@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar, final
 
 import torch
@@ -25,7 +26,7 @@ from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Perturb, Root, Solver
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
-from lapwing.predictive import JointMoments, Moments, kept
+from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
 
 BUDGET = 2**27
@@ -47,7 +48,7 @@ class SolvedWeights(Posterior):
 
     solver: Solver
 
-    @kept
+    @cached_property
     def problem(self) -> Problem:
         """The Gaussian linear model behind the posterior."""
         prior = self.prior.operator(self.network.uncertain, self.network.like)
@@ -58,12 +59,18 @@ class SolvedWeights(Posterior):
         """The posterior precision Λ as an operator."""
         return self.problem.precision
 
-    def handed_to(self, changed: S) -> S:
-        """The same posterior with another prior or noise, given what products keep of the data."""
-        if "problem" in self.known:
-            prior = changed.prior.operator(self.network.uncertain, self.network.like)
-            changed.known["problem"] = self.problem.with_prior(prior, changed.noise_scale)
+    def with_choices(self: S, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> S:
+        """See ``Posterior.with_choices``; what products keep of the data is shared."""
+        changed = super().with_choices(prior, likelihood, steps)
+        if "problem" in vars(self):
+            operator = prior.operator(self.network.uncertain, self.network.like)
+            vars(changed)["problem"] = self.problem.with_prior(operator, changed.noise_scale)
         return changed
+
+    def _log_marginal(self, ratio: Estimate) -> Estimate:
+        """The log evidence that is charged half of ``log det Λ / det A``."""
+        joint = self.joint_evidence.log_joint(self.prior_precisions, self.scale)
+        return Estimate(float(joint) - 0.5 * ratio.value, 0.5 * ratio.stderr, ratio.samples)
 
 
 def warn_unless(solution: Solution, cure: str) -> None:
@@ -108,10 +115,6 @@ class MatrixFreePosterior(SolvedWeights):
 
     sqrt: Root
 
-    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> MatrixFreePosterior:
-        """See ``Posterior.with_choices``; what products keep of the data is shared."""
-        return self.handed_to(super().with_choices(prior, likelihood, steps))
-
     def solve(self, b: Float[Tensor, "d *k"]) -> Solution:
         """``Λ⁻¹ b`` with its residual."""
         with torch.no_grad():
@@ -154,6 +157,13 @@ class MatrixFreePosterior(SolvedWeights):
                 self.problem.precision, samples=samples, steps=steps, preconditioner=prepared, generator=generator
             )
 
+    def log_det_ratio(
+        self, samples: int = 32, *, steps: int = 100, generator: torch.Generator | None = None
+    ) -> Estimate:
+        """``log det Λ / det A``; see ``log_det``."""
+        log_det = self.log_det(samples, steps=steps, generator=generator)
+        return replace(log_det, value=log_det.value - float(self.problem.prior.logdet()))
+
     @undisturbed()
     def log_marginal(
         self, samples: int = 32, *, steps: int = 100, generator: torch.Generator | None = None
@@ -165,10 +175,7 @@ class MatrixFreePosterior(SolvedWeights):
             steps: Most Lanczos steps, one product each.
             generator: Source of randomness.
         """
-        log_det = self.log_det(samples, steps=steps, generator=generator)
-        ratio = log_det.value - float(self.problem.prior.logdet())
-        value = float(self.joint_evidence.log_joint(self.prior_precisions, self.scale)) - 0.5 * ratio
-        return Estimate(value, 0.5 * log_det.stderr, log_det.samples)
+        return self._log_marginal(self.log_det_ratio(samples, steps=steps, generator=generator))
 
     @undisturbed()
     def effective_dimension(self, samples: int = 32, *, generator: torch.Generator | None = None) -> Estimate:
@@ -205,11 +212,9 @@ class MatrixFreePosterior(SolvedWeights):
         Cost:
             A block solve for every ``BUDGET`` bytes of Jacobian rows; memory that and the solver's.
         """
-        inputs = self._inputs(x)
         means, covariances, solutions = [], [], []
         with torch.no_grad():
-            for f, rows in self._rows(inputs):
-                solution = self.solve(rows.flatten(0, -2).mT)
+            for f, rows, solution in self._solves(self._inputs(x)):
                 solved = solution.value.mT.view(rows.shape)
                 covariance = torch.stack([j.double() @ x.double().mT for j, x in zip(rows, solved, strict=True)])
                 means.append(f)
@@ -218,33 +223,30 @@ class MatrixFreePosterior(SolvedWeights):
         mean, whole = torch.cat(means), joined(solutions)
         return SolvedMoments(Moments(mean, torch.cat(covariances)), whole.residual.view(mean.shape), whole)
 
-    def _rows(self, inputs: Inputs) -> Iterator[tuple[Float[Tensor, "n *event c"], Float[Tensor, "m c d"]]]:
-        """Outputs and explicit Jacobian rows of as many examples as the budget holds."""
-        outputs, like = self.survey.output.numel(), self.network.like
-        size = max(1, BUDGET // (outputs * self.network.layout.size * like.element_size()))
+    def _solves(self, inputs: Inputs) -> Iterator[tuple[Float[Tensor, "n *event c"], Float[Tensor, "m c d"], Solution]]:
+        """Outputs, explicit Jacobian rows of as many examples as the budget holds, and a solve against these."""
+        size = max(1, BUDGET // (self.model.width * self.network.layout.size * self.network.like.itemsize))
         for _, part in chunks(inputs, min(size, count(inputs))):
             forward = self.model.forward(part)
             f = forward.outputs
             positions = [
                 jacobian_rows(self.network, forward.factors(cotangents)) for cotangents in identity_cotangents(f)
             ]
-            yield f, torch.stack(positions, dim=1).flatten(0, 1)
+            rows = torch.stack(positions, dim=1).flatten(0, 1)
+            yield f, rows, self.solve(rows.flatten(0, -2).mT)
 
-    def _moments(self, inputs: Inputs, choices: Sequence[Posterior]) -> list[Moments]:
-        solved = [choice.solved_outputs(inputs) for choice in choices if isinstance(choice, MatrixFreePosterior)]
+    def _moments(self, inputs: Inputs, choices: Sequence[MatrixFreePosterior]) -> list[Moments]:
+        solved = [choice.solved_outputs(inputs) for choice in choices]
         for outputs in solved:
             warn_unless(outputs.solution, self.solver.cure)
         return [outputs.moments for outputs in solved]
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
-        """A block solve for every ``BUDGET`` bytes of Jacobian rows, and all rows once more for each."""
-        means, columns, solutions = [], [], []
-        for f, rows in self._rows(inputs):
-            solution = self.solve(rows.flatten(0, -2).mT)
-            solved = solution.value.double()
-            columns.append(torch.cat([others.flatten(0, -2).double() @ solved for _, others in self._rows(inputs)]))
-            means.append(f)
+        """A block solve for every ``BUDGET`` bytes of Jacobian rows, and a product of J with its solutions."""
+        columns, solutions = [], []
+        for _, _, solution in self._solves(inputs):
+            columns.append(self.pushed(inputs, solution.value)[1].flatten(0, -2))
             solutions.append(replace(solution, value=solution.value[:0]))
         warn_unless(joined(solutions), self.solver.cure)
-        mean, covariance = torch.cat(means), torch.cat(columns, dim=1)
+        mean, covariance = self.model.outputs(inputs), torch.cat(columns, dim=1)
         return JointMoments(mean, ((covariance + covariance.mT) / 2).to(mean).view(*mean.shape, *mean.shape))

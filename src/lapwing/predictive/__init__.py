@@ -6,7 +6,7 @@ from lapwing.predictive.density import canonical_targets, held_out_losses, log_j
 from lapwing.predictive.distributions import Classification, Counts, MultiLabel, Regression
 from lapwing.predictive.links import concentration, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
 from lapwing.predictive.outputs import Draws, JointMoments, Moments
-from lapwing.predictive.predict import Link, Outputs, Predictive, Predictor, check_link, kept, predictive
+from lapwing.predictive.predict import Link, Outputs, Predictive, Predictor, check_link, predictive
 from lapwing.predictive.quadrature import expected_sigmoid, quasi_monte_carlo
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "concentration",
     "expected_sigmoid",
     "held_out_losses",
-    "kept",
     "laplace_bridge",
     "log_joint",
     "log_predictive",

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, final, get_args, overload
+from functools import partial
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 import torch
-from torch import Tensor
 
 from lapwing.ground import probes
+from lapwing.ground.data import checked
 from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Inputs
+from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import (
     Bernoulli,
     Categorical,
@@ -39,7 +40,6 @@ Predictive: TypeAlias = Classification | MultiLabel | Regression | Counts
 """A distribution of targets."""
 
 P = TypeVar("P", bound="Predictor")
-T = TypeVar("T")
 
 
 def predictive(
@@ -122,39 +122,34 @@ def _labels(
     max_bytes: int,
     generator: torch.Generator | None,
 ) -> Classification | MultiLabel:
+    """Classes, or yes-or-no labels: a single logit has no pairs."""
     many = isinstance(likelihood, Bernoulli)
-    kind = MultiLabel if many else Classification
+    kind, stderr = MultiLabel if many else Classification, None
     if isinstance(outputs, Draws):
         probs, s = likelihood.mean(outputs.values), len(outputs.values)
         return kind(outputs, probs.mean(0), probs.std(0) / s**0.5 if s > 1 else None)
     moments = outputs.marginal()
-    if link == "mc":
-        found = monte_carlo(moments, samples, link=likelihood.mean, max_bytes=max_bytes, generator=generator)
-        return kind(outputs, *found)
-    if many:
-        return kind(outputs, _yes(moments, link, max_bytes))
-    match link:
-        case "bridge":
-            return kind(outputs, laplace_bridge(moments))
-        case "pairwise":
-            return kind(outputs, pairwise(moments, max_bytes=max_bytes))
-        case "qmc":
-            return kind(outputs, quasi_monte_carlo(moments, max_bytes=max_bytes))
+    match link, many:
+        case "mc", _:
+            draw = partial(monte_carlo, max_bytes=max_bytes, generator=generator)
+            probs, stderr = draw(moments, samples, link=likelihood.mean)
+        case "bridge", False:
+            probs = laplace_bridge(moments)
+        case "pairwise", False:
+            probs = pairwise(moments, max_bytes=max_bytes)
+        case "qmc", False:
+            probs = quasi_monte_carlo(moments, max_bytes=max_bytes)
+        case "bridge", True:
+            raise UnsupportedError(
+                "link 'qmc', 'probit', 'pairwise' or 'mc' for Bernoulli",
+                "link 'bridge', which for a single logit is the sigmoid of its mean",
+                "'qmc', which for a single logit is exact",
+            )
+        case "qmc", True:
+            probs = expected_sigmoid(moments.mean, moments.variance, max_bytes=max_bytes)
         case _:
-            return kind(outputs, probit(moments))
-
-
-def _yes(moments: Moments, link: Link, max_bytes: int) -> Tensor:
-    """Probability of yes for each logit; a single logit has no pairs."""
-    if link == "bridge":
-        raise UnsupportedError(
-            "link 'qmc', 'probit', 'pairwise' or 'mc' for Bernoulli",
-            "link 'bridge', which for a single logit is the sigmoid of its mean",
-            "'qmc', which for a single logit is exact",
-        )
-    if link == "qmc":
-        return expected_sigmoid(moments.mean, moments.variance, max_bytes=max_bytes)
-    return probit_binary(moments)
+            probs = probit_binary(moments) if many else probit(moments)
+    return kind(outputs, probs, stderr)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -165,20 +160,18 @@ class Predictor(abc.ABC):
         likelihood: p(y | f), with the noise it has now.
         link: For classes, how ``predict`` averages over the uncertainty of the logits unless it is told.
         temperature: Divides the logits, mean and standard deviation, before any link.
-
-    Raises:
-        ConfigError: If there is no such link, or the temperature is not positive.
     """
 
     likelihood: Likelihood = field(kw_only=True)
     link: Link = field(default="qmc", kw_only=True)
     temperature: float = field(default=1.0, kw_only=True)
-    known: dict[str, Any] = field(default_factory=dict[str, Any], init=False)
 
-    def __post_init__(self) -> None:
-        check_link(self.link, self.temperature)
-
+    @property
     @abc.abstractmethod
+    def network(self) -> Network:
+        """The network at its trained weights."""
+
+    @undisturbed()
     def outputs(
         self,
         x: Inputs,
@@ -194,6 +187,11 @@ class Predictor(abc.ABC):
         Returns:
             Means with the covariance of each example, or of all of them together, or draws.
         """
+        inputs = self._inputs(x)
+        with torch.no_grad():
+            if not linearised:
+                return self._networks(inputs, samples, generator)
+            return self._linearised(inputs, link or self.link, joint, samples)
 
     @undisturbed()
     def predict(
@@ -211,12 +209,14 @@ class Predictor(abc.ABC):
         The linearised predictive has ``f ~ N(f(x), J Λ⁻¹ Jᵀ)`` (Immer et al. 2021, equation 7).
 
         Args:
-            x: Inputs of n examples, as the network takes them; of refits, see ``HessianFreePosterior.outputs``.
+            x: Inputs of n examples, as the network takes them; of ``PerPoint`` and ``Probed`` refits, some of the
+                evaluation points.
             link: For classes, how the logits' uncertainty is averaged: ``"qmc"``, ``"pairwise"``, ``"probit"``,
                 ``"bridge"`` or ``"mc"``; ``None`` for the posterior's own, which tuning may choose.
-            joint: Whether to return the covariance between the examples too, ``[n, c, n, c]``.
+            joint: Whether to return the covariance between the examples too, ``[n, c, n, c]``; of refits, only
+                ``Probed`` ones have it.
             linearised: Whether the network is taken as linear in its weights; ``False`` averages networks with
-                drawn weights.
+                drawn weights, which refits have not.
             samples: Draws, where the link or the network need them.
             generator: Source of randomness for them.
 
@@ -228,6 +228,7 @@ class Predictor(abc.ABC):
             ConfigError: If the generator is none, or there are no draws where some are needed.
             DataError: If there are no inputs, or they are not finite.
             MismatchError: If the network was written to since the fit.
+            UnsupportedError: If refits are asked for what they have not.
 
         Cost:
             Linearised: a forward and c backward passes through the activations. Otherwise ``samples`` forward passes.
@@ -263,8 +264,9 @@ class Predictor(abc.ABC):
             >>> lw.Laplace(lw.Categorical()).fit(model, (x, y)).with_link("pairwise").link
             'pairwise'
         """
+        check_link(link, temperature)
         changed = replace(self, link=link, temperature=temperature)
-        changed.known.update(self.known)
+        vars(changed).update(vars(self) | vars(changed))
         return changed
 
     def shown_link(self) -> str:
@@ -273,24 +275,15 @@ class Predictor(abc.ABC):
             return ""
         return f"link {self.link}, " + (f"temperature {self.temperature:.4g}, " if self.temperature != 1 else "")
 
+    def _inputs(self, x: Inputs) -> Inputs:
+        self.network.check_unchanged()
+        return checked(x, self.network.like)
 
-@final
-class kept(Generic[P, T]):
-    """A property computed when it is first asked for, and from then on kept in ``known``."""
+    @abc.abstractmethod
+    def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
+        """What is known of the outputs of the network taken as linear in its weights."""
 
-    def __init__(self, compute: Callable[[P], T]) -> None:
-        self._compute, self.__doc__ = compute, compute.__doc__
-        self._name = compute.__name__
-
-    @overload
-    def __get__(self, predictor: None, owner: type[P]) -> kept[P, T]: ...
-
-    @overload
-    def __get__(self, predictor: P, owner: type[P]) -> T: ...
-
-    def __get__(self, predictor: P | None, owner: type[P]) -> kept[P, T] | T:
-        if predictor is None:
-            return self
-        if self._name not in predictor.known:
-            predictor.known[self._name] = self._compute(predictor)
-        return predictor.known[self._name]
+    def _networks(self, inputs: Inputs, samples: int, generator: torch.Generator | None) -> Draws:
+        """Outputs of networks with drawn weights."""
+        hint = "Laplace(...).fit(...)"
+        raise UnsupportedError("a posterior over the weights for linearised=False", type(self).__name__, hint)

@@ -111,5 +111,5 @@ class Sampled:
             generator = torch.Generator().manual_seed(self.seed)
             noise = problem.perturbation(self.samples, max_bytes=self.max_bytes, generator=generator)
         posterior = task.posterior(SampledPosterior, totals, self.solver, noise)
-        posterior.known["problem"] = problem  # what its root kept of the data serves the solves
+        vars(posterior)["problem"] = problem  # what its root kept of the data serves the solves
         return posterior

@@ -25,7 +25,7 @@ from lapwing.linear.problem import Perturbation
 from lapwing.linear.solvers import CG, SGD, Solver
 from lapwing.linear.tangent import Mode, Tangent, Target
 from lapwing.posteriors import ExactPosterior, FunctionPosterior, Posterior, SolvedWeights, Step, WeightPosterior
-from lapwing.posteriors.dimension import Dimensions, Estimator, by_draws
+from lapwing.posteriors.dimension import Dimensions, Estimator, by_draws, output_squares
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.structures.selection import last_layer
 from lapwing.tuning.checkpoint import State
@@ -229,11 +229,12 @@ class Expectation:
         with torch.no_grad():
             b = state.noise.right_hand_side(problem)
             drawn = solver.resumed(problem, b, prior.inverse_root() @ state.draws)
-        group, groups = posterior.prior.groups(posterior.network.uncertain)
-        sizes = torch.bincount(group, minlength=groups).double()
-        dimensions = by_draws(problem, drawn.value, group, sizes, self.estimator)
-        state = replace(state, draws=prior.root() @ drawn.value)
-        how = replace(drawn, value=drawn.value.new_empty(0, drawn.value.shape[1]))
+        draws, (group, groups) = drawn.value, posterior.prior.groups(posterior.network.uncertain)
+        dimensions = by_draws(
+            draws, prior.values, group, lambda: scale * output_squares(problem, draws, group, groups), self.estimator
+        )
+        state = replace(state, draws=prior.root() @ draws)
+        how = replace(drawn, value=draws.new_empty(0, draws.shape[1]))
         return Expected(state, mode, norms, dimensions, observations, drawn=how)
 
     def _start(self, state: State) -> Float[Tensor, " d"] | None:

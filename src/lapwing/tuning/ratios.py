@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import replace
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -13,12 +10,8 @@ from tqdm.auto import tqdm
 from lapwing.ground import probes
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, check_count, warn
 from lapwing.ground.results import Estimate
-from lapwing.linalg import Diagonal
 from lapwing.linalg.lanczos import Krylov, lanczos
 from lapwing.posteriors import ExactPosterior, MatrixFreePosterior, Posterior, SampledPosterior
-from lapwing.posteriors.dimension import log_det_ratios as ratios_by_draws
-from lapwing.posteriors.dimension import moved_draws, quadrature
-from lapwing.posteriors.solved import warn_unless
 from lapwing.priors import Prior
 
 STEPS, BIAS = 500, 0.1
@@ -47,7 +40,7 @@ def log_det_ratios(
     priors = [posterior.prior.with_precisions(row.cpu()) for row in path]
     if isinstance(posterior, SampledPosterior):
         layout, like = posterior.network.uncertain, posterior.network.like
-        found = by_draws(posterior, [prior.operator(layout, like) for prior in priors], progress)
+        found = posterior.log_det_ratios([prior.operator(layout, like) for prior in priors], progress=progress)
     elif isinstance(posterior, MatrixFreePosterior):
         factors = path[0] / path
         if bool((factors == factors[:, :1]).all()):
@@ -129,42 +122,5 @@ def one_by_one(
     found: list[Estimate] = []
     for prior in tqdm(priors, desc="evidence", disable=not progress, unit="precision", leave=False):
         moved = posterior.with_choices(prior, posterior.likelihood)
-        log_det = moved.log_det(samples, generator=torch.Generator().manual_seed(seed))
-        found.append(replace(log_det, value=log_det.value - float(moved.problem.prior.logdet())))
+        found.append(moved.log_det_ratio(samples, generator=torch.Generator().manual_seed(seed)))
     return found
-
-
-def by_draws(posterior: SampledPosterior, priors: list[Diagonal], progress: bool) -> list[Estimate]:
-    """The ratios for weaker and weaker priors, each from the one before: the integral of what the draws say between.
-
-    With ``A(t) = A₀^(1-t) A₁^t``, ``d/dt log det(I + s A⁻¹ G) = -E[s Σ_i log(A₁/A₀)_i ζ_i [G ζ]_i]``: the effective
-    dimensions of the weights one by one (Antorán 2024, section 6.2.1), each by how far its precision moves.
-
-    Args:
-        posterior: The posterior.
-        priors: The priors, strongest first.
-        progress: Whether to show a progress bar.
-
-    Cost:
-        One ``log_marginal`` for the strongest prior; from there 2 block solves for priors a factor of 8 apart, 4 for a
-        factor of 1000, each from the one before.
-    """
-    solver, noise, scale = posterior.solver, posterior.perturbation, posterior.problem.scale
-    problem = posterior.problem.with_prior(priors[0], scale)
-    total, solutions = ratios_by_draws(problem, noise, solver, progress=progress)
-    totals, standard = [total], noise.prior
-    pairs = list(itertools.pairwise(priors))
-    for before, after in tqdm(pairs, desc="evidence", disable=not progress, unit="precision", leave=False):
-        start, change = before.values.double(), (after.values.double() / before.values.double()).log()
-        for time, weight in quadrature(float(change.abs().max())):
-            prior = Diagonal((start * (time * change).exp()).to(before.values))
-            problem = problem.with_prior(prior, scale)
-            solution, standard = moved_draws(problem, noise, solver, standard)
-            draws = solution.value
-            gained = draws.double() * (problem.curvature @ draws).double()
-            total = total - weight * scale * (change @ gained)
-            solutions.append(replace(solution, value=draws[:0]))
-        totals.append(total)
-    for solution in solutions:
-        warn_unless(solution, solver.cure)
-    return [Estimate.of(total) for total in totals]

@@ -11,16 +11,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import checked, count, tensors
+from lapwing.ground.data import count, tensors
 from lapwing.ground.errors import UnsupportedError
-from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.network.network import Network
 from lapwing.methods.hessian_free.probed import Covariance, Variances, absolute
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.responses import Linearity, Responses
 from lapwing.predictive import JointMoments, Link, Moments, Outputs, Predictor
-from lapwing.predictive.links import SAMPLES
 from lapwing.priors import Prior
 
 
@@ -160,47 +158,6 @@ class HessianFreePosterior(Predictor):
         """The network at its trained weights."""
         return self.refit.network
 
-    @undisturbed()
-    def outputs(
-        self,
-        x: Inputs,
-        link: Link | None = None,
-        *,
-        joint: bool = False,
-        linearised: bool = True,
-        samples: int = SAMPLES,
-        generator: torch.Generator | None = None,
-    ) -> Outputs:
-        """What is known of the outputs, ``f ~ N(f(x; θ̂), J P⁻¹ Jᵀ)``; see ``Predictor.outputs``.
-
-        Args:
-            x: Inputs of n examples; of ``PerPoint`` and ``Probed`` fits, some of the evaluation points.
-            link: Without effect.
-            joint: Whether to return the covariance between the examples too; of ``Probed`` fits.
-            linearised: Must be true: there are no draws of the weights.
-            samples: Without effect.
-            generator: Without effect.
-
-        Raises:
-            DataError: If there are no inputs, or they are not finite.
-            MismatchError: If the network was written to since the fit.
-            UnsupportedError: If an input is no evaluation point, or a joint covariance is asked of other fits.
-
-        Cost:
-            A forward pass; of ``PreTrained`` fits one for each of them more.
-        """
-        inputs = self._inputs(x)
-        if not linearised:
-            raise UnsupportedError(
-                "a posterior over the weights for linearised=False", "refits", "Laplace(...).fit(...)"
-            )
-        with torch.no_grad():
-            mean = self.refit.trained_outputs(inputs).to(self.network.like)
-            covariance = self.answers.at(inputs)
-            if joint:
-                return JointMoments(mean, covariance.joint.to(mean))
-            return Moments(mean, covariance.blocks.to(mean))
-
     def variances(self, x: Inputs) -> Variances:
         """Variances of the outputs, unbiased where they come from probes, with their standard errors.
 
@@ -210,6 +167,8 @@ class HessianFreePosterior(Predictor):
         with torch.no_grad():
             return self.answers.at(self._inputs(x)).variances
 
-    def _inputs(self, x: Inputs) -> Inputs:
-        self.network.check_unchanged()
-        return checked(x, self.network.like)
+    def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
+        """A forward pass; of ``PreTrained`` fits one for each of them more."""
+        mean = self.refit.trained_outputs(inputs).to(self.network.like)
+        covariance = self.answers.at(inputs)
+        return JointMoments(mean, covariance.joint.to(mean)) if joint else Moments(mean, covariance.blocks.to(mean))
