@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -31,7 +32,7 @@ class Shape:
 @final
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """What is kept of a network, but for its class: see ``network_state``."""
+    """What is kept of a network, but for its class: shapes and dtypes of its parameters, and which are uncertain."""
 
     fingerprint: str
     size: int
@@ -39,95 +40,49 @@ class Bound:
     index: Int[Tensor, " d"] | None
     parameters: dict[str, Shape]
 
+    def check(self) -> None:
+        """Refuse a file that holds something else.
 
-def bound_from(state: Any, tensors: Tensors | None = None, device: torch.device | str = "cpu") -> Bound:
-    """What was kept of a network.
-
-    Raises:
-        DataError: If it is not that.
-    """
-    index = state.get("index") if isinstance(state, dict) else None
-    if isinstance(state, dict) and tensors is None:  # not read yet
-        state = state | {"index": None}
-    found: Bound = records(tensors, device).read(Bound, state, "network")
-    size = sum(math.prod(found.parameters[name].shape) for name in found.uncertain if name in found.parameters)
-    if not found.uncertain or set(found.uncertain) - found.parameters.keys() or min(size, found.size) < 1:
-        raise DataError("uncertain parameters of the network", f"{list(found.uncertain)[:5]}", REPAIR)
-    if tensors is None or found.index is None:
-        wrong = index is None and size != found.size
-    else:
-        kept = found.index
-        rising = kept.dtype == torch.int64 and bool((kept.diff() > 0).all())
-        wrong = len(kept) != found.size or not rising or not 0 <= int(kept[0]) <= int(kept[-1]) < size
-    if wrong:
-        raise DataError(f"{found.size} uncertain weights", f"others, of {size} in all", REPAIR)
-    return found
+        Raises:
+            DataError: If the uncertain weights are not those of the parameters.
+        """
+        size = sum(math.prod(self.parameters[name].shape) for name in self.uncertain if name in self.parameters)
+        if not self.uncertain or set(self.uncertain) - self.parameters.keys() or min(size, self.size) < 1:
+            raise DataError("uncertain parameters of the network", f"{list(self.uncertain)[:5]}", REPAIR)
+        wrong = size != self.size
+        if (index := self.index) is not None:
+            rising = index.dtype == torch.int64 and bool((index.diff() > 0).all())
+            wrong = len(index) != self.size or not rising or not 0 <= int(index[0]) <= int(index[-1]) < size
+        if wrong:
+            raise DataError(f"{self.size} uncertain weights", f"others, of {size} in all", REPAIR)
 
 
 def network_state(network: Network, tensors: Tensors) -> Json:
     """What is kept of a network: names, shapes and dtypes of its parameters, and the fingerprint of its values."""
-    return {
-        "class": type(network.module).__name__,
-        "fingerprint": network.fingerprint(),
-        "size": network.size,
-        "uncertain": network.names,
-        "index": records(tensors).state(network.index, "network.index"),
-        "parameters": parameters_of(network.module),
-    }
+    parameters = parameters_of(network.module)
+    kept = Bound(network.fingerprint(), network.size, network.names, network.index, parameters)
+    return {"class": type(network.module).__name__} | records(tensors).state(kept, "network")
 
 
-def parameters_of(module: nn.Module) -> Json:
+def parameters_of(module: nn.Module) -> dict[str, Shape]:
     """Shape and dtype of every parameter by name."""
     return {
-        name: {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
+        name: Shape(tuple(value.shape), str(value.dtype).removeprefix("torch."))
         for name, value in module.named_parameters()
     }
 
 
-def check_parameters(state: Any, module: nn.Module) -> None:
-    """Refuses a network that differs from the saved one in the name, shape or dtype of a parameter.
-
-    Args:
-        state: What ``network_state`` gave.
-        module: The network at hand.
+def bound(state: Any, tensors: Tensors, module: nn.Module) -> Network:
+    """The network that gave a state, around a module with the same parameters and weights.
 
     Raises:
-        MismatchError: Naming the parameters, what was saved and what came; uncertain ones first.
+        DataError: If it is the state of no network.
+        MismatchError: If a parameter differs in name, shape or dtype, or a parameter or buffer in its values.
     """
-    kept, saved, here = bound_from(state), state["parameters"], parameters_of(module)
-    names = dict.fromkeys([*kept.uncertain, *saved, *here])
-    found = [difference for name in names if (difference := compared(name, saved.get(name), here.get(name)))]
-    if not found:
-        return
-    more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    shapes = [{name: value["shape"] for name, value in each.items()} for each in (saved, here)]
-    dtype = saved[kept.uncertain[0]]["dtype"]
-    raise MismatchError(
-        f"the network the posterior was fitted to, a {state.get('class', 'network')!s:.40} of {len(saved)} parameters",
-        f"a {type(module).__name__} of {len(here)}: {'; '.join(found[:NAMED])}{more}",
-        f"model.to(torch.{dtype})" if shapes[0] == shapes[1] else "a model built with the same options",
-    )
-
-
-def compared(name: str, saved: Json | None, here: Json | None) -> str | None:
-    """How one parameter differs, in words; ``None`` where it does not."""
-    if here == saved:
-        return None
-    if saved is None or here is None:
-        have, lacks = ("the model", "the file") if saved is None else ("the file", "the model")
-        shape = (here or saved or {})["shape"]
-        return f"{name!r} {shape} is in {have} and not in {lacks}"
-    kind = "shape" if saved["shape"] != here["shape"] else "dtype"
-    return f"{name!r} has {kind} {here[kind]}, saved with {saved[kind]}"
-
-
-def bound(state: Json, tensors: Tensors, module: nn.Module) -> Network:
-    """The network that gave a state, around a module with the same weights.
-
-    Raises:
-        MismatchError: If a parameter or buffer has other values.
-    """
-    kept = bound_from(state, tensors, next(module.parameters()).device)
+    device = next((value.device for value in module.parameters()), torch.device("cpu"))
+    kept: Bound = records(tensors, device).read(Bound, state, "network")
+    kept.check()
+    _check_parameters(kept, module, f"{state.get('class', 'network')!s:.40}")
     network = Network(module, kept.uncertain, kept.index)
     came = network.fingerprint()
     if came != kept.fingerprint:
@@ -137,3 +92,32 @@ def bound(state: Json, tensors: Tensors, module: nn.Module) -> Network:
             "loading the checkpoint the posterior was fitted to before lapwing.load",
         )
     return network
+
+
+def _check_parameters(kept: Bound, module: nn.Module, kind: str) -> None:
+    """Refuses a network that differs from the saved one in a parameter; uncertain ones are named first."""
+    saved, here = kept.parameters, parameters_of(module)
+    names = dict.fromkeys([*kept.uncertain, *saved, *here])
+    found = [difference for name in names if (difference := _compared(name, saved, here))]
+    if not found:
+        return
+    more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    shapes = [{name: value.shape for name, value in each.items()} for each in (saved, here)]
+    dtype = saved[kept.uncertain[0]].dtype
+    raise MismatchError(
+        f"the network the posterior was fitted to, a {kind} of {len(saved)} parameters",
+        f"a {type(module).__name__} of {len(here)}: {'; '.join(found[:NAMED])}{more}",
+        f"model.to(torch.{dtype})" if shapes[0] == shapes[1] else "a model built with the same options",
+    )
+
+
+def _compared(name: str, saved: Mapping[str, Shape], here: Mapping[str, Shape]) -> str | None:
+    """How one parameter differs, in words; ``None`` where it does not."""
+    if name not in saved:
+        return f"{name!r} {list(here[name].shape)} is in the model and not in the file"
+    if name not in here:
+        return f"{name!r} {list(saved[name].shape)} is in the file and not in the model"
+    then, now = saved[name], here[name]
+    if then.shape != now.shape:
+        return f"{name!r} has shape {list(now.shape)}, saved with {list(then.shape)}"
+    return None if then.dtype == now.dtype else f"{name!r} has dtype {now.dtype}, saved with {then.dtype}"

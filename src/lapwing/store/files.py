@@ -16,7 +16,7 @@ from lapwing.ground.types import Unpack
 from lapwing.jacobian.network.module import unwrapped
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.posteriors import Posterior
-from lapwing.store.binding import bound, check_parameters, network_state
+from lapwing.store.binding import bound, network_state
 from lapwing.store.contents import Saved, posterior_from, state
 from lapwing.store.fits import check_fits
 
@@ -134,10 +134,8 @@ def load(
     missing = [name for name in ("posterior", "network") if name not in header]
     if missing or not isinstance(header["posterior"], str):
         raise DataError("the header of a posterior", f"one without {missing or 'its kind'}", REPAIR)
-    module = unwrapped(model)
-    check_parameters(header["network"], module)
     tensors = POSTERIOR.tensors(file_at(path), header)
-    network = bound(header["network"], tensors, module)
+    network = bound(header["network"], tensors, unwrapped(model))
     read = None if data is None else Data(data, like=network.like, unpack=unpack, progress=progress)
     posterior = posterior_from(header, tensors, network, read)
     check_fits(posterior)

@@ -197,6 +197,7 @@ def test_newer_schema_says_what_to_install_and_one_too_old_is_refused(tmp_path: 
     [
         ("[]", "its header is a list"),
         ("null", "its header is a NoneType"),
+        ('{"a":' * 64 + "1" + "}" * 64, "its header is a tree too deep"),
         ("[" * 100_000 + "]" * 100_000, "header is not JSON"),
         ('{"a":' * 100_000 + "1" + "}" * 100_000, "header is not JSON"),
         ("1" * 5000, "header is not JSON"),
@@ -204,7 +205,7 @@ def test_newer_schema_says_what_to_install_and_one_too_old_is_refused(tmp_path: 
         ('{"format": "lapwing.posterior", "schema": true}', "of format"),
         ('{"format": "lapwing.posterior", "schema": 9, "versions": [1]}', "a newer version"),
     ],
-    ids=["list", "null", "deep", "deep-objects", "long", "empty", "schema", "versions"],
+    ids=["list", "null", "tree", "deep", "deep-objects", "long", "empty", "schema", "versions"],
 )
 def test_headers_of_other_shapes_are_refused(text: str, complaint: str, tmp_path: Path) -> None:
     save_file({"w": torch.ones(2)}, tmp_path / "a", metadata={"lapwing": text})

@@ -22,6 +22,9 @@ from torch import Tensor
 from lapwing.ground.archive.whole import file_at, write_whole
 from lapwing.ground.errors import DataError
 
+DEEPEST = 64
+"""Lists and objects within each other in a header, at most."""
+
 Json: TypeAlias = dict[str, Any]
 """What JSON calls an object."""
 
@@ -29,7 +32,7 @@ Json: TypeAlias = dict[str, Any]
 @final
 @dataclass(frozen=True)
 class Tensors:
-    """Tensors of one file by name, each contiguous on the CPU.
+    """Tensors of one file by name, each contiguous on the CPU, no two in one storage, as safetensors demands.
 
     A tensor whose axes lie in another order in memory (channels last) comes back in that order: kernels then take the
     same path and give the same bits.
@@ -48,7 +51,10 @@ class Tensors:
         axes = sorted(range(value.ndim), key=lambda axis: -value.stride(axis))
         kept = value.detach().permute(axes).contiguous().cpu()
         small = kept.dtype == torch.int64 and bool((kept == kept.int()).all())
-        self.named[name] = kept.int() if small else kept
+        kept = kept.int() if small else kept
+        place = kept.untyped_storage().data_ptr()
+        shared = any(other.untyped_storage().data_ptr() == place for other in self.named.values())
+        self.named[name] = kept.clone() if shared else kept
         order = {} if axes == sorted(axes) else {"axes": axes}
         return {"tensor": name} | order | ({"dtype": "int64"} if small else {})
 
@@ -66,9 +72,8 @@ class Tensors:
             value = value.long()
         if axes is None:
             return value
-        if not isinstance(axes, list) or not all(type(axis) is int for axis in axes):
-            raise DataError("axes in some order", f"{axes!r:.60}", "saving it again")
-        if sorted(axes) != list(range(value.ndim)):
+        whole = isinstance(axes, list) and all(type(axis) is int for axis in axes)
+        if not whole or sorted(axes) != list(range(value.ndim)):
             raise DataError(f"{value.ndim} axes in some order", f"{axes!r:.60}", "saving it again")
         return value.permute([axes.index(axis) for axis in range(len(axes))])
 
@@ -80,17 +85,6 @@ class Tensors:
             total.update(f"{name}{list(value.shape)}{value.dtype}".encode())
             total.update(value.reshape(-1).view(torch.uint8).numpy().data)
         return total.hexdigest()
-
-    @property
-    def unshared(self) -> dict[str, Tensor]:
-        """The same tensors, no two in one storage, as safetensors demands."""
-        seen: set[int] = set()
-        result: dict[str, Tensor] = {}
-        for name, value in self.named.items():
-            pointer = value.untyped_storage().data_ptr()
-            result[name] = value.clone() if pointer in seen else value
-            seen.add(pointer)
-        return result
 
 
 @final
@@ -130,7 +124,7 @@ class Archive:
             ConfigError: If the directory does not exist.
         """
         body = {"format": self.format, "schema": self.schema, **header, "checksum": tensors.digest}
-        write_whole(path, tensors.unshared, {self.key: json.dumps({"seal": seal(body), **body})})
+        write_whole(path, tensors.named, {self.key: json.dumps({"seal": seal(body), **body})})
 
     def header(self, path: str | PathLike[str]) -> Json:
         """The header of a file.
@@ -147,11 +141,12 @@ class Archive:
             )
         try:
             header: Any = json.loads(metadata[self.key])
-            sealed = isinstance(header, dict) and header.pop("seal", None) == seal(header)
+            deep = _depth(header) > DEEPEST
         except (ValueError, RecursionError) as error:
             raise self.damaged(path, f"its header is not JSON ({error!s:.80})") from error
-        if not isinstance(header, dict):
-            raise self.damaged(path, f"its header is a {type(header).__name__}")
+        if not isinstance(header, dict) or deep:
+            raise self.damaged(path, f"its header is a {'tree too deep' if deep else type(header).__name__}")
+        sealed = header.pop("seal", None) == seal(header)
         self._check_schema(path, header)
         if not sealed:
             raise self.damaged(path, "its header does not match its checksum")
@@ -210,3 +205,9 @@ class Archive:
 def seal(header: Json) -> str:
     """SHA-256 of a header."""
     return hashlib.sha256(json.dumps(header).encode()).hexdigest()
+
+
+def _depth(value: Any) -> int:
+    """Lists and objects within each other."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, parts), default=0)

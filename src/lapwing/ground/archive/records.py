@@ -20,9 +20,6 @@ from lapwing.ground.types import Inputs
 INLINE = 256
 """Most numbers of one vector that stay in the JSON, where people can read them; longer ones become tensors."""
 
-DEEPEST = 64
-"""Records within records, at most."""
-
 LARGEST = 2**62
 """The largest whole number."""
 
@@ -71,6 +68,8 @@ class Records:
             if len(value) > INLINE and all(isinstance(part, float) for part in value):
                 return self.tensors.put(at, torch.tensor(value, dtype=torch.float64))
             return [self.state(part, f"{at}.{i}") for i, part in enumerate(value)]
+        if isinstance(value, Mapping):
+            return {name: self.state(part, f"{at}.{name}") for name, part in value.items()}
         kind = self._kind(value)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return kind | self._fields(value, at)
@@ -97,43 +96,40 @@ class Records:
             state[each.name] = inputs_state(part, place, self.tensors) if hint == Inputs else self.state(part, place)
         return state
 
-    def read(self, kind: Any, state: Any, at: str, depth: int = 0) -> Any:
+    def read(self, kind: Any, state: Any, at: str) -> Any:
         """The value that gave a state.
 
         Args:
             kind: What it must be: a frozen dataclass, or what the field of one may be annotated with.
             state: The JSON.
             at: Where in the file it stands, for messages.
-            depth: Records it lies within.
 
         Raises:
             DataError: If it is anything else.
             ConfigError: If it has a value that its class refuses.
         """
-        if depth > DEEPEST:
-            raise DataError(f"at most {DEEPEST} records within each other", f"more at {at:.60}", REPAIR)
         if kind is Any:
             return state
         if kind == Inputs:
             return inputs_from(state, self.tensors, self.device)
         if kind in self.families:
-            return self._member(kind, state, at, depth)
+            return self._member(kind, state, at)
         if get_origin(kind) in (Union, UnionType):
-            return self._either(get_args(kind), state, at, depth)
+            return self._either(get_args(kind), state, at)
         if kind is Tensor or hasattr(kind, "dim_str"):  # a shape of jaxtyping
             return self._tensor(kind, state, at)
         if dataclasses.is_dataclass(kind):
-            return self._record(kind, state, at, depth)
+            return self._record(kind, state, at)
         if get_origin(kind) is tuple or kind is torch.Size:
-            return self._sequence(kind, state, at, depth)
+            return self._sequence(kind, state, at)
         if get_origin(kind) in (dict, Mapping):
             if not isinstance(state, dict):
                 raise unlike(at, "names with values", state)
             part = get_args(kind)[1]
-            return {name: self.read(part, value, f"{at}.{name}", depth + 1) for name, value in state.items()}
+            return {name: self.read(part, value, f"{at}.{name}") for name, value in state.items()}
         return _scalar(kind, state, at)
 
-    def _record(self, kind: Any, state: Any, at: str, depth: int) -> Any:
+    def _record(self, kind: Any, state: Any, at: str) -> Any:
         if not isinstance(state, dict):
             raise unlike(at, f"the fields of a {kind.__name__}", state)
         hints, values = get_type_hints(kind), dict[str, Any]()
@@ -144,39 +140,39 @@ class Records:
             if hint in self.given:
                 values[each.name] = self.given[hint]
             elif each.name in state:
-                values[each.name] = self.read(hint, state[each.name], within(at, each.name), depth + 1)
+                values[each.name] = self.read(hint, state[each.name], within(at, each.name))
             elif each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING:
                 raise DataError(f"{within(at, each.name)} in the file", f"fields {sorted(state)[:9]} alone", REPAIR)
         _check_shapes(hints, values, at)
         return kind(**values)
 
-    def _member(self, family: type, state: Any, at: str, depth: int) -> Any:
+    def _member(self, family: type, state: Any, at: str) -> Any:
         members = self.families[family]
         name = state.get("kind") if isinstance(state, dict) else None
         if isinstance(name, str) and name not in members:
             raise DataError(f"one of {', '.join(members)} as {at}", f"'{name:.40}'", "the lapwing that wrote the file")
         if not isinstance(name, str):
             raise unlike(at, f"one of {', '.join(members)}", state)
-        return self._record(members[name], state, at, depth)
+        return self._record(members[name], state, at)
 
-    def _either(self, kinds: tuple[Any, ...], state: Any, at: str, depth: int) -> Any:
+    def _either(self, kinds: tuple[Any, ...], state: Any, at: str) -> Any:
         failed: DataError | None = None
         for kind in kinds:
             try:
-                return self.read(kind, state, at, depth + 1)
+                return self.read(kind, state, at)
             except DataError as reason:
                 failed = failed or reason
         assert failed is not None
         raise failed
 
-    def _sequence(self, kind: Any, state: Any, at: str, depth: int) -> Any:
+    def _sequence(self, kind: Any, state: Any, at: str) -> Any:
         parts = get_args(kind) or (int, ...)
         if isinstance(state, dict):
             state = self.tensors.get(state).tolist()
         if not isinstance(state, list) or (parts[-1] is not ... and len(state) != len(parts)):
             raise unlike(at, "a list" if parts[-1] is ... else f"a list of {len(parts)}", state)
         kinds = parts[:1] * len(state) if parts[-1] is ... else parts
-        values = tuple(self.read(kinds[i], value, f"{at}.{i}", depth + 1) for i, value in enumerate(state))
+        values = tuple(self.read(kinds[i], value, f"{at}.{i}") for i, value in enumerate(state))
         return torch.Size(values) if kind is torch.Size else values
 
     def _tensor(self, kind: Any, state: Any, at: str) -> Tensor:
@@ -210,35 +206,22 @@ def _check_shapes(hints: Mapping[str, Any], values: Mapping[str, Any], at: str) 
 
 def _scalar(kind: Any, state: Any, at: str) -> Any:
     """A string, a number, a truth value, nothing, or one of a few words."""
+    whole, expected = type(state) is int and abs(state) <= LARGEST, getattr(kind, "__name__", str(kind))
     if get_origin(kind) is Literal:
-        if isinstance(state, str) and state in get_args(kind):
-            return state
-        raise unlike(at, f"one of {', '.join(map(str, get_args(kind)))}", state)
-    if kind in (None, NoneType) and state is None:
-        return None
-    if kind is bool and isinstance(state, bool):
-        return state
-    if kind is str and isinstance(state, str):
-        return state
-    whole = isinstance(state, int) and not isinstance(state, bool) and abs(state) <= LARGEST
-    if kind is int and whole:
-        return state
-    if kind is float and (whole or (isinstance(state, float) and not math.isnan(state))):
-        return float(state)
-    raise unlike(at, getattr(kind, "__name__", str(kind)), state)
+        fits, expected = state in get_args(kind), f"one of {', '.join(map(str, get_args(kind)))}"
+    elif kind is float:
+        fits = whole or (isinstance(state, float) and not math.isnan(state))
+    else:
+        fits = whole if kind is int else type(state) is (kind or NoneType)
+    if not fits:
+        raise unlike(at, expected, state)
+    return float(state) if kind is float else state
 
 
 def unlike(at: str, expected: str, state: Any) -> DataError:
     """The error for a value that is not what its field must hold."""
-    shown = f"{type(state).__name__} of {len(state)}" if isinstance(state, list | dict) else f"{_short(state)}"
+    shown = f"{type(state).__name__} of {len(state)}" if isinstance(state, list | dict) else f"{state!r:.40}"
     return DataError(f"{at:.80} as {expected}", shown, REPAIR)
-
-
-def _short(state: Any) -> str:
-    """A value in a few letters, however long it is: numbers of thousands of digits cannot even be written out."""
-    if isinstance(state, int) and abs(state) > LARGEST:
-        return "a whole number beyond all bounds"
-    return f"{state!r:.40}"
 
 
 def inputs_state(inputs: Any, name: str, tensors: Tensors) -> Json:
@@ -263,21 +246,19 @@ def inputs_state(inputs: Any, name: str, tensors: Tensors) -> Json:
     )
 
 
-def inputs_from(spec: Any, tensors: Tensors, device: torch.device | str, depth: int = 0) -> Any:
+def inputs_from(spec: Any, tensors: Tensors, device: torch.device | str) -> Any:
     """The inputs that gave a spec.
 
     Raises:
         DataError: If there are none that give it.
     """
-    if depth > DEEPEST:
-        raise DataError(f"inputs of at most {DEEPEST} levels", "more", "saving it again")
     match spec:
         case {"mapping": dict() as parts}:
-            return {key: inputs_from(part, tensors, device, depth + 1) for key, part in parts.items()}
+            return {key: inputs_from(part, tensors, device) for key, part in parts.items()}
         case {"tuple": list() as parts}:
-            return tuple([inputs_from(part, tensors, device, depth + 1) for part in parts])
+            return tuple([inputs_from(part, tensors, device) for part in parts])
         case {"list": list() as parts}:
-            return [inputs_from(part, tensors, device, depth + 1) for part in parts]
+            return [inputs_from(part, tensors, device) for part in parts]
         case {"value": None | bool() | int() | float() | str() as value}:
             return value
         case _:

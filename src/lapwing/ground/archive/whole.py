@@ -6,12 +6,12 @@ import glob
 import json
 import os
 import platform
-import secrets
 import shutil
 import zlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
 from safetensors.torch import save_file
@@ -72,10 +72,9 @@ def replacing(path: Path) -> Generator[Path]:
     """
     check_directory(path)
     sweep(path)
-    folder = path.with_name(f".{path.name}.{HOST}-{os.getpid()}-{secrets.token_hex(4)}")
-    folder.mkdir()  # what safetensors writes beside the file while it writes goes with it
-    try:
-        temporary = folder / "whole"
+    own = f".{path.name}.{HOST}-{os.getpid()}-"  # what safetensors writes beside the file while it writes goes with it
+    with TemporaryDirectory(prefix=own, dir=path.parent, ignore_cleanup_errors=True) as folder:
+        temporary = Path(folder) / "whole"
         temporary.touch()
         mode = temporary.stat().st_mode  # what any new file gets here: safetensors may make one only its owner can read
         yield temporary
@@ -83,8 +82,6 @@ def replacing(path: Path) -> Generator[Path]:
         with temporary.open("rb+") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_json(results: object, path: Path) -> None:
