@@ -14,6 +14,11 @@ LINES = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", SKY, INK)
 """Colours of lines that are drawn one after another."""
 
 
+def colour(number: int) -> str:
+    """The colour of a line, which are counted from 0."""
+    return LINES[number % len(LINES)]
+
+
 def axes(ax: Axes | None, width: float, height: float) -> Axes:
     """The axes given, or those of a new figure that pyplot does not know.
 

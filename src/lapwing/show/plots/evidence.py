@@ -4,35 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from torch import Tensor
 
 from lapwing.ground.errors import DataError, check_kind, check_positive
-from lapwing.show.plots.canvas import BLUE, LINES, ORANGE, axes
+from lapwing.show.plots.canvas import BLUE, ORANGE, axes, colour
 from lapwing.tuning.curve import EvidenceCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@runtime_checkable
-class Step(Protocol):
-    """What a step of tuning must know to be drawn."""
-
-    @property
-    def log_marginal(self) -> float | None:
-        """Log evidence, nats; ``None`` where it was not measured."""
-        ...
-
-    @property
-    def prior_precision(self) -> float | Sequence[float] | Tensor:
-        """Prior precision: one number, or one a group of parameters."""
-        ...
-
-
-def plot_evidence(trace: Sequence[Step], *, ax: Axes | None = None, **kw: Any) -> Axes:
+def plot_evidence(trace: Sequence[Any], *, ax: Axes | None = None, **kw: Any) -> Axes:
     """Evidence trace: log evidence, or its lower bound, at each step of tuning; on a second axis the prior precisions.
 
     Args:
@@ -115,7 +99,7 @@ def plot_evidence_curves(
     for number, (name, curve) in enumerate(curves.items()):
         order = curve.precisions.argsort()
         x, y, error = (part[order].numpy(force=True) for part in (curve.precisions, curve.log_marginal, curve.stderr))
-        look = {"color": LINES[number % len(LINES)], "linestyle": DASHES[number % len(DASHES)], "linewidth": 1.5}
+        look = {"color": colour(number), "linestyle": DASHES[number % len(DASHES)], "linewidth": 1.5}
         own: dict[str, Any] = look | kw
         ax.plot(x, y, label=f"{name}: {curve.best:.3g}", **own)
         if (error > 0).any():
@@ -157,20 +141,14 @@ def plot_stopping(traces: Trace | Mapping[str, Trace], *, ax: Axes | None = None
     """
     named = traces if isinstance(traces, Mapping) else {"": traces}
     if not named or not all(any(examples > 0 for examples, _ in trace) for trace in named.values()):
-        raise DataError(
-            "traces with at least one point",
-            "none",
-            "posterior.report.trace, of a fit with stopping=EarlyStopping(...)",
-        )
+        hint = "posterior.report.trace, of a fit with stopping=EarlyStopping(...)"
+        raise DataError("traces with at least one point", "none", hint)
     ax = axes(ax, 5.0, 3.4)
-    kw = {"linewidth": 1.5, "marker": ".", "markersize": 4} | kw
-    for i, (name, trace) in enumerate(named.items()):
+    for number, (name, trace) in enumerate(named.items()):
         best, smallest = min((point for point in trace if point[0] > 0), key=lambda point: point[1])
-        options: dict[str, Any] = {
-            "color": LINES[i % len(LINES)],
-            "label": f"{name}: {best}" if name else f"{best} examples",
-        } | kw
-        (line,) = ax.plot([examples for examples, _ in trace], [loss for _, loss in trace], **options)
+        look: dict[str, Any] = {"color": colour(number), "linewidth": 1.5, "marker": ".", "markersize": 4}
+        look |= {"label": f"{name}: {best}" if name else f"{best} examples"} | kw
+        (line,) = ax.plot(*zip(*trace, strict=True), **look)
         ax.plot([best], [smallest], marker="o", markersize=8, markerfacecolor="none", color=line.get_color())
     ax.set_xlabel("training examples")
     ax.set_ylabel("validation NLL / nats")

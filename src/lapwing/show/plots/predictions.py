@@ -12,7 +12,7 @@ from lapwing.evaluation.corruptions import Sweep
 from lapwing.evaluation.metrics import RejectionCurve, auroc, ece_floor, reliability
 from lapwing.evaluation.metrics.elements import scalars
 from lapwing.ground.errors import DataError, check_level
-from lapwing.show.plots.canvas import BLUE, GREY, INK, LINES, ORANGE, SKY, axes, percent
+from lapwing.show.plots.canvas import BLUE, GREY, INK, ORANGE, SKY, axes, colour, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,7 +95,7 @@ def plot_rejection(curve: RejectionCurve, *, ax: Axes | None = None, **kw: Any) 
     """
     ax = axes(ax, 4.8, 3.6)
     label = ", ".join([*([kw["label"]] if "label" in kw else []), f"area {curve.area:.3f}"])
-    kw = {"color": LINES[len(ax.lines) % len(LINES)], "linewidth": 1.6} | kw | {"label": label}
+    kw = {"color": colour(len(ax.lines)), "linewidth": 1.6} | kw | {"label": label}
     ax.plot(curve.fraction.numpy(force=True), curve.accuracy.numpy(force=True), **kw)
     ax.set(xlim=(0, 1), xlabel="least confident examples rejected", ylabel="accuracy of the others")
     ax.xaxis.set_major_formatter(percent)
@@ -235,7 +235,7 @@ def plot_sweep(sweep: Sweep, score: str = "nll", *, ax: Axes | None = None, **kw
     """
     means, values = sweep.by_severity(score), sweep.values(score).double().cpu()
     ax = axes(ax, 4.8, 3.6)
-    look: dict[str, Any] = {"color": LINES[len(ax.lines) % len(LINES)], "marker": "o", "markersize": 4} | kw
+    look: dict[str, Any] = {"color": colour(len(ax.lines)), "marker": "o", "markersize": 4} | kw
     ax.plot(list(means), list(means.values()), **look)
     low, high = values.quantile(0.25, 0).numpy(), values.quantile(0.75, 0).numpy()
     ax.fill_between(list(means)[1:], low, high, color=look["color"], alpha=0.15, linewidth=0)

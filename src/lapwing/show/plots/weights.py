@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lapwing.evaluation.diagnosis import Diagnosis
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
-from lapwing.show.plots.canvas import BLUE, GREY, INK, LINES, ORANGE, SKY, axes, panels
+from lapwing.show.plots.canvas import BLUE, GREY, INK, LINES, ORANGE, SKY, axes, colour, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,12 +65,8 @@ def _histogram(diagnosis: Diagnosis, ax: Axes, kw: dict[str, Any]) -> None:
     ax.plot(at, chi2.pdf(at), color=INK, linewidth=1.5, label=f"χ²({diagnosis.dimension})")
     ax.set(xlabel="squared distance d²", ylabel="density")
     ax.set_ylim(top=1.45 * ax.dataLim.ymax)  # room for the legend
-    ax.legend(
-        frameon=False,
-        loc="upper left",
-        title=f"Kolmogorov-Smirnov p = {diagnosis['radius'].p_value:.2g}",
-        alignment="left",
-    )
+    title = f"Kolmogorov-Smirnov p = {diagnosis['radius'].p_value:.2g}"
+    ax.legend(frameon=False, loc="upper left", title=title, alignment="left")
 
 
 def _quantiles(diagnosis: Diagnosis, ax: Axes) -> None:
@@ -88,24 +84,16 @@ def _projections(diagnosis: Diagnosis, ax: Axes) -> None:
 
     at = np.linspace(-3.5, 3.5, 200)
     ax.plot(at, stats.norm.cdf(at), color=GREY, linewidth=4, alpha=0.6, label="N(0, 1)")
-    for family, color in zip(diagnosis.families, _colours(len(diagnosis.families)), strict=True):
-        z = _sorted(family.z)
+    colours = (ORANGE, BLUE, *LINES[2:])
+    for number, family in enumerate(diagnosis.families):
+        z = np.sort(family.z.flatten().numpy(force=True))
         share = (np.arange(len(z)) + 0.5) / len(z)
         label = f"{len(family.z)} {family.name}, variance {family.variance:.3g}"
-        ax.plot(z, share, color=color, linewidth=1.4, label=label)
+        ax.plot(z, share, color=colours[number % len(colours)], linewidth=1.4, label=label)
     failed = f"{len(diagnosis.rejected)} of {len(diagnosis.checks)} checks reject"
     title = f"{failed if diagnosis.rejected else 'no check rejects'} at level {diagnosis.level:g}"
     ax.set(xlabel="standardised projection z", ylabel="share of draws below", ylim=(0, 1), title=title)
     ax.legend(frameon=False, loc="lower right")
-
-
-def _colours(count: int) -> list[str]:
-    chosen = (ORANGE, BLUE, *LINES[2:])
-    return [chosen[k % len(chosen)] for k in range(count)]
-
-
-def _sorted(values: Tensor) -> np.ndarray:
-    return np.sort(values.flatten().numpy(force=True))
 
 
 def plot_intervals(
@@ -143,22 +131,15 @@ def plot_intervals(
         raise DataError("standard deviations of at least one method", "none", "{'name': weight_uncertainty(...).std}")
     for name, std in deviations.items():
         if std.shape != weights.shape:
-            raise ShapeError(
-                f"{list(weights.shape)} standard deviations", f"{list(std.shape)} of {name}", "one a weight"
-            )
+            got = f"{list(std.shape)} of {name}"
+            raise ShapeError(f"{list(weights.shape)} standard deviations", got, "one a weight")
     chosen = list(range(min(30, len(weights)))) if which is None else list(which)
     ax = axes(ax, 8.4, 3.6)
     ax.axhline(0, color=INK, linewidth=0.8)
     places = np.arange(len(chosen))
     for number, (name, std) in enumerate(deviations.items()):
         shift = (number - (len(deviations) - 1) / 2) * 0.8 / len(deviations)
-        look: dict[str, Any] = {
-            "fmt": "o",
-            "markersize": 2.5,
-            "linewidth": 1.2,
-            "color": LINES[number % len(LINES)],
-            "label": name,
-        }
+        look: dict[str, Any] = {"fmt": "o", "markersize": 2.5, "linewidth": 1.2, "color": colour(number), "label": name}
         values, errors = (part[chosen].numpy(force=True) for part in (weights, std))
         ax.errorbar(places + shift, values, errors, **(look | kw))
     ax.set(xlabel="weight number", ylabel="weight ± std", xticks=places, xticklabels=[str(i) for i in chosen])
@@ -196,7 +177,7 @@ def plot_pruning(
             "marker": "o",
             "markersize": 3,
             "linewidth": 1.4,
-            "color": LINES[number % len(LINES)],
+            "color": colour(number),
             "label": name,
         }
         ax.plot(shares, errors, **(look | kw))

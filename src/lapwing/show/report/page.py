@@ -6,7 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, final
@@ -91,8 +91,8 @@ def render(results: Any, folder: Path) -> str:
 class Number:
     """A number of a row, with its standard error where it has one."""
 
-    mean: float | None
-    stderr: float | None
+    mean: float | None = None
+    stderr: float | None = None
 
 
 @final
@@ -102,7 +102,7 @@ class Row:
 
     method: str
     tuned_by: str | None
-    note: str | None
+    note: str | None = None
 
 
 @final
@@ -140,68 +140,49 @@ class Section:
     figures: tuple[Picture, ...] = ()
 
 
-def _check(part: Any) -> None:
-    """Refuses a section with anything in it that a page cannot show.
+def _section(part: Any, folder: Path) -> dict[str, Any]:
+    """A section as the template takes it.
 
     Raises:
-        DataError: Naming it.
+        DataError: If there is anything in it that a page cannot show.
     """
     section: Section = Records().read(Section, part, "results")
     for column in section.columns:
         if not FORMAT.fullmatch(column.format):
             raise DataError("a format of numbers such as '.3f'", f"{column.format!r:.40}", "the lapwing that wrote it")
-    for i, row in enumerate(section.rows):
-        Records().read(Row, {"note": None} | row, f"rows.{i}")
-        for column in section.columns:
-            Records().read(Number | None, row.get(column.name), f"rows.{i}.{column.name}")
+    columns = [column for column in section.columns if column.tabled]
+    numbers = [[_number(row, column, f"rows.{i}") for column in columns] for i, row in enumerate(section.rows)]
+    best = [_best(column, [row[k].mean for row in numbers]) for k, column in enumerate(columns)]
+    rows: list[dict[str, Any]] = []
+    for i, (given, own) in enumerate(zip(section.rows, numbers, strict=True)):
+        row: Row = Records().read(Row, given, f"rows.{i}")
+        cells = [_cell(*each) for each in zip(columns, own, best, strict=True)]
+        note = "" if any(number.mean is not None for number in own) else row.note
+        rows.append(asdict(row) | {"note": note, "cells": cells, "baseline": not given.get("fit_seconds")})
+    figures = [asdict(figure) | {"source": _inlined(folder, figure.file)} for figure in section.figures]
+    return vars(section) | {"columns": columns, "rows": rows, "figures": figures}
 
 
-def _section(part: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A section as the template takes it."""
-    _check(part)
-    columns = [column for column in part["columns"] if column["tabled"]]
-    best = {column["name"]: _best(column, part["rows"]) for column in columns}
-    return {
-        "title": part.get("title", "Methods side by side"),
-        "text": part.get("text", []),
-        "columns": columns,
-        "rows": [_row(row, columns, best) for row in part["rows"]],
-        "findings": part.get("findings", []),
-        "figures": [
-            {"wide": False} | figure | {"source": _inlined(folder, figure["file"])}
-            for figure in part.get("figures", [])
-        ],
-    }
+def _number(row: Mapping[str, Any], column: Column, at: str) -> Number:
+    return Records().read(Number | None, row.get(column.name), f"{at}.{column.name}") or Number()
 
 
-def _row(
-    row: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], best: Mapping[str, str | None]
-) -> dict[str, Any]:
-    cells: list[dict[str, Any]] = []
-    for column in columns:
-        number = row.get(column["name"])
-        mean, stderr = (number["mean"], number["stderr"]) if number else (None, None)
-        text = _written(mean, column)
-        spread = f"± {_written(stderr, column)}" if column["spread"] and stderr is not None else ""
-        cells.append({"text": text, "spread": spread, "best": mean is not None and text == best[column["name"]]})
-    ran = any(cell["text"] != "–" for cell in cells)
-    baseline = not row.get("fit_seconds")
-    note = "" if ran else row.get("note", "")
-    return {"method": row["method"], "tuned_by": row["tuned_by"], "note": note, "cells": cells, "baseline": baseline}
+def _cell(column: Column, number: Number, best: str | None) -> dict[str, Any]:
+    """A number as it is written, with its spread, and whether it is the best."""
+    if number.mean is None:
+        return {"text": "–", "spread": "", "best": False}
+    text = column.write(number.mean)
+    spread = f"± {column.write(number.stderr)}" if column.spread and number.stderr is not None else ""
+    return {"text": text, "spread": spread, "best": text == best}
 
 
-def _best(column: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:
+def _best(column: Column, numbers: Sequence[float | None]) -> str | None:
     """The best score of a column as it is written; ``None`` for costs, and where most rows share it."""
-    means = [row[column["name"]]["mean"] for row in rows if row.get(column["name"])]
-    means = [mean for mean in means if mean is not None]
-    if column["better"] == "neither" or not column["spread"] or not means:
+    means = [mean for mean in numbers if mean is not None]
+    if column.better == "neither" or not column.spread or not means:
         return None
-    best = _written(max(means) if column["better"] == "higher" else min(means), column)
-    return best if 2 * sum(_written(mean, column) == best for mean in means) <= len(means) else None
-
-
-def _written(value: float | int | None, column: Mapping[str, Any]) -> str:
-    return "–" if value is None else Column(**column).write(float(value))
+    best = column.write(max(means) if column.better == "higher" else min(means))
+    return best if 2 * sum(column.write(mean) == best for mean in means) <= len(means) else None
 
 
 def _inlined(folder: Path, name: str) -> str:
