@@ -146,23 +146,18 @@ MUTANTS = (
         "jacobian",
         "curvature",
     ),
-    m(
-        "return self._windows().flatten(3 + len(self._space)).sum((0, -1)).flatten(1)",
-        "return self._windows().flatten(3 + len(self._space)).mean((0, -1)).flatten(1)",
-        "jacobian",
-        "curvature",
-    ),
+    m("out[:, inputs.numel() :] = 1.0", "out[:, inputs.numel() :] = 0.0", "jacobian", "curvature"),
     m("k.mT / q.shape[-1] ** 0.5", "k.mT / q.shape[-1]", "jacobian"),
     m("root = self.rows() * variance.sqrt()", "root = self.rows() * variance", "jacobian", "curvature"),
-    m(".scaled(1.0 / max(held.count, 1))", ".scaled(1.0)", "curvature", "structures"),
-    m("return with_ones(factor, n * t, p), n * t", "return with_ones(factor, n * t, p), n", "curvature", "structures"),
+    m(".scaled(1.0 / max(self._count[names], 1))", ".scaled(1.0)", "curvature", "structures"),
+    m("return sum_outer(factor.columns), n * t", "return sum_outer(factor.columns), n", "curvature", "structures"),
     m(
         "gain = sigma[:, None] / (tau[:, None] + sigma[:, None] * sizes)",
         "gain = sigma[:, None] / (tau[:, None] - sigma[:, None] * sizes)",
         "curvature",
         "posteriors",
     ),
-    m("observations = self._likelihood.weight * self._counted", "observations = self._counted", "curvature", "tuning"),
+    m("observations = self._model.likelihood.weight * self._counted", "observations = self._counted", "curvature", "tuning"),
     m("variance[0] * gram.flatten(0, 1).flatten(1)", "gram.flatten(0, 1).flatten(1)", "curvature", "posteriors"),
     # posteriors and predictions
     m(

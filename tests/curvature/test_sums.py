@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.curvature import sums
+from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.ggn import GGN, EmpiricalFisher, MCFisher
-from lapwing.curvature.kfac import KroneckerSum
-from lapwing.curvature.sums import Accumulator, DenseSum, DiagonalSum, Held, chunk_size, score, sweep
-from lapwing.curvature.totals import Tally, Totals, visit
+from lapwing.curvature.sums import Accumulator, DenseSum, DiagonalSum, Held, KroneckerSum, chunk_size, sweep
 from lapwing.ground.data import Data
 from lapwing.ground.errors import DataError, NumericalError, ShapeError
 from lapwing.jacobian.layers.capture import FEW
@@ -99,27 +98,6 @@ def test_totals_are_sums_over_the_data(name: str) -> None:
     torch.testing.assert_close(totals.score, expected, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_score_of_all_data_is_the_gradient_of_the_log_likelihood(name: str) -> None:
-    case = known(name)
-    likelihood = case.case.likelihood
-    y = likelihood.canonical_targets(case.outputs, case.case.targets)
-    outputs = case.outputs.clone().requires_grad_()
-    (cotangents,) = torch.autograd.grad(-likelihood.nll(outputs, y).sum(), outputs)
-    expected = cotangents.flatten() @ case.jacobian.flatten(0, -2)
-    found = score(case.model)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
-
-
-def test_the_score_is_a_sum_over_batches() -> None:
-    case = known("mlp")
-    x, y = case.case.inputs, case.case.targets
-    assert isinstance(x, Tensor)
-    batches = Data([(x[:1], y[:1]), (x[1:], y[1:])], like=case.network.like)
-    found, whole = (score(replace(case.model, source=data)) for data in (batches, case.data))
-    torch.testing.assert_close(found, whole)
-
-
 def test_inputs_of_every_kind_are_in_the_fingerprint() -> None:
     case = known("cross_attention")
     (part,) = swept(case, "diagonal")[1].parts
@@ -127,13 +105,11 @@ def test_inputs_of_every_kind_are_in_the_fingerprint() -> None:
     assert part.inputs == pytest.approx(sum(float(x.double().square().sum()) for x in case.case.inputs))
 
 
-def test_a_tally_need_not_know_the_score() -> None:
-    case = known("in_place")
-    tally = Tally(case.case.likelihood, with_score=False)
-    for forward, f, y in visit(case.model, 2):
-        tally.add(forward, f, y)
-    totals = tally.totals()
-    assert [part.examples for part in totals.parts] == [2, 2] == [part.examples for part in tally.parts]
+def test_totals_need_not_have_the_score() -> None:
+    data = Fold(known("in_place").model, 2, score=False)
+    assert len(list(data)) == 2
+    totals = data.totals()
+    assert [part.examples for part in totals.parts] == [2, 2]
     assert totals.score is None and totals.misfit > 0 and math.isfinite(totals.nll)
 
 

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.curvature import gram, kfac, variance
+from lapwing.curvature import gram, sums, variance
 from lapwing.curvature.ggn import GGN
-from lapwing.curvature.kfac import KroneckerSum
-from lapwing.curvature.sums import Accumulator, DenseSum, DiagonalSum, Held, sweep
+from lapwing.curvature.sums import Accumulator, DenseSum, DiagonalSum, Held, KroneckerSum, sweep
 from lapwing.curvature.variance import Propagation, sum_of
 from lapwing.ground.data import take
 from lapwing.jacobian.layers.survey import find_layers
@@ -102,7 +101,7 @@ def test_single_weights_can_be_uncertain(structure: str) -> None:
 
 
 def test_blocks_with_only_a_diagonal_are_independent_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kfac, "EXACT", 3)
+    monkeypatch.setattr(sums, "EXACT", 3)
     case = known("bare_parameter")
     given = propagation(case, "kfac")
     joint = expected(case, given)

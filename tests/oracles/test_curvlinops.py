@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher
-from lapwing.curvature.kfac import KroneckerSum
-from lapwing.curvature.sums import Accumulator, DenseSum, DiagonalSum, Held, sweep
+from lapwing.curvature.sums import Accumulator, DenseSum, DiagonalSum, Held, KroneckerSum, sweep
 from lapwing.ground.data import Data
 from lapwing.jacobian.layers.survey import find_layers
 from lapwing.jacobian.model import Model

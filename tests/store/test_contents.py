@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
 import lapwing as lw
-from lapwing.curvature.totals import Fingerprint, Totals
+from lapwing.curvature.fold import Fingerprint, Totals
 from lapwing.ground.archive import Tensors
 from lapwing.ground.archive.records import INLINE, inputs_from, inputs_state
 from lapwing.ground.errors import DataError, UnsupportedError

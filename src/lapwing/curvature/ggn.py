@@ -5,23 +5,25 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Generator, Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, UnsupportedError, check_count
 from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import COLUMNS, by_position
 
+Blocks: TypeAlias = Iterator[Float[Tensor, "k n *event c"]]
+
 
 @dataclass(frozen=True)
 class Curvature(abc.ABC):
     """A matrix of the form ``sum_n sum_k (J_nᵀ u_nk)(J_nᵀ u_nk)ᵀ``, known by its cotangents u."""
 
-    @abc.abstractmethod
+    @final
     def cotangents(
         self,
         likelihood: Likelihood,
@@ -38,9 +40,16 @@ class Curvature(abc.ABC):
             targets: Canonical targets.
             generator: Source of randomness, where the curvature needs one.
 
-        Yields:
-            Blocks of at most ``COLUMNS`` cotangents.
+        Returns:
+            Blocks of at most ``COLUMNS`` cotangents, made as they are asked for.
+
+        Raises:
+            UnsupportedError: If the curvature has none.
         """
+        return self._cotangents(likelihood, outputs, targets, generator)
+
+    @abc.abstractmethod
+    def _cotangents(self, likelihood: Likelihood, f: Tensor, y: Tensor, generator: Generator | None) -> Blocks: ...
 
     @abc.abstractmethod
     def width(self, outputs: int) -> int:
@@ -61,26 +70,51 @@ class GGN(Curvature):
         [torch.Size([2, 5, 2])]
     """
 
-    def cotangents(
-        self,
-        likelihood: Likelihood,
-        outputs: Float[Tensor, "n *event c"],
-        targets: Tensor,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> Iterator[Float[Tensor, "k n *event c"]]:
-        """Columns of S, one event position after another; see ``Curvature.cotangents``."""
-        columns = likelihood.root(outputs, targets).movedim(-1, 0)
-        yield from by_position(columns, outputs.ndim - 2)
+    def _cotangents(self, likelihood: Likelihood, f: Tensor, y: Tensor, generator: Generator | None) -> Blocks:
+        """Columns of S, one event position after another."""
+        columns = likelihood.root(f, y).movedim(-1, 0)
+        yield from by_position(columns, f.ndim - 2)
 
     def width(self, outputs: int) -> int:
         """All of them, up to ``COLUMNS``."""
         return min(outputs, COLUMNS)
 
 
+@dataclass(frozen=True)
+class Drawn(Curvature):
+    """A curvature by Monte Carlo: the mean over cotangents drawn for each example.
+
+    Args:
+        samples: Draws an example.
+
+    Raises:
+        ConfigError: If there are none.
+    """
+
+    samples: int = 1
+
+    def __post_init__(self) -> None:
+        check_count("samples", self.samples)
+
+    def _cotangents(self, likelihood: Likelihood, f: Tensor, y: Tensor, generator: Generator | None) -> Blocks:
+        for start in range(0, self.samples, COLUMNS):
+            size = min(COLUMNS, self.samples - start)
+            yield self._draws(likelihood, f, y, size, generator) / self.samples**0.5
+
+    @abc.abstractmethod
+    def _draws(
+        self, likelihood: Likelihood, f: Tensor, y: Tensor, size: int, generator: Generator | None
+    ) -> Float[Tensor, "size n *event c"]: ...
+
+    @final
+    def width(self, outputs: int) -> int:
+        """One a sample, up to ``COLUMNS``."""
+        return min(self.samples, COLUMNS)
+
+
 @final
 @dataclass(frozen=True)
-class MCFisher(Curvature):
+class MCFisher(Drawn):
     """The Fisher information by Monte Carlo: scores at labels drawn from the model, unbiased for the GGN.
 
     One backward pass a sample whatever the number of outputs or positions: the choice for many classes and for tokens.
@@ -89,29 +123,30 @@ class MCFisher(Curvature):
         samples: Labels drawn an example.
     """
 
-    samples: int = 1
+    def _draws(
+        self, likelihood: Likelihood, f: Tensor, y: Tensor, size: int, generator: Generator | None
+    ) -> Float[Tensor, "size n *event c"]:
+        draws = [likelihood.draw(f, generator=generator) for _ in range(size)]
+        scores = torch.stack([likelihood.score(f, keep_ignored(draw, y)) for draw in draws])
+        return scores / likelihood.weight**0.5
 
-    def __post_init__(self) -> None:
-        check_count("samples", self.samples)
 
-    def cotangents(
-        self,
-        likelihood: Likelihood,
-        outputs: Float[Tensor, "n *event c"],
-        targets: Tensor,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> Iterator[Float[Tensor, "k n *event c"]]:
-        """Scores at drawn labels; see ``Curvature.cotangents``."""
-        for start in range(0, self.samples, COLUMNS):
-            size = min(COLUMNS, self.samples - start)
-            draws = [likelihood.draw(outputs, generator=generator) for _ in range(size)]
-            scores = torch.stack([likelihood.score(outputs, keep_ignored(draw, targets)) for draw in draws])
-            yield scores / (likelihood.weight * self.samples) ** 0.5
+@final
+@dataclass(frozen=True)
+class Noise(Drawn):
+    """``sum_n J_nᵀ ε εᵀ J_n`` with ``ε ~ N(0, B_n)``, unbiased for ``sum_n J_nᵀ B_n J_n`` example by example.
 
-    def width(self, outputs: int) -> int:
-        """One a sample, up to ``COLUMNS``."""
-        return min(self.samples, COLUMNS)
+    Its diagonal adds up the squares of every example, ``sum_n (J_nᵀ ε_n)²``, with the mean of ``(sum_n J_nᵀ ε_n)²``
+    and less variance (Antorán 2024, section 6.2.2). Unlike scores at drawn labels (``MCFisher``) every draw says
+    something of a confident example, whose other labels are hardly ever drawn.
+    """
+
+    def _draws(
+        self, likelihood: Likelihood, f: Tensor, y: Tensor, size: int, generator: Generator | None
+    ) -> Float[Tensor, "size n *event c"]:
+        root = likelihood.root(f, y)
+        noise = probes.gaussian((size, *root.shape[:-2], root.shape[-1], 1), like=root, generator=generator)
+        return (root @ noise).squeeze(-1)
 
 
 @final
@@ -124,16 +159,9 @@ class EmpiricalFisher(Curvature):
     refused to be tuned.
     """
 
-    def cotangents(
-        self,
-        likelihood: Likelihood,
-        outputs: Float[Tensor, "n *event c"],
-        targets: Tensor,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> Iterator[Float[Tensor, "k n *event c"]]:
-        """The score at the labels; see ``Curvature.cotangents``."""
-        yield likelihood.score(outputs, targets).unsqueeze(0) / likelihood.weight**0.5
+    def _cotangents(self, likelihood: Likelihood, f: Tensor, y: Tensor, generator: Generator | None) -> Blocks:
+        """The score at the labels."""
+        yield likelihood.score(f, y).unsqueeze(0) / likelihood.weight**0.5
 
     def width(self, outputs: int) -> int:
         """One."""
@@ -161,14 +189,7 @@ class Hessian(Curvature):
         if not self.damping >= 0:
             raise ConfigError("damping that is not negative", f"{self.damping}", "Hessian(damping=1.0)")
 
-    def cotangents(
-        self,
-        likelihood: Likelihood,
-        outputs: Float[Tensor, "n *event c"],
-        targets: Tensor,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> Iterator[Float[Tensor, "k n *event c"]]:
+    def _cotangents(self, likelihood: Likelihood, f: Tensor, y: Tensor, generator: Generator | None) -> Blocks:
         """There are none: the Hessian is not a sum of outer products."""
         raise UnsupportedError(
             "a curvature that is a sum of outer products", "the exact Hessian", "Full(view='weights'), or GGN()"
@@ -182,44 +203,3 @@ class Hessian(Curvature):
 def keep_ignored(draw: Tensor, targets: Tensor) -> Tensor:
     """Drawn labels, ignored where the data's own are."""
     return draw if draw.is_floating_point() else torch.where(targets == IGNORED, targets, draw)
-
-
-@final
-@dataclass(frozen=True)
-class Noise(Curvature):
-    """``sum_n J_nᵀ ε εᵀ J_n`` with ``ε ~ N(0, B_n)``, unbiased for ``sum_n J_nᵀ B_n J_n`` example by example.
-
-    Its diagonal adds up the squares of every example, ``sum_n (J_nᵀ ε_n)²``, with the mean of ``(sum_n J_nᵀ ε_n)²``
-    and less variance (Antorán 2024, section 6.2.2). Unlike scores at drawn labels (``MCFisher``) every draw says
-    something of a confident example, whose other labels are hardly ever drawn.
-
-    Args:
-        samples: Draws an example.
-
-    Raises:
-        ConfigError: If there are none.
-    """
-
-    samples: int
-
-    def __post_init__(self) -> None:
-        check_count("samples", self.samples)
-
-    def cotangents(
-        self,
-        likelihood: Likelihood,
-        outputs: Float[Tensor, "n *event c"],
-        targets: Tensor,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> Iterator[Float[Tensor, "k n *event c"]]:
-        """``S ε / √samples`` with standard normal ε; see ``Curvature.cotangents``."""
-        root = likelihood.root(outputs, targets)
-        for start in range(0, self.samples, COLUMNS):
-            shape = (min(COLUMNS, self.samples - start), *root.shape[:-2], root.shape[-1], 1)
-            noise = probes.gaussian(shape, like=root, generator=generator)
-            yield (root @ noise).squeeze(-1) / self.samples**0.5
-
-    def width(self, outputs: int) -> int:
-        """One a sample, up to ``COLUMNS``."""
-        return min(self.samples, COLUMNS)

@@ -1,22 +1,25 @@
-"""Curvature as a sum over data: one sweep over the batches, whatever adds up the layer factors it sees."""
+"""Curvature as a sum over data: one sweep, whatever adds up the layer factors it sees: dense, diagonal or KFAC."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol, final, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, TypeAlias, final, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.ggn import GGN, Curvature
-from lapwing.curvature.totals import Tally, Totals, score_of, visit
-from lapwing.jacobian.layers.factors import Factor
+from lapwing.ground.errors import ConfigError
+from lapwing.jacobian.layers.factors import Factor, Outer
+from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.layers.passes import jacobian_rows, square_sums
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.network import Network
-from lapwing.linalg import Dense, Diagonal, Structured
+from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 from lapwing.linalg.structured import finite
 
 
@@ -52,24 +55,6 @@ class Held:
     partition: tuple[tuple[str, ...], ...] = ()
 
 
-def score(model: Model) -> Float[Tensor, " d"]:
-    """Gradient of the log likelihood of all data in the uncertain weights, at the trained ones.
-
-    Args:
-        model: The network, its likelihood with its noise, and the data.
-
-    Returns:
-        ``Σ_n J_nᵀ ∇_f log p(y_n | f_n)``.
-
-    Cost:
-        One forward and one backward pass over the data.
-    """
-    total = torch.zeros_like(model.network.weights)
-    for forward, f, y in visit(model, chunk_size(model, GGN())):
-        total += score_of(forward, model.likelihood, f, y)
-    return total
-
-
 def sweep(
     model: Model, curvature: Curvature, total: Accumulator, *, generator: torch.Generator | None = None
 ) -> Totals:
@@ -87,14 +72,12 @@ def sweep(
     Cost:
         One forward pass, and a backward pass through the activations for each cotangent; memory ``BUDGET``.
     """
-    likelihood = model.likelihood
-    tally = Tally(likelihood)
-    for forward, f, y in visit(model, chunk_size(model, curvature, total.floats)):
-        blocks = curvature.cotangents(likelihood, f, y, generator=generator)
+    data = Fold(model, chunk_size(model, curvature, total.floats))
+    for forward, f, y in data:
+        blocks = curvature.cotangents(model.likelihood, f, y, generator=generator)
         for number, cotangents in enumerate(blocks):
             total.add(forward.factors(cotangents), again=number > 0)
-        tally.add(forward, f, y)
-    return tally.totals()
+    return data.totals()
 
 
 def chunk_size(model: Model, curvature: Curvature, floats: int = 0) -> int:
@@ -157,3 +140,121 @@ class DiagonalSum:
             NumericalError: If a square overflowed.
         """
         return Held(Diagonal(finite(self._total)))
+
+
+Sharing: TypeAlias = Literal["expand", "reduce"]
+Bias: TypeAlias = Literal["joint", "separate"]
+
+EXACT = 1024
+"""Largest block of a parameter without Kronecker structure that is kept exact; beyond it only the diagonal is."""
+
+
+class KroneckerSum:
+    """Adds up KFAC: a block ``G ⊗ A`` for each linear map, convolution and embedding, an exact block for each norm.
+
+    With n examples and t positions that share the weight, *expand* takes every position for an example of its own,
+    ``G = sum_ntk g gᵀ, A = sum_nt a aᵀ / (n t)``; *reduce* averages the inputs and adds up the gradients over the
+    positions first (Martens & Grosse 2015, section 3; Eschenhagen et al. 2023, equations 14 and 22). An embedding
+    always expands: its A is then diagonal, the frequency of each row. All is added up in float64, as in ``DenseSum``.
+
+    Args:
+        network: The network whose weights are uncertain.
+        sharing: How positions that share a weight are treated.
+        bias: Whether a bias is a last input of its weight's block, or has a block of its own.
+
+    Raises:
+        ConfigError: If only single entries of a parameter are uncertain.
+    """
+
+    floats = 0
+
+    def __init__(self, network: Network, sharing: Sharing = "expand", bias: Bias = "joint") -> None:
+        if network.index is not None:
+            raise ConfigError(
+                "whole parameters to be uncertain for KFAC",
+                "a subnetwork of single weights",
+                "structure Full or Diagonal, or weights=Names(...)",
+            )
+        self._network, self._bias = network, bias
+        self._sharing: Sharing = sharing
+        self._index: dict[tuple[str, ...], Tensor] = {}
+        self._left, self._right, self._exact = (defaultdict[tuple[str, ...], Any](float) for _ in range(3))
+        self._count: Counter[tuple[str, ...]] = Counter()
+
+    def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
+        """Take in the factors of one block of cotangents of one chunk; its inputs only with the first block."""
+        for factor in factors:
+            wide = factor.double()
+            for part in separated(wide) if self._bias == "separate" else (wide,):
+                names = part.names
+                if names not in self._index:
+                    self._index[names] = block_index(part, self._network)
+                if isinstance(part, Outer | Lookup):
+                    self._left[names] += gradient_moment(part, self._sharing)
+                    if not again:
+                        right, count = input_moment(part, self._sharing)
+                        self._right[names] += right
+                        self._count[names] += count
+                else:
+                    rows = part.rows().flatten(0, 1)
+                    self._exact[names] += rows.mT @ rows if rows.shape[1] <= EXACT else rows.square().sum(0)
+
+    def result(self) -> Held:
+        """The blocks, in order of first use."""
+        blocks = tuple(self._block(names) for names in self._index)
+        return Held(BlockDiagonal(blocks, tuple(self._index.values())), tuple(self._index))
+
+    def _block(self, names: tuple[str, ...]) -> Structured:
+        if names in self._left:
+            return Kronecker(self._left[names], self._right[names]).scaled(1.0 / max(self._count[names], 1))
+        exact = self._exact[names]
+        return Dense(exact) if exact.ndim == 2 else Diagonal(exact)
+
+
+def separated(factor: Factor) -> tuple[Factor, ...]:
+    """A factor whose bias has a block of its own."""
+    if isinstance(factor, Outer) and factor.weight is not None and factor.bias is not None:
+        return replace(factor, bias=None), replace(factor, weight=None)
+    return (factor,)
+
+
+def block_index(factor: Factor, network: Network) -> Int[Tensor, " d"]:
+    """Where the entries of a factor's block lie in the flat vector, in the order in which its operator sees them."""
+    flat = network.part(factor.names, torch.arange(network.layout.size))
+    if isinstance(factor, Outer):
+        flat = factor.matrix(flat)
+    elif isinstance(factor, Lookup):
+        flat = flat.view(factor.shape).mT
+    return flat.flatten().to(network.like.device)
+
+
+def gradient_moment(factor: Outer | Lookup, sharing: Sharing) -> Float[Tensor, "*p o o"]:
+    """Second moment of the gradients of one layer, added up."""
+    if isinstance(factor, Lookup):
+        g = factor.uses[2].flatten(0, 1)
+        return g.mT @ g
+    if sharing == "reduce":
+        g = factor.g.sum(-1)
+        return torch.einsum("nkpo,nkpq->poq", g, g)
+    g = factor.g if factor.g.stride(0) >= factor.g.stride(1) else factor.g.transpose(0, 1)  # as it lies in memory
+    return sum_outer(g.flatten(0, 1))
+
+
+def input_moment(factor: Outer | Lookup, sharing: Sharing) -> tuple[Tensor, int]:
+    """Second moment of the inputs of one layer, added up, and over how many inputs; for embeddings its diagonal."""
+    if isinstance(factor, Lookup):
+        row = factor.uses[1]
+        return torch.bincount(row, minlength=factor.shape[0]).to(factor.g), len(row)
+    n, t = len(factor.g), factor.positions
+    if sharing == "reduce":
+        a = factor.columns.mean(-1)
+        return torch.einsum("npi,npj->pij", a, a), n
+    return sum_outer(factor.columns), n * t
+
+
+def sum_outer(x: Float[Tensor, "n p i t"]) -> Float[Tensor, "p i i"]:
+    """``sum_nt x xᵀ`` for each group: one product, or one an example where a copy in one piece would be larger."""
+    if x.shape[2] < x.shape[3] and x.stride(0) > x.stride(2):
+        return (x @ x.mT).sum(0)
+    flat = x.permute(1, 2, 0, 3).flatten(2)
+    return flat @ flat.mT

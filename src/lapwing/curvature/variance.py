@@ -12,8 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.gram import blockwise, contracted, covariances, explicit, narrowed
-from lapwing.curvature.kfac import separated
-from lapwing.curvature.sums import Held
+from lapwing.curvature.sums import Held, separated
 from lapwing.ground.data import chunks, count
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, outer

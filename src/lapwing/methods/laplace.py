@@ -10,8 +10,8 @@ from typing import Any, TypeVar, final, get_args
 import torch
 from torch import nn
 
+from lapwing.curvature.fold import check_repeatable
 from lapwing.curvature.ggn import GGN, Curvature
-from lapwing.curvature.totals import check_repeatable
 from lapwing.ground.data import Source
 from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.ground.modes import undisturbed

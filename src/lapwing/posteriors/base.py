@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.totals import Totals
+from lapwing.curvature.fold import Totals
 from lapwing.ground import probes
 from lapwing.ground.data import Data, chunks, count
 from lapwing.ground.errors import TooLargeError, UnsupportedError

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.curvature.fold import Fingerprint, Totals
 from lapwing.curvature.sums import Held
-from lapwing.curvature.totals import Fingerprint, Totals
 from lapwing.ground.archive import Json, Tensors
 from lapwing.ground.data import Data
 from lapwing.ground.errors import DataError, UnsupportedError

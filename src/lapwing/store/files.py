@@ -8,7 +8,7 @@ from os import PathLike
 import torch
 from torch import nn
 
-from lapwing.curvature.totals import check_same
+from lapwing.curvature.fold import check_same
 from lapwing.ground.archive import REPAIR, Archive, Json, Tensors, check_directory, file_at
 from lapwing.ground.data import Data, Source
 from lapwing.ground.errors import DataError, check_kind

@@ -10,10 +10,10 @@ from typing import Literal, TypeAlias, final, get_args
 import torch
 from torch import Tensor
 
+from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.ggn import Hessian
 from lapwing.curvature.gram import TangentKernel
 from lapwing.curvature.sums import DenseSum, Held, chunk_size
-from lapwing.curvature.totals import Tally, Totals, visit
 from lapwing.ground.data import concatenated
 from lapwing.ground.errors import (
     NumericalError,
@@ -142,15 +142,13 @@ class Full:
 
     def _record(self, task: Task) -> tuple[Inputs, Tensor, Totals]:
         """Training inputs, the cotangents that make them rows, and sums over the data."""
-        tally = Tally(task.model.likelihood)
-        size = chunk_size(task.model, task.curvature)
+        data = Fold(task.model, chunk_size(task.model, task.curvature))
         inputs, cotangents = [], []
-        for forward, f, y in visit(task.model, size):
+        for forward, f, y in data:
             blocks = task.curvature.cotangents(task.model.likelihood, f, y, generator=task.generator)
             inputs.append(forward.inputs)
             cotangents.append(torch.cat(list(blocks)))
-            tally.add(forward, f, y)
-        return concatenated(inputs), torch.cat(cotangents, dim=1), tally.totals()
+        return concatenated(inputs), torch.cat(cotangents, dim=1), data.totals()
 
     def _check(self, side: int, other: int, what: str, groups: int = 1) -> None:
         hint = "structure KFAC() or Diagonal(), weights LastLayer() or Subnetwork(1000), or a larger Full("

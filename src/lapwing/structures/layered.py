@@ -9,8 +9,7 @@ import torch
 
 from lapwing import linalg
 from lapwing.curvature.ggn import GGN
-from lapwing.curvature.kfac import Bias, KroneckerSum, Sharing
-from lapwing.curvature.sums import DiagonalSum, sweep
+from lapwing.curvature.sums import Bias, DiagonalSum, KroneckerSum, Sharing, sweep
 from lapwing.ground.errors import UnsupportedError, check_option
 from lapwing.jacobian.layers.capture import NORMS
 from lapwing.jacobian.products.linearisation import Linearisation

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.features import TangentFeatures
-from lapwing.curvature.totals import Tally, Totals, visit
+from lapwing.curvature.fold import Fold, Totals
 from lapwing.ground.errors import ConfigError, check_count, check_fraction, check_kind, check_option
 from lapwing.ground.results import Estimate
 from lapwing.ground.types import Inputs
@@ -157,22 +157,20 @@ def accumulated(features: TangentFeatures, watch: Watch | None = None) -> Accumu
     """
     k, likelihood = features.changes.shape[1], features.model.likelihood
     total = torch.zeros(k, k, dtype=torch.float64, device=features.changes.device)
-    tally, examples = Tally(likelihood), 0
-    size = features.chunk if watch is None else min(features.chunk, watch.every)
-    for forward, f, y in visit(features.model, size):
+    data, examples = Fold(features.model, features.chunk if watch is None else min(features.chunk, watch.every)), 0
+    for forward, f, y in data:
         values = features.of_pass(forward).values
         curved = likelihood.hessian(f.double(), y) @ values
         total += values.flatten(0, -2).mT @ curved.flatten(0, -2)
-        tally.add(forward, f, y)
         examples += len(f)
         if watch is not None and watch.due(examples):
-            watch.measure(total, tally.totals())
+            watch.measure(total, data.totals())
             if watch.over:
                 break
     if watch is None:
-        return Accumulated((total + total.mT) / 2, tally.totals(), False)
+        return Accumulated((total + total.mT) / 2, data.totals(), False)
     if watch.trace[-1][0] < examples:
-        watch.measure(total, tally.totals())
+        watch.measure(total, data.totals())
     best = watch.best
     return Accumulated((best.curvature + best.curvature.mT) / 2, best.totals, best.totals.examples < examples)
 

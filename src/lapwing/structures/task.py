@@ -8,9 +8,9 @@ from typing import Any, TypeVar, final
 
 import torch
 
+from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher, Noise
 from lapwing.curvature.sums import Accumulator, DiagonalSum, chunk_size, sweep
-from lapwing.curvature.totals import Tally, Totals, visit
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.model import Model
 from lapwing.posteriors import Posterior, WeightPosterior
@@ -36,10 +36,7 @@ class Task:
 
     def totals(self) -> Totals:
         """Sums over the data at the trained weights, from one pass of forward passes."""
-        tally = Tally(self.model.likelihood)
-        for forward, f, y in visit(self.model, chunk_size(self.model, self.curvature), graph=False):
-            tally.add(forward, f, y)
-        return tally.totals()
+        return Fold(self.model, chunk_size(self.model, self.curvature), graph=False).totals()
 
     def posterior(self, kind: Callable[..., P], totals: Totals, *own: Any) -> P:
         """A posterior of this kind, with what it alone holds."""

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.totals import check_same
+from lapwing.curvature.fold import check_same
 from lapwing.ground.data import Data, Source
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, UnsupportedError, warn
 from lapwing.ground.results import Solution

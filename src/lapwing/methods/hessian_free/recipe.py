@@ -7,7 +7,7 @@ from typing import TypeAlias, final
 
 from torch import nn
 
-from lapwing.curvature.totals import check_repeatable
+from lapwing.curvature.fold import check_repeatable
 from lapwing.ground.data import Source, checked, concatenated
 from lapwing.ground.errors import check_count, check_kind, check_positive
 from lapwing.ground.modes import undisturbed

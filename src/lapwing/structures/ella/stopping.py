@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.features import TangentFeatures
-from lapwing.curvature.totals import Totals
+from lapwing.curvature.fold import Totals
 from lapwing.ground.data import Data, Source, check_inputs, count, place
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, check_count, check_option
 from lapwing.ground.types import Inputs, Unpack

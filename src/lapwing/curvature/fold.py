@@ -1,4 +1,7 @@
-"""Sums over the data at the trained weights, and whether two readings of the data have the same."""
+"""One pass over the data at the trained weights: the place where sums over data go through, and what they begin with.
+
+Whether two readings of the data have the same sums is seen here too.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ from lapwing.ground.data import Data, check_inputs, chunks, tensors
 from lapwing.ground.errors import DataError, DataWarning, warn
 from lapwing.jacobian.layers.passes import Pass
 from lapwing.jacobian.model import Model
-from lapwing.likelihoods import Likelihood
 
 
 @final
@@ -62,68 +64,73 @@ class Totals:
         """Negative log likelihood of all targets, nats, all constants included."""
         return sum(part.nll for part in self.parts)
 
+    @property
+    def whole(self) -> Fingerprint:
+        """One fingerprint of all examples."""
+        inputs, targets = (sum(part.inputs for part in self.parts), sum(part.targets for part in self.parts))
+        return Fingerprint(self.examples, inputs, targets, self.nll)
 
-class Tally:
-    """Adds up ``Totals`` chunk by chunk."""
 
-    def __init__(self, likelihood: Likelihood, *, with_score: bool = True) -> None:
-        self._likelihood = likelihood
-        self._with_score = with_score and likelihood.noise is not None
+@final
+class Fold:
+    """One pass over the data in chunks: every chunk is handed out, checked, and counted in ``totals``.
+
+    A chunk is its forward pass with its canonical outputs and targets.
+
+    Args:
+        model: The network, its likelihood, and the data.
+        size: Examples to a chunk, at most.
+        graph: Whether the passes will be pulled back; else a graph is made only where one is after all.
+        score: Whether the totals of Gaussian noise have its score.
+
+    Raises:
+        DataError: If inputs, targets or outputs are not finite, or targets do not fit the likelihood.
+        ShapeError: If outputs or targets do not fit the likelihood.
+    """
+
+    def __init__(self, model: Model, size: int, *, graph: bool = True, score: bool = True) -> None:
+        self._model, self._size, self._graph = model, size, graph
+        self._with_score = score and model.likelihood.noise is not None
         self.parts: list[Fingerprint] = []
-        self._counted = 0.0
-        self._misfit = 0.0
+        self._counted = self._misfit = 0.0
         self._score: Tensor | None = None
 
-    def add(self, forward: Pass, f: Tensor, y: Tensor) -> None:
-        """Take in one chunk: its forward pass, canonical outputs and canonical targets."""
-        likelihood = self._likelihood
+    def __iter__(self) -> Iterator[tuple[Pass, Tensor, Tensor]]:
+        likelihood = self._model.likelihood
+        for batch in self._model.data:
+            check_inputs(batch.inputs)
+            for place, inputs in chunks(batch.inputs, self._size):
+                forward = self._model.forward(inputs)
+                f = forward.outputs if self._graph else self._model.outputs(inputs)
+                y = likelihood.canonical_targets(f, batch.targets[place])
+                likelihood.check(f, y)
+                self._count(forward, f, y)
+                yield forward, f, y
+
+    def _count(self, forward: Pass, f: Tensor, y: Tensor) -> None:
+        likelihood = self._model.likelihood
         squares = sum(float(x.double().square().sum()) for x in tensors(forward.inputs))
         nll = float(likelihood.nll(f, y).double().sum())
         self.parts.append(Fingerprint(len(f), squares, float(y.double().square().sum()), nll))
         self._counted += likelihood.unweighted.count(y)
         self._misfit += float(likelihood.misfit(f, y))
         if self._with_score:
-            part = score_of(forward, likelihood, f, y)
+            part = forward.gradient(likelihood.score(f, y))
             self._score = part if self._score is None else self._score + part
 
     def totals(self) -> Totals:
-        """What was added up.
+        """Sums over the chunks so far; over all data where none was handed out.
 
         Raises:
             DataError: If every target is ignored.
         """
+        if not self.parts:
+            for _ in self:
+                pass
         if not self._counted:
             raise DataError("at least one target that is not ignored", "none", "labels other than -100")
-        observations = self._likelihood.weight * self._counted
+        observations = self._model.likelihood.weight * self._counted
         return Totals(tuple(self.parts), observations, self._misfit, self._score)
-
-
-def visit(model: Model, size: int, *, graph: bool = True) -> Iterator[tuple[Pass, Tensor, Tensor]]:
-    """Forward passes over the data in chunks of at most ``size``, with canonical outputs and targets, all checked.
-
-    Args:
-        model: The network, its likelihood, and the data.
-        size: Examples to a chunk.
-        graph: Whether the passes will be pulled back; else a graph is made only where one is after all.
-
-    Raises:
-        DataError: If inputs, targets or outputs are not finite, or targets do not fit the likelihood.
-        ShapeError: If outputs or targets do not fit the likelihood.
-    """
-    likelihood = model.likelihood
-    for batch in model.data:
-        check_inputs(batch.inputs)
-        for place, inputs in chunks(batch.inputs, size):
-            forward = model.forward(inputs)
-            f = forward.outputs if graph else model.outputs(inputs)
-            y = likelihood.canonical_targets(f, batch.targets[place])
-            likelihood.check(f, y)
-            yield forward, f, y
-
-
-def score_of(forward: Pass, likelihood: Likelihood, f: Tensor, y: Tensor) -> Float[Tensor, " d"]:
-    """The part of one chunk."""
-    return forward.gradient(likelihood.score(f, y))
 
 
 def check_repeatable(model: Model, totals: Totals, *, strict: bool = False) -> None:
@@ -148,14 +155,11 @@ def check_repeatable(model: Model, totals: Totals, *, strict: bool = False) -> N
     complete = _is_complete(model.data, totals)
     if not (complete or strict) or isinstance(model.data.source, list | tuple | Iterator):
         return
-    first, size = totals.parts[0], totals.parts[0].examples
-    tally = Tally(model.likelihood, with_score=False)
-    for forward, f, y in visit(model, size, graph=False):
-        tally.add(forward, f, y)
-        if len(tally.parts) == 1 and alike(first, tally.parts[0]):
+    again = Fold(model, totals.parts[0].examples, graph=False, score=False)
+    for _ in again:
+        if len(again.parts) == 1 and alike(totals.parts[0], again.parts[0]):
             return
-    again = tally.totals()
-    _compare(total(totals), total(again), strict)
+    _compare(totals.whole, again.totals().whole, strict)
 
 
 def check_same(model: Model, totals: Totals) -> None:
@@ -171,10 +175,8 @@ def check_same(model: Model, totals: Totals) -> None:
     Cost:
         A forward pass over the data.
     """
-    tally = Tally(model.likelihood, with_score=False)
-    for forward, f, y in visit(model, max(part.examples for part in totals.parts), graph=False):
-        tally.add(forward, f, y)
-    then, now = total(totals), total(tally.totals())
+    size = max(part.examples for part in totals.parts)
+    then, now = totals.whole, Fold(model, size, graph=False, score=False).totals().whole
     if not alike(then, now):
         raise DataError(
             f"the data the posterior was fitted to ({then.examples} examples, NLL {then.nll:.6g} nats)",
@@ -219,14 +221,6 @@ def _compare(first: Fingerprint, second: Fingerprint, strict: bool) -> None:
     if strict:
         raise DataError("the same data in every pass, for a posterior that reads them again", changed, cure)
     warn(f"two passes over the training data differ: {changed}. Try {cure}", DataWarning)
-
-
-def total(totals: Totals) -> Fingerprint:
-    """One fingerprint of all examples."""
-    parts = totals.parts
-    return Fingerprint(
-        totals.examples, sum(part.inputs for part in parts), sum(part.targets for part in parts), totals.nll
-    )
 
 
 def alike(a: Fingerprint, b: Fingerprint) -> bool:
