@@ -157,7 +157,12 @@ MUTANTS = (
         "curvature",
         "posteriors",
     ),
-    m("observations = self._model.likelihood.weight * self._counted", "observations = self._counted", "curvature", "tuning"),
+    m(
+        "observations = self._model.likelihood.weight * self._counted",
+        "observations = self._counted",
+        "curvature",
+        "tuning",
+    ),
     m("variance[0] * gram.flatten(0, 1).flatten(1)", "gram.flatten(0, 1).flatten(1)", "curvature", "posteriors"),
     # posteriors and predictions
     m(
