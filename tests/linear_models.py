@@ -35,7 +35,6 @@ class Projected:
     targets: Tensor
     likelihood: Likelihood
     event = torch.Size([1])
-    spare = 2**20
 
     @cached_property
     def data(self) -> Data:
@@ -82,8 +81,8 @@ class Projected:
         rows = torch.cat([chunk.pull(torch.eye(len(chunk.outputs)).double()[..., None]) for chunk in self.visit()], 1)
         return self.likelihood.hessian(rows.new_zeros(1, 1), rows.new_zeros(1, 1)).item() * rows.square().sum(1)
 
-    def check(self, *, values: bool = True) -> None:
-        self.inner.check(values=values)
+    def check(self) -> None:
+        self.inner.check()
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,7 +68,7 @@ def gradients(problem: Problem, w: Tensor, noise: Tensor) -> tuple[Tensor, Tenso
         w: Weights ``[d, k]``.
         noise: ``B^½ ℰ``, ``[n, k]``.
     """
-    pieces = [part.curvature.dense() for batch in problem.curvature.parts() for part in batch]
+    pieces = [part.dense() for batch in problem.curvature.parts() for part in batch]
     order = [int((torch.stack(pieces) - torch.outer(r, r)).abs().amax((1, 2)).argmin()) for r in ROWS]
     new = torch.stack([pieces[i] @ w for i in order])
     return new - ROWS[:, :, None] * noise[:, None, :], new

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import final
 
@@ -12,24 +12,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.data import count, tensors
 from lapwing.ground.errors import DataError
+from lapwing.ground.types import Inputs
 from lapwing.linalg import FunctionOperator, Operator, Structured
 from lapwing.linear.model import Chunk, LinearModel
-from lapwing.linear.shift import Shift
 
-
-@final
-@dataclass(frozen=True, eq=False)
-class Part:
-    """What some of the examples add to a curvature.
-
-    Args:
-        curvature: Their part G_S of ``G = sum_S G_S``.
-        examples: How many they are.
-    """
-
-    curvature: Operator
-    examples: int
+SPARE = 2**28
+"""Bytes that the outputs of all data at other weights may take, to be kept (256 MiB)."""
 
 
 class Gram(Operator):
@@ -51,7 +41,7 @@ class Gram(Operator):
 
     def parts(
         self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
-    ) -> Iterator[Iterator[Part]]:
+    ) -> Iterator[Iterator[Operator]]:
         """The pieces, which add up to G, in mini-batches: the same ones in every pass, each read before the next.
 
         Here in one piece; see ``LinearModel.batches`` for where it is known how G adds up.
@@ -61,10 +51,7 @@ class Gram(Operator):
             batch: Examples of a mini-batch, at least, but for the last.
             generator: Shuffles the mini-batches, where they can be; without one they come as the data do.
         """
-        yield iter([Part(self, 1)])
-
-    def check(self) -> None:
-        """Refuse to go on when what G stands on was changed since."""
+        yield iter([self])
 
 
 @final
@@ -110,31 +97,27 @@ class Kernel(Gram):
 class GGNProduct(Gram):
     """``G = sum_n J_nᵀ B_n J_n``, the generalised Gauss-Newton matrix of a linear model, by products alone.
 
+    J is the same wherever B is taken. Outputs at other weights are kept chunk by chunk, and found again where a later
+    pass over the data has the same chunk, whatever its place: a loader that shuffles costs time and nothing else.
+
     Args:
         model: J, the data, and the likelihood whose output Hessian is B.
-        shift: Where B is taken; ``None`` for the model's own outputs. J is the same in any case.
+        weights: w, at whose outputs ``h(w, ·)`` B is taken; ``None`` for the model's own outputs.
+        affine: Whether ``h(w, x) = f(x) + J (w - w̃)``, or ``J w`` without the outputs at w̃.
+        known: Outputs at w that are at hand, by the signature of their inputs.
 
     Cost:
-        A column: a push and a pull over the data. At a shift, each chunk that was not seen there before takes a push
-        more.
+        A column: a push and a pull over the data. At other weights, each chunk not seen before takes a push more.
     """
 
     model: LinearModel
-    shift: Shift | None = None
+    weights: Float[Tensor, " d"] | None = None
+    affine: bool = True
+    known: dict[bytes, Tensor] = field(default_factory=dict, repr=False)
 
     def at(self, weights: Float[Tensor, " d"], *, affine: bool = True) -> GGNProduct:
-        """The product with B at ``h(w, ·)``; what the model keeps is shared.
-
-        Args:
-            weights: w.
-            affine: Whether ``h(w, x) = f(x) + J (w - w̃)``, or ``J w`` without the outputs at w̃.
-        """
-        change = weights - self.model.weights if affine else weights
-        return self.shifted(Shift(change, affine, self.model.spare))
-
-    def shifted(self, shift: Shift) -> GGNProduct:
-        """The product with B at a shift; what the model keeps is shared."""
-        return replace(self, shift=shift)
+        """The product with B at ``h(w, ·)``; what the model keeps is shared."""
+        return replace(self, weights=weights, affine=affine, known={})
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -143,36 +126,51 @@ class GGNProduct(Gram):
         return (size, size)
 
     @property
-    def root(self) -> GGNRoot:
-        """``Jᵀ S``."""
-        return GGNRoot(self)
+    def root(self) -> FunctionOperator:
+        """``R = Jᵀ S`` with ``R Rᵀ = Jᵀ B J`` for the roots S of the output Hessians, B = S Sᵀ.
+
+        Columns are ordered by example, event position, column of S: by the order of the data, which must be the same
+        in each pass where the model does not keep what it needs of them.
+        """
+        likelihood, event = self.model.likelihood, self.model.event
+        each = likelihood.thin_root(torch.zeros(1, *event))[..., 0, :].numel()
+        size = (self.shape[0], self.model.data.examples * each)
+        return FunctionOperator(self._rooted, self._adjoint, size, self._like)
 
     def diagonal(self) -> Float[Tensor, " d"]:
-        """``diag(Jᵀ B J)`` with B at the model's own outputs, whatever the shift."""
+        """``diag(Jᵀ B J)`` with B at the model's own outputs, wherever it is taken in products."""
         return self.model.diagonal()
-
-    def check(self) -> None:
-        """See ``LinearModel.check``: only what tells of a change at no cost."""
-        self.model.check(values=False)
 
     def visit(self, columns: int = 1) -> Iterator[tuple[Chunk, Float[Tensor, "n *event c"]]]:
         """Each chunk of the data, and the outputs at which B is taken."""
         for chunk in self.model.visit(columns):
-            yield chunk, self._outputs(chunk)
+            yield chunk, self.outputs(chunk)
+
+    def outputs(self, chunk: Chunk) -> Float[Tensor, "n *event c"]:
+        """The outputs of a chunk at which B is taken."""
+        if self.weights is None:
+            return chunk.outputs
+        key = signature(chunk.inputs)
+        if key in self.known:
+            return self.known[key]
+        h = moved(chunk, self.model, self.weights, self.affine)
+        if (len(self.known) + 1) * h.nbytes <= SPARE:
+            self.known[key] = h
+        return h
 
     def parts(
         self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
-    ) -> Iterator[Iterator[Part]]:
+    ) -> Iterator[Iterator[Operator]]:
         """The curvature of each chunk of a mini-batch; see ``Gram.parts`` and ``LinearModel.batches``."""
         for chunks in self.model.batches(columns, batch=batch, generator=generator):
             yield (self._part(chunk) for chunk in chunks)
 
-    def _part(self, chunk: Chunk) -> Part:
-        product = partial(chunk.product, self.model.likelihood.bending(self._outputs(chunk), chunk.targets))
-        return Part(FunctionOperator(product, product, self.shape, self._like), chunk.examples)
+    def _part(self, chunk: Chunk) -> Operator:
+        product = partial(bent, chunk, self._bending(chunk, self.outputs(chunk)))
+        return FunctionOperator(product, product, self.shape, self._like)
 
-    def _outputs(self, chunk: Chunk) -> Float[Tensor, "n *event c"]:
-        return chunk.outputs if self.shift is None else self.shift.outputs(chunk)
+    def _bending(self, chunk: Chunk, h: Tensor) -> Callable[[Tensor], Tensor]:
+        return self.model.likelihood.bending(h, chunk.targets)
 
     @property
     def _like(self) -> Tensor:
@@ -181,76 +179,60 @@ class GGNProduct(Gram):
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         total = torch.zeros_like(block)
         for chunk, h in self.visit(block.shape[1]):
-            total += chunk.product(self.model.likelihood.bending(h, chunk.targets), block)
+            total += bent(chunk, self._bending(chunk, h), block)
         return total
 
-
-@final
-@dataclass(frozen=True, eq=False, repr=False)
-class GGNRoot(Operator):
-    """``R = Jᵀ S`` with ``R Rᵀ = Jᵀ B J`` for the roots S of the output Hessians, B = S Sᵀ.
-
-    Columns are ordered by example, event position, column of S. Standard normal noise ε has ``R ε ~ N(0, Jᵀ B J)``.
-
-    Args:
-        product: The matrix itself; its data are read once a product, in the same order each time, or not at all where
-            its model keeps what it needs of them.
-
-    Cost:
-        A product with k columns: that of one with Jᵀ.
-    """
-
-    product: GGNProduct
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The uncertain weights d, and all columns of all roots."""
-        return (self.product.shape[0], self._examples * self._width)
-
-    @property
-    def T(self) -> FunctionOperator:
-        """``Sᵀ J``."""
-        return FunctionOperator(self._adjoint, self._matmat, (self.shape[1], self.shape[0]), self._like)
-
-    @property
-    def _like(self) -> Tensor:
-        return self.product.model.weights
-
-    @property
-    def _examples(self) -> int:
-        return self.product.model.data.examples
-
-    @property
-    def _width(self) -> int:
-        """Columns of the roots of one example."""
-        return self.product.model.likelihood.thin_root(torch.zeros(1, *self.product.model.event))[..., 0, :].numel()
-
-    def _matmat(self, block: Float[Tensor, "r k"]) -> Float[Tensor, "d k"]:
+    def _rooted(self, block: Float[Tensor, "r k"]) -> Float[Tensor, "d k"]:
         total, start, k = block.new_zeros(self.shape[0], block.shape[1]), 0, block.shape[1]
-        for chunk, root in self._chunks(k):
+        for chunk, root in self._roots(k):
             columns = root.shape[0] * root.shape[-1]
-            self._check_columns(start + columns, len(block))
+            if start + columns > len(block):
+                raise DataError(
+                    f"{self.model.data.examples} examples in every pass over the data, as in the first",
+                    "more",
+                    "a loader that yields the same examples each time, or a list of its batches",
+                )
             noise = block[start : start + columns].view(len(root), -1, k)
             total += chunk.pull((root @ noise).movedim(-1, 0).reshape(k, *chunk.outputs.shape))
             start += columns
         return total
 
-    def _check_columns(self, needed: int, given: int) -> None:
-        if needed > given:
-            raise DataError(
-                f"{self._examples} examples in every pass over the data, as in the first",
-                "more",
-                "a loader that yields the same examples each time, or a list of its batches",
-            )
-
     def _adjoint(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "r k"]:
         rows = []
-        for chunk, root in self._chunks(block.shape[1]):
+        for chunk, root in self._roots(block.shape[1]):
             pushed = chunk.push(block).flatten(1, -2).movedim(0, -1)
             rows.append((root.mT @ pushed).flatten(0, 1))
         return torch.cat(rows)
 
-    def _chunks(self, columns: int) -> Iterator[tuple[Chunk, Float[Tensor, "m c r"]]]:
+    def _roots(self, columns: int) -> Iterator[tuple[Chunk, Float[Tensor, "m c r"]]]:
         """Each chunk of the data, and the root at each of its m positions."""
-        for chunk, h in self.product.visit(columns):
-            yield chunk, self.product.model.likelihood.thin_root(h, chunk.targets).flatten(0, -3)
+        for chunk, h in self.visit(columns):
+            yield chunk, self.model.likelihood.thin_root(h, chunk.targets).flatten(0, -3)
+
+
+def bent(chunk: Chunk, bend: Callable[[Tensor], Tensor], block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+    """``Jᵀ B J V`` of a chunk for an output Hessian B, a few columns at a time."""
+    return torch.cat([chunk.pull(bend(chunk.push(columns))) for columns in block.split(chunk.width, dim=1)], dim=1)
+
+
+def moved(chunk: Chunk, model: LinearModel, weights: Float[Tensor, " d"], affine: bool) -> Float[Tensor, "n *event c"]:
+    """``h(w, ·)`` of a chunk: ``f + J (w - w̃)``, or ``J w``."""
+    change = weights - model.weights if affine else weights
+    pushed = chunk.push(change[:, None])[0]
+    return chunk.outputs + pushed if affine else pushed
+
+
+def signature(inputs: Inputs) -> bytes:
+    """One number an example and tensor that hardly any other example has: a projection on fixed random directions.
+
+    Example:
+        >>> x = torch.rand(3, 4)
+        >>> signature(x) == signature(x.clone()), signature(x) == signature(x.flip(0))
+        (True, False)
+    """
+    n, parts = count(inputs), []
+    for x in tensors(inputs):
+        rows = x.reshape(n if x.ndim and len(x) == n else 1, -1).double()
+        weights = torch.arange(1, rows.shape[1] + 1, dtype=torch.float64, device=x.device).square().cos()
+        parts.append((rows * weights).sum(1))
+    return torch.cat(parts).cpu().numpy().tobytes()

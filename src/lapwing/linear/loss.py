@@ -1,178 +1,188 @@
-"""The loss of a linear model as minimisers see it: at points, along lines, and piece by piece."""
+"""The convex loss of a linear model with a Gaussian prior, as minimisers see it: at points, along lines, in pieces."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, final
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import ShapeError
+from lapwing.ground.results import Ended, Stopped
 from lapwing.linalg import Diagonal, Structured
-from lapwing.linear.gauss_newton import GGNProduct
+from lapwing.linear.gauss_newton import SPARE, GGNProduct, moved, signature
 from lapwing.linear.model import Chunk, LinearModel
 from lapwing.linear.problem import Problem
-from lapwing.linear.shift import Ray, Shift
-from lapwing.linear.solvers.newton import Point, gradient_of, search
-from lapwing.linear.solvers.stochastic import Piece
 
-Target: TypeAlias = Literal["affine", "simplified"]
-"""Whether the linear model has its outputs at w̃ as an offset."""
+Ray: TypeAlias = tuple[bytes, Tensor, Tensor, Tensor]
+"""Of a chunk of the data its signature, the outputs h, how a step moves them, ``J p``, and the targets."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Points:
-    """Weights w of a linear model; what the last ones took is at hand.
+class Mode(Ended):
+    """The mode w* of the tangent model.
 
     Args:
-        model: The linear model and its data.
-        target: ``"affine"`` or ``"simplified"``.
+        weights: w*.
+        nll: Negative log likelihood of all targets at h(w*, ·), by the fitted likelihood, nats.
+        misfit: For Gaussian noise the squared error at h(w*, ·), weighted by the fitted noise precision; 0 for others.
+        gradient: ``|A^-½ ∇| / |w|_A`` with ∇ the gradient of the objective: with a convex loss w* is at most this far
+            from the mode, in units of its own length in the norm of the prior.
+        iterations: Newton steps, or steps of the descent.
+        matvecs: Columns multiplied by the curvature, and gradients over all data.
+        stopped: Why the iteration ended.
     """
 
-    model: LinearModel
-    target: Target
-    _last: list[tuple[Tensor, GGNProduct]] = field(default_factory=list, init=False, repr=False)
-    _kept: dict[object, Structured] = field(default_factory=dict, init=False, repr=False)
+    weights: Float[Tensor, " d"]
+    nll: float
+    misfit: float
+    gradient: float
+    iterations: int
+    matvecs: int
+    stopped: Stopped
 
-    @property
-    def affine(self) -> bool:
-        """Whether the outputs at w̃ are added."""
-        return self.target == "affine"
 
-    def checked(self, weights: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
-        """The weights, if they are as many as are uncertain.
+@final
+@dataclass(frozen=True, eq=False)
+class Point:
+    """What one pass over the data says at some weights.
 
-        Raises:
-            MismatchError: If what the model stands on was changed since.
-            ShapeError: If they are not.
-        """
-        self.model.check()
-        like = self.model.weights
-        if weights.shape != like.shape:
-            hint = "the uncertain weights as one flat vector"
-            raise ShapeError(f"weights of shape {list(like.shape)}", f"{list(weights.shape)}", hint)
-        return weights.detach().to(like)
+    Args:
+        weights: w.
+        curvature: G with B at ``h(w, ·)``.
+        score: Gradient of the log likelihood.
+        nll: Negative log likelihood, nats.
+        misfit: Squared error weighted by the noise precision; 0 where the loss is no square.
+    """
 
-    def curvature(self, weights: Float[Tensor, " d"]) -> GGNProduct:
-        """G with B at ``h(w, ·)``."""
-        for known, curvature in list(self._last):
-            if torch.equal(known, weights):
-                return curvature
-        found = GGNProduct(self.model).at(weights, affine=self.affine)
-        self._last[:] = [(weights, found)]
-        return found
+    weights: Float[Tensor, " d"]
+    curvature: GGNProduct
+    score: Float[Tensor, " d"]
+    nll: float
+    misfit: float
 
-    def know(self, weights: Float[Tensor, " d"], shift: Shift) -> None:
-        """Have the outputs at w at hand from now on."""
-        self._last[:] = [(weights, GGNProduct(self.model, shift))]
-
-    def forget(self) -> None:
-        """Compute the next outputs afresh: those at the end of a line differ from them by rounding."""
-        self._last.clear()
-
-    def score(self, weights: Float[Tensor, " d"]) -> tuple[Float[Tensor, " d"], float, float]:
-        """Gradient of the log likelihood at ``h(w, ·)``, the negative log likelihood, and the misfit."""
-        likelihood = self.model.likelihood
-        total, nll, misfit = torch.zeros_like(weights), 0.0, 0.0
-        for chunk, h in self.curvature(weights).visit():
+    @classmethod
+    def of(cls, weights: Float[Tensor, " d"], curvature: GGNProduct) -> Point:
+        """A pass over the data."""
+        likelihood = curvature.model.likelihood
+        score, nll, misfit = torch.zeros_like(weights), 0.0, 0.0
+        for chunk, h in curvature.visit():
             likelihood.check(h, chunk.targets)
             nll += float(likelihood.nll(h, chunk.targets).double().sum())
             misfit += float(likelihood.misfit(h, chunk.targets))
-            total += chunk.pull(likelihood.score(h, chunk.targets)[None])[:, 0]
-        return total, nll, misfit
-
-    def problem(self, weights: Float[Tensor, " d"], prior: Diagonal, scale: float) -> Problem:
-        """Newton's matrix; approximations of G are shared by all of them."""
-        return Problem(self.curvature(weights), prior, scale, self._kept)
+            score += chunk.pull(likelihood.score(h, chunk.targets)[None])[:, 0]
+        return cls(weights, curvature, score, nll, misfit)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class TangentLoss:
-    """``s Σ_i ℓ(y_i, h(w, x_i))``; see ``newton.Loss``.
+class Loss:
+    """``s Σ_i ℓ(y_i, h(w, x_i)) + ½ |w|²_A``, convex in w.
 
     Args:
-        points: The linear model.
-        prior: A, of the objective's other part.
+        model: The linear model.
+        prior: A.
         scale: s.
+        affine: Whether h has the model's own outputs as an offset.
+        kept: Approximations of G, shared by all problems.
     """
 
-    points: Points
+    model: LinearModel
     prior: Diagonal
-    scale: float
+    scale: float = 1.0
+    affine: bool = True
+    kept: dict[object, Structured] = field(default_factory=dict, repr=False)
 
-    def lowest(self) -> Point:
-        """Where to start: the best point on the way from w̃ to 0."""
-        weights = self.points.model.weights
-        point = self.evaluate(weights)
-        slope, _ = gradient_of(point, self.prior)
-        if not float(slope.double() @ weights.double()) > 0:
-            return point
-        line = self.line(point, -weights)
-        return line.end(search(line, point, -weights, self.prior))
-
-    def evaluate(self, weights: Float[Tensor, " d"]) -> Point:
+    def at(self, weights: Float[Tensor, " d"]) -> Point:
         """A pass over the data."""
-        score, nll, misfit = self.points.score(weights)
-        loss = nll if self.points.model.likelihood.noise is None else 0.5 * misfit
-        return Point(weights, self.scale * score, self.scale * loss, (nll, misfit))
+        return Point.of(weights, GGNProduct(self.model, weights, self.affine))
 
-    def problem(self, weights: Float[Tensor, " d"]) -> Problem:
-        """Newton's matrix."""
-        return self.points.problem(weights, self.prior, self.scale)
+    def problem(self, point: Point) -> Problem:
+        """Its second derivative: Newton's matrix Λ."""
+        return Problem(point.curvature, self.prior, self.scale, self.kept)
 
-    def line(self, point: Point, step: Float[Tensor, " d"]) -> _Line:
-        """The outputs move along a line with the weights: one pass tells all of it, where they fit the memory."""
-        product = self.points.curvature(point.weights)
-        ray = None if product.shift is None else Ray.of(product.model.visit(), product.shift, step)
-        return _Line(self, point.weights, step, ray)
+    def value(self, point: Point) -> float:
+        """What it is, up to a constant."""
+        loss = point.nll if self.model.likelihood.noise is None else 0.5 * point.misfit
+        return self.scale * loss + 0.5 * dot(point.weights, self.prior @ point.weights)
 
-    def batches(self, batch: int) -> Iterator[Iterator[Piece]]:
-        """The loss chunk by chunk, in mini-batches in the order of the data; see ``LinearModel.batches``."""
-        for chunks in self.points.model.batches(batch=batch):
-            yield (self._piece(chunk) for chunk in chunks)
+    def gradient(self, point: Point) -> tuple[Float[Tensor, " d"], float]:
+        """Its gradient, and the length of that relative to those of its two parts, in the units of the prior."""
+        pull, score = self.prior @ point.weights, self.scale * point.score
+        gradient, unit = pull - score, self.prior.values.double().rsqrt()
+        lengths = [float(torch.linalg.vector_norm(unit * part)) for part in (gradient, pull, score)]
+        return gradient, lengths[0] / max(lengths[1:]) if lengths[0] > 0 else 0.0
 
-    def _piece(self, chunk: Chunk) -> Piece:
-        likelihood, affine = self.points.model.likelihood, self.points.affine
-        offset = self.points.model.weights if affine else 0.0
+    def line(self, point: Point, step: Float[Tensor, " d"]) -> Line:
+        """Its part that the data have, along a step."""
+        line, rays, room = Line(self, point, step), list[Ray](), SPARE
+        for ray in line.rays:
+            room -= 2 * ray[1].nbytes
+            if room < 0:
+                return line
+            rays.append(ray)
+        return replace(line, kept=rays)
 
-        def score(w: Tensor) -> Tensor:
-            h = chunk.at(w - offset, affine)
-            return self.scale * chunk.pull(likelihood.score(h, chunk.targets)[None])[:, 0]
+    def scores(self, batch: int) -> Iterator[Iterator[Callable[[Tensor], Tensor]]]:
+        """Minus the gradient of each chunk's part, chunks in mini-batches; see ``LinearModel.batches``."""
+        for chunks in self.model.batches(batch=batch):
+            yield (self._score(chunk) for chunk in chunks)
 
-        return Piece(score, chunk.examples)
+    def _score(self, chunk: Chunk) -> Callable[[Tensor], Tensor]:
+        def score(w: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+            h = moved(chunk, self.model, w, self.affine)
+            return self.scale * chunk.pull(self.model.likelihood.score(h, chunk.targets)[None])[:, 0]
+
+        return score
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Line:
-    """The loss at ``w + t p``; see ``Line``."""
+class Line:
+    """A loss without its prior at ``w + t p``: the outputs move along a line too, ``h + t J p``.
 
-    loss: TangentLoss
-    weights: Float[Tensor, " d"]
+    Args:
+        loss: The loss.
+        point: w.
+        step: p.
+        kept: How the outputs of all data move, where they fit the memory; else a pass over the data says, each time.
+    """
+
+    loss: Loss
+    point: Point
     step: Float[Tensor, " d"]
-    ray: Ray | None
+    kept: list[Ray] | None = None
+
+    @property
+    def rays(self) -> Iterable[Ray]:
+        """How the outputs of each chunk move."""
+        return self._read() if self.kept is None else self.kept
+
+    def _read(self) -> Iterator[Ray]:
+        for chunk, h in self.point.curvature.visit():
+            yield signature(chunk.inputs), h, chunk.push(self.step[:, None])[0], chunk.targets
 
     def value(self, length: float) -> float:
-        """What it is, up to a constant."""
-        if self.ray is not None:
-            return self.loss.scale * self.ray.loss(self.loss.points.model.likelihood, length)
-        return self.loss.evaluate(self.weights + length * self.step).loss
+        """What it is at ``t = length``."""
+        nll = self.loss.model.likelihood.nll
+        return self.loss.scale * float(sum(nll(h + length * by, y).double().sum() for _, h, by, y in self.rays))
 
     def slope(self, length: float) -> float:
-        """Its derivative in t."""
-        if self.ray is not None:
-            return self.loss.scale * self.ray.slope(self.loss.points.model.likelihood, length)
-        score = self.loss.evaluate(self.weights + length * self.step).score
-        return -float(score.double() @ self.step.double())
+        """Its derivative in t, at ``t = length``."""
+        score = self.loss.model.likelihood.score
+        parts = (dot(score(h + length * by, y).flatten(), by.flatten()) for _, h, by, y in self.rays)
+        return -self.loss.scale * sum(parts)
 
     def end(self, length: float) -> Point:
-        """The loss and its gradient."""
-        weights = self.weights + length * self.step
-        if self.ray is not None:
-            self.loss.points.know(weights, self.ray.end(length))
-        return self.loss.evaluate(weights)
+        """The point there, its outputs at hand."""
+        weights = self.point.weights + length * self.step
+        known = {key: h + length * by for key, h, by, _ in self.kept or ()}
+        return Point.of(weights, GGNProduct(self.loss.model, weights, self.loss.affine, known))
+
+
+def dot(a: Float[Tensor, " d"], b: Float[Tensor, " d"]) -> float:
+    """The inner product in float64."""
+    return float(a.double() @ b.double())

@@ -58,11 +58,6 @@ class Matrix:
         return self._rows.shape[1:-1]
 
     @property
-    def spare(self) -> int:
-        """As many bytes as the features take."""
-        return self._rows.numel() * self._rows.element_size()
-
-    @property
     def data(self) -> Data:
         """Features and targets, chunk by chunk."""
         return self._data
@@ -102,7 +97,7 @@ class Matrix:
             total += (root.mT @ cast("Tensor", chunk.inputs)).square().flatten(0, -2).sum(0)
         return total
 
-    def check(self, *, values: bool = True) -> None:
+    def check(self) -> None:
         """There is nothing that could change unseen."""
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar, final, runtime_checkable
+from typing import Protocol, TypeAlias, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -47,15 +47,6 @@ class Chunk:
         """Examples n."""
         return len(self.outputs)
 
-    def at(self, change: Float[Tensor, " d"], affine: bool) -> Float[Tensor, "n *event c"]:
-        """``f + J v`` for a change v of the weights; ``J v`` alone without the offset f."""
-        moved = self.push(change[:, None])[0]
-        return self.outputs + moved if affine else moved
-
-    def product(self, bend: Callable[[Tensor], Tensor], block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        """``Jᵀ B J V`` for an output Hessian B."""
-        return torch.cat([self.pull(bend(self.push(columns))) for columns in block.split(self.width, dim=1)], dim=1)
-
 
 Directions: TypeAlias = Callable[[Tensor, slice], Iterator[Tensor]]
 """From outputs ``[n, *event, c]`` of some examples, and their place, to blocks of cotangents ``[k, n, *event, c]``."""
@@ -94,11 +85,6 @@ class LinearModel(Protocol):
         """Shape of the canonical outputs of one example."""
         ...
 
-    @property
-    def spare(self) -> int:
-        """Bytes of outputs of the data that may be kept."""
-        ...
-
     def visit(self, columns: int = 1) -> Iterator[Chunk]:
         """J over all the data chunk by chunk, for blocks of so many columns."""
         ...
@@ -127,51 +113,32 @@ class LinearModel(Protocol):
         """``diag(Jᵀ B J)`` with B at the outputs f."""
         ...
 
-    def check(self, *, values: bool = True) -> None:
-        """Refuse to go on when what the model stands on was changed since.
-
-        Args:
-            values: Whether to compare the numbers too, or only what tells of a change at no cost.
-        """
+    def check(self) -> None:
+        """Refuse to go on when what the model stands on was changed since; ``visit`` does where that costs nothing."""
         ...
 
 
-@runtime_checkable
-class Counted(Protocol):
-    """Some of the examples."""
-
-    @property
-    def examples(self) -> int:
-        """How many they are."""
-        ...
-
-
-E = TypeVar("E", bound=Counted)
-
-
-def gathered(pieces: Iterable[E], batch: int) -> Iterator[Iterator[E]]:
-    """Mini-batches: consecutive pieces, together until they have ``batch`` examples; each is read before the next.
+def gathered(chunks: Iterable[Chunk], batch: int) -> Iterator[Iterator[Chunk]]:
+    """Mini-batches: consecutive chunks, together until they have ``batch`` examples; each is read before the next.
 
     Example:
         >>> from types import SimpleNamespace
-        >>> pieces = [SimpleNamespace(examples=examples) for examples in (2, 2, 5, 1)]
-        >>> [[piece.examples for piece in group] for group in gathered(pieces, 4)]
+        >>> chunks = [SimpleNamespace(examples=examples) for examples in (2, 2, 5, 1)]
+        >>> [[chunk.examples for chunk in group] for group in gathered(chunks, 4)]
         [[2, 2], [5], [1]]
     """
-    left = iter(pieces)
+    left = iter(chunks)
     for first in left:
         yield _until(first, left, batch)
 
 
-def shuffled(pieces: Iterable[E], batch: int, *, generator: torch.Generator | None = None) -> Iterator[Iterator[E]]:
-    """The same mini-batches in random order; without a generator, in that of the pieces."""
-    if generator is None:
-        return gathered(pieces, batch)
-    groups = [list(group) for group in gathered(pieces, batch)]
+def shuffled(chunks: Iterable[Chunk], batch: int, *, generator: torch.Generator) -> Iterator[Iterator[Chunk]]:
+    """The same mini-batches in random order."""
+    groups = [list(group) for group in gathered(chunks, batch)]
     return (iter(groups[i]) for i in probes.permutation(len(groups), generator=generator))
 
 
-def _until(first: E, left: Iterator[E], batch: int) -> Iterator[E]:
+def _until(first: Chunk, left: Iterator[Chunk], batch: int) -> Iterator[Chunk]:
     examples = first.examples
     yield first
     while examples < batch and (more := next(left, None)) is not None:

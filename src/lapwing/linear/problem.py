@@ -124,21 +124,12 @@ class Problem:
         ones = self.prior.values.new_ones(self.root.shape[1])
         return Problem(FunctionView(self.curvature, self.prior), Diagonal(ones), self.scale)
 
-    def check_unchanged(self) -> None:
-        """Refuse to go on when what G stands on was changed since.
-
-        Raises:
-            MismatchError: If it was, such as a weight or buffer of a network.
-        """
-        self.curvature.check()
-
     def in_prior_units(self) -> Operator:
         """``A^-½ G A^-½``: the curvature in coordinates in which the prior is standard normal."""
-        unit = self.prior.inverse_root()
+        curvature, unit = self.curvature, self.prior.inverse_root()
 
         def product(block: Tensor) -> Tensor:
-            self.check_unchanged()
-            return unit @ (self.curvature @ (unit @ block))
+            return unit @ (curvature @ (unit @ block))
 
         return FunctionOperator(product, product, self.prior.shape, self.prior.values)
 
@@ -160,7 +151,6 @@ class Problem:
         """``Λ``; made anew each time, since kept here it would keep this problem, and its preconditioners, alive."""
 
         def product(block: Tensor) -> Tensor:
-            self.check_unchanged()
             return self.scale * (self.curvature @ block) + self.prior @ block
 
         return FunctionOperator(product, product, self.prior.shape, self.prior.values)
@@ -181,7 +171,6 @@ class Problem:
         Cost:
             One product with R; memory ``(2 d + r)`` numbers a draw, of which ``2 d`` are kept.
         """
-        self.check_unchanged()
         like, rows = self.prior.values, self.root.shape[1]
         needed = samples * (2 * self.size + rows) * like.itemsize
         if max_bytes is not None and needed > max_bytes:
@@ -231,14 +220,10 @@ class FunctionView(Gram):
             found.append((unit @ (root @ columns)).square().sum(0))
         return torch.cat(found)
 
-    def check(self) -> None:
-        """That of G."""
-        self.curvature.check()
-
     @property
     def _like(self) -> Tensor:
         return self.prior.values
 
     def _matmat(self, block: Float[Tensor, "r k"]) -> Float[Tensor, "r k"]:
-        root = self.curvature.root
-        return root.T @ self.prior.solve(root @ block)
+        root = self.root
+        return root @ (root.T @ block)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import final, get_args
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias, final, get_args
 
 import torch
 from jaxtyping import Float
@@ -12,41 +11,19 @@ from torch import Tensor
 
 from lapwing.ground.data import checked
 from lapwing.ground.errors import ShapeError, check_count, check_kind, check_option, check_positive
-from lapwing.ground.results import Ended, Stopped
 from lapwing.ground.types import Inputs
-from lapwing.linalg import Diagonal
-from lapwing.linear.loss import Points, TangentLoss, Target
+from lapwing.linalg import Diagonal, Structured
+from lapwing.linear.gauss_newton import GGNProduct, moved
+from lapwing.linear.loss import Loss, Mode, Point
 from lapwing.linear.model import LinearModel
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG, SGD, Solver
-from lapwing.linear.solvers.newton import Minimum, minimise
-from lapwing.linear.solvers.stochastic import descend_loss, descend_quadratic
+from lapwing.linear.solvers.newton import lowest, minimise
+from lapwing.linear.solvers.sgd import descend_loss
 from lapwing.priors import Prior
 
-
-@final
-@dataclass(frozen=True, eq=False)
-class Mode(Ended):
-    """The mode w* of the tangent model.
-
-    Args:
-        weights: w*.
-        nll: Negative log likelihood of all targets at h(w*, ·), by the fitted likelihood, nats.
-        misfit: For Gaussian noise the squared error at h(w*, ·), weighted by the fitted noise precision; 0 for others.
-        gradient: ``|A^-½ ∇| / |w|_A`` with ∇ the gradient of the objective: with a convex loss w* is at most this far
-            from the mode, in units of its own length in the norm of the prior.
-        iterations: Newton steps, or steps of the descent.
-        matvecs: Columns multiplied by the curvature, and gradients over all data.
-        stopped: Why the iteration ended.
-    """
-
-    weights: Float[Tensor, " d"]
-    nll: float
-    misfit: float
-    gradient: float
-    iterations: int
-    matvecs: int
-    stopped: Stopped
+Target: TypeAlias = Literal["affine", "simplified"]
+"""Whether the linear model has its outputs at w̃ as an offset."""
 
 
 @final
@@ -75,14 +52,11 @@ class Tangent:
 
     training: LinearModel
     target: Target = "affine"
+    _kept: dict[object, Structured] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_kind("the training", self.training, (LinearModel,), "Tangent(posterior.training)")
         check_option("target", self.target, get_args(Target))
-
-    @cached_property
-    def _points(self) -> Points:
-        return Points(self.training, self.target)
 
     def outputs(self, inputs: Inputs, weights: Float[Tensor, " d"]) -> Float[Tensor, "n *event c"]:
         """Canonical outputs ``h(w, x)``.
@@ -94,10 +68,9 @@ class Tangent:
         Cost:
             A forward pass, and a product with J.
         """
-        w = self._points.checked(weights)
-        chunk = self.training.at(checked(inputs, w))
+        w = self._checked(weights)
         with torch.no_grad():
-            return chunk.at(w - self.training.weights if self._points.affine else w, self._points.affine)
+            return moved(self.training.at(checked(inputs, w)), self.training, w, self._affine)
 
     def score(self, weights: Float[Tensor, " d"]) -> tuple[Float[Tensor, " d"], float, float]:
         """Gradient of the log likelihood at ``h(w, ·)``, the negative log likelihood there, and the misfit.
@@ -116,7 +89,9 @@ class Tangent:
             One pass over the data: a forward pass, a product with J and one with Jᵀ.
         """
         with torch.no_grad():
-            return self._points.score(self._points.checked(weights))
+            w = self._checked(weights)
+            point = Point.of(w, GGNProduct(self.training, w, self._affine))
+        return point.score, point.nll, point.misfit
 
     def problem(self, weights: Float[Tensor, " d"], prior: Diagonal, scale: float = 1.0) -> Problem:
         """``Λ = s G + A`` with J at the trained weights and the output Hessian B at ``h(w, ·)``: Newton's matrix.
@@ -128,7 +103,7 @@ class Tangent:
             prior: A.
             scale: s.
         """
-        return self._points.problem(self._points.checked(weights), prior, scale)
+        return Problem(GGNProduct(self.training, self._checked(weights), self._affine), prior, scale, self._kept)
 
     def mode(
         self,
@@ -161,10 +136,11 @@ class Tangent:
             A Newton step: one pass over the data, and a solve to a tolerance that tightens as it converges.
         """
         model, like = self.training, self.training.weights
+        model.check()
         solver = CG() if solver is None else solver
         check_kind("solver=", solver, (Solver,), "CG() or SGD()")
         check_positive("scale", scale)
-        start = None if initial is None else self._points.checked(initial)
+        start = None if initial is None else self._checked(initial)
         check_kind("the prior", prior, (Diagonal, Prior), "posterior.prior, or Isotropic(1.0)")
         diagonal = prior.diagonal(model.layout, like) if isinstance(prior, Prior) else prior.values
         prior = Diagonal(diagonal.to(like))
@@ -175,29 +151,29 @@ class Tangent:
             rtol = solver.rtol if isinstance(solver, SGD) else 1e-6 if like.dtype == torch.float64 else 1e-4
         check_positive("rtol", rtol)
         check_count("steps", steps)
+        loss = Loss(model, prior, scale, self._affine, self._kept)
         with torch.no_grad():
-            found = self._found(prior, scale, solver, start, rtol, steps, progress)
-        nll, misfit = found.point.told
-        return Mode(found.point.weights, nll, misfit, found.gradient, found.iterations, found.matvecs, found.stopped)
-
-    def _found(
-        self,
-        prior: Diagonal,
-        scale: float,
-        solver: Solver,
-        start: Tensor | None,
-        rtol: float,
-        steps: int,
-        progress: bool,
-    ) -> Minimum:
-        """The minimum, by Newton's method or descent."""
-        self._points.forget()
-        loss = TangentLoss(self._points, prior, scale)
-        first = loss.lowest() if start is None else loss.evaluate(start)
-        if not isinstance(solver, SGD):
-            found = minimise(loss, first, prior, solver, rtol=rtol, steps=steps, progress=progress)
-        elif self.training.likelihood.noise is not None:
-            found = descend_quadratic(loss, first, prior, solver, rtol=rtol)
-        else:
-            found = descend_loss(loss, loss.batches, first, prior, solver, rtol=rtol, progress=progress)
+            first = lowest(loss) if start is None else loss.at(start)
+            if isinstance(solver, SGD) and model.likelihood.noise is None:
+                found = descend_loss(loss, first, solver, rtol=rtol, progress=progress)
+            else:
+                found = minimise(loss, first, solver, rtol=rtol, steps=steps, progress=progress)
         return replace(found, matvecs=found.matvecs + (2 if start is None else 1))
+
+    @property
+    def _affine(self) -> bool:
+        return self.target == "affine"
+
+    def _checked(self, weights: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+        """The weights, if they are as many as are uncertain.
+
+        Raises:
+            MismatchError: If what the model stands on was changed since.
+            ShapeError: If they are not.
+        """
+        self.training.check()
+        like = self.training.weights
+        if weights.shape != like.shape:
+            hint = "the uncertain weights as one flat vector"
+            raise ShapeError(f"weights of shape {list(like.shape)}", f"{list(weights.shape)}", hint)
+        return weights.detach().to(like)

@@ -16,6 +16,7 @@ from lapwing.jacobian.products import recording
 from lapwing.jacobian.products.jacobian import Differentiated
 from lapwing.jacobian.products.recording import Recorded, shape_of
 from lapwing.likelihoods import Gaussian
+from lapwing.linear.gauss_newton import bent
 from tests.curvature import naive
 from tests.curvature.naive import known
 
@@ -41,7 +42,7 @@ def check(recorded: Recorded, n: int, generator: torch.Generator) -> None:
     chunk = recorded.prepare(Batch(x, x[:, :2]))
     torch.testing.assert_close(chunk.outputs, recorded.model.network(x).detach())
     torch.testing.assert_close(chunk.push(v).flatten(1).mT, rows @ v)
-    torch.testing.assert_close(chunk.product(lambda u: 2.0 * u, v), 2.0 * rows.mT @ rows @ v)
+    torch.testing.assert_close(bent(chunk, lambda u: 2.0 * u, v), 2.0 * rows.mT @ rows @ v)
 
 
 def test_a_shape_is_recorded_once_and_holds_for_other_data(generator: torch.Generator) -> None:
@@ -79,7 +80,7 @@ def test_what_cannot_be_recorded_is_said_once_and_done_plainly(caplog: pytest.Lo
     with caplog.at_level(logging.INFO, "lapwing"):
         for _ in range(2):
             chunk = recorded.prepare(Batch(case.case.inputs, case.case.targets))
-            product = chunk.product(likelihood.bending(chunk.outputs, chunk.targets), v)
+            product = bent(chunk, likelihood.bending(chunk.outputs, chunk.targets), v)
             torch.testing.assert_close(product, naive.ggn(case) @ v)
     assert len([record for record in caplog.records if "cannot record" in record.message]) == 1
 
@@ -113,7 +114,7 @@ def test_the_same_tensor_twice_is_two_inputs(generator: torch.Generator) -> None
     for left in (x[:, :2], x[:, 1:]):
         rows = naive.jacobian(bilinear, (left, x))[1].flatten(0, 1)
         chunk = recorded.prepare(Batch((left, x), y))
-        torch.testing.assert_close(chunk.product(lambda u: u, v), rows.mT @ rows @ v)
+        torch.testing.assert_close(bent(chunk, lambda u: u, v), rows.mT @ rows @ v)
 
 
 def test_batches_in_any_layout(generator: torch.Generator) -> None:
@@ -123,7 +124,7 @@ def test_batches_in_any_layout(generator: torch.Generator) -> None:
     rows = naive.jacobian(recorded.model.network.module, x)[1].flatten(0, 1)
     v = torch.randn(rows.shape[1], 1, generator=generator, dtype=torch.float64)
     chunk = recorded.prepare(Batch(x, x[:, :2]))
-    torch.testing.assert_close(chunk.product(lambda u: u, v), rows.mT @ rows @ v)
+    torch.testing.assert_close(bent(chunk, lambda u: u, v), rows.mT @ rows @ v)
 
 
 def test_a_network_that_was_trained_on_is_refused() -> None:

@@ -74,18 +74,13 @@ class Linearisation:
         """Shape of the canonical outputs of one example."""
         return self.likelihood.canonical(torch.empty(1, *self.model.survey.output, device="meta")).shape[1:]
 
-    @property
-    def spare(self) -> int:
-        """What is left for work in progress."""
-        return self.memory // WORKING
-
-    def check(self, *, values: bool = True) -> None:
+    def check(self) -> None:
         """Refuse to go on when the network was written to since.
 
         Raises:
             MismatchError: If a weight or buffer has changed.
         """
-        self.model.network.check_unchanged(values=values)
+        self.model.network.check_unchanged()
 
     def at(self, inputs: Inputs) -> Chunk:
         """The Jacobian at other inputs: a forward pass now, what a product takes at the first of its kind."""
@@ -142,6 +137,7 @@ class Linearisation:
 
     def visit(self, columns: int = 1) -> Iterator[Chunk]:
         """Every chunk of the data, in their order; by so many columns the form is chosen."""
+        self.model.network.check_unchanged(values=False)
         form, store = self.choose(columns), self.store
         if form == "layers" and self.work.kept[0] * self.model.data.examples > self._room:
             store.too_large.add(form)
@@ -157,10 +153,9 @@ class Linearisation:
             batch: Examples to a mini-batch.
             generator: Shuffles them, where all chunks are kept; else, or without one, they come as the data do.
         """
-        kept = self.store.chunks(self.choose(columns))
-        if generator is None or kept is None:
+        if generator is None or self.store.chunks(self.choose(columns)) is None:
             return gathered(self.visit(columns), batch)
-        return shuffled(kept, batch, generator=generator)
+        return shuffled(self.visit(columns), batch, generator=generator)
 
     def prepare(self, columns: int = 1) -> None:
         """Do now what can be done before the first product with so many columns, and be kept."""

@@ -1,10 +1,10 @@
-"""Newton's method for a convex loss with a quadratic prior, each step a solve that is only as exact as it pays."""
+"""Newton's method for a convex loss with a Gaussian prior, each step a solve that is only as exact as it pays."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import Protocol, final, runtime_checkable
+import math
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -12,11 +12,13 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground.errors import NumericalError
-from lapwing.ground.results import Solution, Stopped
+from lapwing.ground.results import Solution
 from lapwing.linalg import Diagonal
 from lapwing.linalg.cg import conjugate_gradients
+from lapwing.linear.loss import Line, Loss, Mode, Point, dot
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.cg import CG, Solver
+from lapwing.linear.solvers.sgd import POWER, SGD
 
 logger = logging.getLogger(__name__)
 
@@ -36,89 +38,8 @@ PATIENCE = 4
 """Steps that lower neither gradient nor objective, after which it goes no further."""
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Point:
-    """A loss and its gradient at some weights.
-
-    Args:
-        weights: w.
-        score: Minus the gradient of the loss.
-        loss: The loss, without the prior.
-        told: Further numbers, passed on.
-    """
-
-    weights: Float[Tensor, " d"]
-    score: Float[Tensor, " d"]
-    loss: float
-    told: tuple[float, float] = (0.0, 0.0)
-
-
-@runtime_checkable
-class Line(Protocol):
-    """A loss at ``w + t p``."""
-
-    def value(self, length: float) -> float:
-        """What it is at ``t = length``, up to a constant."""
-        ...
-
-    def slope(self, length: float) -> float:
-        """Its derivative in t, at ``t = length``."""
-        ...
-
-    def end(self, length: float) -> Point:
-        """The loss and its gradient there."""
-        ...
-
-
-@runtime_checkable
-class Loss(Protocol):
-    """A convex loss of the weights."""
-
-    def evaluate(self, weights: Float[Tensor, " d"]) -> Point:
-        """The loss and its gradient."""
-        ...
-
-    def problem(self, weights: Float[Tensor, " d"]) -> Problem:
-        """Its second derivative plus the prior: Newton's matrix Λ."""
-        ...
-
-    def line(self, point: Point, step: Float[Tensor, " d"]) -> Line:
-        """The loss along a step."""
-        ...
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Minimum:
-    """Where a minimisation came to.
-
-    Args:
-        point: The weights, and the loss there.
-        gradient: ``|A^-½ ∇|`` relative to the larger of ``|A^-½ ∇ loss|`` and ``|w|_A``, which are equal at a minimum.
-        iterations: Steps.
-        matvecs: Columns multiplied by the curvature, and gradients.
-        stopped: Why it ended.
-    """
-
-    point: Point
-    gradient: float
-    iterations: int
-    matvecs: int
-    stopped: Stopped
-
-
-def minimise(
-    loss: Loss,
-    start: Point,
-    prior: Diagonal,
-    solver: Solver,
-    *,
-    rtol: float,
-    steps: int,
-    progress: bool = False,
-) -> Minimum:
-    """The minimum of ``loss(w) + ½ |w|²_A`` by Newton-CG with a line search.
+def minimise(loss: Loss, start: Point, solver: Solver, *, rtol: float, steps: int, progress: bool = False) -> Mode:
+    """The minimum by Newton-CG with a line search.
 
         (Λ + μ A) p = -∇,   w ← w + t p                                     (Nocedal & Wright 2006, algorithm 7.1)
 
@@ -126,47 +47,55 @@ def minimise(
     outputs hardly bend, and steps are far too long: the damping μ grows when t is small (Marquardt 1963), and is 0 in
     the end.
 
+    A quadratic takes more than one step where a solve is by mini-batches. Its residual is small beside a right-hand
+    side that is large where the data determine much; all other directions may be as far off as they were. What the next
+    one solves for has them alone, and the noise of mini-batches is in proportion to p, which vanishes.
+
     Args:
         loss: The loss.
         start: Where to start.
-        prior: A.
-        solver: Solves with Λ; a ``CG`` as loosely as leaves the convergence superlinear.
+        solver: Solves with Λ; a ``CG`` as loosely as leaves the convergence superlinear; the epochs of an ``SGD`` are
+            those of all solves together.
         rtol: Relative gradient at which the minimum is found.
         steps: Most steps.
         progress: Whether to show a progress bar.
 
     Raises:
-        NumericalError: If the loss is not finite at the start.
+        NumericalError: If the loss is not finite at the start, or every step of an ``SGD`` diverged.
 
     Cost:
         A step: a solve, a pass along it and a gradient.
     """
-    if not (torch.isfinite(start.score).all() and start.loss == start.loss):
-        raise NumericalError("a finite loss and gradient at the start", f"a loss of {start.loss}", "initial=None")
+    if math.isnan(start.nll) or not bool(start.score.isfinite().all()):
+        raise NumericalError("a finite loss and gradient at the start", f"a loss of {start.nll}", "initial=None")
     point, spent, before, number, stopped = start, 0, 1.0, 0, None
-    best, lowest, since, damping = float("inf"), float("inf"), 0, 0.0
+    best, lowest, since, damping = math.inf, math.inf, 0, 0.0
+    most = math.inf
+    if isinstance(solver, SGD):
+        step = solver.survey(loss.problem(point), 1, torch.Generator().manual_seed(solver.seed))[1]
+        solver, most, spent = replace(solver, step=step), solver.epochs + POWER, POWER
     with tqdm(total=steps, desc="Newton", disable=not progress, unit="step", leave=False) as bar:
         while True:
-            slope, relative = gradient_of(point, prior)
-            value = objective(point, prior)
+            slope, relative = loss.gradient(point)
+            value = loss.value(point)
             bar.set_postfix(gradient=f"{relative:.1e}")
             if relative < best or value < lowest - rounding(point) * abs(lowest):
                 since = number
             best, lowest = min(best, relative), min(lowest, value)
             if relative <= rtol:
                 stopped = "converged"
-            elif number == steps:
+            elif number == steps or spent >= most:
                 stopped = "iterations"
             elif number - since >= PATIENCE:
                 stopped = "stagnated"
             if stopped is not None:
-                return Minimum(point, relative, number, spent, stopped)
+                return Mode(point.weights, point.nll, point.misfit, relative, number, spent, stopped)
             tolerance = max(min(LOOSEST, (relative / before) ** 2), min(LOOSEST, TIGHTEST * rtol / relative))
-            problem = loss.problem(point.weights)
+            problem, prior = loss.problem(point), loss.prior
             stronger = problem.with_prior(Diagonal((1.0 + damping) * prior.values), problem.scale)
-            solution = solved(stronger if damping else problem, -slope, solver, tolerance)
+            solution = solved(stronger if damping else problem, -slope, solver, tolerance, most - spent)
             line = loss.line(point, solution.value)
-            length = search(line, point, solution.value, prior)
+            length = search(line)
             point, damping = line.end(length), damped(damping, length)
             spent, number, before = spent + solution.matvecs + 1, number + 1, relative
             bar.update()
@@ -174,8 +103,10 @@ def minimise(
             logger.debug(words, number, relative, value, solution.matvecs, length)
 
 
-def solved(problem: Problem, b: Float[Tensor, " d"], solver: Solver, rtol: float) -> Solution:
-    """``Λ⁻¹ b``: by ``CG`` with residuals in the units of the prior, and as loosely as asked."""
+def solved(problem: Problem, b: Float[Tensor, " d"], solver: Solver, rtol: float, left: float) -> Solution:
+    """``Λ⁻¹ b``: by ``CG`` as loosely as asked, residuals in the units of the prior; by ``SGD`` in what is left."""
+    if isinstance(solver, SGD):
+        return replace(solver, epochs=int(left)).solve(problem, b)
     if not isinstance(solver, CG):
         return solver.solve(problem, b)
     return conjugate_gradients(
@@ -188,12 +119,23 @@ def solved(problem: Problem, b: Float[Tensor, " d"], solver: Solver, rtol: float
     )
 
 
-def search(line: Line, point: Point, step: Float[Tensor, " d"], prior: Diagonal) -> float:
+def lowest(loss: Loss) -> Point:
+    """Where to start: the best point on the way from the weights the model was made linear at to 0."""
+    weights = loss.model.weights
+    point = loss.at(weights)
+    if not dot(loss.gradient(point)[0], weights) > 0:
+        return point
+    line = loss.line(point, -weights)
+    return line.end(search(line))
+
+
+def search(line: Line) -> float:
     """How far to go along a step: where the slope has all but gone, and the objective is no higher than it was."""
-    pull, bend = _dot(prior @ point.weights, step), _dot(step, prior @ step)
-    first, here = pull - _dot(point.score, step), line.value(0.0)
+    point, step, prior = line.point, line.step, line.loss.prior
+    pull, bend = dot(prior @ point.weights, step), dot(step, prior @ step)
+    first, here = line.slope(0.0) + pull, line.value(0.0)
     noise = rounding(point) * (abs(here) + abs(pull) + bend)
-    low, high, below, above, length = 0.0, float("inf"), first, 0.0, 1.0
+    low, high, below, above, length = 0.0, math.inf, first, 0.0, 1.0
     while 1 / REACH < length < REACH:
         slope = line.slope(length) + pull + length * bend
         if abs(slope) <= FLAT * abs(first) + noise:
@@ -204,7 +146,7 @@ def search(line: Line, point: Point, step: Float[Tensor, " d"], prior: Diagonal)
             high, above = length, slope
         else:
             low, below = length, slope
-        if high == float("inf"):
+        if high == math.inf:
             length *= 2.0
         elif high - low <= 1e-3 * high:
             return low
@@ -220,24 +162,6 @@ def damped(damping: float, length: float) -> float:
     return damping / 4.0 if damping > 0.1 else 0.0
 
 
-def objective(point: Point, prior: Diagonal) -> float:
-    """``loss(w) + ½ |w|²_A``."""
-    return point.loss + 0.5 * _dot(point.weights, prior @ point.weights)
-
-
 def rounding(point: Point) -> float:
     """What a number computed from the weights' dtype may be wrong by, relatively."""
     return 10 * torch.finfo(point.weights.dtype).eps
-
-
-def gradient_of(point: Point, prior: Diagonal) -> tuple[Float[Tensor, " d"], float]:
-    """The gradient of the objective, and its relative length in the units of the prior."""
-    pull = prior @ point.weights
-    gradient = pull - point.score
-    unit = prior.values.double().rsqrt()
-    lengths = [float(torch.linalg.vector_norm(unit * part)) for part in (gradient, pull, point.score)]
-    return gradient, lengths[0] / max(lengths[1], lengths[2]) if lengths[0] > 0 else 0.0
-
-
-def _dot(a: Float[Tensor, " d"], b: Float[Tensor, " d"]) -> float:
-    return float(a.double() @ b.double())

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_fraction, check_positive
 from lapwing.ground.results import Solution, joined
+from lapwing.linalg import Operator
 from lapwing.linalg.operator import check_operand
-from lapwing.linear.gauss_newton import Part
+from lapwing.linear.loss import Loss, Mode, Point
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.cg import Solver
-from lapwing.linear.solvers.descent import Gradient, Watch, settle
+from lapwing.linear.solvers.descent import Descent, Gradient, gradients, settle
 
 BLOCKS = 8
 """Blocks of columns a descent holds at once."""
@@ -27,9 +30,6 @@ POWER = 5
 
 MARGIN = 1.1
 """The power method's eigenvalues are too small; they are raised by this factor."""
-
-PROGRESS = (0.9999, 0.98)
-"""A residual that is not below this fraction of the best for a while goes no further: in one batch, in several."""
 
 
 @final
@@ -108,11 +108,12 @@ class SGD(Solver):
         width = max(1, self.max_bytes // (BLOCKS * block.element_size() * problem.size))
         generator = torch.Generator().manual_seed(self.seed)
         steps, step = self.survey(problem, min(width, block.shape[1]), generator)
-        parts = [
-            self._block(problem, block[:, i : i + width], start[:, i : i + width], steps, step, generator)
-            for i in range(0, block.shape[1], width)
-        ]
-        whole = joined(parts)
+        whole = joined(
+            [
+                self._block(problem, block[:, i : i + width], start[:, i : i + width], steps, step, generator)
+                for i in range(0, block.shape[1], width)
+            ]
+        )
         return replace(whole, value=whole.value.reshape(b.shape))
 
     def resumed(self, problem: Problem, b: Float[Tensor, "d k"], start: Float[Tensor, "d k"]) -> Solution:
@@ -137,21 +138,21 @@ class SGD(Solver):
         root = problem.prior.values.sqrt()[:, None]
         target = b / root
 
+        def epoch() -> Iterator[Gradient]:
+            batches = problem.curvature.parts(b.shape[1], batch=self.batch, generator=generator)
+            pulls = ((partial(_pulled, problem.scale, piece) for piece in batch) for batch in batches)
+            return gradients(pulls, root, steps, target)
+
         def truth(z: Tensor) -> tuple[float, Tensor]:
             residual = residual_of(problem, b, z / root)
             return float(residual.max()), residual
 
-        watch = Watch(
+        done = settle(
+            root * start,
+            epoch,
             lambda now: float(_relative(root * now.gradient, b).max()),
             truth,
-            self.rtol,
-            max(10, self.epochs // 8),
-            PROGRESS[steps > 1],
-        )
-        done, stopped = settle(
-            root * start,
-            lambda: self._gradients(problem, target, steps, generator),
-            watch,
+            rtol=self.rtol,
             step=step,
             steps=steps,
             epochs=self.epochs,
@@ -159,25 +160,9 @@ class SGD(Solver):
             clip=self.clip,
             scale=torch.linalg.vector_norm(target, dim=0),
         )
-        residual = watch.ended(done.value)
-        matvecs = (done.epochs + watch.passes) * b.shape[1] + POWER
-        met = bool((residual <= self.rtol).all())
-        return Solution(done.value / root, residual, done.steps, matvecs, "converged" if met else stopped)
-
-    def _gradients(
-        self, problem: Problem, target: Tensor, steps: int, generator: torch.Generator
-    ) -> Iterator[Gradient]:
-        """The gradients of one epoch, in coordinates in which the prior is standard normal."""
-        root = problem.prior.values.sqrt()[:, None]
-        for batch in _batches(problem, target.shape[1], self.batch, generator):
-
-            def gradient(z: Tensor, batch: Iterator[Part] = batch) -> Tensor:
-                x, total = z / root, torch.zeros_like(z)
-                for piece in batch:
-                    total += piece.curvature @ x
-                return (steps * problem.scale) * total / root + z - target
-
-            yield gradient
+        met = bool((done.found <= self.rtol).all())
+        matvecs = done.passes * b.shape[1] + POWER * (self.step is None)
+        return Solution(done.value / root, done.found, done.steps, matvecs, "converged" if met else done.stopped)
 
     def survey(self, problem: Problem, columns: int, generator: torch.Generator) -> tuple[int, float]:
         """Mini-batches m in an epoch, and the length of a step.
@@ -189,7 +174,7 @@ class SGD(Solver):
         """
         steps, largest, root = 0, 0.0, problem.prior.values.sqrt()[:, None]
         v = torch.zeros_like(root)
-        for batch in _batches(problem, columns, self.batch, generator):
+        for batch in problem.curvature.parts(columns, batch=self.batch, generator=generator):
             found = 0.0
             for piece in batch:
                 if self.step is None:
@@ -224,20 +209,82 @@ def _columns(problem: Problem, b: Tensor, initial: Tensor | None) -> tuple[Tenso
     return block, start
 
 
-def _batches(problem: Problem, columns: int, examples: int, generator: torch.Generator) -> Iterator[Iterator[Part]]:
-    """The curvature in mini-batches; in one piece where it does not say how it adds up."""
-    return problem.curvature.parts(columns, batch=examples, generator=generator)
+def _pulled(scale: float, piece: Operator, x: Tensor) -> Tensor:
+    return scale * (piece @ x)
 
 
-def _dominant(piece: Part, root: Tensor, v: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:
+def _dominant(piece: Operator, root: Tensor, v: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:
     """The dominant eigenvector and eigenvalue of a piece in the prior's units, from near those of another."""
     noise = probes.gaussian(v.shape, like=v, generator=generator)
     v, value = v + 0.5 * noise / torch.linalg.vector_norm(noise), 0.0
     for _ in range(POWER):
         v = v / torch.linalg.vector_norm(v)
-        moved = (piece.curvature @ (v / root)) / root
+        moved = (piece @ (v / root)) / root
         value = float(torch.linalg.vector_norm(moved))
         if not value:
             return v, value
         v = moved
     return v / value, value
+
+
+def descend_loss(loss: Loss, start: Point, solver: SGD, *, rtol: float, progress: bool = False) -> Mode:
+    """The minimum of a loss by Nesterov's method on mini-batches, in coordinates ``z = A^½ w``.
+
+        g = z - m A^-½ Σ_{i∈S} score_i,    steps falling linearly to 0           (Antorán 2024, section 6.2.3)
+
+    for one of m mini-batches S. The first step is the ``SGD`` rule's for the curvature at the start; one that diverges
+    is divided by four.
+
+    Args:
+        loss: The loss.
+        start: Where to start.
+        solver: Epochs, examples to a mini-batch, momentum, clipping, first step and seed.
+        rtol: Relative gradient at which the minimum is found.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        NumericalError: If every step diverged.
+
+    Cost:
+        An epoch: one gradient over all data. Before, about five products with the curvature; a gradient over all data
+        for each time the descent seems to be done.
+    """
+    root = loss.prior.values.sqrt()[:, None]
+    steps, step = solver.survey(loss.problem(start), 1, torch.Generator().manual_seed(solver.seed))
+
+    def epoch() -> Iterator[Gradient]:
+        scores = loss.scores(solver.batch)
+        pulls = ((lambda w, score=score: -score(w[:, 0])[:, None] for score in batch) for batch in scores)
+        return gradients(pulls, root, steps)
+
+    def truth(z: Tensor) -> tuple[float, Point]:
+        point = loss.at((z / root)[:, 0])
+        return loss.gradient(point)[1], point
+
+    with tqdm(total=solver.epochs, desc="descent", disable=not progress, unit="epoch", leave=False) as bar:
+
+        def about(now: Descent) -> float:
+            lengths = torch.linalg.vector_norm(
+                torch.cat([now.gradient, now.value, now.value - now.gradient], dim=1), dim=0, dtype=torch.float64
+            )
+            left = float(lengths[0] / lengths[1:].max()) if lengths[0] > 0 else 0.0
+            bar.update()
+            bar.set_postfix(gradient=f"{left:.1e}")
+            return left
+
+        done = settle(
+            root * start.weights[:, None],
+            epoch,
+            about,
+            truth,
+            rtol=rtol,
+            step=step,
+            steps=steps,
+            epochs=solver.epochs,
+            schedule="linear",
+            momentum=solver.momentum,
+            clip=solver.clip,
+        )
+    point, relative = done.found, loss.gradient(done.found)[1]
+    stopped = "converged" if relative <= rtol else done.stopped
+    return Mode(point.weights, point.nll, point.misfit, relative, done.steps, POWER + done.passes, stopped)
