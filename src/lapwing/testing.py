@@ -33,12 +33,7 @@ def check_linear(
     limit = _limit(operator, tolerance)
     block = _probe(operator, operator.shape[1], 2, generator)
     u, v = block.unbind(1)
-    _compare(
-        "A(2u - 3v) = 2Au - 3Av",
-        operator @ (2 * u - 3 * v),
-        2 * (operator @ u) - 3 * (operator @ v),
-        limit,
-    )
+    _compare("A(2u - 3v) = 2Au - 3Av", operator @ (2 * u - 3 * v), 2 * (operator @ u) - 3 * (operator @ v), limit)
     _compare("A[u, v] = [Au, Av]", operator @ block, torch.stack([operator @ u, operator @ v], 1), limit)
 
 

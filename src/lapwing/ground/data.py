@@ -189,13 +189,12 @@ def checked(inputs: Inputs, like: Tensor) -> Inputs:
     return placed
 
 
-def over_tensors(change: Any, inputs: Inputs) -> Inputs:
-    """Inputs with ``change`` applied to every value, whatever holds them."""
-    if isinstance(inputs, Mapping):
-        return {key: change(value) for key, value in inputs.items()}
-    if isinstance(inputs, tuple):
-        return tuple(change(value) for value in inputs)
-    return change(inputs)
+def over_tensors(change: Any, *inputs: Inputs) -> Inputs:
+    """Inputs with ``change`` applied to every value, whatever holds them; to the values of several inputs together."""
+    first = inputs[0]
+    if isinstance(first, Mapping):
+        return {key: change(*(cast("Any", each)[key] for each in inputs)) for key in first}
+    return tuple(map(change, *inputs)) if isinstance(first, tuple) else change(*inputs)
 
 
 def tensors(inputs: Inputs) -> list[Tensor]:
@@ -234,17 +233,13 @@ def take(inputs: Inputs, index: slice | Tensor) -> Inputs:
 
 def concatenated(parts: list[Inputs]) -> Inputs:
     """Inputs one after the other; values without the axis of examples are those of the first part."""
-    first, n = parts[0], count(parts[0])
+    n = count(parts[0])
 
-    def join(values: list[Any]) -> Any:
+    def join(*values: Any) -> Any:
         batched = isinstance(values[0], Tensor) and values[0].ndim and len(values[0]) == n
         return torch.cat(values) if batched else values[0]
 
-    if isinstance(first, Tensor):
-        return join(parts)
-    if isinstance(first, Mapping):
-        return {key: join([cast("Any", part)[key] for part in parts]) for key in first}
-    return tuple(join(list(values)) for values in zip(*cast("list[tuple[Any, ...]]", parts), strict=True))
+    return over_tensors(join, *parts)
 
 
 def chunks(inputs: Inputs, size: int) -> Iterator[tuple[slice, Inputs]]:

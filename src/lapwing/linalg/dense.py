@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.linalg.operator import Operator, check_shape
-from lapwing.linalg.structured import Diagonal, Eigenbasis, Structured, nonnegative, positive, symmetric
+from lapwing.linalg.structured import Diagonal, Eigenbasis, Structured, symmetric
 
 
 @final
@@ -58,14 +58,14 @@ class Dense(Structured):
         """
         lower = self._cholesky
         if lower is None:
-            return self._columns(nonnegative(self._spectrum).sqrt())
+            return super().root()
         return self._in_float64(lambda e: lower @ e, lambda v: lower.mT @ v)
 
     def inverse_root(self) -> Operator:
         """``L⁻ᵀ``, by triangular solves."""
         lower = self._cholesky
         if lower is None:
-            return self._columns(positive(self._spectrum).rsqrt())
+            return super().inverse_root()
         return self._in_float64(
             lambda e: torch.linalg.solve_triangular(lower.mT, e, upper=True),
             lambda v: torch.linalg.solve_triangular(lower, v, upper=False),
@@ -74,7 +74,7 @@ class Dense(Structured):
     def logdet(self) -> Float[Tensor, ""]:
         """``Σ log Λ``, or ``2 Σ log diag L``."""
         lower = None if self.basis.known else self._cholesky
-        return positive(self._spectrum).log().sum() if lower is None else 2 * lower.diagonal().log().sum()
+        return super().logdet() if lower is None else 2 * lower.diagonal().log().sum()
 
     def diagonal(self) -> Float[Tensor, " d"]:
         """``scale * diag M + shift``."""
@@ -82,7 +82,7 @@ class Dense(Structured):
 
     def eigenvalues(self) -> Float[Tensor, " d"]:
         """All ``d``, ascending, float64; one ``eigh`` (``9 d³``) for this operator and all its copies."""
-        return self._spectrum
+        return self.scale * self.basis.values + self.shift
 
     @cached_property
     def basis(self) -> Eigenbasis:
@@ -93,10 +93,6 @@ class Dense(Structured):
     def _like(self) -> Tensor:
         return self.matrix
 
-    @property
-    def _spectrum(self) -> Float[Tensor, " d"]:
-        return self.scale * self.basis.values + self.shift
-
     @cached_property
     def _cholesky(self) -> Float[Tensor, "d d"] | None:
         matrix = self.scale * symmetric(self.matrix)
@@ -104,12 +100,11 @@ class Dense(Structured):
         lower, failed = torch.linalg.cholesky_ex(matrix)
         return None if bool(failed) else lower
 
-    def _columns(self, weights: Float[Tensor, " d"]) -> Operator:
-        """The operator ``Q diag(weights)``."""
-        vectors = self.basis.vectors
-        return self._in_float64(
-            lambda e: vectors @ (weights[:, None] * e), lambda v: weights[:, None] * (vectors.mT @ v)
-        )
+    def _to_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        return self.basis.vectors.mT @ block
+
+    def _from_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        return self.basis.vectors @ block
 
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         return self.scale * (self.matrix @ block) + self.shift * block
@@ -121,10 +116,7 @@ class Dense(Structured):
 
     def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         lower = None if self.basis.known else self._cholesky
-        if lower is not None:
-            return torch.cholesky_solve(block, lower)
-        vectors = self.basis.vectors
-        return vectors @ ((vectors.mT @ block) / positive(self._spectrum)[:, None])
+        return super()._solve(block) if lower is None else torch.cholesky_solve(block, lower)
 
     def _affine(self, c: float | Tensor, s: float | Tensor) -> Dense:
         return replace(self, scale=c * self.scale, shift=c * self.shift + s, shared=self.basis)

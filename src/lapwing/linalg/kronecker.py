@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ShapeError, UnsupportedError
 from lapwing.linalg.operator import FunctionOperator, Operator, check_shape
-from lapwing.linalg.structured import Diagonal, Eigenbasis, Structured, nonnegative, positive
+from lapwing.linalg.structured import Diagonal, Eigenbasis, Structured
 
 
 @final
@@ -97,18 +97,6 @@ class Kronecker(Structured):
         """The decompositions of ``L`` and ``R``, the same for all scaled and shifted copies."""
         return self.shared or (Eigenbasis(self.left), Eigenbasis(self.right))
 
-    def root(self) -> FunctionOperator:
-        """``(Q_L ⊗ Q_R) √spectrum``."""
-        return self._columns(nonnegative(self.spectrum).sqrt())
-
-    def inverse_root(self) -> FunctionOperator:
-        """``(Q_L ⊗ Q_R) / √spectrum``."""
-        return self._columns(positive(self.spectrum).rsqrt())
-
-    def logdet(self) -> Float[Tensor, ""]:
-        """``Σ log spectrum``."""
-        return positive(self.spectrum).log().sum()
-
     def diagonal(self) -> Float[Tensor, " d"]:
         """``scale * diag L ⊗ diag R + shift``."""
         left, right = (m if m.ndim == 1 else m.diagonal(dim1=-2, dim2=-1) for m in (self.left, self.right))
@@ -126,16 +114,6 @@ class Kronecker(Structured):
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         product = _contract(self.left, self.right, self._arrays(block))
         return self.scale * product.reshape(block.shape) + self.shift * block
-
-    def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        return self._from_basis(self._to_basis(block) / positive(self.eigenvalues())[:, None])
-
-    def _columns(self, weights: Float[Tensor, "p o i"]) -> FunctionOperator:
-        """The operator ``(Q_L ⊗ Q_R) diag(weights)``."""
-        column = weights.reshape(-1, 1)
-        return self._in_float64(
-            lambda noise: self._from_basis(column * noise), lambda block: column * self._to_basis(block)
-        )
 
     def _from_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         left, right = (basis.vectors for basis in self.bases)

@@ -22,8 +22,9 @@ from lapwing.linalg.operator import FunctionOperator, Operator, check_operand, c
 class Structured(Operator):
     """A symmetric positive (semi-)definite operator whose structure answers every question exactly.
 
-    Vectors come back in the operator's dtype; the work behind them is float64 wherever something is
-    factorised. The spectrum and what is summed over it (``eigenvalues``, ``logdet``, ``trace``) stay float64.
+    A subclass supplies products, the diagonal, eigenvalues and the basis ``Q`` of its eigenvectors, or solves, roots
+    and the determinant of its own. Vectors come back in the operator's dtype; the work behind them is float64 wherever
+    something is factorised. The spectrum and what is summed over it (eigenvalues, log-determinant, trace) stay float64.
     Everything is differentiable, in scale, shift and matrices; where a gradient passes through eigenvectors
     (solves and roots of LowRank, and of Kronecker in its factors) the eigenvalues must be distinct.
     """
@@ -52,17 +53,17 @@ class Structured(Operator):
         """
         return on_columns(self._solve, check_operand(self, b, self.shape[0]).double()).to(self.dtype)
 
-    @abc.abstractmethod
     def root(self) -> Operator:
-        """An operator ``R [d, r]`` with ``R Rᵀ = A``; ``R @ noise`` has covariance ``A``."""
+        """An operator ``R [d, r]`` with ``R Rᵀ = A``; ``R @ noise`` has covariance ``A``. Here ``Q √Λ``."""
+        return self._basis_times(nonnegative(self.eigenvalues()).sqrt())
 
-    @abc.abstractmethod
     def inverse_root(self) -> Operator:
-        """An operator ``W [d, d]`` with ``W Wᵀ = A⁻¹``; ``W @ noise`` has covariance ``A⁻¹``."""
+        """An operator ``W [d, d]`` with ``W Wᵀ = A⁻¹``; ``W @ noise`` has covariance ``A⁻¹``. Here ``Q / √Λ``."""
+        return self._basis_times(positive(self.eigenvalues()).rsqrt())
 
-    @abc.abstractmethod
     def logdet(self) -> Float[Tensor, ""]:
         """The natural logarithm of the determinant, float64."""
+        return positive(self.eigenvalues()).log().sum()
 
     @abc.abstractmethod
     def diagonal(self) -> Float[Tensor, " d"]:
@@ -70,7 +71,7 @@ class Structured(Operator):
 
     @abc.abstractmethod
     def eigenvalues(self) -> Float[Tensor, " d"]:
-        """All ``d`` eigenvalues with their multiplicity, float64, in no promised order."""
+        """All ``d`` eigenvalues with their multiplicity, float64, in no promised order but that of the basis."""
 
     def trace(self) -> Float[Tensor, ""]:
         """The sum of the diagonal, float64."""
@@ -112,9 +113,22 @@ class Structured(Operator):
             )
         return self._plus_diagonal(other)
 
-    @abc.abstractmethod
     def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         """Solve for a checked block; float64 in and out, whatever the operator's dtype."""
+        return self._from_basis(self._to_basis(block) / positive(self.eigenvalues())[:, None])
+
+    def _to_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        """``Qᵀ`` times a block, ``Q`` in the order of the eigenvalues; the identity here."""
+        return block
+
+    def _from_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        """``Q`` times a block."""
+        return block
+
+    def _basis_times(self, weights: Float[Tensor, " d"]) -> FunctionOperator:
+        """The operator ``Q diag(weights)``."""
+        column = weights[:, None]
+        return self._in_float64(lambda e: self._from_basis(column * e), lambda v: column * self._to_basis(v))
 
     @abc.abstractmethod
     def _affine(self, c: float | Tensor, s: float | Tensor) -> Structured:
@@ -165,10 +179,6 @@ class Diagonal(Structured):
         """``diag(1/√values)``."""
         return Diagonal(positive(self.values).rsqrt())
 
-    def logdet(self) -> Float[Tensor, ""]:
-        """``Σ log values``."""
-        return positive(self.values).double().log().sum()
-
     def diagonal(self) -> Float[Tensor, " d"]:
         """The entries themselves."""
         return self.values
@@ -186,9 +196,6 @@ class Diagonal(Structured):
 
     def _dense(self) -> Float[Tensor, "d d"]:
         return torch.diag(self.values)
-
-    def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        return block / positive(self.values)[:, None]
 
     def _affine(self, c: float | Tensor, s: float | Tensor) -> Diagonal:
         return Diagonal(c * self.values + s)
