@@ -177,7 +177,7 @@ def measured(name: str, way: Way, seed: int, length: Length) -> Row:
     tuned = lw.tune(posterior, lw.EvidenceGradient())
     exact, exact_rho, best = optimum(model, data.train)
     row: Row = {"way": name, "seed": seed, "seconds": seconds}
-    row |= {"alpha": alpha, "alpha_tuned": tuned.prior.state()["precision"], "alpha_exact": exact}
+    row |= {"alpha": alpha, "alpha_tuned": tuned.prior.precision, "alpha_exact": exact}
     row |= {"alpha_ratio": alpha / exact, "rho": rho, "rho_exact": exact_rho}
     row |= {"log_marginal": posterior.log_marginal(), "log_marginal_tuned": tuned.log_marginal()}
     row |= {"log_marginal_exact": best, "newton_gain": newton_gain(posterior, model, data.train)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, fields
-from typing import Any, final
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -16,24 +16,43 @@ from lapwing.ground.errors import ConfigError, ShapeError
 from lapwing.ground.tree import Layout
 from lapwing.linalg.structured import Diagonal
 
+P = TypeVar("P", bound="Prior")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Prior(abc.ABC):
     """p(θ) = N(0, A⁻¹) with a diagonal precision A that takes one value on each group of weights.
 
     Whoever chooses precisions sees every prior alike: ``groups`` says which weights share one,
     ``precisions`` lists them, ``with_precisions`` makes the prior that has others.
+
+    Args:
+        precision: Of all weights, or one a group, in 1 / (units of a weight)².
     """
 
+    precision: float | tuple[float, ...] | Tensor = 1.0
+
     @abc.abstractmethod
+    def __post_init__(self) -> None:
+        """Refuse precisions that are not positive finite numbers."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Prior) or type(self) is not type(other):
+            return NotImplemented
+        return all(same(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+
+    def __hash__(self) -> int:
+        values = [getattr(self, each.name) for each in fields(self)]
+        return hash((type(self).__name__, *(value for value in values if not isinstance(value, Tensor))))
+
     def groups(self, layout: Layout) -> tuple[Int[Tensor, " d"], int]:
-        """Group number of each weight, ``[d]`` on the CPU, and the number of groups.
+        """Group number of each weight, ``[d]`` on the CPU, and the number of groups; here one of all weights.
 
         Args:
             layout: Names and shapes of the weights.
         """
+        return torch.zeros(layout.size, dtype=torch.long), 1
 
-    @abc.abstractmethod
     def precisions(self, layout: Layout) -> Float[Tensor, " g"]:
         """Precision of each group, ``[g]`` float64 on the CPU.
 
@@ -43,14 +62,24 @@ class Prior(abc.ABC):
         Raises:
             ShapeError: If this prior has another number of precisions than the layout has groups.
         """
+        values, groups = torch.as_tensor(self.precision, dtype=torch.float64), self.groups(layout)[1]
+        if values.ndim == 0:
+            return values.repeat(groups)
+        check_length(values, groups, f"one precision for each of {groups} {self.grouped}")
+        return values
 
-    @abc.abstractmethod
-    def with_precisions(self, precisions: Float[Tensor, " g"]) -> Prior:
+    def with_precisions(self: P, precisions: Float[Tensor, " g"]) -> P:
         """The same kind of prior with these precisions ``[g]``, one a group.
 
         Raises:
-            ConfigError: If one is not a positive finite number.
+            ConfigError: If one is not a positive finite number, or there are several where all weights share one.
         """
+        return replace(self, precision=precisions)
+
+    @property
+    def grouped(self) -> str:
+        """What has a precision, in words."""
+        return "weights"
 
     def check_names(self, names: Collection[str]) -> None:
         """Refuse names of parameters that the network has not.
@@ -62,15 +91,6 @@ class Prior(abc.ABC):
             ConfigError: Naming one.
         """
         return
-
-    def state(self) -> dict[str, Any]:
-        """What ``prior_from_state`` needs to make this prior again, as JSON knows it.
-
-        Of a prior with a number for each of d weights that is d numbers: keep the tensor where d is large.
-        """
-        options = {each.name: getattr(self, each.name) for each in fields(self)}
-        plain = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in options.items()}
-        return {"kind": type(self).__name__} | plain
 
     def relative(self, layout: Layout) -> Float[Tensor, " d"] | None:
         """Precision of each weight relative to that of its group, float64 on the CPU; ``None`` where all have it.
@@ -147,7 +167,7 @@ class Prior(abc.ABC):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Isotropic(Prior):
     """One precision for all weights, A = λ I.
 
@@ -189,19 +209,6 @@ class Isotropic(Prior):
             )
         return cls(weight_decay * n)
 
-    def groups(self, layout: Layout) -> tuple[Int[Tensor, " d"], int]:
-        """All weights in group 0; see ``Prior.groups``."""
-        return torch.zeros(layout.size, dtype=torch.long), 1
-
-    def precisions(self, layout: Layout) -> Float[Tensor, " g"]:
-        """The one precision; see ``Prior.precisions``."""
-        return torch.tensor([self.precision], dtype=torch.float64)
-
-    def with_precisions(self, precisions: Float[Tensor, " g"]) -> Isotropic:
-        """The prior with another precision ``[1]``; see ``Prior.with_precisions``."""
-        check_length(precisions, 1, "one precision for all weights")
-        return Isotropic(float(precisions))
-
 
 def checked(precision: object, hint: str) -> Tensor:
     """Precisions as float64 on the CPU.
@@ -233,14 +240,6 @@ def checked_one(precision: object, hint: str) -> float:
     return float(values)
 
 
-def expanded(values: Tensor, groups: int, expected: str) -> Tensor:
-    """One precision a group, where there may be one for all."""
-    if values.ndim == 0:
-        return values.repeat(groups)
-    check_length(values, groups, expected)
-    return values
-
-
 def check_length(values: Tensor, groups: int, expected: str) -> None:
     """Refuse another number of precisions than there are groups.
 
@@ -249,3 +248,10 @@ def check_length(values: Tensor, groups: int, expected: str) -> None:
     """
     if tuple(values.shape) != (groups,):
         raise ShapeError(expected, f"{list(values.shape)}", "a single number, which fits every layout")
+
+
+def same(a: object, b: object) -> bool:
+    """Whether two options are equal, tensors by their numbers."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.equal(a, b)
+    return not isinstance(a, Tensor) and not isinstance(b, Tensor) and a == b

@@ -68,7 +68,7 @@ def test_bad_shapes_and_options() -> None:
         GPrior().scaled_by(DIAGONAL[:5], LAYOUT)
     with refused(ShapeError, "for 2 weights"):
         GPrior().scaled_by(DIAGONAL, LAYOUT).relative(Layout(("b",), ((2,),)))
-    with refused(ShapeError, "one precision for all"):
+    with refused(ConfigError, "one prior precision for all"):
         GPrior().with_precisions(torch.ones(2))
     for bad in (0.0, 1.0, "a"):
         with unchecked(), refused(ConfigError, "floor between 0 and 1"):

@@ -1,9 +1,11 @@
-"""Priors with a number for each weight: a precision of its own, or what the data say about its scale."""
+"""Priors with several numbers: one a layer or part, one a weight, or what the data say about the scale of each."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import final
+from difflib import get_close_matches
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
@@ -11,7 +13,67 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, check_count, check_fraction
 from lapwing.ground.tree import Layout
-from lapwing.priors.base import Prior, check_length, checked, checked_one, expanded
+from lapwing.priors.base import Prior, check_length, checked, checked_one
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Layerwise(Prior):
+    """One precision a layer, in the order of ``Layout.layers``, or one for each part of the network that you name.
+
+    Args:
+        precision: One number for every part, or one a part, in 1 / (units of a weight)².
+        parts: Names of the parameters in each part; all parameters that are in none share the last precision.
+            ``None`` takes the layers. ``normalised`` finds the parts whose scale has no effect.
+
+    Raises:
+        ConfigError: If a precision is not a positive finite number, or a parameter is in two parts.
+
+    Example:
+        >>> layout = Layout(("fc.weight", "fc.bias", "out.weight"), ((2,), (1,), (2,)))
+        >>> Layerwise((1.0, 4.0)).diagonal(layout, torch.zeros(1))
+        tensor([1., 1., 1., 4., 4.])
+        >>> Layerwise((1.0, 4.0), parts=(("fc.weight",),)).diagonal(layout, torch.zeros(1))
+        tensor([1., 1., 4., 4., 4.])
+    """
+
+    precision: float | tuple[float, ...] = 1.0
+    parts: tuple[tuple[str, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        values = checked(self.precision, "Layerwise(1.0)").tolist()
+        object.__setattr__(self, "precision", tuple(values) if isinstance(values, list) else values)
+        if self.parts is None:
+            return
+        given: Any = self.parts
+        if isinstance(given, str) or any(isinstance(part, str) for part in given):
+            raise ConfigError("parts that are lists of names", f"{given!r:.60}", "parts=(('0.weight', '0.bias'),)")
+        object.__setattr__(self, "parts", tuple(tuple(part) for part in given))
+        names = [name for part in given for name in part]
+        if len(set(names)) < len(names) or not (given and all(given)):
+            raise ConfigError("parts that are not empty and share no parameter", f"{given}", "each name once")
+
+    def check_names(self, names: Collection[str]) -> None:
+        """See ``Prior.check_names``."""
+        for name in (name for part in self.parts or () for name in part):
+            if name not in names:
+                near = get_close_matches(name, names, 3) or sorted(names)[:5]
+                raise ConfigError(f"parts of the network's {len(names)} parameters", f"{name!r}", f"one of {near}")
+
+    def groups(self, layout: Layout) -> tuple[Int[Tensor, " d"], int]:
+        """Weights grouped by part; see ``Prior.groups``. Parts that have no uncertain weight are left out."""
+        if self.parts is None:
+            return layout.layer_index, len(layout.layers)
+        named = {name: number for number, part in enumerate(self.parts) for name in part}
+        numbers = [named.get(name, len(self.parts)) for name in layout.names]
+        present = {number: place for place, number in enumerate(sorted(set(numbers)))}
+        index = torch.tensor([present[number] for number in numbers]).repeat_interleave(torch.tensor(layout.sizes))
+        return index, len(present)
+
+    @property
+    def grouped(self) -> str:
+        """See ``Prior.grouped``."""
+        return "layers" if self.parts is None else "parts"
 
 
 @final
@@ -37,26 +99,9 @@ class DiagonalPrior(Prior):
         values = checked(self.precision, "DiagonalPrior(1.0)")
         object.__setattr__(self, "precision", values if values.ndim else float(values))
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, DiagonalPrior):
-            return NotImplemented
-        return torch.equal(torch.as_tensor(self.precision), torch.as_tensor(other.precision))
-
-    def __hash__(self) -> int:
-        return hash(tuple(torch.as_tensor(self.precision).reshape(-1).tolist()))
-
     def groups(self, layout: Layout) -> tuple[Int[Tensor, " d"], int]:
         """Every weight a group of its own; see ``Prior.groups``."""
         return torch.arange(layout.size), layout.size
-
-    def precisions(self, layout: Layout) -> Float[Tensor, " g"]:
-        """One precision a weight; see ``Prior.precisions``."""
-        values = torch.as_tensor(self.precision, dtype=torch.float64)
-        return expanded(values, layout.size, f"one precision for each of {layout.size} weights")
-
-    def with_precisions(self, precisions: Float[Tensor, " g"]) -> DiagonalPrior:
-        """The prior with these precisions, one a weight; see ``Prior.with_precisions``."""
-        return DiagonalPrior(precisions)
 
 
 @final
@@ -99,20 +144,6 @@ class GPrior(Prior):
         if self.scale is not None:
             object.__setattr__(self, "scale", checked(self.scale, "GPrior(1.0).scaled_by(diagonal, layout)"))
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, GPrior):
-            return NotImplemented
-        if self._options != other._options or (self.scale is None) != (other.scale is None):
-            return False
-        return self.scale is None or other.scale is None or torch.equal(self.scale, other.scale)
-
-    def __hash__(self) -> int:
-        return hash(self._options)
-
-    @property
-    def _options(self) -> tuple[float, int | None, float]:
-        return (self.precision, self.samples, self.floor)
-
     def scaled_by(self, diagonal: Float[Tensor, " d"], layout: Layout) -> GPrior:
         """The prior that knows its scale.
 
@@ -139,14 +170,6 @@ class GPrior(Prior):
             values[place] = values[place].clamp_min(self.floor * (own or everywhere))
         return replace(self, scale=values)
 
-    def groups(self, layout: Layout) -> tuple[Int[Tensor, " d"], int]:
-        """All weights in group 0; see ``Prior.groups``."""
-        return torch.zeros(layout.size, dtype=torch.long), 1
-
-    def precisions(self, layout: Layout) -> Float[Tensor, " g"]:
-        """The one precision a; see ``Prior.precisions``."""
-        return torch.tensor([self.precision], dtype=torch.float64)
-
     def relative(self, layout: Layout) -> Float[Tensor, " d"]:
         """diag(M); see ``Prior.relative``.
 
@@ -162,8 +185,3 @@ class GPrior(Prior):
             )
         check_length(self.scale, layout.size, f"a g-prior for {layout.size} weights")
         return self.scale
-
-    def with_precisions(self, precisions: Float[Tensor, " g"]) -> GPrior:
-        """The prior with another a ``[1]`` and the same scale; see ``Prior.with_precisions``."""
-        check_length(precisions, 1, "one precision for all weights")
-        return replace(self, precision=float(precisions))
