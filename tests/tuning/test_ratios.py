@@ -9,10 +9,11 @@ import torch
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
+from lapwing.linalg import functions
 from lapwing.linalg.lanczos import lanczos
 from lapwing.linear.problem import Perturbation
 from lapwing.posteriors import MatrixFreePosterior, SampledPosterior
-from lapwing.tuning import ratios
+from lapwing.tuning import curve as room
 from lapwing.tuning.curve import evidence_curve
 from tests.posterior_cases import Problem, problem, refused
 
@@ -74,7 +75,7 @@ def test_one_recurrence_serves_all_precisions(monkeypatch: pytest.MonkeyPatch) -
     """What many precisions say is what each says by itself, at the price of one."""
     _, free = both("categorical", lw.MatrixFree(solver=SOLVER))
     calls = []
-    monkeypatch.setattr(ratios, "lanczos", lambda *args, **options: calls.append(1) or lanczos(*args, **options))
+    monkeypatch.setattr(functions, "lanczos", lambda *args, **options: calls.append(1) or lanczos(*args, **options))
     curve = evidence_curve(free, VALUES, samples=8)
     assert len(calls) == 1
     assert isinstance(free, MatrixFreePosterior)
@@ -88,7 +89,7 @@ def test_one_recurrence_serves_all_precisions(monkeypatch: pytest.MonkeyPatch) -
 def test_recurrences_cut_short_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     _, free = both("categorical", lw.MatrixFree(solver=SOLVER))
     whole = evidence_curve(free, [1e-3]).stderr
-    monkeypatch.setattr(ratios, "STEPS", 6)
+    monkeypatch.setattr(room, "STEPS", 6)
     with pytest.warns(ConvergenceWarning, match="last third of 6 Lanczos steps"):
         cut = evidence_curve(free, [1e-3]).stderr
     assert cut > 2 * whole

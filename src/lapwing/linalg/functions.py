@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -145,39 +147,79 @@ def log_determinant(
         >>> round(estimate.value, 6), round(estimate.stderr, 6)  # log 8
         (2.079442, 0.0)
     """
-    check_count("samples", samples, 2)
-    check_positive("bias", bias)
-    exact, dtype = 0.0, operator.dtype
+    exact, eps = 0.0, torch.finfo(operator.dtype).eps
     if preconditioner is not None:
         exact = preconditioner.logdet().item()
         operator = congruence(operator, preconditioner.inverse_root())
-    like = torch.empty(0, dtype=torch.float64, device=operator.device)
-    probes = rademacher([check_square(operator), samples], like=like, generator=generator)
-    rounding = torch.finfo(dtype).eps * len(probes)
-
-    def converged(krylov: Krylov) -> bool:
-        _, stderr, moved = _average(krylov)
-        return bool(krylov.exhausted.all()) or (krylov.steps > 1 and moved <= bias * stderr + rounding)
-
-    krylov = lanczos(operator, probes, steps, reorthogonalise="none", until=converged)
-    mean, stderr, moved = _average(krylov)
-    if not converged(krylov):
-        stderr = (stderr**2 + moved**2) ** 0.5
-    return Estimate(exact + mean, max(stderr, rounding), samples)
+    found = traces(operator, [_log], samples=samples, steps=steps, bias=bias, eps=eps, generator=generator)
+    return Estimate(exact + found.mean.item(), found.stderr.item(), samples)
 
 
-def _average(krylov: Krylov) -> tuple[float, float, float]:
-    """Mean, its standard error, and how far the last third of the steps moved the mean."""
-    smallest = krylov.ritz[0].min().item()
-    if smallest <= 0:
+def _log(values: Tensor) -> Tensor:
+    """The logarithm of Ritz values, refused where they are those of no positive definite operator."""
+    if values.min() <= 0:
         raise NumericalError(
             "a positive definite operator",
-            f"a Ritz value of {smallest:.3g} (largest {krylov.ritz[0].max().item():.3g})",
+            f"a Ritz value of {values.min().item():.3g} (largest {values.max().item():.3g})",
             "a larger prior precision, or products in float64 if that is beyond what theirs resolve",
         )
-    values, before = krylov.quadrature(torch.log), krylov.earlier.quadrature(torch.log)
-    samples = len(values)
-    return values.mean().item(), values.std().item() / samples**0.5, abs((values - before).mean().item())
+    return values.log()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Traces:
+    """Estimates of ``tr f(A)`` for several functions f.
+
+    Args:
+        mean: The estimates.
+        stderr: Their standard errors.
+        moved: How far the last third of the ``steps`` moved each, which is little where they ``converged``.
+    """
+
+    mean: Float[Tensor, " m"]
+    stderr: Float[Tensor, " m"]
+    moved: Float[Tensor, " m"]
+    steps: int
+    converged: bool
+
+
+def traces(
+    operator: Operator,
+    functions: Sequence[Function],
+    *,
+    samples: int,
+    steps: int,
+    bias: float = 0.1,
+    eps: float,
+    generator: torch.Generator | None = None,
+) -> Traces:
+    """``tr f(A)`` for several functions f from one Lanczos recurrence a probe; see ``log_determinant``.
+
+    Args:
+        operator: Symmetric ``A``, ``[d, d]``.
+        functions: The f, elementwise on float64 tensors.
+        samples: Probes, at least 2.
+        steps: Lanczos steps at most.
+        bias: Quadrature error to allow, in standard errors.
+        eps: Relative rounding of the products.
+        generator: Source of the probes.
+    """
+    check_count("samples", samples, 2)
+    check_positive("bias", bias)
+    like = torch.empty(0, dtype=torch.float64, device=operator.device)
+    probes = rademacher([check_square(operator), samples], like=like, generator=generator)
+    rounding = eps * len(probes)
+
+    def found(krylov: Krylov) -> Traces:
+        now, before = (torch.stack([each.quadrature(f) for f in functions]) for each in (krylov, krylov.earlier))
+        stderr, moved = now.std(1) / samples**0.5, (now - before).mean(1).abs()
+        little = krylov.steps > 1 and bool((moved <= bias * stderr + rounding).all())
+        converged = little or bool(krylov.exhausted.all())
+        stderr = stderr if converged else torch.hypot(stderr, moved)
+        return Traces(now.mean(1), stderr.clamp_min(rounding), moved, krylov.steps, converged)
+
+    return found(lanczos(operator, probes, steps, reorthogonalise="none", until=lambda it: found(it).converged))
 
 
 def shifted_log_determinant_upper(

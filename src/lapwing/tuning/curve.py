@@ -12,15 +12,29 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_kind, check_option
+from lapwing.ground.errors import (
+    ConfigError,
+    ConvergenceWarning,
+    ShapeError,
+    UnsupportedError,
+    check_count,
+    check_kind,
+    check_option,
+    warn,
+)
+from lapwing.linalg import Diagonal
+from lapwing.linalg.functions import traces
 from lapwing.linear.evidence import Evidence
+from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Tangent, Target
-from lapwing.posteriors import Posterior
+from lapwing.posteriors import ExactPosterior, MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.priors.base import checked
 from lapwing.tuning.choices import At, at_mode
-from lapwing.tuning.ratios import log_det_ratios
 from lapwing.tuning.search import vertex
+
+STEPS = 500
+"""Lanczos steps at most."""
 
 
 @final
@@ -138,7 +152,7 @@ def evidence_curve(
     with torch.no_grad():
         fits = _fits(posterior, path, at, target, solver, progress)
         joint = torch.stack([fit.log_joint(row, posterior.scale) for fit, row in zip(fits, path, strict=True)])
-        ratio, spread = log_det_ratios(posterior, path, samples=samples, seed=seed, progress=progress)
+        ratio, spread = _log_det_ratios(posterior, path, samples, seed, progress)
     back = order.argsort()
     return EvidenceCurve(values, (joint - 0.5 * ratio).cpu()[back], 0.5 * spread.cpu()[back], at)
 
@@ -168,3 +182,63 @@ def _fits(
         mode = tangent.mode(prior, posterior.noise_scale, solver=solver, initial=start)
         start = mode.weights
         yield at_mode(base, posterior.prior.square_norms(start, layout), nll=mode.nll, misfit=mode.misfit)
+
+
+def _log_det_ratios(
+    posterior: Posterior, path: Float[Tensor, "m g"], samples: int, seed: int, progress: bool
+) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+    """``log det(I + s A⁻¹ G)`` along a path of weaker and weaker priors, with standard errors."""
+    if isinstance(posterior, ExactPosterior):
+        complexity = posterior.evidence.complexity
+        exact = torch.stack([complexity.log_det_ratio(row, posterior.scale) for row in path])
+        return exact, torch.zeros_like(exact)
+    layout, like = posterior.network.uncertain, posterior.network.like
+    priors = [posterior.prior.with_precisions(row.cpu()).operator(layout, like) for row in path]
+    if isinstance(posterior, SampledPosterior):
+        found = posterior.log_det_ratios(priors, progress=progress)
+        pairs = [(estimate.value, estimate.stderr) for estimate in found]
+        value, error = torch.tensor(pairs, dtype=torch.float64, device=path.device).unbind(1)
+        return value, error
+    if not isinstance(posterior, MatrixFreePosterior):
+        raise UnsupportedError("a posterior that has an evidence", f"{posterior!r}", "a structure of lapwing")
+    weaker = path[0] / path
+    if bool((weaker == weaker[:, :1]).all()):
+        return by_probes(posterior.problem, priors[0], weaker[:, 0], samples, seed)
+    one = weaker.new_ones(1)
+    parts = [by_probes(posterior.problem, prior, one, samples, seed) for prior in priors]
+    values, errors = (torch.cat(each) for each in zip(*parts, strict=True))
+    return values, errors
+
+
+def by_probes(
+    problem: Problem, strongest: Diagonal, factors: Float[Tensor, " m"], samples: int, seed: int
+) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+    """The ratios for a prior and weaker multiples of it, with standard errors, from one Lanczos recurrence a probe.
+
+        log det(I + s f A⁻¹ G) = tr log(1 + s f A^-½ G A^-½) ≈ mean of |z|² Σ τ² log(1 + s f θ)
+
+    Args:
+        problem: The problem, whatever its prior.
+        strongest: The prior precision A.
+        factors: f, how many times weaker each is.
+        samples: Probes, of random signs.
+        seed: Of the probes.
+
+    Warns:
+        ConvergenceWarning: If ``STEPS`` did not suffice.
+
+    Cost:
+        At most ``STEPS`` products with ``samples`` columns, however many precisions there are.
+    """
+    scale, eps = problem.scale, torch.finfo(strongest.dtype).eps
+    operator = problem.with_prior(strongest, scale).in_prior_units()
+    functions = [lambda x, f=f: (scale * f * x.clamp_min(0)).log1p() for f in factors]
+    generator = torch.Generator().manual_seed(seed)
+    found = traces(operator, functions, samples=samples, steps=STEPS, eps=eps, generator=generator)
+    if not found.converged:
+        warn(
+            f"log determinants still moved by up to {float(found.moved.max()):.2g} in the last third of {found.steps} "
+            "Lanczos steps, those of the weakest priors most. Try precisions that are not so small, or KFAC()",
+            ConvergenceWarning,
+        )
+    return found.mean, found.stderr
