@@ -90,7 +90,7 @@ def run_isolated(
             events, late = _listen(child, reports, timeout)
         code = child.wait()
         said.seek(0)
-        return _merge(events, _ending(code, events, said.read(), timeout=timeout if late else None))
+        return merged(events, _ending(code, events, said.read(), timeout=timeout if late else None))
 
 
 def _free_gib() -> float:
@@ -138,7 +138,8 @@ def _ending(code: int, events: list[dict[str, Any]], said: str, *, timeout: floa
     return Step(name, None, None, last["label"], note, memory)
 
 
-def _merge(events: list[dict[str, Any]], ending: Step | None) -> tuple[Step, ...]:
+def merged(events: list[dict[str, Any]], ending: Step | None) -> tuple[Step, ...]:
+    """The steps of what a process reported, and the one in which it ended."""
     rounds: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for event in events:
         if "seconds" in event:

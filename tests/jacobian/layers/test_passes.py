@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -235,14 +232,3 @@ def test_batches_of_another_size_need_no_new_survey() -> None:
 def test_building_a_case_twice_gives_the_same_case() -> None:
     first, second = build("lenet"), build("lenet")
     assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True))
-
-
-def test_a_first_fit_imports_neither_sympy_nor_scipy() -> None:
-    """Each would take up to a second of every process, most of a small first fit."""
-    code = (
-        "import sys, torch, lapwing as lw; model = torch.nn.Linear(2, 1); x = torch.randn(9, 2); "
-        "lw.Laplace(lw.Gaussian(), structure=lw.KFAC()).fit(model, (x, x[:, :1])); "
-        "print({'scipy', 'sympy'} & set(sys.modules))"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.split()[-1] == "set()"

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
-from pathlib import Path
+import io
+import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from benchmarks.command import Setting
-from benchmarks.measure import Step
+from benchmarks.measure import Step, merged
+from benchmarks.meter import Meter
 from lapwing.linear.gauss_newton import GGNProduct
+from studies.full_laplace import cost
 from studies.full_laplace.cost import measured, summarised
 from studies.full_laplace.costed import network, quadratic, shifted
 
@@ -47,13 +52,27 @@ def test_warm_ups_do_not_count_and_failures_are_told() -> None:
     assert (solve["condition"], solve["seconds"], solve["failure"]) == (100.0, None, "stopped after 60 s")
 
 
-def test_the_explicit_form_fails_with_a_reason(tmp_path: Path) -> None:
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured runs here: that it can in a process of its own is tested with ``benchmarks.measure``."""
+
+    def run_here(work: Callable[..., None], *, timeout: float, **options: Any) -> tuple[Step, ...]:
+        reports = io.StringIO()
+        work(Meter(reports), **options)
+        return merged([json.loads(line) for line in reports.getvalue().splitlines()], None)
+
+    monkeypatch.setattr(cost, "run_isolated", run_here)
+
+
+@pytest.mark.usefixtures("here")
+def test_the_explicit_form_fails_with_a_reason() -> None:
     found = measured(Setting(quick=True), "quadratic", "explicit", 1000)
     assert [(row["operation"], row["condition"]) for row in found] == [("build", None), ("product", None), ("solve", 1)]
     assert all("4,000,000 bytes" in row["failure"] and row["seconds"] is None for row in found)
 
 
-def test_a_quick_process_measures_products_and_solves() -> None:
+@pytest.mark.usefixtures("here")
+def test_a_quick_run_measures_products_and_solves() -> None:
     found = measured(Setting(quick=True), "quadratic", "hessian", 100)
     assert [(row["operation"], row["condition"]) for row in found] == [
         ("product", None),

@@ -1,0 +1,20 @@
+"""What a process imports, and when: each of these would take up to a second of every one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CODE = """
+import sys, torch, lapwing as lw
+model, x = torch.nn.Linear(2, 1), torch.randn(9, 2)
+lw.Laplace(lw.Gaussian(), structure=lw.KFAC()).fit(model, (x, x[:, :1]))
+print({"scipy", "sympy"} & set(sys.modules))
+import lapwing.evaluation.metrics, lapwing.show.plots
+print({"torchmetrics", "matplotlib"} & set(sys.modules))
+"""
+
+
+def test_a_first_fit_needs_neither_sympy_nor_scipy_and_the_rooms_none_of_the_extras() -> None:
+    ran = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    assert ran.stdout.split("\n")[-3:-1] == ["set()", "set()"]
