@@ -25,7 +25,7 @@ from lapwing.posteriors import MatrixFreePosterior, NystromPosterior, Posterior,
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise
 from lapwing.store import load, read_header, save
 from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, Sampled
-from lapwing.structures.ella import EarlyStopping
+from lapwing.structures.ella.stopping import EarlyStopping
 from lapwing.structures.selection import All, LastLayer, Mask, Names, Subnetwork
 from lapwing.tuning import ELBO, EM, EvidenceGradient, MacKay, Mixup, Validation, tune
 from lapwing.tuning.curve import EvidenceCurve, evidence_curve

@@ -23,7 +23,7 @@ from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.priors import Isotropic, Prior
 from lapwing.structures import Auto, Structure, Task
 from lapwing.structures.selection import All, Selection
-from lapwing.structures.task import scaled
+from lapwing.structures.summed import scaled
 
 R = TypeVar("R")
 

@@ -28,8 +28,7 @@ from lapwing.jacobian.products.hessian import HessianProduct
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
 from lapwing.priors import DiagonalPrior, GPrior
-from lapwing.structures.layered import KFAC, Diagonal
-from lapwing.structures.task import Task
+from lapwing.structures.summed import KFAC, Diagonal, Task
 
 View: TypeAlias = Literal["auto", "weights", "functions"]
 

@@ -19,7 +19,7 @@ from lapwing.linear.gauss_newton import GGNProduct
 from lapwing.linear.preconditioners import CurvatureRecipe
 from lapwing.linear.problem import Problem
 from lapwing.posteriors import Posterior, WeightPosterior
-from lapwing.structures.task import Task, check_products
+from lapwing.structures.summed import Task, check_products
 
 logger = logging.getLogger(__name__)
 

@@ -10,24 +10,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.features import TangentFeatures
-from lapwing.curvature.fold import Fold, Totals
+from lapwing.curvature.fold import Fold
 from lapwing.ground.errors import ConfigError, check_count, check_fraction, check_kind, check_option
 from lapwing.ground.results import Estimate
 from lapwing.ground.types import Inputs
 from lapwing.linear.evidence import metric_root
 from lapwing.posteriors import NystromPosterior, NystromReport, Posterior
-from lapwing.structures.ella import (
-    EarlyStopping,
-    LandmarkRows,
-    Landmarks,
-    Reservoir,
-    Span,
-    Watch,
-    candidates,
-    fill,
-    span,
-)
-from lapwing.structures.task import Task, check_products
+from lapwing.structures.ella.landmarks import LandmarkRows, Landmarks, Span, candidates, span
+from lapwing.structures.ella.sampling import Reservoir, fill
+from lapwing.structures.ella.stopping import Accumulated, EarlyStopping, Watch
+from lapwing.structures.summed import Task, check_products
 
 CHECKED = 64
 """Training examples at which the error of the features is measured."""
@@ -119,30 +111,15 @@ class Nystrom:
                 watch = Watch(self.stopping, shown, metric_root(found.changes, prior), validated.examples, self.seed)
             sums = accumulated(features, watch)
         trace = () if watch is None else tuple(watch.trace)
-        report = NystromReport(found.eigenvalues, found.changes.shape[1], found.pairs, error, trace, sums.partial)
-        own = (found.changes, sums.curvature, self.residual, report)
-        return task.posterior(NystromPosterior, sums.totals, *own)
+        partial = watch is not None and sums.totals.examples < watch.trace[-1][0]
+        report = NystromReport(found.eigenvalues, found.changes.shape[1], found.pairs, error, trace, partial)
+        curvature = (sums.curvature + sums.curvature.mT) / 2
+        return task.posterior(NystromPosterior, sums.totals, found.changes, curvature, self.residual, report)
 
     def _span(self, task: Task, pool: Reservoir, prior: Float[Tensor, " d"], generator: torch.Generator) -> Span:
         """The directions; what it takes to find them is freed."""
         rows = LandmarkRows(task.model, pool.pairs, prior.rsqrt().to(task.model.network.like), self.max_bytes)
         return span(rows, self.landmarks, self.samples, self.rank, self.tolerance, generator)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Accumulated:
-    """Sums over data.
-
-    Args:
-        curvature: ``S = Σ φᵀ B φ = Wᵀ G W``, float64.
-        totals: Sums of the likelihood over the same data.
-        partial: Whether data were left out because they raised the validation loss.
-    """
-
-    curvature: Float[Tensor, "k k"]
-    totals: Totals
-    partial: bool
 
 
 def accumulated(features: TangentFeatures, watch: Watch | None = None) -> Accumulated:
@@ -164,15 +141,14 @@ def accumulated(features: TangentFeatures, watch: Watch | None = None) -> Accumu
         total += values.flatten(0, -2).mT @ curved.flatten(0, -2)
         examples += len(f)
         if watch is not None and watch.due(examples):
-            watch.measure(total, data.totals())
+            watch.measure(Accumulated(total.clone(), data.totals()))
             if watch.over:
                 break
     if watch is None:
-        return Accumulated((total + total.mT) / 2, data.totals(), False)
+        return Accumulated(total, data.totals())
     if watch.trace[-1][0] < examples:
-        watch.measure(total, data.totals())
-    best = watch.best
-    return Accumulated((best.curvature + best.curvature.mT) / 2, best.totals, best.totals.examples < examples)
+        watch.measure(Accumulated(total, data.totals()))
+    return watch.best
 
 
 def missed(features: TangentFeatures, inputs: Inputs) -> Estimate:

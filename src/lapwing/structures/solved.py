@@ -13,7 +13,7 @@ from lapwing.linear.problem import NOISE, Problem
 from lapwing.linear.solvers import CG, Perturb, Root, Solver
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.structures.lowrank import LowRank
-from lapwing.structures.task import Task, check_products
+from lapwing.structures.summed import Task, check_products
 
 
 @final

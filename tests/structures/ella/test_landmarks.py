@@ -10,8 +10,8 @@ import lapwing as lw
 from lapwing.curvature import features as made
 from lapwing.ground.data import Data
 from lapwing.ground.errors import TooLargeError
-from lapwing.structures.ella import LandmarkRows, Reservoir, fill
-from lapwing.structures.ella.landmarks import Landmarks, candidates, chosen, leverage, product
+from lapwing.structures.ella.landmarks import LandmarkRows, Landmarks, candidates, chosen, leverage, product
+from lapwing.structures.ella.sampling import Reservoir, fill
 from tests.posterior_cases import Linearised, normal, problem, refused
 
 

@@ -111,16 +111,14 @@ class EarlyStopping:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """The posterior after some of the data.
+class Accumulated:
+    """Sums over some of the data.
 
     Args:
-        nll: Its validation loss, nats an example.
-        curvature: ``S = Wᵀ G W``.
-        totals: Sums over these data.
+        curvature: ``S = Σ φᵀ B φ = Wᵀ G W``, float64.
+        totals: Sums of the likelihood over the same data.
     """
 
-    nll: float
     curvature: Float[Tensor, "k k"]
     totals: Totals
 
@@ -149,8 +147,8 @@ class Watch:
         batches = stopping.batches(features.model.network.like, examples, seed)
         self._held_out = [(features.of(inputs), targets) for inputs, targets in batches]
         self.trace: list[tuple[int, float]] = [(0, self._nll(torch.zeros_like(metric_root)))]
-        self._best: Measured | None = None
-        self._rises = 0
+        self._best: Accumulated | None = None
+        self._least, self._rises = math.inf, 0
 
     @property
     def every(self) -> int:
@@ -158,17 +156,16 @@ class Watch:
         return self._stopping.every
 
     @property
-    def best(self) -> Measured:
-        """The posterior of the smallest loss, that of no data left aside.
+    def best(self) -> Accumulated:
+        """The sums of the smallest loss, that of no data left aside.
 
         Raises:
             NumericalError: If no loss was finite.
         """
-        assert self._best is not None, "nothing was measured"
-        if not math.isfinite(self._best.nll):
+        if self._best is None:
             raise NumericalError(
                 "a finite validation loss after some of the data",
-                f"{self._best.nll} each time",
+                f"{self.trace[-1][1]} each time",
                 "held-out targets that the network gives some chance, or a larger prior precision",
             )
         return self._best
@@ -182,14 +179,14 @@ class Watch:
         """Whether it is time to measure."""
         return examples - self.trace[-1][0] >= self._stopping.every
 
-    def measure(self, curvature: Float[Tensor, "k k"], totals: Totals) -> None:
+    def measure(self, sums: Accumulated) -> None:
         """Take in the posterior as it is."""
-        nll = self._nll(curvature)
-        self.trace.append((totals.examples, nll))
-        logger.info("%d examples: validation NLL %.5g nats", totals.examples, nll)
-        if self._best is None or nll < self._best.nll:
-            self._best, self._rises = Measured(nll, curvature.clone(), totals), 0
-        elif math.isfinite(self._best.nll):
+        nll, examples = self._nll(sums.curvature), sums.totals.examples
+        self.trace.append((examples, nll))
+        logger.info("%d examples: validation NLL %.5g nats", examples, nll)
+        if nll < self._least:
+            self._best, self._least, self._rises = sums, nll, 0
+        elif self._best is not None:
             self._rises += 1
 
     def _nll(self, curvature: Float[Tensor, "k k"]) -> float:
