@@ -18,8 +18,7 @@ from lapwing.curvature.sums import Accumulator, DenseSum, DiagonalSum, Held, Kro
 from lapwing.ground.data import Data
 from lapwing.ground.errors import DataError, NumericalError, ShapeError
 from lapwing.jacobian.layers.capture import FEW
-from lapwing.jacobian.layers.factors import Rows
-from lapwing.jacobian.layers.passes import jacobian_rows
+from lapwing.jacobian.layers.factors import Rows, jacobian_rows
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Categorical, Gaussian
 from lapwing.linalg import Dense, Diagonal

@@ -13,8 +13,8 @@ from lapwing.curvature.ggn import GGN
 from lapwing.curvature.sums import Accumulator, DenseSum, DiagonalSum, Held, KroneckerSum, sweep
 from lapwing.curvature.variance import Propagation, sum_of
 from lapwing.ground.data import take
-from lapwing.jacobian.layers.survey import find_layers
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.survey import find_layers
 from tests.cases import CASES
 from tests.curvature.naive import Known, known
 from tests.curvature.unchanged import unchanged

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher
 from lapwing.curvature.sums import Accumulator, DenseSum, DiagonalSum, Held, KroneckerSum, sweep
 from lapwing.ground.data import Data
-from lapwing.jacobian.layers.survey import find_layers
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.survey import find_layers
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from lapwing.linalg import BlockDiagonal, Kronecker
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 import lapwing as lw
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, NumericalError, TooLargeError, UnsupportedError
-from lapwing.jacobian.layers.survey import find_layers
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.survey import find_layers
 from lapwing.predictive import Classification
 from lapwing.structures import Task
 from tests.posterior_cases import Linearised, Problem, labels, mlp, normal, problem, refused, seeded

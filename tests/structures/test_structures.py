@@ -13,9 +13,9 @@ from torch import nn
 import lapwing as lw
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, TooLargeError, UnsupportedError
-from lapwing.jacobian.layers.survey import find_layers
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.survey import find_layers
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
 from lapwing.methods.hessian_free import HessianFree
 from lapwing.posteriors import FunctionPosterior, WeightPosterior

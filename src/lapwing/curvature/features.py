@@ -14,9 +14,8 @@ from torch import Tensor
 from lapwing.curvature.gram import explicit
 from lapwing.ground.data import chunks, count, take
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.factors import Factor
-from lapwing.jacobian.layers.passes import Pass, jacobian_rows
-from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.layers.factors import Factor, jacobian_rows
+from lapwing.jacobian.model import BUDGET, Model, Pass
 from lapwing.jacobian.products.reverse import Columnwise
 from lapwing.likelihoods.base import COLUMNS, identity_cotangents
 

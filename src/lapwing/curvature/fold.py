@@ -15,8 +15,7 @@ from torch import Tensor
 
 from lapwing.ground.data import Data, check_inputs, chunks, tensors
 from lapwing.ground.errors import DataError, DataWarning, warn
-from lapwing.jacobian.layers.passes import Pass
-from lapwing.jacobian.model import Model
+from lapwing.jacobian.model import Model, Pass
 
 
 @final

@@ -14,9 +14,8 @@ from torch import Tensor
 from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.ggn import GGN, Curvature
 from lapwing.ground.errors import ConfigError
-from lapwing.jacobian.layers.factors import Factor, Outer
+from lapwing.jacobian.layers.factors import Factor, Outer, jacobian_rows, square_sums
 from lapwing.jacobian.layers.lookup import Lookup
-from lapwing.jacobian.layers.passes import jacobian_rows, square_sums
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.network import Network
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured

@@ -15,11 +15,10 @@ from lapwing.curvature.gram import blockwise, contracted, covariances, explicit,
 from lapwing.curvature.sums import Held, separated
 from lapwing.ground.data import chunks, count
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.factors import Factor, Outer, Rows, outer
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows, outer
 from lapwing.jacobian.layers.lookup import Lookup
-from lapwing.jacobian.layers.passes import Pass, jacobian_rows
 from lapwing.jacobian.model import BUDGET as WHOLE
-from lapwing.jacobian.model import Model
+from lapwing.jacobian.model import Model, Pass
 from lapwing.likelihoods.base import identity_cotangents
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
 

@@ -16,8 +16,8 @@ from lapwing.ground.data import Source
 from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Unpack
-from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import opened
+from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.priors import Isotropic, Prior
@@ -152,4 +152,4 @@ class Laplace:
         self.prior.check_names([name for name, _ in module.named_parameters()])
         network = self.weights.choose(module, read, self.likelihood, self.prior)
         self.prior.precisions(network.uncertain)
-        return scaled(Task(Model.of(network, self.likelihood, read), self.prior, self.curvature, generator))
+        return scaled(Task(surveyed(network, self.likelihood, read), self.prior, self.curvature, generator))

@@ -17,9 +17,8 @@ from lapwing.curvature.sums import DiagonalSum, sweep
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_option
 from lapwing.jacobian.layers.capture import captured, leaves
-from lapwing.jacobian.layers.survey import probe
-from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.survey import probe, surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior
 
@@ -171,7 +170,7 @@ class Subnetwork:
             index = network.weights.abs().topk(self.count).indices
         else:
             total = DiagonalSum(network)
-            sweep(Model.of(network, likelihood, data), GGN(), total)
+            sweep(surveyed(network, likelihood, data), GGN(), total)
             precision = total.result().operator.diagonal() + prior.diagonal(network.layout, network.like)
             index = precision.topk(self.count, largest=False).indices
         return masked(module, network, index)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import lapwing as lw
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.loose import loose_rows
-from lapwing.jacobian.layers.survey import find_layers
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.survey import find_layers
 from tests.cases import CASES
 from tests.curvature import naive
 from tests.curvature.naive import known

@@ -38,7 +38,7 @@ def test_the_parameters_that_require_a_gradient_are_uncertain() -> None:
     network = Network.of(model)
     assert network.names == ("0.bias", "1.weight", "1.bias", "2.weight", "2.bias")
     assert network.size == network.layout.size == len(network.weights) == 9
-    assert network.uncertain == network.layout and network.size_of_index is None
+    assert network.uncertain == network.layout
     torch.testing.assert_close(network.weights[:2], model[0].bias.detach())
     assert set(network.fixed) == {"0.weight"}
     assert set(network.buffers) == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
@@ -64,7 +64,7 @@ def test_single_weights_can_be_uncertain() -> None:
     model = small()
     index = torch.tensor([1, 2, 7])
     network = Network(model, ("0.weight", "0.bias"), index)
-    assert network.size == network.size_of_index == 3
+    assert network.size == 3
     assert network.uncertain.names == ("0.weight", "0.bias") and network.uncertain.sizes == (2, 1)
     assert Network(model, ("0.weight", "0.bias"), torch.tensor([0])).uncertain.names == ("0.weight",)
     everything = network.layout.flatten(network.params)
@@ -238,13 +238,19 @@ def test_an_interrupted_call_leaves_the_module_as_it_was(name: str) -> None:
         handle.remove()
 
 
-def test_a_flat_axis_splits_into_parameters() -> None:
+def test_parts_of_the_flat_vector_come_apart_and_together() -> None:
     network = Network.of(small())
-    parts = network.split(("2.weight", "0.bias"), torch.arange(8.0).view(2, 4))
-    assert {name: part.tolist() for name, part in parts.items()} == {
-        "2.weight": [[0.0, 1.0], [4.0, 5.0]],
-        "0.bias": [[2.0, 3.0], [6.0, 7.0]],
-    }
+    flat = torch.arange(2.0 * network.size).view(-1, 2)
+    parts = [
+        (pair, network.part(pair, flat))
+        for pair in (("2.weight", "0.bias"), ("2.bias", "1.bias", "1.weight", "0.weight"))
+    ]
+    assert torch.equal(network.joined(parts, 0), flat)
+    assert torch.equal(network.joined((names, part.mT) for names, part in parts), flat.mT)
+    few = Network(network.module, network.names, torch.tensor([1, 4]))
+    assert torch.equal(few.joined(parts, 0), flat[[1, 4]])
+    spread = few.spread(torch.tensor([7.0, 8.0]), -1.0)
+    assert spread[[1, 4]].tolist() == [7.0, 8.0] and int((spread == -1.0).sum()) == network.size - 2
 
 
 def test_attention_has_second_derivatives_where_it_is_asked_for_them(generator: torch.Generator) -> None:

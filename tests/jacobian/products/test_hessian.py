@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.ground.data import Data
-from lapwing.jacobian.layers.survey import find_layers
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products import hessian
 from lapwing.jacobian.products.costs import Form
 from lapwing.jacobian.products.hessian import HessianProduct
 from lapwing.jacobian.products.linearisation import Linearisation
+from lapwing.jacobian.survey import find_layers
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.gauss_newton import GGNProduct
 from lapwing.testing import check_symmetric

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from lapwing.jacobian.layers import capture
-from lapwing.jacobian.layers.passes import Layerwise
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.jacobian import BatchJacobian
+from lapwing.jacobian.products.jacobian import BatchJacobian, Layerwise
 from lapwing.likelihoods import Gaussian
 from tests.cases import CASES
 from tests.curvature import naive

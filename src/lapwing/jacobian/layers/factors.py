@@ -6,7 +6,7 @@ n examples, k cotangents (outputs, or columns of a root), t positions that share
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Self, final
@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor
+
+from lapwing.jacobian.network.network import Network
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,3 +258,13 @@ def combine(left: Float[Tensor, "n a b"], right: Float[Tensor, "n b c"]) -> Floa
 def prefers_factors(cotangents: int, inputs: int, positions: int) -> bool:
     """Whether a column costs fewer multiplications from factors than from rows."""
     return positions * (inputs + cotangents) < cotangents * inputs
+
+
+def square_sums(network: Network, factors: Iterable[Factor]) -> Float[Tensor, " d"]:
+    """``sum_nk J²`` of the uncertain weights, in the order of the flat vector."""
+    return network.joined((factor.names, factor.square_sum()) for factor in factors)
+
+
+def jacobian_rows(network: Network, factors: Iterable[Factor]) -> Float[Tensor, "n k d"]:
+    """The explicit Jacobian of a chunk in the uncertain weights, in the order of the flat vector."""
+    return network.joined((factor.names, factor.rows()) for factor in factors)

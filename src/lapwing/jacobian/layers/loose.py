@@ -51,8 +51,6 @@ def loose_rows(
         One vectorised pass over the chunk, or one a cotangent; n forward and n k backward passes of single examples
         where an operation of the network cannot be vectorised (which is logged).
     """
-    if not names:
-        return {}
     params = {name: network.params[name] for name in names}
     with torch.inference_mode(False), torch.enable_grad(), twice_differentiable():
         if way != "one by one":
@@ -119,8 +117,6 @@ def right_way(network: Network, names: tuple[str, ...], inputs: Inputs) -> Way:
     Cost:
         Two forward and six backward passes of single examples; for each way tried, three vectorised passes over two.
     """
-    if not names:
-        return WAYS[0]
     params = {name: network.params[name] for name in names}
     outputs = network(inputs).detach()
     cotangents = torch.linspace(0.5, 1.5, 3 * outputs.numel()).view(3, *outputs.shape).to(outputs)

@@ -58,7 +58,7 @@ class Network:
         """Takes the module's tensors as they are now."""
         known = dict(self.module.named_parameters())
         chosen = set(self.names)
-        if not self.names or self.size_of_index == 0:
+        if not self.names or (self.index is not None and not len(self.index)):
             raise ConfigError("at least one uncertain weight", "none", "All() or a wider selection")
         for name, value in known.items():
             if not bool(torch.isfinite(value).all()):
@@ -87,11 +87,6 @@ class Network:
                 "weights=LastLayer(), or requires_grad_(True) on what should be uncertain",
             )
         return cls(module, names)
-
-    @property
-    def size_of_index(self) -> int | None:
-        """Uncertain weights the index names; ``None`` without an index."""
-        return None if self.index is None else self.index.numel()
 
     @cached_property
     def layout(self) -> Layout:

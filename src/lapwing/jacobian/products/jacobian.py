@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import final
 
 import torch
@@ -13,12 +13,61 @@ from torch import Tensor
 
 from lapwing.ground.data import Batch, chunks, count
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.passes import Layerwise
-from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.layers.factors import Factor
+from lapwing.jacobian.model import BUDGET, Model, Pass
+from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.products import Executor
 from lapwing.jacobian.products.reverse import Columnwise
 from lapwing.likelihoods.base import COLUMNS, by_position, identity_cotangents
 from lapwing.linear.model import Chunk
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Layerwise:
+    """``R = [u_nkᵀ J_n]``: the Jacobian of a chunk of n examples under k cotangents u, layer by layer.
+
+    Args:
+        network: The network.
+        factors: One factor a layer, then those of parameters without layer factors, each in the form for products.
+
+    Cost:
+        To build: one forward pass and k backward passes. A product: see ``Factor``.
+    """
+
+    network: Network
+    factors: tuple[Factor, ...]
+
+    @classmethod
+    def of(cls, forward: Pass, cotangents: Float[Tensor, "k n ..."]) -> Layerwise:
+        """The Jacobian of a forward pass under cotangents of the canonical outputs."""
+        return cls(forward.network, tuple(factor.for_products() for factor in forward.factors(cotangents)))
+
+    @property
+    def examples(self) -> int:
+        """Examples n."""
+        return len(self.factors[0].g)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes the factors occupy."""
+        return sum(tensor.nbytes for factor in self.factors for tensor in factor.held.values())
+
+    def push(self, block: Float[Tensor, "d c"]) -> Float[Tensor, "n k c"]:
+        """``R V``."""
+        return torch.cat([self._push(columns) for columns in block.split(COLUMNS, dim=1)], dim=-1)
+
+    def pull(self, block: Float[Tensor, "n k c"]) -> Float[Tensor, "d c"]:
+        """``Rᵀ U``."""
+        return torch.cat([self._pull(columns) for columns in block.split(COLUMNS, dim=-1)], dim=-1)
+
+    def _push(self, block: Tensor) -> Tensor:
+        full = self.network.spread(block)
+        pieces = (factor.push(self.network.part(factor.names, full)) for factor in self.factors)
+        return reduce(Tensor.add_, pieces)
+
+    def _pull(self, block: Tensor) -> Tensor:
+        return self.network.joined(((factor.names, factor.pull(block)) for factor in self.factors), 0)
 
 
 @final

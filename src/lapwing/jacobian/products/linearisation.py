@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing.ground.data import Data, chunks
 from lapwing.ground.tree import Layout
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.passes import jacobian_rows, square_sums
+from lapwing.jacobian.layers.factors import jacobian_rows, square_sums
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.products.costs import Form, Work
 from lapwing.jacobian.products.jacobian import BatchJacobian, Differentiated, Layered

@@ -13,13 +13,14 @@ from math import prod
 import torch
 from torch import Tensor
 
-from lapwing.ground.data import count, take
+from lapwing.ground.data import Data, count, take
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, leaves
 from lapwing.jacobian.layers.loose import right_way
-from lapwing.jacobian.layers.passes import Pass
+from lapwing.jacobian.model import Model, Pass
 from lapwing.jacobian.network.network import Network
+from lapwing.likelihoods import Likelihood
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,11 @@ logger = logging.getLogger(__name__)
 def probe(inputs: Inputs, size: int) -> Inputs:
     """The first examples, repeated where there are fewer than ``size``."""
     return take(inputs, torch.arange(size) % count(inputs)) if size != count(inputs) else inputs
+
+
+def surveyed(network: Network, likelihood: Likelihood, data: Data) -> Model:
+    """The model of a network, surveyed on the first examples of the data; see ``find_layers``."""
+    return Model(network, find_layers(network, data.first()), likelihood, data)
 
 
 def find_layers(network: Network, inputs: Inputs) -> Survey:
@@ -65,7 +71,8 @@ def find_layers(network: Network, inputs: Inputs) -> Survey:
         survey = _survey(network, tuple(x for x in layers if not wrong & set(x.names)), calls, outputs)
     if survey.loose:
         logger.info("no layer factors for %s: using automatic differentiation there", ", ".join(survey.loose))
-    return replace(survey, way=right_way(network, survey.loose, probe(inputs, 2)))
+        survey = replace(survey, way=right_way(network, survey.loose, probe(inputs, 2)))
+    return survey
 
 
 def _check_types(network: Network, outputs: Tensor) -> None:

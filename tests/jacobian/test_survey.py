@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from lapwing.ground.data import count, take
 from lapwing.ground.errors import DataError, ShapeError, UnsupportedError
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.passes import Pass, jacobian_rows
-from lapwing.jacobian.layers.survey import find_layers, probe
+from lapwing.jacobian.layers.factors import jacobian_rows
+from lapwing.jacobian.model import Pass
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.survey import find_layers, probe
 from tests.curvature import naive
 from tests.curvature.naive import known
 from tests.modules import Upcast

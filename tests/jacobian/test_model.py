@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from lapwing.ground.data import take
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.layers.capture import FEW, STRETCH, Layer, Survey
-from lapwing.jacobian.layers.factors import Factor
-from lapwing.jacobian.layers.passes import Pass, by_example, jacobian_rows
-from lapwing.jacobian.layers.survey import find_layers
+from lapwing.jacobian.layers.factors import Factor, jacobian_rows
+from lapwing.jacobian.model import Pass, by_example
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.survey import find_layers
 from lapwing.likelihoods.base import identity_cotangents
 from tests.cases import CASES, build
 from tests.curvature import naive
