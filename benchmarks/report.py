@@ -147,10 +147,10 @@ def write_json(path: Path, rows: Sequence[Row]) -> None:
 
     Numbers that are not finite become ``null``, because JSON has none.
     """
-    from lapwing.ground import archive  # here, because processes that are measured import this module too
+    from lapwing.ground import whole  # here, because processes that are measured import this module too
 
     report = {"commit": commit(), "command": command(sys.argv), "machine": machine(), "rows": finite(list(rows))}
-    archive.write_json(report, path)
+    whole.write_json(report, path)
 
 
 def finite(value: Any) -> Any:

@@ -14,7 +14,7 @@ from benchmarks.tasks import probabilities
 from benchmarks.training import factor, kept_tensors, minimise, train
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.metrics import accuracy
-from lapwing.ground.archive import whole
+from lapwing.ground import whole
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from lapwing.ground.archive import REPAIR, Json, Tensors
+from lapwing.ground.archive import Json, Tensors
 from lapwing.ground.errors import DataError, MismatchError
+from lapwing.ground.records import REPAIR
 from lapwing.jacobian.network.network import Network
 from lapwing.store.fits import records
 

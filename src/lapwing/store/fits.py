@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from lapwing.ground.archive import REPAIR, Families, Records, Tensors
+from lapwing.ground.archive import Tensors
 from lapwing.ground.data import count
 from lapwing.ground.errors import DataError
+from lapwing.ground.records import REPAIR, Families, Records
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson

@@ -10,8 +10,10 @@ from typing import TypeAlias, final
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.archive import Archive, Records, check_directory
+from lapwing.ground.archive import Archive
 from lapwing.ground.errors import MismatchError
+from lapwing.ground.records import Records
+from lapwing.ground.whole import check_directory
 from lapwing.linear.problem import Perturbation
 from lapwing.posteriors import Step
 

@@ -12,10 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ground.archive import file_at
 from lapwing.ground.data import Source
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
 from lapwing.ground.types import Unpack
+from lapwing.ground.whole import file_at
 from lapwing.linear.solvers import SGD, Solver
 from lapwing.linear.tangent import Target
 from lapwing.posteriors import ExactPosterior, Posterior

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, final
 
 from lapwing.comparison import Column
-from lapwing.ground import archive
-from lapwing.ground.archive import Records
+from lapwing.ground import whole
 from lapwing.ground.errors import ConfigError, DataError
+from lapwing.ground.records import Records
 
 FORMAT = re.compile(r"\.[0-9]?[efg]")
 """How a table may write a number."""
@@ -32,7 +32,7 @@ def write_json(results: Mapping[str, Any], path: Path) -> None:
             ``about``, a mapping for the foot of the page.
         path: Where to; its folder is made if need be.
     """
-    archive.write_json(results, path)
+    whole.write_json(results, path)
 
 
 def write_report(results: Path, out: Path | None = None) -> Path:
@@ -56,7 +56,7 @@ def write_report(results: Path, out: Path | None = None) -> Path:
         raise DataError("a JSON file of results", said, "lapwing compare, which writes one") from error
     page = render(content, results.parent)
     out = out or results.with_name("report.html")
-    with archive.replacing(out) as draft:
+    with whole.replacing(out) as draft:
         draft.write_text(page, encoding="utf-8")
     return out
 

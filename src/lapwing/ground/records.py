@@ -13,7 +13,7 @@ import torch
 from jaxtyping import jaxtyped
 from torch import Tensor
 
-from lapwing.ground.archive.archive import Json, Tensors
+from lapwing.ground.archive import Json, Tensors
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.types import Inputs
 

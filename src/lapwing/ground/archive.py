@@ -19,8 +19,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from lapwing.ground.archive.whole import file_at, write_whole
 from lapwing.ground.errors import DataError
+from lapwing.ground.whole import file_at, write_whole
 
 DEEPEST = 64
 """Lists and objects within each other in a header, at most."""
@@ -171,20 +171,16 @@ class Archive:
             raise DataError(
                 f"a file of format {self.format}", f"'{path}' of format {header.get('format')!s:.40}", "another path"
             )
-        if schema > self.schema:
+        if not self.oldest <= schema <= self.schema:
             versions = header.get("versions")
             writer = versions.get("lapwing") if isinstance(versions, dict) else None
-            named = f"{writer:.20}" if isinstance(writer, str) else "a newer version"
+            named = f"{writer:.20}" if isinstance(writer, str) else "another version"
             raise DataError(
-                f"a file of schema {self.schema} or older",
+                f"a file of schema {self.oldest} to {self.schema}",
                 f"'{path}' of schema {schema}, written by lapwing {named}",
-                f"pip install 'lapwing>={named}'",
-            )
-        if schema < self.oldest:
-            raise DataError(
-                f"a file of schema {self.oldest} or newer",
-                f"'{path}' of schema {schema}",
-                f"the lapwing that wrote it, or {self.cure}",
+                f"pip install 'lapwing>={named}'"
+                if schema > self.schema
+                else f"the lapwing that wrote it, or {self.cure}",
             )
 
     @contextmanager
