@@ -45,6 +45,14 @@ class Point:
     effective_dimension: float
 
 
+def point_at(
+    evidence: Evidence, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], gamma: Float[Tensor, " m"]
+) -> Point:
+    """Where a climb has come to, the parts of its effective dimension at hand."""
+    with torch.no_grad():
+        return Point(precisions, scale, float(evidence.log_marginal(precisions, scale)), float(gamma.sum()))
+
+
 def climb(
     evidence: Evidence, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], *, noisy: bool, steps: int
 ) -> Iterator[Point]:
@@ -83,7 +91,7 @@ def newton(
     """
     alpha, s, best, step = precisions.clone(), scale.clone(), None, None
     for _ in range(steps):
-        there = _point(evidence, spectrum, alpha, s)
+        there = point_at(evidence, alpha, s, determined(spectrum, alpha, s))
         if best is None or step is None or there.log_marginal > best.log_marginal - _rounding(best):
             yield there
             best, step = there, newton_step(evidence, spectrum, alpha, s, noisy)
@@ -96,16 +104,21 @@ def newton(
             break
     else:
         warn_of_steps(steps)
-    last = _point(evidence, spectrum, alpha, s)
+    last = point_at(evidence, alpha, s, determined(spectrum, alpha, s))
     yield last if best is None or last.log_marginal >= best.log_marginal - _rounding(best) else best
+
+
+def determined(spectrum: Spectrum, alpha: Float[Tensor, " g"], s: Float[Tensor, ""]) -> Float[Tensor, " m"]:
+    """How far the data determined each direction, t = sλ / (α + sλ)."""
+    scaled = s * spectrum.eigenvalues
+    return scaled / (scaled + spectrum.spread(alpha))
 
 
 def newton_step(
     evidence: Evidence, spectrum: Spectrum, alpha: Float[Tensor, " g"], s: Float[Tensor, ""], noisy: bool
 ) -> Float[Tensor, " m"]:
     """The step in the log precisions, the noise's last; see ``newton``."""
-    scaled = s * spectrum.eigenvalues
-    t = scaled / (scaled + spectrum.spread(alpha))
+    t = determined(spectrum, alpha, s)
     gamma, w = spectrum.by_group(t, alpha), spectrum.by_group(t * (1 - t), alpha)
     total = gamma.clamp_min(1e-300)
     slope = 1 + w / total
@@ -121,12 +134,6 @@ def newton_step(
         off, pull, own = (evidence.observations / whole).log(), w / whole, (misfit + w.sum()) / whole
     shift = (off + (pull * move).sum()) / (own - (pull * (w / total) / slope).sum())
     return torch.cat([move + (w / total) / slope * shift, shift.view(1)])
-
-
-def _point(evidence: Evidence, spectrum: Spectrum, alpha: Tensor, s: Tensor) -> Point:
-    scaled = s * spectrum.eigenvalues
-    gamma = (scaled / (scaled + spectrum.spread(alpha))).sum()
-    return Point(alpha, s, float(evidence.log_marginal(alpha, s)), float(gamma))
 
 
 def _rounding(point: Point) -> float:

@@ -180,30 +180,41 @@ def chosen(
     return cast(P, tuned.begun(draws))
 
 
-def warn_of_endings(
-    posterior: Posterior, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], *, noisy: bool
-) -> None:
-    """Warn where chosen hyper-parameters are no answer, with the cure.
+def ended(
+    posterior: P,
+    precisions: Float[Tensor, " g"],
+    scale: Float[Tensor, ""],
+    steps: tuple[Step, ...],
+    draws: Float[Tensor, "d k"] | None = None,
+    *,
+    noisy: bool,
+) -> P:
+    """The posterior with the values at which a climb ended, as ``chosen``; warned of where they are no answer.
 
     Args:
         posterior: The posterior before.
-        precisions: Prior precision chosen for each group.
-        scale: Relative noise precision chosen.
+        precisions: Prior precision of each group.
+        scale: Relative noise precision.
+        steps: What led to them.
+        draws: See ``chosen``.
         noisy: Whether the noise was chosen.
+
+    Raises:
+        ConfigError: If they are not positive and finite: the evidence has no maximum.
 
     Warns:
         ConvergenceWarning: If a precision is at an end of ``BOUNDS``, or the noise is several times the residuals at
             the trained weights.
     """
-    if noisy and at_end(scale):
+    totals, ends = posterior.totals, [value for value in precisions.tolist() if at_end(value)]
+    if noisy and at_end(float(scale)):
         warn(
             f"tuning took the noise precision to {float(scale):.0e} times what it was, the end of its range: what it "
             "judged by fits the training data exactly, or not at all. Try training the network to convergence, or "
             'EvidenceGradient(noise="residuals"), which takes the noise from the network\'s own residuals',
             ConvergenceWarning,
         )
-        return
-    ends = [value for value in precisions.tolist() if at_end(torch.tensor(value))]
+        return chosen(posterior, precisions, scale, steps, draws)
     if ends:
         meaning = "no uncertainty of those weights" if ends[0] > 1 else "no prior at all"
         warn(
@@ -212,10 +223,7 @@ def warn_of_endings(
             "another structure, or Validation(data)",
             ConvergenceWarning,
         )
-    totals = posterior.totals
-    if not (noisy and totals.misfit > 0):
-        return
-    times = float(totals.observations / (scale * totals.misfit)) ** 0.5
+    times = (totals.observations / (float(scale) * totals.misfit)) ** 0.5 if noisy and totals.misfit > 0 else 0.0
     if times > SEVERAL:
         warn(
             f"the tuned noise is {times:.1f} times the residuals at the trained weights: this curvature counts more "
@@ -223,13 +231,14 @@ def warn_of_endings(
             'EvidenceGradient(noise="residuals"), or structure=Full() or weights=LastLayer()',
             ConvergenceWarning,
         )
+    return chosen(posterior, precisions, scale, steps, draws)
 
 
-def at_end(value: Tensor) -> bool:
+def at_end(value: float) -> bool:
     """Whether a precision is at an end of the range considered.
 
     Example:
-        >>> at_end(torch.tensor(1e12)), at_end(torch.tensor(3.0))
+        >>> at_end(1e12), at_end(3.0)
         (True, False)
     """
-    return not EDGE * BOUNDS[0] < float(value) < BOUNDS[1] / EDGE
+    return not EDGE * BOUNDS[0] < value < BOUNDS[1] / EDGE

@@ -23,7 +23,7 @@ from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.predictive import Moments
 from lapwing.tuning.ascent import climb
 from lapwing.tuning.checkpoint import State
-from lapwing.tuning.choices import BOUNDS, P, chosen, warn_of_endings
+from lapwing.tuning.choices import BOUNDS, P, chosen, ended
 from lapwing.tuning.em import EM
 from lapwing.tuning.expectation import Expectation, Expected, natural_target, tangent_of, warn_unless_found, with_data
 from lapwing.tuning.search import vertex
@@ -139,8 +139,7 @@ class ELBO:
             best = way.up(self.steps)
         warn_unless_found(best.found.mode, expectation.solver_used)
         there, trace = best.found.state, (*way.trace, best.step(posterior))
-        warn_of_endings(posterior, there.precisions, posterior.scale, noisy=False)
-        return chosen(posterior, there.precisions, posterior.scale, trace, there.draws)
+        return ended(posterior, there.precisions, posterior.scale, trace, there.draws, noisy=False)
 
 
 @final

@@ -23,7 +23,7 @@ from lapwing.posteriors.dimension import LEAST, Estimator
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.solved import warn_unless
 from lapwing.tuning.checkpoint import Checkpoint, State
-from lapwing.tuning.choices import P, chosen, fixed_point, tunes_noise, warn_of_endings
+from lapwing.tuning.choices import P, ended, fixed_point, tunes_noise
 from lapwing.tuning.expectation import Expectation, Expected, tangent_of, warn_unless_found, with_data
 
 logger = logging.getLogger(__name__)
@@ -133,8 +133,7 @@ class EM:
         state = self._run(expectation, state, noisy, file, progress)
         assert state.measured is not None
         precisions, scale = state.measured[:-1], state.measured[-1]
-        warn_of_endings(posterior, precisions, scale, noisy=noisy)
-        return chosen(posterior, precisions, scale, state.trace, state.draws)
+        return ended(posterior, precisions, scale, state.trace, state.draws, noisy=noisy)
 
     def _run(
         self, expectation: Expectation, state: State, noisy: bool, file: Checkpoint | None, progress: bool

@@ -7,25 +7,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground.errors import check_option
-from lapwing.linear.evidence import Evidence
 from lapwing.posteriors import Posterior
-from lapwing.tuning.ascent import Point, climb, warn_of_steps
-from lapwing.tuning.choices import (
-    BOUNDS,
-    At,
-    P,
-    chosen,
-    evidence_at,
-    fixed_point,
-    step_of,
-    tunes_noise,
-    warn_of_endings,
-)
+from lapwing.tuning.ascent import Point, climb, point_at, warn_of_steps
+from lapwing.tuning.choices import BOUNDS, At, P, ended, evidence_at, fixed_point, step_of, tunes_noise
 
 Noise: TypeAlias = Literal[True, False, "residuals"]
 """Whether, and by what, the noise of a Gaussian likelihood is chosen."""
@@ -143,14 +130,6 @@ class MacKay:
         warn_of_steps(self.steps)
 
 
-def point_at(
-    evidence: Evidence, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], gamma: Float[Tensor, " g"]
-) -> Point:
-    """Where a climb has come to, γ at hand."""
-    with torch.no_grad():
-        return Point(precisions, scale, float(evidence.log_marginal(precisions, scale)), float(gamma.sum()))
-
-
 def last_of(points: Iterator[Point], posterior: P, name: str, noisy: bool, progress: bool) -> P:
     """The posterior at the last of some points, all of them in its trace.
 
@@ -166,5 +145,4 @@ def last_of(points: Iterator[Point], posterior: P, name: str, noisy: bool, progr
     """
     found = list(tqdm(points, desc=name, disable=not progress, unit="step", leave=False))
     taken = [step_of(posterior, p.log_marginal, p.precisions, p.scale, p.effective_dimension) for p in found]
-    warn_of_endings(posterior, found[-1].precisions, found[-1].scale, noisy=noisy)
-    return chosen(posterior, found[-1].precisions, found[-1].scale, tuple(taken))
+    return ended(posterior, found[-1].precisions, found[-1].scale, tuple(taken), noisy=noisy)

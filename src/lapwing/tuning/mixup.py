@@ -142,9 +142,8 @@ def blending(posterior: Posterior) -> Generator[Blend]:
         return
     tokens = pairs_of_tokens(posterior)
     if tokens is None:
-        raise UnsupportedError(
-            "inputs that can be mixed: floating-point numbers, or one tensor of tokens", "others", CURE
-        )
+        expected = "inputs that can be mixed: floating-point numbers, or one tensor of tokens"
+        raise UnsupportedError(expected, "others", CURE)
     with tokens.open():
         yield tokens
 
@@ -175,13 +174,10 @@ def errors(posterior: Posterior, inputs: Inputs, labels: Tensor) -> float:
     """Part of the labels that the network itself gets wrong."""
     likelihood = posterior.likelihood
     with torch.no_grad():
-        parts = [likelihood.canonical(posterior.network(part)) for _, part in chunks(inputs, CHUNK)]
-    f = torch.cat(parts)
-    if isinstance(likelihood, Bernoulli):
-        return float(((f > 0) != (likelihood.canonical_targets(f, labels) > 0.5)).double().mean())
+        f = torch.cat([likelihood.canonical(posterior.network(part)) for _, part in chunks(inputs, CHUNK)])
     y = likelihood.canonical_targets(f, labels)
-    kept = y != IGNORED
-    return float((f.argmax(-1) != y)[kept].double().mean())
+    wrong = (f > 0) != (y > 0.5) if isinstance(likelihood, Bernoulli) else (f.argmax(-1) != y)[y != IGNORED]
+    return float(wrong.double().mean())
 
 
 def numbers(data: Data) -> bool:
@@ -206,8 +202,6 @@ def pairs(targets: Tensor, count: int, generator: torch.Generator) -> tuple[Int[
     others: list[int] = []
     for i in one.tolist():
         differs = (flat != flat[i]).any(1).nonzero()[:, 0]
-        if not len(differs):
-            differs = torch.arange(n)
         others.append(int(differs[torch.randint(len(differs), (1,), generator=generator)]))
     return one, torch.tensor(others)
 
