@@ -35,10 +35,14 @@ class Check:
 
 def radius(distances: Float[Tensor, " s"], dimension: int) -> Check:
     """Kolmogorov-Smirnov: ``d² ~ χ²(d)`` (Brack 2023, equation 4.29); the statistic is ``sup |F̂ - F|``."""
+    return _kolmogorov_smirnov("radius", distances, "chi2", (dimension,))
+
+
+def _kolmogorov_smirnov(name: str, values: Float[Tensor, " m"], family: str, of: tuple[float, ...]) -> Check:
     from scipy import stats
 
-    found = stats.kstest(distances.numpy(force=True), stats.chi2(dimension).cdf)
-    return Check("radius", float(found.statistic), float(found.pvalue))
+    found = stats.kstest(values.numpy(force=True), family, of)
+    return Check(name, float(found.statistic), float(found.pvalue))
 
 
 def mean(gram: Float[Tensor, "s s"], dimension: int) -> Check:
@@ -69,10 +73,7 @@ def spread(z: Float[Tensor, "k s"]) -> Check:
 
 def shape(z: Float[Tensor, "k s"]) -> Check:
     """Kolmogorov-Smirnov of all projections together against ``N(0, 1)``; the statistic is ``sup |F̂ - Φ|``."""
-    from scipy import stats
-
-    found = stats.kstest(z.flatten().numpy(force=True), stats.norm.cdf)
-    return Check("shape", float(found.statistic), float(found.pvalue))
+    return _kolmogorov_smirnov("shape", z.flatten(), "norm", ())
 
 
 def worst(z: Float[Tensor, "k s"]) -> Check:

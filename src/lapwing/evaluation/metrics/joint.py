@@ -84,8 +84,10 @@ def joint_log_likelihood(
     n = logs.shape[1]
     if n < anchors:
         raise DataError(f"at least {anchors} examples with a label", f"{n}", f"anchors={max(n, 1)}, or more data")
-    members = torch.cat([_sets(n, anchors, logs, generator) for _ in range(shuffles)])
-    batches = _resampled(members, labels, logs, generator)
+    orders = [probes.gaussian([n], like=logs, generator=generator).argsort() for _ in range(shuffles)]
+    members = torch.cat([order[: n // anchors * anchors].reshape(-1, anchors) for order in orders])
+    uniform = probes.uniform([len(members), labels], like=logs, generator=generator)
+    batches = members.gather(1, (uniform * anchors).long().clamp(max=anchors - 1))  # with replacement
     parts = [_joint(logs, part) for part in batches.split(max(1, CHUNK // logs.shape[0]))]
     values = torch.cat(parts) / (labels if per_label else 1)
     return Estimate(float(values.mean()), _standard_error(values, members, n, shuffles), values.numel())
@@ -109,21 +111,6 @@ def _log_likelihoods(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -
         draws, y = draws[:, kept], y[kept]
     exact = y.double() if y.is_floating_point() else y
     return torch.stack([-likelihood.unweighted.nll(f.double(), exact).unsqueeze(-1).flatten(1).sum(1) for f in draws])
-
-
-def _sets(n: int, size: int, like: Tensor, generator: torch.Generator | None) -> Int[Tensor, "b k"]:
-    """A random split of n examples into sets of one size; the remainder is left out."""
-    order = probes.gaussian([n], like=like, generator=generator).argsort()
-    return order[: n // size * size].reshape(-1, size)
-
-
-def _resampled(
-    members: Int[Tensor, "b k"], labels: int, like: Tensor, generator: torch.Generator | None
-) -> Int[Tensor, "b t"]:
-    """Batches of examples drawn from each set with replacement."""
-    sets, size = members.shape
-    uniform = probes.uniform([sets, labels], like=like, generator=generator)
-    return members.gather(1, (uniform * size).long().clamp(max=size - 1))
 
 
 def _joint(logs: Float[Tensor, "s n"], batches: Int[Tensor, "b t"]) -> Float[Tensor, " b"]:
