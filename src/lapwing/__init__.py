@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 from lapwing.comparison import Comparison, compare
 from lapwing.curvature.ggn import GGN, EmpiricalFisher, Hessian, MCFisher
 from lapwing.evaluation import baselines, corruptions, diagnosis, metrics
@@ -24,16 +22,14 @@ from lapwing.methods.marginal import MarginalLikelihood, train_marginal
 from lapwing.posteriors import MatrixFreePosterior, NystromPosterior, Posterior, SampledPosterior
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise
 from lapwing.store import load, read_header, save
+from lapwing.store.files import installed
 from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, Sampled
 from lapwing.structures.ella.stopping import EarlyStopping
 from lapwing.structures.selection import All, LastLayer, Mask, Names, Subnetwork
 from lapwing.tuning import ELBO, EM, EvidenceGradient, MacKay, Mixup, Validation, tune
 from lapwing.tuning.curve import EvidenceCurve, evidence_curve
 
-try:
-    __version__ = version("lapwing")
-except PackageNotFoundError:
-    __version__ = "0.0.0"
+__version__ = installed()
 
 __all__ = [
     "CG",

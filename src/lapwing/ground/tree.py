@@ -85,11 +85,8 @@ class Layout:
     @cached_property
     def layer_index(self) -> Int[Tensor, " d"]:
         """Layer number of each weight, ``[d]`` on the CPU: ``layers[layer_index[i]]`` owns weight ``i``."""
-        index = torch.empty(self.size, dtype=torch.long)
-        for number, names in enumerate(self.layers):
-            for name in names:
-                index[self.slices[name]] = number
-        return index
+        owner = {name: number for number, names in enumerate(self.layers) for name in names}
+        return torch.tensor([owner[name] for name in self.names]).repeat_interleave(torch.tensor(self.sizes))
 
     def flatten(self, params: Params) -> Float[Tensor, " d"]:
         """Named parameters as one vector ``[d]``; differentiable.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -14,9 +13,6 @@ from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, check
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg.operator import Operator, check_operand, check_square, in_float64
 from lapwing.linalg.structured import Structured, finite, rounding_of
-
-Callback: TypeAlias = Callable[[int, float], bool | None]
-"""Called after each step with its number and the largest relative residual; True ends the iteration."""
 
 EPS = torch.finfo(torch.float64).eps
 
@@ -30,7 +26,6 @@ def conjugate_gradients(
     preconditioner: Structured | None = None,
     initial: Float[Tensor, "..."] | None = None,
     unit: Float[Tensor, " d"] | None = None,
-    callback: Callback | None = None,
 ) -> Solution:
     """Solve ``A x = b`` for a symmetric positive definite ``A`` by breakdown-free block conjugate gradients.
 
@@ -54,7 +49,6 @@ def conjugate_gradients(
         preconditioner: ``P``, near ``A`` and cheap to solve with.
         initial: Where to start, shaped as ``b``; 0 unless given.
         unit: What each entry of a residual counts: all lengths are those of ``unit * (b - A x)``.
-        callback: Called after each step with its number and the largest relative residual; True ends the iteration.
 
     Returns:
         The value, shaped as ``b`` and in the operator's dtype. "converged" only if the true residual of every column
@@ -100,7 +94,7 @@ def conjugate_gradients(
     while True:
         goal, rounding = rtol * size, rounding_of(operator.dtype)
         recurrence = _recurrence(product, preconditioner, x, rest, goal, weights, rounding)
-        steps, stopped = _run(recurrence, steps, max_iterations, rtol, callback)
+        steps, stopped = _run(recurrence, steps, max_iterations)
         rest = block - product(x)
         residual = _measured(rest, weights) / size
         before, reached = reached, residual.max().item()
@@ -120,16 +114,13 @@ def _start(operator: Operator, b: Tensor, initial: Tensor) -> Float[Tensor, "d k
     return finite(initial.detach()).to(torch.float64, copy=True).reshape(len(b), -1)
 
 
-def _run(
-    recurrence: Iterator[float], steps: int, max_iterations: int, rtol: float, callback: Callback | None
-) -> tuple[int, Stopped]:
+def _run(recurrence: Iterator[float], steps: int, max_iterations: int) -> tuple[int, Stopped]:
     """Step until the recurrence ends by itself or one of the rules ends it; ``steps`` were taken before."""
     patience = max(50, max_iterations // 4)
     best, since, ratio = math.inf, steps, math.inf
     for ratio in recurrence:
         steps += 1
-        stop = callback is not None and bool(callback(steps, ratio * rtol))
-        if ratio > 1 and (stop or steps == max_iterations):
+        if ratio > 1 and steps == max_iterations:
             return steps, "iterations"
         if ratio < best:
             best, since = ratio, steps

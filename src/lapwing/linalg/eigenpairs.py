@@ -108,7 +108,9 @@ def top_eigenpairs(
         elif q.shape[1] == 0 or (filled >= rank and bool((residual[:rank] <= rtol * scale).all())):
             stopped = "converged"
             break
-    return _pairs(operator, space[:, :filled], values, vectors, residual, rank, matvecs, stopped)
+    count = _positive(values[:rank], rounding * values.abs().max().item())
+    found = (space[:, :filled] @ vectors[:, :count]).to(operator.dtype)
+    return Eigenpairs(values[:count].clamp(min=0), found, residual[:count], matvecs, stopped)
 
 
 def randomised_eigenpairs(
@@ -157,8 +159,12 @@ def randomised_eigenpairs(
     w = finite(product @ q)
     t = q.mT @ w
     values, vectors = (found.flip(-1) for found in torch.linalg.eigh((t + t.mT) / 2))
-    residual = torch.linalg.vector_norm(w @ vectors - (q @ vectors) * values, dim=0)
-    return _pairs(operator, q, values, vectors, residual, rank, (power + 2) * q.shape[1], "iterations")
+    count = _positive(values[:rank], 10 * torch.finfo(operator.dtype).eps * values.abs().max().item())
+    values, vectors = values[:count], vectors[:, :count]
+    found = q @ vectors
+    residual = torch.linalg.vector_norm(w @ vectors - found * values, dim=0)
+    matvecs = (power + 2) * q.shape[1]
+    return Eigenpairs(values.clamp(min=0), found.to(operator.dtype), residual, matvecs, "iterations")
 
 
 def _fresh(basis: Float[Tensor, "d m"], columns: int, generator: torch.Generator | None) -> Float[Tensor, "d b"]:
@@ -190,24 +196,12 @@ def _bordered(t: Float[Tensor, "m m"], across: Float[Tensor, "n b"]) -> Float[Te
     return torch.cat([torch.cat([t, across[:before].mT]), torch.cat([across[:before], corner])], 1)
 
 
-def _pairs(
-    operator: Operator,
-    basis: Float[Tensor, "d m"],
-    values: Float[Tensor, " m"],
-    vectors: Float[Tensor, "m m"],
-    residual: Float[Tensor, " m"],
-    rank: int,
-    matvecs: int,
-    stopped: Stopped,
-) -> Eigenpairs:
-    """The positive ones among the first, at least one, as vectors of the operator."""
-    rounding = 10 * torch.finfo(operator.dtype).eps * values.abs().max()
+def _positive(values: Float[Tensor, " r"], rounding: float) -> int:
+    """How many of the largest eigenvalues are positive, at least one: the first, where it is not below 0."""
     if values[0] < -rounding:
         raise NumericalError(
             "an operator with a positive eigenvalue",
             f"a largest one of {values[0].item():.3g}",
             "the operator's negative",
         )
-    count = max(1, int((values[:rank] > rounding).sum()))
-    found = (basis @ vectors[:, :count]).to(operator.dtype)
-    return Eigenpairs(values[:count].clamp(min=0), found, residual[:count], matvecs, stopped)
+    return max(1, int((values > rounding).sum()))
