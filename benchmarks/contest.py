@@ -18,11 +18,11 @@ from benchmarks.problems import PROBLEMS
 from benchmarks.products import EXAMPLES, FORMS
 from benchmarks.report import timed
 from lapwing.ground.data import Data
-from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.costs import Form
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.products.products import MEMORY
+from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Categorical
 from lapwing.linear.gauss_newton import GGNProduct
 
@@ -134,7 +134,7 @@ def gradient(model: nn.Module, data: Batches) -> None:
 def product(model: nn.Module, data: Batches, form: Form | None, memory: int) -> GGNProduct:
     """Lapwing's operator."""
     network = Network.of(model)
-    return GGNProduct(Linearisation(Model.of(network, Categorical(), Data(data, like=network.like)), memory, form))
+    return GGNProduct(Linearisation(surveyed(network, Categorical(), Data(data, like=network.like)), memory, form))
 
 
 def peer(model: nn.Module, data: Batches) -> GGNLinearOperator:

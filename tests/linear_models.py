@@ -14,9 +14,9 @@ from torch.func import jacrev
 import lapwing as lw
 from lapwing.ground.data import Data
 from lapwing.ground.tree import Layout
-from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
+from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.model import Chunk, Directions, LinearModel, gathered
@@ -113,7 +113,7 @@ def network(likelihood: Likelihood, x: Tensor, y: Tensor) -> tuple[Linearisation
     """A small network, and its outputs' Jacobian by another way."""
     net = Network.of(mlp(3 if isinstance(likelihood, lw.Categorical) else 2))
     model = Linearisation(
-        Model.of(net, likelihood, Data(list(zip(x.split(3), y.split(3), strict=True)), like=net.like))
+        surveyed(net, likelihood, Data(list(zip(x.split(3), y.split(3), strict=True)), like=net.like))
     )
 
     def jacobian(inputs: Tensor) -> Tensor:

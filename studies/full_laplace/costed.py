@@ -22,10 +22,10 @@ from benchmarks.meter import Meter
 from benchmarks.networks import perceptron
 from lapwing.ground import probes
 from lapwing.ground.data import Data
-from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.hessian import HessianProduct
 from lapwing.jacobian.products.linearisation import Linearisation
+from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.linalg.cg import conjugate_gradients
@@ -146,7 +146,7 @@ def network(way: str, size: int, device: str) -> tuple[Callable[[], Any], Callab
         return torch.autograd.grad((model(x.to(device)) - y.to(device)).square().sum(), weights)
 
     def product(_: float) -> Operator:
-        given = Model.of(net, Gaussian(), data)
+        given = surveyed(net, Gaussian(), data)
         return GGNProduct(Linearisation(given)) if way == "ggn" else HessianProduct(given)
 
     return gradient, product, net.size

@@ -17,6 +17,7 @@ from lapwing.jacobian.products import recording
 from lapwing.jacobian.products.costs import Form
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.products.products import WORKING
+from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.gauss_newton import GGNProduct, bent
 from tests.cases import CASES
@@ -134,7 +135,7 @@ def test_single_weights_can_be_uncertain(form: Form) -> None:
     case = known("lenet")
     index = torch.tensor([0, 40, 100])
     network = Network(case.case.model, case.network.names, index)
-    operator = GGNProduct(Linearisation(Model.of(network, case.case.likelihood, case.data), form=form))
+    operator = GGNProduct(Linearisation(surveyed(network, case.case.likelihood, case.data), form=form))
     torch.testing.assert_close(operator.dense(), naive.ggn(case)[index][:, index])
 
 
@@ -142,7 +143,7 @@ def test_the_plain_form_cuts_batches_and_columns_to_the_memory(generator: torch.
     """The sum over a batch of 90 examples with 40 columns: whole, and with memory for few of either."""
     model = nn.Sequential(nn.Linear(3, 60), nn.Tanh(), nn.Linear(60, 2)).double()
     network, x = Network.of(model), torch.randn(90, 3, generator=generator, dtype=torch.float64)
-    given = Model.of(network, Gaussian(), Data((x, x[:, :2]), like=network.like))
+    given = surveyed(network, Gaussian(), Data((x, x[:, :2]), like=network.like))
     block = torch.randn(network.size, 40, generator=generator, dtype=torch.float64)
     found, most = [], []
     for memory in (2**31, 2**19):
@@ -163,7 +164,7 @@ def wide(batches: tuple[int, ...], generator: torch.Generator) -> tuple[Model, C
     network = Network.of(nn.Sequential(nn.Linear(20, 5), nn.Tanh(), nn.Linear(5, 4)).double())
     x = torch.randn(sum(batches), 20, generator=generator, dtype=torch.float64)
     source = Counted(*zip(x.split(batches), x[:, :4].split(batches), strict=True))
-    return Model.of(network, Gaussian(), Data(source, like=network.like)), source
+    return surveyed(network, Gaussian(), Data(source, like=network.like)), source
 
 
 def test_a_column_and_a_block_are_each_kept_in_their_form(generator: torch.Generator) -> None:
