@@ -11,7 +11,12 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, ShapeError, UnsupportedError
+from lapwing.linalg import functions
+from lapwing.linalg.lanczos import lanczos
+from lapwing.linear.problem import Perturbation
+from lapwing.posteriors import MatrixFreePosterior, SampledPosterior
+from lapwing.tuning import curve as room
 from lapwing.tuning.curve import EvidenceCurve, evidence_curve
 from tests.posterior_cases import STRUCTURES, Linearised, prior_for, problem, refused
 
@@ -40,17 +45,11 @@ def test_at_the_weights_it_is_the_evidence_of_each_prior(name: str, structure: s
     assert curve.stderr.tolist() == [0.0] * 3
 
 
-@pytest.mark.parametrize("group", [None, 0, 1])
-def test_one_group_may_move_alone(group: int | None) -> None:
+def test_every_group_takes_the_precision() -> None:
     posterior = grouped(fitted("gaussian"), "layerwise")
-    present = posterior.prior_precisions.tolist()
-    assert len(present) == 2
-    expected = []
-    for value in VALUES:
-        rows = [value if group in (None, number) else held for number, held in enumerate(present)]
-        changed = posterior.with_choices(lw.Layerwise(tuple(rows)), posterior.likelihood)
-        expected.append(changed.log_marginal())
-    assert evidence_curve(posterior, VALUES, group=group).log_marginal.tolist() == pytest.approx(expected, rel=1e-12)
+    assert len(set(posterior.prior_precisions.tolist())) == 2
+    expected = [posterior.with_choices(lw.Layerwise((a, a)), posterior.likelihood).log_marginal() for a in VALUES]
+    assert evidence_curve(posterior, VALUES).log_marginal.tolist() == pytest.approx(expected, rel=1e-12)
 
 
 def dense_evidence(case, posterior: lw.Posterior, prior: Tensor, target: str) -> float:
@@ -74,11 +73,10 @@ def test_at_the_mode_it_is_the_evidence_of_the_tangent_model(kind: str, target: 
     posterior = posterior.with_choices(posterior.prior, noisier)
     expected = []
     for value in VALUES:
-        rows = posterior.prior_precisions.clone()
-        rows[0] = value
+        rows = torch.full_like(posterior.prior_precisions, value)
         prior = posterior.prior.with_precisions(rows).diagonal(posterior.network.uncertain, rows)
         expected.append(dense_evidence(case, posterior, prior, target))
-    curve = evidence_curve(posterior, VALUES, at="mode", target=target, group=0)
+    curve = evidence_curve(posterior, VALUES, at="mode", target=target)
     assert curve.log_marginal.tolist() == pytest.approx(expected, rel=1e-9)
 
 
@@ -159,9 +157,95 @@ def test_bad_input_is_refused() -> None:
         evidence_curve(posterior, [1.0, -1.0])
     with refused(ShapeError, "vector of precisions"):
         evidence_curve(posterior, torch.tensor(1.0))
-    with refused(ConfigError, "group=None"):
-        evidence_curve(posterior, VALUES, group=1)
     without = replace(posterior, model=replace(posterior.model, source=None))
     with refused(UnsupportedError, "training data"):
         evidence_curve(without, VALUES, at="mode")
     assert evidence_curve(without, VALUES).log_marginal.isfinite().all()
+
+
+FOUR = [*VALUES, 0.5]
+SOLVER = lw.CG(rtol=1e-9)
+
+
+def both(name: str, structure: lw.structures.Structure) -> tuple[lw.Posterior, lw.Posterior]:
+    """An exact posterior and another, with a prior of two groups."""
+    case = problem(name)
+    recipe = lw.Laplace(case.likelihood, prior=lw.Layerwise((2.0, 5.0)), structure=lw.Full(view="weights"))
+    return case.fit(recipe), case.fit(replace(recipe, structure=structure))
+
+
+def white(posterior: SampledPosterior) -> SampledPosterior:
+    """With noise whose sample covariance is the identity: what is linear in the covariance of the draws is exact."""
+    problem, like = posterior.problem, posterior.network.like
+    rows, size = problem.root.shape[1], problem.size
+    noise = (rows + size) ** 0.5 * torch.eye(rows + size).to(like)
+    perturbation = Perturbation(problem.root @ noise[:rows], noise[rows:])
+    return replace(posterior, perturbation=perturbation, initial=None, found=None)
+
+
+@pytest.mark.parametrize("at", ["weights", "mode"])
+def test_draws_of_exact_covariance_give_the_exact_curve(at: str) -> None:
+    exact, sampled = (
+        it.with_choices(it.prior, lw.Gaussian(0.4)) for it in both("gaussian", lw.Sampled(4, solver=SOLVER))
+    )
+    assert isinstance(sampled, SampledPosterior)
+    found = evidence_curve(white(sampled), FOUR, at=at)
+    expected = evidence_curve(exact, FOUR, at=at)
+    torch.testing.assert_close(found.log_marginal, expected.log_marginal, rtol=0, atol=2e-3)
+
+
+def test_draws_give_the_curve_of_their_own_estimates() -> None:
+    _, sampled = both("categorical", lw.Sampled(16, solver=SOLVER))
+    curve = evidence_curve(sampled, FOUR)
+    for value, found, error in zip(FOUR, curve.log_marginal, curve.stderr, strict=True):
+        own = sampled.with_choices(lw.Layerwise(value), sampled.likelihood).log_marginal()
+        assert float(found) == pytest.approx(own.value, abs=2e-3)
+        assert float(error) == pytest.approx(own.stderr, rel=2e-2)
+
+
+def test_probes_give_the_curve_within_their_errors() -> None:
+    exact, free = (it.with_choices(it.prior, lw.Gaussian(7.0)) for it in both("gaussian", lw.MatrixFree(solver=SOLVER)))
+    curve = evidence_curve(free, FOUR, samples=64)
+    off = (curve.log_marginal - evidence_curve(exact, FOUR).log_marginal).abs()
+    assert (curve.stderr > 0).all() and (off <= 4 * curve.stderr).all()
+    assert (curve.stderr < 1.5).all()
+    again = evidence_curve(free, FOUR, samples=64)
+    torch.testing.assert_close(again.log_marginal, curve.log_marginal)
+    other = evidence_curve(free, FOUR, samples=64, seed=1)
+    assert (other.log_marginal != curve.log_marginal).all()
+
+
+def test_one_recurrence_serves_all_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What many precisions say is what each says by itself, at the price of one."""
+    _, free = both("categorical", lw.MatrixFree(solver=SOLVER))
+    calls = []
+    monkeypatch.setattr(functions, "lanczos", lambda *args, **options: calls.append(1) or lanczos(*args, **options))
+    curve = evidence_curve(free, FOUR, samples=8)
+    assert len(calls) == 1
+    assert isinstance(free, MatrixFreePosterior)
+    for value, found, error in zip(FOUR, curve.log_marginal, curve.stderr, strict=True):
+        moved = free.with_choices(lw.Layerwise(value), free.likelihood)
+        own = moved.log_marginal(8, generator=torch.Generator().manual_seed(0))
+        assert float(found) == pytest.approx(own.value, abs=0.3 * own.stderr)
+        assert float(error) == pytest.approx(own.stderr, rel=0.2)
+
+
+def test_recurrences_cut_short_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, free = both("categorical", lw.MatrixFree(solver=SOLVER))
+    whole = evidence_curve(free, [1e-3]).stderr
+    monkeypatch.setattr(room, "STEPS", 6)
+    with pytest.warns(ConvergenceWarning, match="last third of 6 Lanczos steps"):
+        cut = evidence_curve(free, [1e-3]).stderr
+    assert cut > 2 * whole
+
+
+def test_the_probes_are_the_same_for_every_precision() -> None:
+    _, free = both("gaussian", lw.MatrixFree(solver=SOLVER))
+    curve = evidence_curve(free, [1.0, 1.0 + 1e-6], samples=2)
+    assert abs(float(curve.log_marginal.diff())) < 1e-4 < float(curve.stderr[0])
+
+
+def test_one_probe_has_no_error_and_is_refused() -> None:
+    _, free = both("gaussian", lw.MatrixFree())
+    with refused(ConfigError, "samples of at least 2"):
+        evidence_curve(free, FOUR, samples=1)

@@ -13,7 +13,6 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground.errors import (
-    ConfigError,
     ConvergenceWarning,
     ShapeError,
     UnsupportedError,
@@ -92,7 +91,6 @@ def evidence_curve(
     *,
     at: At = "weights",
     target: Target = "affine",
-    group: int | None = None,
     solver: Solver | None = None,
     samples: int = 32,
     seed: int = 0,
@@ -110,17 +108,16 @@ def evidence_curve(
 
     Args:
         posterior: The posterior.
-        precisions: Prior precisions; for a g-prior, its a.
+        precisions: Prior precisions, of all groups of weights; for a g-prior, its a.
         at: See above.
         target: The tangent model, where one is needed: ``"affine"`` or ``"simplified"``.
-        group: The group of weights whose precision it is, those of others staying; ``None`` gives it to all.
         solver: What finds modes; ``None`` for ``CG()``.
         samples: Probes of a ``MatrixFree`` posterior's log determinants; a ``Sampled`` one has its draws.
         seed: Of these probes, the same for every precision: the curve is smooth.
         progress: Whether to show a progress bar.
 
     Raises:
-        ConfigError: If a precision is not a positive finite number, or ``at``, ``target`` or ``group`` makes no sense.
+        ConfigError: If a precision is not a positive finite number, or ``at`` or ``target`` makes no sense.
         ShapeError: If the precisions are not a vector.
         UnsupportedError: If the posterior has no evidence.
 
@@ -130,9 +127,8 @@ def evidence_curve(
 
     Cost:
         Exact posteriors: no data, a pass over the eigenvalues or a Cholesky factorisation each. ``MatrixFree``: one
-        stochastic log determinant for all; one each where ``group`` singles out one of several. ``Sampled``: one
-        ``log_marginal`` for the largest precision, and from there a few block solves each. With ``"mode"`` besides, a
-        ``Tangent.mode`` each, from the one before.
+        stochastic log determinant for all. ``Sampled``: one ``log_marginal`` for the largest precision, and from there
+        a few block solves each. With ``"mode"`` besides, a ``Tangent.mode`` each, from the one before.
 
     Example:
         >>> import lapwing as lw
@@ -147,24 +143,14 @@ def evidence_curve(
     values = checked(precisions, "precisions=[0.1, 1.0, 10.0]")
     if values.ndim != 1:
         raise ShapeError("a vector of precisions [m]", "a single number", "precisions=[0.1, 1.0, 10.0]")
-    order = values.argsort(descending=True)
-    path = _path(posterior, values[order], group)
+    order, present = values.argsort(descending=True), posterior.prior_precisions
+    path = values[order].to(present)[:, None].expand(-1, len(present))
     with torch.no_grad():
         fits = _fits(posterior, path, at, target, solver, progress)
         joint = torch.stack([fit.log_joint(row, posterior.scale) for fit, row in zip(fits, path, strict=True)])
         ratio, spread = _log_det_ratios(posterior, path, samples, seed, progress)
     back = order.argsort()
     return EvidenceCurve(values, (joint - 0.5 * ratio).cpu()[back], 0.5 * spread.cpu()[back], at)
-
-
-def _path(posterior: Posterior, values: Float[Tensor, " m"], group: int | None) -> Float[Tensor, "m g"]:
-    """The precisions of all groups along the curve."""
-    present = posterior.prior_precisions
-    if group is not None and not 0 <= group < len(present):
-        raise ConfigError(f"a group of the prior, 0 to {len(present) - 1}", f"group={group}", "group=None, for all")
-    path = present.repeat(len(values), 1)
-    path[:, slice(None) if group is None else slice(group, group + 1)] = values.to(present)[:, None]
-    return path
 
 
 def _fits(
@@ -201,13 +187,7 @@ def _log_det_ratios(
         return value, error
     if not isinstance(posterior, MatrixFreePosterior):
         raise UnsupportedError("a posterior that has an evidence", f"{posterior!r}", "a structure of lapwing")
-    weaker = path[0] / path
-    if bool((weaker == weaker[:, :1]).all()):
-        return by_probes(posterior.problem, priors[0], weaker[:, 0], samples, seed)
-    one = weaker.new_ones(1)
-    parts = [by_probes(posterior.problem, prior, one, samples, seed) for prior in priors]
-    values, errors = (torch.cat(each) for each in zip(*parts, strict=True))
-    return values, errors
+    return by_probes(posterior.problem, priors[0], path[0, 0] / path[:, 0], samples, seed)
 
 
 def by_probes(
