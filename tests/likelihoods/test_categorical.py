@@ -110,11 +110,11 @@ def test_targets_of_another_likelihood_are_refused() -> None:
     with pytest.raises(DataError, match=r"integer class labels for Categorical\. Got targets of type torch.float32"):
         LIKELIHOOD.canonical_targets(logits(3, 3), torch.zeros(3))
     with pytest.raises(DataError, match="one-hot"):
-        LIKELIHOOD.check(logits(3, 3), torch.eye(3))
+        LIKELIHOOD.canonical_targets(logits(3, 3), torch.eye(3))
     with pytest.raises(ShapeError, match=r"shape \[3\]\. Got shape \[3, 1\]\. Try targets.squeeze\(-1\)"):
         LIKELIHOOD.canonical_targets(logits(3, 3), torch.zeros(3, 1, dtype=torch.long))
     with pytest.raises(ShapeError, match=r"targets of shape \[2, 5\]\. Got shape \[2\]"):
-        Categorical(event_dim=1).check(logits(2, 5, 3), torch.zeros(2, dtype=torch.long))
+        Categorical(event_dim=1).canonical_targets(logits(2, 5, 3), torch.zeros(2, dtype=torch.long))
 
 
 def test_a_single_output_is_for_bernoulli() -> None:

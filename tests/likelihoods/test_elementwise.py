@@ -70,7 +70,7 @@ def test_what_is_not_a_count_is_refused() -> None:
     with pytest.raises(DataError, match=r"counts 0, 1, 2.*Got 2 other targets, the first -1.*Gaussian\(\)"):
         Poisson().check(torch.zeros(1, 3), torch.tensor([[1.0, -1.0, 0.5]]))
     with pytest.raises(ShapeError, match="one count an output"):
-        Poisson().check(torch.zeros(2, 3), torch.zeros(2, 2))
+        Poisson().canonical_targets(torch.zeros(2, 3), torch.zeros(2, 2))
 
 
 def test_rates_that_overflow_are_refused() -> None:

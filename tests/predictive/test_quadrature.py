@@ -13,8 +13,9 @@ from scipy.special import expit, log_ndtr
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, NumericalError, UnsupportedError
+from lapwing.likelihoods.base import contrasts
 from lapwing.predictive import Moments, expected_sigmoid, monte_carlo, quasi_monte_carlo
-from lapwing.predictive.quadrature import contrasts, sobol_normals
+from lapwing.predictive.quadrature import sobol_normals
 
 
 def random_moments(n: int = 5, c: int = 4, scale: float = 1.0) -> Moments:

@@ -83,10 +83,10 @@ class Likelihood(abc.ABC):
 
         Args:
             outputs: Canonical outputs.
-            targets: Canonical targets.
+            targets: Canonical targets, as ``canonical_targets`` gives them.
 
         Raises:
-            ShapeError: If a rank or shape is wrong.
+            ShapeError: If the rank of the outputs is wrong.
             DataError: If a number is not finite or a target impossible.
         """
         self._check_rank(outputs)
@@ -239,6 +239,18 @@ def check_shape(targets: Tensor, expected: tuple[int, ...], hint: str) -> None:
 def is_integral(values: Tensor) -> bool:
     """Whether a tensor holds integers (booleans are not)."""
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+
+
+def contrasts(c: int) -> Float[Tensor, "c c-1"]:
+    """Orthonormal directions in which c ≥ 2 logits differ: Helmert's, each class against the mean of those before it.
+
+    Example:
+        >>> contrasts(2)[:, 0]
+        tensor([ 0.7071, -0.7071], dtype=torch.float64)
+    """
+    sizes = torch.arange(1, c, dtype=torch.float64)
+    helmert = torch.ones(c, c - 1, dtype=torch.float64).triu() - torch.diag(sizes, -1)[:, :-1]
+    return helmert / (sizes * (sizes + 1)).sqrt()
 
 
 COLUMNS = 64

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError
-from lapwing.likelihoods.base import Likelihood, check_shape, is_integral
+from lapwing.likelihoods.base import Likelihood, check_shape, contrasts, is_integral
 
 IGNORED = -100
 """The label that marks a position without a target, as in ``torch.nn.functional.cross_entropy``."""
@@ -33,7 +33,19 @@ class Categorical(Likelihood):
 
     def canonical_targets(self, outputs: Float[Tensor, "*batch c"], targets: Tensor) -> Tensor:
         """Labels ``[n, *event]`` as 64-bit integers; see ``Likelihood.canonical_targets``."""
-        self._check_labels(outputs, targets)
+        if not is_integral(targets):
+            raise DataError(
+                "integer class labels for Categorical",
+                f"targets of type {targets.dtype}",
+                "targets.argmax(-1) for one-hot labels, Bernoulli() for many labels at once, "
+                "or Gaussian() for regression",
+            )
+        check_shape(
+            targets,
+            tuple(outputs.shape[:-1]),
+            "targets.squeeze(-1) for labels [n, 1], event_dim=1 for one label a token, or event_dim=2 for one a pixel "
+            "(with class_dim=1 where channels come first)",
+        )
         return targets.to(device=outputs.device, dtype=torch.long)
 
     def _nll(self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
@@ -57,7 +69,7 @@ class Categorical(Likelihood):
         """B = diag(p) - p pᵀ."""
         probs = torch.softmax(outputs, -1)
         off_diagonal = -probs.unsqueeze(-1) * probs.unsqueeze(-2)
-        return _mask(_with_diagonal(off_diagonal, probs * _complement(probs)), targets)
+        return _mask(off_diagonal.diagonal_scatter(probs * _complement(probs), 0, -2, -1), targets)
 
     def _root(
         self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"] | None = None
@@ -66,7 +78,7 @@ class Categorical(Likelihood):
         probs = torch.softmax(outputs, -1)
         half = torch.exp(0.5 * torch.log_softmax(outputs, -1))
         off_diagonal = -probs.unsqueeze(-1) * half.unsqueeze(-2)
-        return _mask(_with_diagonal(off_diagonal, half * _complement(probs)), targets)
+        return _mask(off_diagonal.diagonal_scatter(half * _complement(probs), 0, -2, -1), targets)
 
     def thin_root(
         self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"] | None = None
@@ -94,12 +106,8 @@ class Categorical(Likelihood):
             tensor([[ 0.7071],
                     [-0.7071]])
         """
-        c, eye = outputs.shape[-1], super().basis(outputs)
-        if c == 1:
-            return eye
-        sizes = torch.arange(1, c, dtype=outputs.dtype, device=outputs.device)
-        helmert = torch.ones_like(eye).triu()[:, :-1] - sizes * eye[:, 1:]
-        return helmert / (sizes * (sizes + 1)).sqrt()
+        c = outputs.shape[-1]
+        return super().basis(outputs) if c == 1 else contrasts(c).to(outputs)
 
     def bending(
         self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"] | None = None
@@ -143,7 +151,6 @@ class Categorical(Likelihood):
         return int((targets != IGNORED).sum())
 
     def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
-        self._check_labels(outputs, targets)
         classes = outputs.shape[-1]
         outside = (targets != IGNORED) & ((targets < 0) | (targets >= classes))
         if bool(outside.any()):
@@ -156,37 +163,13 @@ class Categorical(Likelihood):
                 several if classes > 1 else single,
             )
 
-    def _check_labels(self, outputs: Tensor, targets: Tensor) -> None:
-        if not is_integral(targets):
-            raise DataError(
-                "integer class labels for Categorical",
-                f"targets of type {targets.dtype}",
-                "targets.argmax(-1) for one-hot labels, Bernoulli() for many labels at once, "
-                "or Gaussian() for regression",
-            )
-        check_shape(
-            targets,
-            tuple(outputs.shape[:-1]),
-            "targets.squeeze(-1) for labels [n, 1], event_dim=1 for one label a token, or event_dim=2 for one a pixel "
-            "(with class_dim=1 where channels come first)",
-        )
-
 
 def _complement(probs: Tensor) -> Tensor:
     """1 - p without cancellation: the largest probability's complement is the sum of the others."""
-    largest = _is_largest(probs)
+    classes = torch.arange(probs.shape[-1], device=probs.device)
+    largest = classes == probs.argmax(-1, keepdim=True)
     others = probs.masked_fill(largest, 0.0).sum(-1, keepdim=True)
     return torch.where(largest, others, 1 - probs)
-
-
-def _is_largest(probs: Tensor) -> Bool[Tensor, "*batch c"]:
-    index = probs.argmax(-1, keepdim=True)
-    return torch.arange(probs.shape[-1], device=probs.device) == index
-
-
-def _with_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:
-    eye = torch.eye(matrix.shape[-1], dtype=torch.bool, device=matrix.device)
-    return torch.where(eye, diagonal.unsqueeze(-1), matrix)
 
 
 def _mask(matrix: Tensor, targets: Tensor | None) -> Tensor:

@@ -30,7 +30,12 @@ class Elementwise(Likelihood, abc.ABC):
 
     def canonical_targets(self, outputs: Float[Tensor, "*batch c"], targets: Tensor) -> Tensor:
         """Targets ``[n, *event, m]`` in the dtype of the outputs; see ``Likelihood.canonical_targets``."""
-        self._check_type(targets)
+        if self.real and (is_integral(targets) or targets.dtype == torch.bool):
+            raise DataError(
+                f"real targets for {type(self).__name__}",
+                f"targets of type {targets.dtype}",
+                "targets.float() for regression, Categorical() for class labels, Poisson() for counts",
+            )
         like = self.mean(outputs)
         if like.shape[-1] == 1 and targets.shape == like.shape[:-1]:
             targets = targets.unsqueeze(-1)
@@ -51,10 +56,6 @@ class Elementwise(Likelihood, abc.ABC):
     def _diagonal(self, outputs: Tensor) -> Tensor:
         """The diagonal of B, for a weight of 1."""
 
-    @abc.abstractmethod
-    def _check_values(self, outputs: Tensor, targets: Tensor) -> None:
-        """Raise on targets of the right shape and impossible values."""
-
     def _hessian(self, outputs: Float[Tensor, "*batch c"], targets: Tensor | None) -> Float[Tensor, "*batch c c"]:
         return torch.diag_embed(self._diagonal(outputs))
 
@@ -65,18 +66,8 @@ class Elementwise(Likelihood, abc.ABC):
         """Each number is an observation."""
         return targets.numel()
 
-    def _check_type(self, targets: Tensor) -> None:
-        if self.real and (is_integral(targets) or targets.dtype == torch.bool):
-            raise DataError(
-                f"real targets for {type(self).__name__}",
-                f"targets of type {targets.dtype}",
-                "targets.float() for regression, Categorical() for class labels, Poisson() for counts",
-            )
-
     def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
-        self._check_type(targets)
-        check_shape(targets, tuple(self.mean(outputs).shape), self.hint)
-        self._check_values(outputs, targets)
+        check_finite(targets, "targets", "dropping the examples without a target")
 
 
 @final
@@ -123,7 +114,7 @@ class Bernoulli(Elementwise):
         """Probabilities σ(f)."""
         return torch.sigmoid(outputs)
 
-    def _check_values(self, outputs: Tensor, targets: Tensor) -> None:
+    def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
         wrong = targets[(targets != 0) & (targets != 1)]
         if wrong.numel():
             raise DataError(
@@ -170,7 +161,7 @@ class Poisson(Elementwise):
         """Rates exp(f)."""
         return outputs.exp()
 
-    def _check_values(self, outputs: Tensor, targets: Tensor) -> None:
+    def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
         limit = math.log(torch.finfo(outputs.dtype).max)
         if float(outputs.max()) > limit:
             raise DataError(
@@ -178,7 +169,7 @@ class Poisson(Elementwise):
                 f"a log rate of {float(outputs.max()):g}",
                 "scaling the counts, or a network in float64",
             )
-        check_finite(targets, "targets", "dropping the examples without a target")
+        super()._check_targets(outputs, targets)
         wrong = targets[(targets < 0) | (targets != targets.round())]
         if wrong.numel():
             raise DataError(

@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import check_finite
 from lapwing.ground.errors import ConfigError, ShapeError
 from lapwing.likelihoods.base import Likelihood
 from lapwing.likelihoods.elementwise import Elementwise
@@ -139,9 +138,9 @@ class Gaussian(Elementwise):
     def _each(self) -> tuple[float, ...]:
         return self.precision if isinstance(self.precision, tuple) else (self.precision,)
 
-    def _check_values(self, outputs: Tensor, targets: Tensor) -> None:
+    def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
         self.precisions(outputs)
-        check_finite(targets, "targets", "dropping the examples without a target")
+        super()._check_targets(outputs, targets)
 
 
 @final
@@ -194,9 +193,6 @@ class HeteroscedasticGaussian(Elementwise):
     def mean(self, outputs: Float[Tensor, "*batch two_c"]) -> Float[Tensor, "*batch c"]:
         """The means m."""
         return split(outputs)[0]
-
-    def _check_values(self, outputs: Tensor, targets: Tensor) -> None:
-        check_finite(targets, "targets", "dropping the examples without a target")
 
 
 def split(

@@ -68,12 +68,8 @@ def canonical_targets(likelihood: Likelihood, predictive: Predictive, targets: T
         DataError: If the type does not fit the likelihood.
     """
     match predictive:
-        case Classification() | MultiLabel():
-            outputs = predictive.logits.mean
-        case Regression():
-            outputs = predictive.mean
-        case Counts():
-            outputs = predictive.log_rates.mean
+        case Classification(known) | MultiLabel(known) | Regression(known) | Counts(known):
+            outputs = known.mean
     if isinstance(likelihood, HeteroscedasticGaussian):
         outputs = torch.cat([outputs, outputs], dim=-1)
     targets = likelihood.canonical_targets(outputs, targets.to(outputs.device))
@@ -169,6 +165,5 @@ def _gaussian_log_joint(likelihood: Gaussian, outputs: JointMoments, targets: Te
             f"one whose sum with the noise fails to factorise at row {int(failed)} of {size}",
             "float64, or a larger prior precision",
         )
-    residual = (targets - outputs.mean).double().reshape(-1, 1)
-    white = torch.linalg.solve_triangular(factor, residual, upper=False)
-    return float(-0.5 * white.square().sum() - factor.diagonal().log().sum() - 0.5 * size * math.log(2 * math.pi))
+    density = torch.distributions.MultivariateNormal(outputs.mean.double().reshape(-1), scale_tril=factor)
+    return float(density.log_prob(targets.double().reshape(-1)))

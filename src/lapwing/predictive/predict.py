@@ -10,9 +10,8 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 
 import torch
 
-from lapwing.ground import probes
 from lapwing.ground.data import checked
-from lapwing.ground.errors import ConfigError, UnsupportedError
+from lapwing.ground.errors import ConfigError, UnsupportedError, check_kind
 from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.network.network import Network
@@ -240,7 +239,7 @@ class Predictor(abc.ABC):
             >>> posterior.predict(x[:4]).probs.shape
             torch.Size([4, 3])
         """
-        probes.device_of(generator)
+        check_kind("generator=", generator, (torch.Generator, type(None)), "torch.Generator().manual_seed(0)")
         link, temperature = link or self.link, self.temperature
         with torch.no_grad():
             outputs = self.outputs(x, link, joint=joint, linearised=linearised, samples=samples, generator=generator)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from lapwing.ground.errors import UnsupportedError, check_count
-from lapwing.likelihoods import Categorical
+from lapwing.likelihoods.base import contrasts
 from lapwing.predictive.outputs import Moments, nonnegative
 
 MAX_BYTES = 2**28
@@ -102,19 +102,9 @@ def sobol_normals(points: int, dimensions: int) -> Float[Tensor, "dimensions poi
         return torch.special.ndtri(uniform + _CELL).mT.contiguous()
 
 
-def contrasts(c: int) -> Float[Tensor, "c c-1"]:
-    """Orthonormal directions in which logits differ: Helmert's, each class against the mean of those before it.
-
-    Example:
-        >>> contrasts(2)[:, 0]
-        tensor([-0.7071,  0.7071], dtype=torch.float64)
-    """
-    return -Categorical().basis(torch.zeros(1, c, dtype=torch.float64))
-
-
 def _root(covariance: Float[Tensor, "p c c"]) -> Float[Tensor, "p c c-1"]:
     """R with R Rᵀ = H Hᵀ Σ H Hᵀ for the contrasts H, in float64, its small eigenvalues raised to what rounds."""
-    basis = contrasts(covariance.shape[-1]).to(covariance.device)
+    basis = -contrasts(covariance.shape[-1]).to(covariance.device)
     reduced = basis.mT @ (0.5 * (covariance + covariance.mT)).double() @ basis
     sizes = covariance.diagonal(dim1=-2, dim2=-1).detach().double().amax(-1)
     floor = torch.finfo(covariance.dtype).eps * sizes + torch.finfo(torch.float64).tiny
