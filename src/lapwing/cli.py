@@ -11,14 +11,15 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from lapwing.likelihoods import Likelihood
+import lapwing as lw
+from lapwing.comparison import likelihood_of
+from lapwing.ground.errors import ConfigError, DataError, LapwingError
+from lapwing.show.report import write_json, write_report
 
 NAMES = ("model", "train", "test", "validation", "ood", "likelihood", "unpack")
 
@@ -41,14 +42,11 @@ def fit(
         weights: Which weights are uncertain.
         tune: What chooses the prior precision, and the noise of real targets.
     """
-    import lapwing as lw
-    from lapwing.comparison import likelihood_of
-
     task = read(setup, "train", *(["validation"] if tune == "validation" else []))
     out.parent.mkdir(parents=True, exist_ok=True)
     held = {"auto": lw.Auto, "full": lw.Full, "kfac": lw.KFAC, "diagonal": lw.Diagonal}[structure]()
     chosen = lw.LastLayer() if weights == "last-layer" else lw.All()
-    likelihood: Likelihood = task.get("likelihood") or likelihood_of(task["train"], task.get("unpack"))
+    likelihood = task.get("likelihood") or likelihood_of(task["train"], task.get("unpack"))
     recipe = lw.Laplace(likelihood, structure=held, weights=chosen)
     posterior = recipe.fit(task["model"], task["train"], unpack=task.get("unpack"), progress=True)
     if tune == "default":
@@ -70,9 +68,6 @@ def evaluate(setup: str, posterior: Path, /) -> None:
         setup: module:function of yours that returns a mapping with model and test, and if you wish ood.
         posterior: What lapwing fit saved.
     """
-    import lapwing as lw
-    from lapwing.ground.errors import DataError
-
     task = read(setup, "test")
     if not posterior.exists():
         raise DataError("a posterior that lapwing fit saved", f"no file {posterior}", "its path, or lapwing fit first")
@@ -89,9 +84,6 @@ def compare(setup: str, /, *, out: Path = Path("runs/compare/results.json")) -> 
             posterior is tuned by it too, with ood uncertainty is scored by how well it tells those data apart.
         out: Where the numbers go; report.html is put beside them.
     """
-    import lapwing as lw
-    from lapwing.show.report import write_json, write_report
-
     task = read(setup, "train", "test")
     result = lw.compare(task.pop("model"), task.pop("train"), task.pop("test"), **task, progress=True)
     write_json(result.to_dict(), out)
@@ -106,8 +98,6 @@ def report(results: Path, /, *, out: Path | None = None) -> None:
         results: What lapwing compare or the demo wrote.
         out: Where the page goes; report.html beside the results if not given.
     """
-    from lapwing.show.report import write_report
-
     say(str(write_report(results, out)))
 
 
@@ -117,13 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: What was typed; ``None`` takes ``sys.argv``.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads must not slow a busy machine; read by torch
     try:
         import tyro
     except ImportError:
         sys.exit("The command line needs tyro. Try pip install 'lapwing[cli]'.")
-    from lapwing.ground.errors import LapwingError
-
     logging.basicConfig(format="%(name)s: %(message)s")
     logging.getLogger("lapwing").setLevel(logging.INFO)
     sys.path.insert(0, str(Path.cwd()))  # as python -m has it, as long as the user's code may import
@@ -156,8 +143,6 @@ def read(setup: str, *needed: str) -> dict[str, Any]:
     Raises:
         ConfigError: If there is no such function, or it returns something else.
     """
-    from lapwing.ground.errors import ConfigError
-
     result = function_of(setup)()
     if not isinstance(result, Mapping | tuple):
         raise ConfigError(
@@ -178,8 +163,6 @@ def function_of(setup: str) -> Callable[[], Any]:
     Raises:
         ConfigError: If there is no such module, or no such function in it.
     """
-    from lapwing.ground.errors import ConfigError
-
     expected = "a function as module:function, such as mymodule:setup"
     module, _, name = setup.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), name)):
