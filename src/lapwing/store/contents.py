@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any, TypeAlias, final
 
 import torch
@@ -23,7 +23,7 @@ from lapwing.likelihoods import Likelihood
 from lapwing.linear.problem import Perturbation
 from lapwing.linear.solvers import Solver
 from lapwing.methods.hessian_free import HessianFreePosterior
-from lapwing.methods.hessian_free.refit import Refit
+from lapwing.methods.hessian_free.refit import Refit, Work
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
 from lapwing.priors import Prior
 from lapwing.store.fits import named, records
@@ -37,16 +37,8 @@ KINDS = named(WeightPosterior, FunctionPosterior, NystromPosterior, SampledPoste
 ABSENT: Json = {"noise_fixed": False, "link": "probit", "temperature": 1.0}
 """What files meant that were written before there were these fields."""
 
-
-@final
-@dataclass(frozen=True, eq=False)
-class Sums:
-    """``Totals``, its chunks as rows: examples, squares of the inputs, of the targets, negative log likelihood."""
-
-    observations: float
-    misfit: float
-    parts: Float[Tensor, "p 4"]
-    score: Float[Tensor, " d"] | None
+PARTS = tuple[Fingerprint, ...]
+"""The chunks of ``Totals``; there may be many, so that a file has them as rows of one tensor."""
 
 
 @final
@@ -72,17 +64,6 @@ class Drawn:
     solver: Solver
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Objective:
-    """The fields of a ``Refit`` but for network and data."""
-
-    survey: Survey
-    likelihood: Likelihood
-    prior: Float[Tensor, " d"]
-    centred: bool
-
-
 def state(posterior: Saved, tensors: Tensors) -> Json:
     """Everything but the network and the data.
 
@@ -91,9 +72,9 @@ def state(posterior: Saved, tensors: Tensors) -> Json:
     """
     if isinstance(posterior, HessianFreePosterior):
         refit = posterior.refit
-        objective = Objective(refit.model.survey, refit.model.likelihood, refit.prior, refit.centred)
-        own = {"refit": records(tensors).state(objective, "refit")}
-        return own | records(tensors, given={Refit: None}).state(posterior)
+        known = {name: records(tensors).state(getattr(refit.model, name)) for name in ("survey", "likelihood")}
+        own = known | records(tensors, given={Model: None, Work: None}).state(refit, "refit")
+        return {"refit": own} | records(tensors, given={Refit: None}).state(posterior)
     if type(posterior).__name__ not in KINDS:
         raise UnsupportedError(
             "a posterior that holds its curvature",
@@ -131,8 +112,10 @@ def posterior_from(header: Json, tensors: Tensors, network: Network, data: Data 
         raise DataError("a kind of posterior this lapwing has", f"'{kind:.40}'", "the lapwing that wrote the file")
     read = records(tensors, device).read
     if kind == "HessianFreePosterior":
-        kept: Objective = read(Objective, header.get("refit"), "refit")
-        refit = Refit(Model(network, kept.survey, kept.likelihood, data), kept.prior, kept.centred)
+        kept = read(dict[str, Any], header.get("refit"), "refit")
+        survey = read(Survey, kept.get("survey"), "refit.survey")
+        model = Model(network, survey, read(Likelihood, kept.get("likelihood"), "refit.likelihood"), data)
+        refit = records(tensors, device, {Model: model}).read(Refit, kept, "refit")
         return records(tensors, device, {Refit: refit}).read(HessianFreePosterior, header, "")
     survey = header.get("survey")
     if isinstance(survey, dict):  # files of before do not say: what is right wherever "at once" was wrong
@@ -164,10 +147,9 @@ def posterior_from(header: Json, tensors: Tensors, network: Network, data: Data 
 
 def totals_state(totals: Totals, tensors: Tensors) -> Json:
     """Sums over the data: one row a chunk, which may be many. ``examples`` and ``nll`` are there to be read."""
-    rows = [[part.examples, part.inputs, part.targets, part.nll] for part in totals.parts]
-    parts = torch.tensor(rows, dtype=torch.float64).view(-1, 4)
-    sums = Sums(totals.observations, totals.misfit, parts, totals.score)
-    return {"examples": totals.examples, "nll": totals.nll} | records(tensors).state(sums, "totals")
+    rows = torch.tensor([astuple(part) for part in totals.parts], dtype=torch.float64).view(-1, 4)
+    sums = {"examples": totals.examples, "nll": totals.nll, "parts": tensors.put("totals.parts", rows)}
+    return sums | records(tensors, given={PARTS: None}).state(totals, "totals")
 
 
 def totals_from(state: Any, tensors: Tensors, device: torch.device) -> Totals:
@@ -176,6 +158,7 @@ def totals_from(state: Any, tensors: Tensors, device: torch.device) -> Totals:
     Raises:
         DataError: If none give it.
     """
-    sums: Sums = records(tensors, device).read(Sums, state, "totals")
-    parts = tuple(Fingerprint(int(row[0]), *row[1:]) for row in sums.parts.nan_to_num().tolist())
-    return Totals(parts, sums.observations, sums.misfit, sums.score)
+    kept = records(tensors).read(dict[str, Any], state, "totals")
+    rows = records(tensors).read(Float[Tensor, "p 4"], kept.get("parts"), "totals.parts").nan_to_num().tolist()
+    parts = tuple(Fingerprint(int(row[0]), *row[1:]) for row in rows)
+    return records(tensors, device, {PARTS: parts}).read(Totals, kept, "totals")
