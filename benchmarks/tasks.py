@@ -50,7 +50,7 @@ class Task:
     def read(cls, name: str, setting: Setting, images: int = IMAGES) -> Task:
         """A network of the data folder; in a hurry or without one a small untrained one on generated images."""
         if setting.quick or setting.data is None:
-            made = generated_images(3, 32, train=12, test=20)
+            made = generated_images(3, 16, train=12, test=20)
             model = seeded(lambda: ResNet(1, projection=True, head="fc"), 0).eval()
             pixels = made.x_test[8:].sigmoid()
             data = replace(made, x_test=torch.cat([made.x_test[:8], pixels]))

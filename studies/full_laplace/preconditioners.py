@@ -57,14 +57,14 @@ def recipes(rank: int, examples: int) -> dict[str, Preconditioner | None]:
 
 def rows(setting: Setting) -> Iterator[Row]:
     """One row a recipe."""
-    draws = 4 if setting.quick else 16
+    draws, rank = (4, 20) if setting.quick else (16, 300)
     digits = Digits(setting)
-    model, data = digits.network(), digits.head(IMAGES, quick=20)
+    model, data = digits.network(), digits.head(IMAGES, quick=10)
     posterior = matrix_free(model, data, ALPHA)
     problem = posterior.problem
     with torch.no_grad():
         noise = problem.perturbation(draws, generator=generator()).right_hand_side(problem)
-    reference = exactly(model, data, noise)
+    reference = exactly(model, data, noise, rank)
     head = digits.facts(model, len(data[1])) | {"draws": draws, "rtol": RTOL}
     head |= {"reference_residual": float(reference.residual.max())}
     steps = 20 if setting.quick else 200
@@ -105,10 +105,10 @@ def compared(
     return row if solution is None else row | solved(solution) | {"error": error(precision, solution.value, reference)}
 
 
-def exactly(model: nn.Module, data: tuple[Tensor, Tensor], noise: Float[Tensor, "d s"]) -> Solution:
-    """The reference solution, in float64, whatever the network's own precision."""
+def exactly(model: nn.Module, data: tuple[Tensor, Tensor], noise: Float[Tensor, "d s"], rank: int) -> Solution:
+    """The reference solution, in float64, whatever the network's own precision; the rank is the preconditioner's."""
     posterior = matrix_free(copy.deepcopy(model).double(), (data[0].double(), data[1]), ALPHA)
-    made = approximation(posterior.problem, lw.LowRank(min(300, len(noise) // 4)))
+    made = approximation(posterior.problem, lw.LowRank(min(rank, len(noise) // 4)))
     with torch.no_grad():
         return conjugate_gradients(
             posterior.precision_operator, noise.double(), rtol=1e-9, max_iterations=2000, preconditioner=made

@@ -46,7 +46,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     draws = 50 if setting.quick else 200
     exact = (1, 3, 8) if setting.quick else tuple(range(1, 21))
     digits = Digits(setting)
-    model, data = digits.network(), digits.head(IMAGES, quick=40)
+    model, data = digits.network(), digits.head(IMAGES, quick=15)
     posterior = matrix_free(model, data, ALPHA)
     head = digits.facts(model, len(data[1])) | {"draws": draws}
     if len(data[1]) * 10 <= EXACT:

@@ -34,7 +34,7 @@ class Digits:
         """The digit CNN, trained on all training images to the MAP estimate under the prior precision ``alpha``."""
         quick, (x, y) = self.setting.quick, self.split.train
         model = digit_cnn(8 if self.setting.data is None else 28, kernel=kernel, hidden=8 if quick else None)
-        return train(model.to(self.setting.device), x, y, epochs=60 if quick else 20, decay=alpha / len(y))
+        return train(model.to(self.setting.device), x, y, epochs=20, decay=alpha / len(y))
 
     def head(self, images: int, quick: int) -> tuple[Tensor, Tensor]:
         """The training images the curvature is summed over: the first ones, as many as the user asked for."""

@@ -33,7 +33,7 @@ def rows(setting: Setting) -> Iterator[Row]:
 
     The network is trained on all training images; the sum goes over the first n of them.
     """
-    digits, sizes = Digits(setting), (20, 40) if setting.quick else (100, 300, 1000, 3000, 10_000)
+    digits, sizes = Digits(setting), (10, 20) if setting.quick else (100, 300, 1000, 3000, 10_000)
     for kernel in KERNELS:
         model = digits.network(kernel=kernel)
         right = lw.metrics.accuracy(probabilities(Map(model), digits.split.x_test), digits.split.y_test)

@@ -186,7 +186,7 @@ def fitted(name: str, setting: Setting, seeds: Sequence[int] | None = None) -> l
     Cost:
         A minute for 20 seeds of 32 points.
     """
-    chosen, width = setting.repeats if seeds is None else seeds, 8 if setting.quick else WIDTH
+    chosen, width = setting.repeats if seeds is None else seeds, 5 if setting.quick else WIDTH
     data = [CURVES[name].draw(seed, quick=setting.quick) for seed in chosen]
     noises, x, y = torch.tensor(NOISES, dtype=torch.float64), columns(data, "train", 0), columns(data, "train", 1)
     steps = STEPS // (4 if setting.quick else 1)

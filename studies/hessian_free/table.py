@@ -115,7 +115,7 @@ COST = ("error", "worst", "fits", "share", "cpu_seconds", "share_of_seconds")
 
 def cost(setting: Setting) -> Iterator[Row]:
     """Per-point fits first, then the others as shares of them."""
-    points = torch.linspace(LOW, HIGH, 20 if setting.quick else POINTS, dtype=torch.float64)[:, None]
+    points = torch.linspace(LOW, HIGH, 8 if setting.quick else POINTS, dtype=torch.float64)[:, None]
     for network in fitted("Sin-Inbetween", setting, setting.repeats[:NETWORKS]):
         truth = variances(METHODS[REFERENCE](network, points), points)
         whole: Row = {}

@@ -81,7 +81,7 @@ class Amount:
     shuffles: int = 10
 
 
-QUICK = Amount(2, 4, 4, 1000.0, 0.05, 2, (2.0, 1.0, 0.5), ("contrast",), 6, 2)
+QUICK = Amount(2, 3, 2, 1000.0, 0.2, 2, (2.0, 1.0), ("contrast",), 2, 2)
 
 
 def rows(setting: Setting) -> Iterator[Row]:

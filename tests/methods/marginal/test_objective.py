@@ -132,7 +132,7 @@ def test_options_that_make_no_sense(options: dict[str, Any], got: str) -> None:
 
 
 def test_data_that_do_not_fit() -> None:
-    marginal, x, y = marginal_of("gaussian", lw.Isotropic(), data_size=5)
+    marginal, x, y = marginal_of("gaussian", lw.Isotropic(), data_size=5, updates=ByEvidence())
     with refused(DataError, "data_size=5"):
         marginal.loss(x, y)
     with refused(ShapeError, "[5, 2]"):

@@ -53,53 +53,39 @@ class Epoch:
     warm_up: bool
 
 
-@final
-@dataclass(frozen=True)
-class Length:
-    """The three parts of training, in epochs.
+def lengths(
+    epochs: int | None, warm_up: int | None, settle: int | None, *, steps: int, heard: bool = True
+) -> tuple[int, int, int]:
+    """All epochs, those on the likelihood alone, and those after them without the log-determinant for the weights.
 
     Args:
-        epochs: All three together.
-        warm_up: On the likelihood alone.
-        settle: Without the log-determinant in the loss of the weights.
+        epochs: What was asked for, or ``None`` for about 2000 steps and at least 50 epochs.
+        warm_up: Or ``None`` for a twentieth, and at least one.
+        settle: Or ``None`` for half of what is left.
+        steps: Steps in an epoch.
+        heard: Whether the weights are to hear of a log-determinant in the end.
+
+    Raises:
+        ConfigError: If a part after one of these would have no epoch.
 
     Example:
-        >>> Length.of(None, None, None, steps=1)
-        Length(epochs=2000, warm_up=100, settle=950)
+        >>> lengths(None, None, None, steps=1)
+        (2000, 100, 950)
     """
-
-    epochs: int
-    warm_up: int
-    settle: int
-
-    @staticmethod
-    def of(epochs: int | None, warm_up: int | None, settle: int | None, *, steps: int, heard: bool = True) -> Length:
-        """What was asked for, and the defaults for the rest.
-
-        Args:
-            epochs: Epochs, or ``None`` for about 2000 steps and at least 50 epochs.
-            warm_up: Or ``None`` for a twentieth, and at least one.
-            settle: Or ``None`` for half of what is left.
-            steps: Steps in an epoch.
-            heard: Whether the weights are to hear of a log-determinant in the end.
-
-        Raises:
-            ConfigError: If a part after one of these would have no epoch.
-        """
-        epochs = max(EPOCHS, -(-STEPS // steps)) if epochs is None else epochs
-        warm_up = min(max(1, epochs // 20), epochs - 1) if warm_up is None else warm_up
-        if not 0 <= warm_up < epochs:
-            raise ConfigError(
-                "at least one epoch after the warm-up", f"epochs={epochs}, warm_up={warm_up}", "epochs=200, warm_up=10"
-            )
-        settle = (epochs - warm_up) // 2 if settle is None else settle
-        if heard and warm_up + settle >= epochs:
-            raise ConfigError(
-                "epochs beyond warm_up and settle, in which the log-determinant is in the loss of the weights",
-                f"epochs={epochs}, warm_up={warm_up}, settle={settle}",
-                "settle=None for half of them, or log_det=None for no log-determinant",
-            )
-        return Length(epochs, warm_up, settle)
+    epochs = max(EPOCHS, -(-STEPS // steps)) if epochs is None else epochs
+    warm_up = min(max(1, epochs // 20), epochs - 1) if warm_up is None else warm_up
+    if not 0 <= warm_up < epochs:
+        raise ConfigError(
+            "at least one epoch after the warm-up", f"epochs={epochs}, warm_up={warm_up}", "epochs=200, warm_up=10"
+        )
+    settle = (epochs - warm_up) // 2 if settle is None else settle
+    if heard and warm_up + settle >= epochs:
+        raise ConfigError(
+            "epochs beyond warm_up and settle, in which the log-determinant is in the loss of the weights",
+            f"epochs={epochs}, warm_up={warm_up}, settle={settle}",
+            "settle=None for half of them, or log_det=None for no log-determinant",
+        )
+    return epochs, warm_up, settle
 
 
 def warn_of(history: Sequence[Epoch], examples: int) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import final
 
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.ground.data import Data, Source, count, place
+from lapwing.ground.data import Source, count, place
 from lapwing.ground.errors import ConfigError, DataError, check_kind
 from lapwing.ground.types import Inputs, Unpack
 from lapwing.jacobian.layers.capture import Survey
@@ -26,6 +26,7 @@ from lapwing.methods.laplace import Laplace
 from lapwing.methods.marginal.epochs import Epoch
 from lapwing.methods.marginal.hyper import ByEvidence, Hyperparameters, Updates
 from lapwing.methods.marginal.log_det import EXACT, LogDeterminant, MiniBatch
+from lapwing.posteriors import Posterior
 from lapwing.priors import Isotropic, Prior
 
 
@@ -116,7 +117,6 @@ class MarginalLikelihood:
         self.warm_up, self.settle, self.generator, self._unpack = warm_up, settle, generator, unpack
         self.history: list[Epoch] = []
         self._module, self._terms = unwrapped(model), list[tuple[float, float, float]]()
-        self.counted = False  # whether the data are known to be data_size examples
         self._survey: Survey | None = None
         network = Network.of(self._module)
         prior.check_names([name for name, _ in self._module.named_parameters()])
@@ -220,10 +220,9 @@ class MarginalLikelihood:
             raise ConfigError(
                 "at least one loss in an epoch", "none since the last", "marginal.loss(x, y) for each batch"
             )
-        self._count(data)
         warm = self.warming_up
         if self.epoch + 1 >= self.warm_up:
-            fit = None if data is None else (lambda recipe: recipe.fit(self.model, data, unpack=self._unpack))
+            fit = None if data is None else partial(self._fit, data=data)
             self.updates.end_of_epoch(self.epoch + 1 - self.warm_up, self._hyper, fit)
         precisions = tuple(self.prior.precisions(self._hyper.layout).tolist())
         noise = self.likelihood.noise
@@ -233,18 +232,17 @@ class MarginalLikelihood:
         self._terms.clear()
         return record
 
-    def _count(self, data: Source | None) -> None:
-        """Refuses data of another size than ``data_size``, at the first end of an epoch that is given any."""
-        if data is None or self.counted or isinstance(data, Iterator):
-            return
-        examples = Data(data, unpack=self._unpack).examples
-        if examples != self.data_size:
+    def _fit(self, recipe: Laplace, data: Source) -> Posterior:
+        """A posterior of the network as it is, of ``data_size`` examples."""
+        posterior = recipe.fit(self.model, data, unpack=self._unpack)
+        examples = posterior.totals.examples
+        if examples != self.data_size and not posterior.partial:
             raise DataError(
                 f"data of data_size={self.data_size} examples, by which the likelihood is scaled",
                 f"{examples}",
                 f"MarginalLikelihood(..., data_size={examples}), or all training data in end_of_epoch",
             )
-        self.counted = True
+        return posterior
 
     def _ratio(self, batch: LiveBatch) -> Float[Tensor, ""] | None:
         """``log det Λ / det A``; ``None`` where nobody asks for it."""

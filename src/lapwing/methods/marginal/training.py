@@ -18,7 +18,7 @@ from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Unpack
 from lapwing.jacobian.network.network import opened
 from lapwing.likelihoods import Likelihood
-from lapwing.methods.marginal.epochs import Epoch, Length, warn_of
+from lapwing.methods.marginal.epochs import Epoch, lengths, warn_of
 from lapwing.methods.marginal.hyper import ByEvidence, Updates
 from lapwing.methods.marginal.log_det import EXACT, LogDeterminant
 from lapwing.methods.marginal.objective import MarginalLikelihood
@@ -123,7 +123,8 @@ def train_marginal(
     if optimiser is not None:
         check_optimiser(optimiser, "optimiser=lambda parameters: torch.optim.SGD(parameters, lr=1e-2)")
     _, read = opened(model, data, "train_marginal(model, data, likelihood)", unpack=unpack)
-    length = Length.of(epochs, warm_up, settle, steps=sum(1 for _ in read), heard=log_det is not None)
+    steps, heard = sum(1 for _ in read), log_det is not None
+    epochs, warm_up, settle = lengths(epochs, warm_up, settle, steps=steps, heard=heard)
     with undisturbed(), torch.enable_grad():
         marginal = MarginalLikelihood(
             model,
@@ -131,21 +132,20 @@ def train_marginal(
             prior,
             data_size=read.examples,
             log_det=log_det,
-            updates=ByEvidence(every=max(1, length.epochs // UPDATES)) if updates is None else updates,
-            warm_up=length.warm_up,
-            settle=length.settle,
+            updates=ByEvidence(every=max(1, epochs // UPDATES)) if updates is None else updates,
+            warm_up=warm_up,
+            settle=settle,
             noise=noise,
             unpack=unpack,
             generator=generator,
         )
-        marginal.counted = True
         weights = [value for value in model.parameters() if value.requires_grad]
         own = torch.optim.Adam(weights, lr) if optimiser is None else optimiser(weights)
         optimisers = (own, torch.optim.Adam(marginal.hyperparameters(), hyper_lr))
         modes = [(part, part.training) for part in model.modules()]
         try:
             model.train()
-            interrupted = _run(marginal, read, optimisers, length.epochs, progress)
+            interrupted = _run(marginal, read, optimisers, epochs, progress)
         finally:
             for part, training in modes:
                 part.training = training
