@@ -13,8 +13,7 @@ from lapwing.ground.data import Data, take
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.capture import ConvOptions, Survey
 from lapwing.jacobian.model import Model
-from lapwing.jacobian.network.module import outputs_of
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.network import Network, outputs_of
 from lapwing.jacobian.survey import find_layers
 from lapwing.likelihoods import Likelihood
 from tests.cases import Case, build

@@ -5,7 +5,8 @@ One backward pass a cotangent gives the factors of every layer; J is never built
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -21,8 +22,7 @@ from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, patches
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.layers.loose import loose_rows
-from lapwing.jacobian.network.module import ordinary
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.network import Network, ordinary
 from lapwing.likelihoods import Likelihood
 
 BUDGET = 2**27
@@ -225,3 +225,16 @@ def examples_first(x: Tensor, axis: int, n: int, features: int) -> Tensor:
     """``x`` as ``[n, t, *features]``: examples first, everything that shares the weight in one axis."""
     x = x.movedim(axis, 0)
     return x.reshape(n, -1, *x.shape[x.ndim - features :])
+
+
+@contextmanager
+def undisturbed() -> Generator[None]:
+    """Neither inference mode, in which nothing is differentiated, nor autocast, which rounds; also a decorator.
+
+    Example:
+        >>> with torch.inference_mode(), torch.autocast("cpu"), undisturbed():
+        ...     torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+        (False, False)
+    """
+    with torch.inference_mode(False), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        yield

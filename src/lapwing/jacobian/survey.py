@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from itertools import chain
 from math import prod
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from lapwing.ground.data import Data, count, take
-from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
+from lapwing.ground.data import Data, Source, Unpack, count, take
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError, check_kind
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, leaves
 from lapwing.jacobian.layers.loose import right_way
@@ -180,3 +182,74 @@ def _disagreeing(network: Network, survey: Survey, inputs: Inputs) -> set[str]:
         if not bool(error <= 1e-3 * truth.norm() + 1e-6 * cotangent.norm()):
             wrong.update(factor.names)
     return wrong
+
+
+def opened(
+    model: nn.Module, data: Source, call: str, *, unpack: Unpack | None = None, progress: bool = False
+) -> tuple[nn.Module, Data]:
+    """The network inside ``model``, and the data as tensors of its kind.
+
+    Args:
+        model: What the user passed as the model.
+        data: What the user passed as the data.
+        call: How it is passed, for the message.
+        unpack: Makes ``(inputs, targets)`` of a batch.
+        progress: Whether passes over the data show a progress bar.
+
+    Raises:
+        ConfigError: If the model is no module, or its weights have no values yet.
+        UnsupportedError: If its forward pass writes to them.
+    """
+    check_kind("the model", model, (nn.Module,), call)
+    module = unwrapped(model)
+    like = next(module.parameters(), torch.zeros(())).detach()
+    return module, Data(data, like=like, unpack=unpack, progress=progress)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network inside ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``, in any order.
+
+    Raises:
+        ConfigError: If its weights have no values yet.
+        UnsupportedError: If its forward pass writes to them.
+    """
+    parallel = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
+    inner = model.module if parallel else getattr(model, "_orig_mod", None)
+    if isinstance(inner, nn.Module):
+        return unwrapped(inner)
+    check_usable(model)
+    return model
+
+
+def check_usable(module: nn.Module) -> None:
+    """Refuses a module whose weights have no values yet, or that writes to them.
+
+    Raises:
+        ConfigError: If a tensor is uninitialised or on the meta device.
+        UnsupportedError: If an embedding rescales its rows as they are looked up.
+
+    Example:
+        >>> check_usable(nn.Linear(2, 1))
+    """
+    for name, value in chain(module.named_parameters(), module.named_buffers()):
+        if is_lazy(value):
+            raise ConfigError(
+                "weights that have a shape",
+                f"{name!r} of a lazy module that has seen no input",
+                "model(x) once on some inputs, and training, before the fit",
+            )
+        if value.is_meta:
+            raise ConfigError(
+                "weights that have values",
+                f"{name!r} on the meta device",
+                "model.to_empty(device=...) with load_state_dict, or loading the network without device='meta'",
+            )
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None:
+            own = f"model.{name}" if name else "model"
+            raise UnsupportedError(
+                "a network whose forward pass leaves its weights alone",
+                f"{name!r} with max_norm={part.max_norm}, which rescales the rows it looks up where they are",
+                f"{own}.weight.data.renorm_({part.norm_type}, 0, {part.max_norm}) and {own}.max_norm = None, after "
+                "which the outputs are the same",
+            )

@@ -14,10 +14,9 @@ from lapwing.curvature.fold import check_repeatable
 from lapwing.curvature.ggn import GGN, Curvature
 from lapwing.ground.data import Source
 from lapwing.ground.errors import ConfigError, check_kind
-from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Unpack
-from lapwing.jacobian.network.network import opened
-from lapwing.jacobian.survey import surveyed
+from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.survey import opened, surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.priors import Isotropic, Prior

@@ -15,11 +15,10 @@ from lapwing.curvature.fold import Totals
 from lapwing.ground import probes
 from lapwing.ground.data import Data, chunks, count
 from lapwing.ground.errors import TooLargeError, UnsupportedError
-from lapwing.ground.modes import undisturbed
 from lapwing.ground.results import Estimate
 from lapwing.ground.types import Inputs, Params
 from lapwing.jacobian.layers.capture import Survey
-from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.model import BUDGET, Model, undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.jacobian import BatchJacobian
 from lapwing.jacobian.products.linearisation import Linearisation

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count, check_option
-from lapwing.ground.modes import undisturbed
 from lapwing.ground.results import Estimate, Solution
 from lapwing.ground.types import Inputs
+from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import NOISE, Perturbation

@@ -12,8 +12,8 @@ import torch
 
 from lapwing.ground.data import checked
 from lapwing.ground.errors import ConfigError, UnsupportedError, check_kind
-from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Inputs
+from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import (
     Bernoulli,

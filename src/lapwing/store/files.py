@@ -15,7 +15,7 @@ from lapwing.ground.errors import DataError, check_kind
 from lapwing.ground.records import REPAIR
 from lapwing.ground.types import Unpack
 from lapwing.ground.whole import check_directory, file_at
-from lapwing.jacobian.network.module import unwrapped
+from lapwing.jacobian.survey import unwrapped
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.posteriors import Posterior
 from lapwing.store.binding import bound, network_state

@@ -7,7 +7,7 @@ from typing import Protocol, cast, runtime_checkable
 
 from lapwing.ground.data import Source
 from lapwing.ground.errors import check_kind
-from lapwing.ground.modes import undisturbed
+from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import BlockDiagonal, Diagonal
 from lapwing.posteriors import ExactPosterior, Posterior, WeightPosterior

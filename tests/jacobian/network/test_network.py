@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.func import grad, jvp
 
 from lapwing.ground.errors import ConfigError, DataError, MismatchError
-from lapwing.jacobian.network.module import serving
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.network import Network, serving
 from lapwing.jacobian.network.spelled import twice_differentiable
 from tests.cases import CASES, build
 from tests.curvature.naive import call, known

@@ -17,8 +17,8 @@ from lapwing.ground import probes
 from lapwing.ground.data import checked, count, describe, is_pair, over_tensors, place, take
 from lapwing.ground.errors import DataError, check_kind
 from lapwing.ground.types import Inputs, Params
-from lapwing.jacobian.network.module import call, ordinary, serving, unwrapped
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.network import Network, call, ordinary, serving
+from lapwing.jacobian.survey import unwrapped
 from lapwing.priors import Layerwise
 
 TOLERANCE = 1e-6

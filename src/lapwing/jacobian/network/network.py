@@ -1,22 +1,34 @@
-"""A trained network as a function of its uncertain weights, evaluated as it will be served."""
+"""A trained network as a function of its uncertain weights, as it will be served and as it was found.
+
+The module is in eval mode, alone while it is called, and known to be unchanged since.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import final
+from itertools import chain
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from lapwing.ground.data import Data, Source, Unpack, over_tensors
-from lapwing.ground.errors import ConfigError, DataError, MismatchError, check_kind
+from lapwing.ground.data import describe, over_tensors
+from lapwing.ground.errors import ConfigError, DataError, MismatchError, ShapeError, UnsupportedError
 from lapwing.ground.tree import Layout
 from lapwing.ground.types import Inputs, Params
-from lapwing.jacobian.network.module import ALONE, call, digest_of, ordinary, serving, state_of, unwrapped
+
+ALONE = threading.RLock()
+"""Held while a module is called or looked at, or columns are pushed forward: `functional_call` exchanges the module's
+tensors meanwhile, and `jvp` and `sdpa_kernel` count and choose for the whole process, so that threads take turns."""
 
 
 @final
@@ -52,24 +64,23 @@ class Network:
 
     def __post_init__(self) -> None:
         with ALONE:
-            self._capture()
+            vars(self).update(self._captured())
 
-    def _capture(self) -> None:
-        """Takes the module's tensors as they are now."""
+    def _captured(self) -> dict[str, Any]:
+        """The module's tensors as they are now."""
         known = dict(self.module.named_parameters())
-        chosen = set(self.names)
         if not self.names or (self.index is not None and not len(self.index)):
             raise ConfigError("at least one uncertain weight", "none", "All() or a wider selection")
         for name, value in known.items():
             if not bool(torch.isfinite(value).all()):
                 raise DataError("finite weights", f"NaN or infinite values in {name!r}", "the checkpoint before that")
-        object.__setattr__(self, "params", {name: known[name].detach() for name in self.names})
-        fixed = {name: value.detach() for name, value in known.items() if name not in chosen}
-        object.__setattr__(self, "fixed", fixed)
-        buffers = {name: value.detach().clone() for name, value in self.module.named_buffers()}
-        object.__setattr__(self, "buffers", buffers)
-        object.__setattr__(self, "state", state_of(self.module))
-        object.__setattr__(self, "digest", digest_of(self.module))
+        return {
+            "params": {name: known[name].detach() for name in self.names},
+            "fixed": {name: value.detach() for name, value in known.items() if name not in self.names},
+            "buffers": {name: value.detach().clone() for name, value in self.module.named_buffers()},
+            "state": state_of(self.module),
+            "digest": digest_of(self.module),
+        }
 
     @classmethod
     def of(cls, module: nn.Module) -> Network:
@@ -189,7 +200,7 @@ class Network:
             tensors = {name: value for name, value in self.module.state_dict().items() if isinstance(value, Tensor)}
         for name, value in sorted(tensors.items()):
             digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
-            digest.update(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(bits(value))
         return digest.hexdigest()
 
     def __reduce__(self) -> tuple[type[Network], tuple[nn.Module, tuple[str, ...], Tensor | None]]:
@@ -197,23 +208,91 @@ class Network:
         return (Network, (self.module, self.names, self.index))
 
 
-def opened(
-    model: nn.Module, data: Source, call: str, *, unpack: Unpack | None = None, progress: bool = False
-) -> tuple[nn.Module, Data]:
-    """The network inside ``model``, and the data as tensors of its kind.
+def state_of(module: nn.Module) -> tuple[int, ...]:
+    """Where a module's tensors lie, and how often they were written to."""
+    with ALONE:
+        held = list(chain(module.parameters(), module.buffers()))
+        versions = [0 if value.is_inference() else value._version for value in held]
+        return (*(value.data_ptr() for value in held), *versions)
 
-    Args:
-        model: What the user passed as the model.
-        data: What the user passed as the data.
-        call: How it is passed, for the message.
-        unpack: Makes ``(inputs, targets)`` of a batch.
-        progress: Whether passes over the data show a progress bar.
+
+def digest_of(module: nn.Module) -> int:
+    """A checksum of the bits of a module's tensors, which also sees what is written past autograd."""
+    with ALONE:
+        held, digest = list(chain(module.parameters(), module.buffers())), 0
+    for value in held:
+        digest = zlib.crc32(bits(value), digest)
+    return digest
+
+
+def bits(value: Tensor) -> memoryview:
+    """The bytes of a tensor, in the order of its axes."""
+    return value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data
+
+
+def call(module: nn.Module, tensors: Params, inputs: Inputs) -> Tensor:
+    """Raw outputs of a module that computes with these parameters and buffers in place of its own.
+
+    An error of the module stays its own, with a note on what it was given.
 
     Raises:
-        ConfigError: If the model is no module, or its weights have no values yet.
-        UnsupportedError: If its forward pass writes to them.
+        UnsupportedError: If it is a TorchScript module, whose tensors cannot be replaced.
     """
-    check_kind("the model", model, (nn.Module,), call)
-    module = unwrapped(model)
-    like = next(module.parameters(), torch.zeros(())).detach()
-    return module, Data(data, like=like, unpack=unpack, progress=progress)
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UnsupportedError("an nn.Module", "a TorchScript module", "the nn.Module that it was made from")
+    args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (inputs, {})
+    try:
+        result = functional_call(module, tensors, args if isinstance(args, tuple) else (args,), kwargs)
+    except (RuntimeError, ValueError) as error:
+        error.add_note(f"lapwing gave it {describe(inputs)}: the first axis counts examples, and one alone is x[None]")
+        raise
+    return outputs_of(result)
+
+
+def outputs_of(result: Any) -> Tensor:
+    """The output tensor of a network call: a tensor, the first of a tuple, or ``.logits``.
+
+    Raises:
+        ShapeError: If there is no such tensor.
+    """
+    if isinstance(result, Tensor):
+        return result
+    logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    if isinstance(result, list | tuple) and result and isinstance(result[0], Tensor):
+        return result[0]
+    raise ShapeError(
+        "a network that returns a tensor, a tuple that starts with one, or an object with .logits",
+        describe(result),
+        "a small module that wraps yours and returns the tensor",
+    )
+
+
+@contextmanager
+def serving(module: nn.Module) -> Generator[None]:
+    """The module in eval mode, without backward hooks: its outputs' derivatives are those of its operations.
+
+    Modes, hooks and all that a forward pass assigns to it are restored, whatever happens.
+    """
+    with ALONE:
+        before = [(part, part.training, dict(vars(part))) for part in module.modules()]
+        try:
+            for part, training, _ in before:
+                if training:
+                    part.training = False
+                vars(part).update(_backward_hooks=OrderedDict(), _backward_pre_hooks=OrderedDict())
+            yield
+        finally:
+            for part, training, attributes in before:
+                for name in vars(part).keys() - attributes.keys():
+                    del vars(part)[name]
+                vars(part).update(attributes)
+                if part.training != training:
+                    part.training = training
+
+
+def ordinary(value: Any) -> Any:
+    """The same value; a tensor made in inference mode, which autograd would refuse, is copied out of it."""
+    inference = isinstance(value, Tensor) and value.is_inference() and not torch.is_inference_mode_enabled()
+    return value.clone() if inference else value

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from lapwing.jacobian.network.module import ALONE
+from lapwing.jacobian.network.network import ALONE
 
 
 class SpelledOut(TorchFunctionMode):

@@ -16,7 +16,7 @@ from torch.func import grad, jvp, vjp, vmap
 from lapwing.ground.data import Batch
 from lapwing.ground.types import Params
 from lapwing.jacobian.model import BUDGET, Model
-from lapwing.jacobian.network.module import ALONE
+from lapwing.jacobian.network.network import ALONE
 from lapwing.jacobian.network.spelled import twice_differentiable
 from lapwing.jacobian.products.costs import Form
 from lapwing.jacobian.products.products import MEMORY, WORKING, Executor, Prepared, Store, total

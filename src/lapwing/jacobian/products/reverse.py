@@ -20,7 +20,7 @@ from torch.func import jvp, vmap
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.model import Model
-from lapwing.jacobian.network.module import ALONE
+from lapwing.jacobian.network.network import ALONE
 from lapwing.jacobian.network.spelled import twice_differentiable
 from lapwing.likelihoods.base import COLUMNS
 

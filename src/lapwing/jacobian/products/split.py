@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from lapwing.ground.errors import UnsupportedError
-from lapwing.jacobian.network.module import ALONE
+from lapwing.jacobian.network.network import ALONE
 from lapwing.jacobian.products.graphs import after, check_pure, fuse, simplify
 
 Tensors = tuple[Tensor, ...]

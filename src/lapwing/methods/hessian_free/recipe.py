@@ -10,8 +10,8 @@ from torch import nn
 from lapwing.curvature.fold import check_repeatable
 from lapwing.ground.data import Source, checked, concatenated
 from lapwing.ground.errors import check_count, check_kind, check_positive
-from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Inputs, Unpack
+from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free.choices import PerPoint, PreTrained, Probed
 from lapwing.methods.hessian_free.inner import Inner, NewtonCG

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from lapwing.ground.data import Source
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind, check_positive
-from lapwing.ground.modes import undisturbed
 from lapwing.ground.tree import Layout
 from lapwing.ground.types import Params, Unpack
-from lapwing.jacobian.network.module import unwrapped
+from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.survey import unwrapped
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free.choices import PerPoint, Probed, Signs
 from lapwing.methods.hessian_free.probed import Variances

@@ -18,9 +18,8 @@ from lapwing.ground.types import Inputs, Unpack
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.layers.loose import right_way
 from lapwing.jacobian.network.differentiable import LiveBatch, live
-from lapwing.jacobian.network.module import call, unwrapped
-from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.survey import find_layers, probe
+from lapwing.jacobian.network.network import Network, call
+from lapwing.jacobian.survey import find_layers, probe, unwrapped
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.laplace import Laplace
 from lapwing.methods.marginal.epochs import Epoch

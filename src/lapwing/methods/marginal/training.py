@@ -14,9 +14,9 @@ from tqdm.auto import tqdm
 
 from lapwing.ground.data import Data, Source
 from lapwing.ground.errors import check_optimiser
-from lapwing.ground.modes import undisturbed
 from lapwing.ground.types import Unpack
-from lapwing.jacobian.network.network import opened
+from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.survey import opened
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.marginal.epochs import Epoch, lengths, warn_of
 from lapwing.methods.marginal.hyper import ByEvidence, Updates
