@@ -69,7 +69,7 @@ def test_networks_with_drawn_weights_are_averaged(generator: torch.Generator) ->
 )
 def test_refuses_a_prior_with_other_groups(before: lw.priors.Prior, after: lw.priors.Prior) -> None:
     case, posterior = fit("categorical", before)
-    with refused(UnsupportedError, "as when the kernel was computed"):
+    with refused(UnsupportedError, "as the kernel was computed for it"):
         posterior.with_choices(after, case.likelihood)
 
 

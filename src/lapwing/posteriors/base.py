@@ -86,7 +86,8 @@ class Posterior(Predictor, abc.ABC):
         """Draws of the outputs at ``x``, jointly over its examples.
 
         One call draws one set of functions: the same seed at other inputs, or at more of them, draws other functions.
-        Put all inputs where a function is to be seen into one call; draws of ``Sampled()`` are the same everywhere.
+        Put all inputs where a function is to be seen into one call; the draws of ``Sampled()``, which are those there
+        are in random order, are the same everywhere.
 
         Args:
             x: Inputs of n examples.
@@ -98,11 +99,12 @@ class Posterior(Predictor, abc.ABC):
 
         Cost:
             The joint covariance of all m outputs of ``x``, and its root: m² numbers, m² more in float64 for the root,
-            and beside them a budget of bytes for layer factors or rows of the Jacobian, a chunk of ``x`` at a time.
+            and beside them a budget of bytes for layer factors or rows of the Jacobian, a chunk of ``x`` at a time. Of
+            ``Sampled()`` a product of the Jacobian with the draws.
         """
         probes.check_draws(samples, generator)
         with torch.no_grad():
-            return self._joint(self._inputs(x)).sample(samples, generator=generator)
+            return self._functions(self._inputs(x)).sample(samples, generator=generator)
 
     @property
     @abc.abstractmethod
@@ -244,6 +246,10 @@ class Posterior(Predictor, abc.ABC):
         drawn = self.sample(samples, generator=generator)
         each = [self.likelihood.canonical(self.network(inputs, self.params(weights))) for weights in drawn]
         return Draws(torch.stack(each))
+
+    def _functions(self, inputs: Inputs) -> JointMoments | Draws:
+        """What functions are drawn from."""
+        return self._joint(inputs)
 
     def _joint(self, inputs: Inputs) -> JointMoments:
         size = count(inputs) * self.model.width

@@ -180,27 +180,6 @@ class SampledPosterior(SolvedWeights):
         return self.network.weights + Draws(self.draws.mT[..., None]).sample(samples, generator=generator)[..., 0]
 
     @undisturbed()
-    def sample_functions(
-        self, x: Inputs, samples: int = 1, *, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "s n *event c"]:
-        """Draws of the outputs at ``x``, jointly over its examples: ``f + J ζ_j`` for the draws there are.
-
-        The same generator gives the same functions at other inputs.
-
-        Args:
-            x: Inputs of n examples.
-            samples: Draws s; beyond k they come again.
-            generator: Source of randomness, for the order.
-
-        Cost:
-            A forward pass, and a product of the Jacobian at ``x`` with the draws.
-        """
-        probes.check_draws(samples, generator)
-        inputs = self._inputs(x)
-        with torch.no_grad():
-            return self._functions(inputs, self.draws).sample(samples, generator=generator)
-
-    @undisturbed()
     def log_marginal(self, *, progress: bool = False) -> Estimate:
         """Log evidence, nats, its log determinant the integral of γ over prior precisions; see ``log_det_ratios``.
 
@@ -233,7 +212,7 @@ class SampledPosterior(SolvedWeights):
         first varies less where γ is small beside d, the second where it is near d.
 
         Args:
-            estimator: ``"outputs"``, ``"weights"``, or ``"auto"``, as tuning: see ``Dimensions.told``.
+            estimator: ``"outputs"``, ``"weights"``, or ``"auto"``, as tuning: see ``dimension.by_draws``.
 
         Cost:
             For ``"outputs"``, a product with G.
@@ -249,7 +228,7 @@ class SampledPosterior(SolvedWeights):
         if link != "mc" or not self.likelihood.labels:
             return super()._linearised(inputs, link, joint, samples)
         check_count("samples", samples)
-        return self._functions(inputs, self.draws[:, :samples])
+        return self._functions(inputs, samples)
 
     def _networks(self, inputs: Inputs, samples: int, generator: torch.Generator | None) -> Draws:
         return super()._networks(inputs, min(samples, self.samples), generator)
@@ -271,6 +250,7 @@ class SampledPosterior(SolvedWeights):
         rows = factor.flatten(0, -2)
         return JointMoments(mean, (rows @ rows.mT).view(*mean.shape, *mean.shape), factor)
 
-    def _functions(self, inputs: Inputs, draws: Float[Tensor, "d k"]) -> Draws:
-        mean, moved = self.pushed(inputs, draws)
+    def _functions(self, inputs: Inputs, samples: int | None = None) -> Draws:
+        """The draws there are, or so many of them."""
+        mean, moved = self.pushed(inputs, self.draws[:, :samples])
         return Draws(mean + moved.movedim(-1, 0))

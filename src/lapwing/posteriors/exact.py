@@ -36,7 +36,7 @@ class ExactPosterior(Posterior):
         """Log evidence, nats; see ``Posterior.log_marginal``.
 
         Cost:
-            One factorisation of the curvature for the next call. No data.
+            One factorisation of the curvature, kept for the next call. No data.
         """
         return float(self.evidence.log_marginal(self.prior_precisions, self.scale))
 

@@ -19,6 +19,7 @@ from lapwing.ground.data import chunks
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.model import BUDGET
+from lapwing.jacobian.products.jacobian import BatchJacobian
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.linalg.structured import Eigenbasis
@@ -39,7 +40,7 @@ class FunctionPosterior(ExactPosterior):
         cov(f) = K** - K*x S (I + s Sᵀ K S)⁻¹ s Sᵀ Kx*                (Rasmussen & Williams 2006, equation 2.24)
 
     Args:
-        inputs: Training inputs because a prediction needs the kernel between them and the new ones.
+        inputs: Training inputs, kept because a prediction needs the kernel between them and the new ones.
         cotangents: Roots S of the output Hessians at the training inputs, as cotangents.
         grams: ``Sᵀ J_g J_gᵀ S`` of each prior group g.
     """
@@ -48,30 +49,19 @@ class FunctionPosterior(ExactPosterior):
     cotangents: Float[Tensor, "k n ..."]
     grams: Float[Tensor, "g m m"]
 
-    def __post_init__(self) -> None:
-        """Check that the prior has the groups the kernel was computed for."""
-        groups = self.prior.groups(self.network.uncertain)[1]
-        if groups != len(self.grams):
-            raise UnsupportedError(
-                f"a prior with {len(self.grams)} precisions, as when the kernel was computed",
-                f"{type(self.prior).__name__} with {groups}",
-                "fitting again with this prior, or Full(view='weights')",
-            )
-
     def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> FunctionPosterior:
         """See ``Posterior.with_choices``; the prior may differ in its precisions alone.
 
         Raises:
             UnsupportedError: If it groups or scales the weights in another way.
         """
-        changed = super().with_choices(prior, likelihood, steps)
         if not prior.shares(self.prior, self.network.uncertain):
             raise UnsupportedError(
                 f"a prior that differs from {self.prior} in its precisions alone, as the kernel was computed for it",
                 f"{prior}",
                 "fitting again with this prior, or Full(view='weights')",
             )
-        return changed
+        return super().with_choices(prior, likelihood, steps)
 
     @property
     def precision_operator(self) -> Operator:
@@ -109,13 +99,10 @@ class FunctionPosterior(ExactPosterior):
     def _pulled(self, block: Float[Tensor, "m s"]) -> Float[Tensor, "d s"]:
         """``J̃ᵀ U``."""
         parts = block.view(self.cotangents.shape[1], -1, block.shape[1])
-        combined = torch.einsum("kne,nks->sne", self.cotangents.flatten(2), parts)
-        outputs = combined.view(-1, *self.cotangents.shape[1:])
+        outputs = torch.einsum("kne,nks->nes", self.cotangents.flatten(2), parts)
         total = block.new_zeros(self.network.size, block.shape[1])
         for place, part in chunks(self.inputs, self.model.chunk(1, BUDGET)):
-            forward = self.model.forward(part)
-            gradients = [forward.gradient(cotangent) for cotangent in outputs[:, place]]
-            total += torch.stack(gradients, 1)
+            total += BatchJacobian(self.model, part).pull(outputs[place].flatten(0, 1))
         return total
 
     def _conditioned(self, block: Float[Tensor, "d s"], seen: Float[Tensor, "m s"]) -> Float[Tensor, "d s"]:

@@ -193,28 +193,19 @@ class NystromPosterior(ExactPosterior):
     def _prior_diagonal(self) -> Float[Tensor, " d"]:
         return self.prior.diagonal(self.network.uncertain, self.network.like.double())
 
-    def _features(self, variances: tuple[Tensor, ...]) -> TangentFeatures:
-        return TangentFeatures(self.model, self.changes, variances)
-
     def _moments(self, inputs: Inputs, choices: Sequence[NystromPosterior]) -> list[Moments]:
-        if not self.residual:
-            found = self._features(()).of(inputs)
-            return [choice.compression.moments(found, None) for choice in choices]
-        variances, scales = distinct([1.0 / choice._prior_diagonal for choice in choices])
-        found = self._features(variances).of(inputs)
-        return [
-            choice.compression.moments(found, scale * found.covariances[place])
-            for choice, (place, scale) in zip(choices, scales, strict=True)
-        ]
+        variances, scales = distinct([1.0 / choice._prior_diagonal for choice in choices if self.residual])
+        found = TangentFeatures(self.model, self.changes, variances).of(inputs)
+        priors = [scale * found.covariances[place] for place, scale in scales] or [None] * len(choices)
+        return [choice.compression.moments(found, prior) for choice, prior in zip(choices, priors, strict=True)]
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
-        found, within = self._features(()).of(inputs), self.compression
-        mean = found.mean
-        factor = found.values @ within.root
-        flat, shape = factor.flatten(0, -2), mean.shape + mean.shape
-        if not self.residual:
-            return JointMoments(mean, (flat @ flat.mT).to(mean).view(shape), factor.to(mean))
-        held = Held(self.prior.operator(self.network.uncertain, self.network.like.double()))
-        _, prior = Propagation(self.model, (held,)).joint(inputs)
-        seen = (found.values @ within.prior_root).flatten(0, -2)
-        return JointMoments(mean, (prior.double() - seen @ seen.mT + flat @ flat.mT).to(mean).view(shape))
+        found = TangentFeatures(self.model, self.changes).of(inputs)
+        shape, prior = found.mean.shape, None
+        if self.residual:
+            held = Held(self.prior.operator(self.network.uncertain, self.network.like.double()))
+            prior = Propagation(self.model, (held,)).joint(inputs)[1].double()[None]
+        together = Features(found.mean.view(1, -1), found.values.flatten(0, -2)[None])
+        whole = self.compression.moments(together, prior)
+        factor = None if whole.factor is None else whole.factor.view(*shape, -1)
+        return JointMoments(found.mean, whole.covariance.view(*shape, *shape), factor)

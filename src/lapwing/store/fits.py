@@ -84,7 +84,8 @@ def _shapes(
             rows = posterior.cotangents.shape[0] * count(posterior.inputs)
             axes = posterior.cotangents.shape[2:]  # in the order of the likelihood, not of the network
             yield "the cotangents", tuple(sorted(axes)), tuple(sorted(survey.output))
-            yield "the kernel", posterior.grams.shape, (len(posterior.grams), rows, rows)
+            groups = posterior.prior.groups(posterior.network.uncertain)[1]
+            yield "the kernel", posterior.grams.shape, (groups, rows, rows)
         case NystromPosterior():
             yield "the span", posterior.changes.shape[:1], (d,)
         case SampledPosterior():

@@ -8,8 +8,7 @@ from typing import final
 import torch
 
 from lapwing.ground.errors import check_count, check_kind
-from lapwing.jacobian.products.linearisation import Linearisation
-from lapwing.linear.problem import NOISE, Problem
+from lapwing.linear.problem import NOISE, Perturbation
 from lapwing.linear.solvers import CG, Perturb, Root, Solver
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.structures.lowrank import LowRank
@@ -103,13 +102,7 @@ class Sampled:
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
         check_products(task)
-        totals = task.totals()
-        problem = Problem.of(
-            Linearisation(task.model), task.prior.operator(task.model.network.uncertain, task.model.network.like)
-        )
-        with torch.no_grad():
-            generator = torch.Generator().manual_seed(self.seed)
-            noise = problem.perturbation(self.samples, max_bytes=self.max_bytes, generator=generator)
-        posterior = task.posterior(SampledPosterior, totals, self.solver, noise)
-        vars(posterior)["problem"] = problem  # what its root kept of the data serves the solves
-        return posterior
+        none = task.model.network.weights.new_empty(task.model.network.size, 0)
+        posterior = task.posterior(SampledPosterior, task.totals(), self.solver, Perturbation(none, none))
+        generator = torch.Generator().manual_seed(self.seed)
+        return posterior.resampled(self.samples, max_bytes=self.max_bytes, generator=generator)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
+from lapwing.curvature.features import TangentFeatures
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
 from lapwing.ground.types import Inputs
 from lapwing.predictive import Classification, Link
@@ -210,6 +211,12 @@ def watching(loss: Callable[[], float], patience: int) -> Watch:
     stopping, examples = lw.EarlyStopping(wrong(), patience=patience), (X, likely(X))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Watch, "_nll", lambda self, curvature: loss())
-        watch = Watch(stopping, posterior._features(()), torch.eye(6, dtype=torch.float64), examples, 0)
+        watch = Watch(
+            stopping,
+            TangentFeatures(posterior.model, posterior.changes),
+            torch.eye(6, dtype=torch.float64),
+            examples,
+            0,
+        )
     watch._nll = lambda curvature: loss()
     return watch
