@@ -9,7 +9,7 @@ import abc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Self, final
+from typing import TypeVar, final
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from lapwing.jacobian.network.network import Network
+
+T = TypeVar("T", bound="Factor")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +49,15 @@ class Factor(abc.ABC):
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
-    def double(self) -> Self:
+    def double(self: T) -> T:
         """The same factor in float64: products of many terms then cancel as they should."""
         return self._changed(lambda value: value.double() if value.is_floating_point() else value)
 
-    def taken(self, place: slice) -> Self:
+    def taken(self: T, place: slice) -> T:
         """The factor of some of its examples."""
         return self._changed(lambda value: value[place])
 
-    def _changed(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def _changed(self: T, change: Callable[[Tensor], Tensor]) -> T:
         return replace(self, **{name: change(value) for name, value in self.held.items()})
 
     @abc.abstractmethod
@@ -119,7 +121,7 @@ class Outer(Factor):
         options: Geometry of a convolution.
     """
 
-    a: Float[Tensor, "n *rest"]
+    a: Float[Tensor, "n *inputs"]
     options: ConvOptions | None = None
 
     @property

@@ -142,7 +142,7 @@ class Network:
             weights = flat.index_copy(0, self.index, weights)
         return self.layout.unflatten(weights)
 
-    def chosen(self, flat: Float[Tensor, " all"], dim: int = -1) -> Float[Tensor, " d"]:
+    def chosen(self, flat: Float[Tensor, "*all"], dim: int = -1) -> Float[Tensor, "*d"]:
         """The uncertain of all weights of the parameters, on some axis."""
         return flat if self.index is None else flat.index_select(dim, self.index)
 

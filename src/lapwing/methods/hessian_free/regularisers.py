@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self, final
+from typing import ClassVar, TypeVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -16,6 +16,8 @@ from lapwing.jacobian.network.copies import Copies
 
 PIECE = 4096
 """Examples evaluated together."""
+
+R = TypeVar("R", bound="Regulariser")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +39,11 @@ class Regulariser(abc.ABC):
     def __len__(self) -> int:
         return len(self.omega)
 
-    def take(self, which: Int[Tensor, " s"]) -> Self:
+    def take(self: R, which: Int[Tensor, " s"]) -> R:
         """Some of the functionals."""
         return replace(self, omega=self.omega[which])
 
-    def times(self, scales: Float[Tensor, " f"]) -> Self:
+    def times(self: R, scales: Float[Tensor, " f"]) -> R:
         """``λ r``, with a λ each."""
         return replace(self, omega=scales.view(-1, *(1,) * (self.omega.ndim - 1)) * self.omega)
 
