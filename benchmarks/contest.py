@@ -19,9 +19,8 @@ from benchmarks.products import EXAMPLES, FORMS
 from benchmarks.report import timed
 from lapwing.ground.data import Data
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.costs import Form
+from lapwing.jacobian.products.forms import MEMORY, Form
 from lapwing.jacobian.products.linearisation import Linearisation
-from lapwing.jacobian.products.products import MEMORY
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Categorical
 from lapwing.linear.gauss_newton import GGNProduct

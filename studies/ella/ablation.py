@@ -27,7 +27,7 @@ from benchmarks.command import Setting
 from benchmarks.data import generator
 from benchmarks.report import Row, curve, figure, timed
 from lapwing.ground import probes
-from lapwing.jacobian.products.jacobian import BatchJacobian
+from lapwing.linear.model import Chunk
 from lapwing.posteriors import MatrixFreePosterior, NystromPosterior
 from studies.ella.setting import Case, case_of
 
@@ -87,10 +87,10 @@ class Exact:
         covariance: ``κ_LLA(V, V) u``.
     """
 
-    jacobian: BatchJacobian
+    jacobian: Chunk
     gradients: Tensor
     kernel: Tensor
-    held_out: BatchJacobian
+    held_out: Chunk
     asked: Tensor
     prior: Tensor
     covariance: Tensor
@@ -101,26 +101,28 @@ class Exact:
         solver = lw.CG(rtol=1e-3, preconditioner=lw.LowRank(min(100, len(case.train()[1]))))
         posterior = case.laplace(lw.MatrixFree(solver)).fit(case.task.model, case.train())
         assert isinstance(posterior, MatrixFreePosterior)
-        model, images = posterior.model, case.task.held_out[0]
-        jacobian = BatchJacobian(model, case.train()[0])
-        held_out = BatchJacobian(model, images)
+        images = case.task.held_out[0]
+        both = [posterior.training.at(inputs) for inputs in (case.train()[0], images)]
         with torch.no_grad():
-            outputs = [len(inputs) * model.width for inputs in (case.train()[0], images)]
-            signs = [probes.rademacher([n, count], like=model.network.like, generator=generator(n)) for n in outputs]
-            gradients, asked = jacobian.pull(signs[0]), held_out.pull(signs[1])
+            signs = [
+                probes.rademacher([count, *f.shape], like=f, generator=generator(f.numel()))
+                for f in (there.outputs for there in both)
+            ]
+            gradients, asked = (there.pull(u) for there, u in zip(both, signs, strict=True))
+            jacobian, held_out = both
             kernel, prior = jacobian.push(gradients) / case.precision, held_out.push(asked) / case.precision
             covariance = held_out.push(posterior.solve(asked).value)
         return cls(jacobian, gradients, kernel, held_out, asked, prior, covariance)
 
     def errors(self, posteriors: Sequence[NystromPosterior]) -> list[Row]:
         """Errors of several posteriors and their standard errors, from one pass over the images."""
-        count = self.kernel.shape[1]
+        count = len(self.kernel)
         with torch.no_grad():
             near = [p.changes @ (p.changes.mT @ self.gradients) for p in posteriors]
             seen = [p.changes @ (p.changes.mT @ self.asked) for p in posteriors]
             held = [within(p, self.asked) for p in posteriors]
-            kernels = self.jacobian.push(torch.cat(near, dim=1)).split(count, dim=1)
-            moved = self.held_out.push(torch.cat([*seen, *held], dim=1)).split(count, dim=1)
+            kernels = self.jacobian.push(torch.cat(near, dim=1)).split(count)
+            moved = self.held_out.push(torch.cat([*seen, *held], dim=1)).split(count)
         found = list[Row]()
         for kernel, prior, covariance in zip(kernels, moved[: len(seen)], moved[len(seen) :], strict=True):
             parts = {
@@ -142,8 +144,8 @@ def within(posterior: NystromPosterior, gradients: Tensor) -> Tensor:
 
 def relative(products: Tensor, exact: Tensor) -> tuple[float, float]:
     """``|A - B| / |B|`` in Frobenius norms from products with random signs, and its standard error."""
-    missed = (products.double() - exact.double()).square().sum(0)
-    whole = exact.double().square().sum(0)
+    missed = (products.double() - exact.double()).square().flatten(1).sum(1)
+    whole = exact.double().square().flatten(1).sum(1)
     ratio = float(missed.mean() / whole.mean())
     spread = float((missed - ratio * whole).std() / whole.mean() / len(whole) ** 0.5)
     return ratio**0.5, spread / (2 * ratio**0.5)

@@ -16,7 +16,7 @@ from lapwing.ground.data import chunks, count, take
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.factors import Factor, jacobian_rows
 from lapwing.jacobian.model import BUDGET, Model, Pass
-from lapwing.jacobian.products.reverse import Columnwise
+from lapwing.jacobian.products.plain import Columnwise
 from lapwing.likelihoods.base import COLUMNS, identity_cotangents
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class TangentFeatures:
             logger.info("no forward mode (%s): going back from each of %d outputs", reason, outputs)
             return joined([self._by_rows(part) for part in self._passes(forward.inputs, self._chunk(outputs))])
         f = forward.outputs
-        return Features(f, moved.double().view(*f.shape, -1))
+        return Features(f, moved.double().movedim(0, -1))
 
     @property
     def _half(self) -> bool:

@@ -66,6 +66,11 @@ class Model:
         """Outputs of one example, over all positions of an event."""
         return self.survey.output.numel()
 
+    @property
+    def event(self) -> torch.Size:
+        """Shape of the canonical outputs of one example."""
+        return self.likelihood.canonical(torch.empty(1, *self.survey.output, device="meta")).shape[1:]
+
     def chunk(self, cotangents: int, budget: int, extra: int = 0, roots: int = 0) -> int:
         """Examples whose factors fit the byte budget; see ``Survey.bytes``."""
         return self.survey.chunk(cotangents, self.network.like.itemsize, budget, extra, roots)

@@ -20,7 +20,6 @@ from lapwing.ground.types import Inputs, Params
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import BUDGET, Model, undisturbed
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.jacobian import BatchJacobian
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS
@@ -283,7 +282,7 @@ class Posterior(Predictor, abc.ABC):
         size = model.chunk(max(model.width, min(draws.shape[1], COLUMNS)), BUDGET)
         means, moved = list[Tensor](), list[Tensor]()
         for _, part in chunks(inputs, min(size, count(inputs))):
-            f = model.likelihood.canonical(model.network(part))
-            means.append(f)
-            moved.append(BatchJacobian(model, part).push(draws).view(*f.shape, -1))
+            there = Linearisation(model).at(part)
+            means.append(there.outputs)
+            moved.append(there.push(draws).movedim(0, -1))
         return torch.cat(means), torch.cat(moved)

@@ -19,7 +19,7 @@ from lapwing.ground.data import chunks
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.model import BUDGET
-from lapwing.jacobian.products.jacobian import BatchJacobian
+from lapwing.jacobian.products.linearisation import BatchJacobian
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.linalg.structured import Eigenbasis
@@ -99,10 +99,10 @@ class FunctionPosterior(ExactPosterior):
     def _pulled(self, block: Float[Tensor, "m s"]) -> Float[Tensor, "d s"]:
         """``J̃ᵀ U``."""
         parts = block.view(self.cotangents.shape[1], -1, block.shape[1])
-        outputs = torch.einsum("kne,nks->nes", self.cotangents.flatten(2), parts)
+        outputs = torch.einsum("kne,nks->sne", self.cotangents.flatten(2), parts).unflatten(2, self.model.event)
         total = block.new_zeros(self.network.size, block.shape[1])
         for place, part in chunks(self.inputs, self.model.chunk(1, BUDGET)):
-            total += BatchJacobian(self.model, part).pull(outputs[place].flatten(0, 1))
+            total += BatchJacobian(self.model, part).pull(outputs[:, place])
         return total
 
     def _conditioned(self, block: Float[Tensor, "d s"], seen: Float[Tensor, "m s"]) -> Float[Tensor, "d s"]:

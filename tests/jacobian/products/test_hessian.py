@@ -14,7 +14,7 @@ import lapwing as lw
 from lapwing.ground.data import Data
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products import hessian
-from lapwing.jacobian.products.costs import Form
+from lapwing.jacobian.products.forms import Form
 from lapwing.jacobian.products.hessian import HessianProduct
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.survey import find_layers

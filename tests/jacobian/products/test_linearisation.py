@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,21 +11,23 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.ground.data import Data
+from lapwing.ground.errors import MismatchError
 from lapwing.jacobian.layers import capture
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products import recording
-from lapwing.jacobian.products.costs import Form
-from lapwing.jacobian.products.linearisation import Linearisation
-from lapwing.jacobian.products.products import WORKING
+from lapwing.jacobian.products import linearisation, recording
+from lapwing.jacobian.products.forms import WORKING, Form
+from lapwing.jacobian.products.hessian import HessianProduct
+from lapwing.jacobian.products.linearisation import BatchJacobian, Linearisation, layered
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.gauss_newton import GGNProduct, bent
 from tests.cases import CASES
 from tests.curvature import naive
-from tests.curvature.naive import known
+from tests.curvature.naive import Known, known
 from tests.curvature.unchanged import unchanged
 from tests.meter import Meter
+from tests.modules import Squared
 from tests.posterior_cases import normal
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -98,10 +101,10 @@ def test_rows_are_made_for_as_many_examples_as_the_working_memory_holds() -> Non
     case, memory = known("mlp"), 2**17
     operator = GGNProduct(Linearisation(case.model, memory, "layers"))
     work, (each, beside), itemsize = operator.model.work, case.survey.floats, case.network.like.element_size()
-    examples = operator.model.executors["layers"].size(10**6)
-    taken = itemsize * (work.cotangents * each + beside + work.kept[0])
+    examples = operator.model.executors["layers"].examples
+    taken = itemsize * (work.cotangents * each + beside + work.layers.held)
     rounded = itemsize * work.cotangents
-    assert examples > capture.FEW and work.kept[0] > each
+    assert examples > capture.FEW and work.layers.held > each
     assert examples * taken <= memory // WORKING < (examples + 1) * (taken + rounded)
 
 
@@ -115,7 +118,7 @@ def test_what_fits_the_memory_is_kept(form: Form, memory: int, kept: bool, monke
     source = Counted((x[:3], y[:3]), (x[3:], y[3:]))
     data = Data(source, like=case.network.like)
     operator = GGNProduct(Linearisation(replace(case.model, source=data), memory, form))
-    size = operator.model.executors[form].size(100)
+    size = operator.model.executors[form].examples
     assert data.examples == len(x)
     source.readings = 0
     block = torch.randn(case.network.size, 2, dtype=torch.float64)
@@ -205,3 +208,96 @@ def test_batches_of_many_shapes_are_kept(monkeypatch: pytest.MonkeyPatch, genera
     before = source.readings
     torch.testing.assert_close(operator @ block, expected, rtol=1e-9, atol=1e-10)
     assert source.readings == before and len(operator.model.store.kept["split"]) == 4
+
+
+BUDGETS = {"rows": 2**28, "columns": 0}
+
+
+def flat(case: Known) -> Tensor:
+    return case.jacobian.flatten(0, -2)
+
+
+def shaped(case: Known, block: Tensor) -> Tensor:
+    """Changes of all outputs, one a column, as cotangents."""
+    return block.mT.reshape(-1, *case.outputs.shape)
+
+
+@pytest.mark.parametrize("executor", BUDGETS)
+@pytest.mark.parametrize("name", CASES)
+def test_products_with_the_jacobian_and_its_adjoint(name: str, executor: str) -> None:
+    case = known(name)
+    rows = flat(case)
+    columns = case.survey.output.numel()
+    part = BatchJacobian(case.model, case.case.inputs, BUDGETS[executor])
+    weights = torch.randn(case.network.size, columns, dtype=torch.float64)
+    outputs = torch.randn(len(rows), columns, dtype=torch.float64)
+    with unchanged(case.case.model):
+        pushed, pulled = part.push(weights), part.pull(shaped(case, outputs))
+    torch.testing.assert_close(pushed, shaped(case, rows @ weights), rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(pulled, rows.mT @ outputs, rtol=1e-9, atol=1e-10)
+
+
+def test_small_chunks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "STRETCH", 1)
+    case = known("mlp")
+    budget = 3 * case.network.size * 8
+    part = BatchJacobian(case.model, case.case.inputs, budget)
+    assert len(list(part._rows())) == 4
+    rows, block = flat(case), torch.randn(12, 4).double()
+    torch.testing.assert_close(part.pull(shaped(case, block)), rows.mT @ block)
+    torch.testing.assert_close(part.push(rows.mT @ block), shaped(case, rows @ rows.mT @ block))
+
+
+def test_rows_are_kept_where_asked_and_used_for_any_number_of_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = known("lenet")
+    rows, made = flat(case), list[int]()
+    monkeypatch.setattr(linearisation, "layered", lambda *args: (made.append(1), layered(*args))[1])
+    for keep, passes in ((True, [0, 1, 1, 1]), (False, [0, 2, 4, 4])):
+        part = BatchJacobian(case.model, case.case.inputs, keep=keep)
+        made.clear()
+        for columns, total in zip((1, 3, 4, 1), passes, strict=True):
+            block = torch.randn(rows.shape[1], columns, dtype=torch.float64)
+            torch.testing.assert_close(part.push(block), shaped(case, rows @ block))
+            torch.testing.assert_close(part.pull(shaped(case, rows @ block)), rows.mT @ (rows @ block))
+            assert len(made) == total
+
+
+@pytest.mark.parametrize("executor", BUDGETS)
+def test_a_batch_of_which_single_weights_are_uncertain(executor: str) -> None:
+    case = known("lenet")
+    index = torch.tensor([0, 40, 100])
+    network = Network(case.case.model, case.network.names, index)
+    part = BatchJacobian(
+        naive.surveyed(network, case.case.likelihood, case.case.inputs), case.case.inputs, BUDGETS[executor]
+    )
+    rows = flat(case)[:, index]
+    torch.testing.assert_close(part.push(torch.eye(3, dtype=torch.float64)), shaped(case, rows))
+    torch.testing.assert_close(part.pull(shaped(case, torch.eye(12, dtype=torch.float64))), rows.mT)
+
+
+def test_without_forward_mode_the_adjoint_of_the_adjoint_will_do(caplog: pytest.LogCaptureFixture) -> None:
+    model, same = Squared(custom=True).double(), Squared(custom=False).double()
+    same.load_state_dict(model.state_dict())
+    network, x = Network.of(model), torch.randn(4, 3, dtype=torch.float64)
+    part = BatchJacobian(naive.surveyed(network, Gaussian(), x), x, budget=0)
+    block = torch.randn(network.size, 3, dtype=torch.float64)
+    with caplog.at_level(logging.INFO, "lapwing"):
+        pushed = part.push(block)
+    assert "adjoint of the adjoint" in caplog.text
+    torch.testing.assert_close(pushed, (naive.jacobian(same, x)[1] @ block).movedim(-1, 0))
+
+
+def test_a_network_that_was_trained_on_is_refused() -> None:
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    x = torch.ones(2, 3, dtype=torch.float64)
+    model = naive.surveyed(Network.of(network), Gaussian(), x, x[:, :2])
+    operator, hessian = GGNProduct(Linearisation(model)), HessianProduct(model)
+    block = torch.ones(operator.shape[0], 1, dtype=torch.float64)
+    _ = operator @ block, hessian @ block
+    with torch.no_grad():
+        next(network.parameters()).add_(1.0)
+    for each in (operator, operator.root.T, hessian):
+        with pytest.raises(MismatchError):
+            _ = each @ block

@@ -15,7 +15,7 @@ from torch.func import grad_and_value, vmap
 from lapwing.ground.data import Batch, chunks, count
 from lapwing.ground.types import Inputs
 from lapwing.jacobian.model import Model
-from lapwing.jacobian.products.reverse import Reverse
+from lapwing.jacobian.products.plain import Reverse
 
 logger = logging.getLogger(__name__)
 

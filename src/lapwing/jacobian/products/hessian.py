@@ -4,29 +4,44 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import grad, jvp, vjp, vmap
+from torch.func import grad, jvp, vjp
 
 from lapwing.ground.data import Batch
 from lapwing.ground.types import Params
 from lapwing.jacobian.model import BUDGET, Model
-from lapwing.jacobian.network.network import ALONE
 from lapwing.jacobian.network.spelled import twice_differentiable
-from lapwing.jacobian.products.costs import Form
-from lapwing.jacobian.products.products import MEMORY, WORKING, Executor, Prepared, Store, total
+from lapwing.jacobian.products.forms import MEMORY, WORKING, Executor, Form, Store
+from lapwing.jacobian.products.plain import Reverse, derivative, forward_mode
 from lapwing.jacobian.products.recording import Recording, Traced
-from lapwing.jacobian.products.reverse import Reverse, derivative
-from lapwing.jacobian.products.split import Split, Tensors
+from lapwing.jacobian.products.split import Tensors
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Operator
 
 logger = logging.getLogger(__name__)
+
+PLAIN = "cannot differentiate forward (%s): differentiating the gradient for every column"
+"""What is said once a network, whose gradient is not differentiated forward again."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A chunk of the data, ready for any number of columns.
+
+    Args:
+        product: From a block of columns to the chunk's part of the product.
+        bytes: Bytes it occupies; ``None`` if keeping it saves nothing.
+    """
+
+    product: Callable[[Float[Tensor, "d k"]], Float[Tensor, "d k"]]
+    bytes: int | None
 
 
 @final
@@ -53,7 +68,6 @@ class HessianProduct(Operator):
     model: Model
     memory: int = MEMORY
     form: Form | None = None
-    _store: Store[Prepared] = field(default_factory=Store[Prepared], init=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -70,26 +84,47 @@ class HessianProduct(Operator):
         return self.model.network.like
 
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        return total(self._store.visit(self._executor, self.model.data, self.memory), block)
+        self.model.network.check_unchanged(values=False)
+        total = torch.zeros_like(block)
+        for chunk in self._store.visit(self._executor, self.model.data):
+            total += chunk.product(block)
+        return total
+
+    @cached_property
+    def _store(self) -> Store[Prepared]:
+        return Store[Prepared](self.memory)
 
     @cached_property
     def _executor(self) -> Executor[Prepared]:
         example = self.model.survey.bytes(1, self.model.network.like.itemsize)
         room = max(1, min(BUDGET, self.memory // WORKING) // example)
-        plain = Pearlmutter(self.model, room)
-        return plain if self.form == "plain" else RecordedHessian(self.model, room, plain)
+        plain = partial(pearlmutter, self.model, room)
+        if self.form == "plain":
+            return Executor("plain", room, plain)
+        recipe = second_derivative_by_adjoints if self.model.network.padded else second_derivative
+        return Executor("split", room, partial(recorded, Recording(self.model, (recipe,)), plain))
 
 
-def second_derivative(traced: Traced, *column: Tensor) -> Tensors:
+def recorded(recording: Recording, plain: Callable[[Batch], Prepared], batch: Batch) -> Prepared:
+    """The product by its recorded halves; plainly where it cannot be recorded."""
+    halves = recording.prepare(batch)
+    if halves is None:
+        return plain(batch)
+
+    def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        return torch.stack([halves.weights(0, column) for column in block.unbind(1)], dim=1)
+
+    return Prepared(product, halves.bytes)
+
+
+def second_derivative(traced: Traced) -> Tensors:
     """``∇²L v``, forward over reverse (Pearlmutter 1994)."""
-    change = dict(zip(traced.params, column, strict=True))
-    return traced.in_order(jvp(_gradient(traced), (traced.params,), (change,))[1])
+    return traced.in_order(jvp(_gradient(traced), (traced.params,), (traced.change,))[1])
 
 
-def second_derivative_by_adjoints(traced: Traced, *column: Tensor) -> Tensors:
+def second_derivative_by_adjoints(traced: Traced) -> Tensors:
     """``∇²L v``, reverse over reverse: for what has a wrong forward mode."""
-    change = dict(zip(traced.params, column, strict=True))
-    return traced.in_order(vjp(_gradient(traced), traced.params)[1](change)[0])
+    return traced.in_order(vjp(_gradient(traced), traced.params)[1](traced.change)[0])
 
 
 def _gradient(traced: Traced) -> Callable[[Params], Params]:
@@ -100,75 +135,30 @@ def _gradient(traced: Traced) -> Callable[[Params], Params]:
     return grad(loss)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class RecordedHessian(Recording[Prepared]):
-    """The product with the Hessian, recorded."""
-
-    @property
-    def recipes(self) -> tuple[Callable[..., Tensors], ...]:
-        """Forward over reverse where that is right."""
-        return (second_derivative_by_adjoints if self.model.network.padded else second_derivative,)
-
-    def _column(self, batch: Batch) -> list[Tensor]:
-        return self._change
-
-    def _ready(self, batch: Batch, halves: Split, kept: Tensors, size: int) -> Prepared:
-        def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-            columns = [self._gathered(halves.product(kept, self._spread(v))) for v in block.unbind(1)]
-            return torch.stack(columns, dim=1)
-
-        return Prepared(product, size)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Pearlmutter(Executor[Prepared]):
+def pearlmutter(model: Model, room: int, batch: Batch) -> Prepared:
     """Forward over reverse through the network again for every column; reverse over reverse where that is refused.
 
     Args:
         model: The network and its likelihood.
-        room: Examples times columns that there is memory for; a chunk has no more examples, which take one column.
+        room: Examples times columns that there is memory for.
+        batch: No more examples than that.
     """
+    network, likelihood, width = model.network, model.likelihood, max(1, min(COLUMNS, room // len(batch)))
 
-    model: Model
-    room: int
-    form = "plain"
+    def loss(weights: Tensor) -> Tensor:
+        with twice_differentiable():
+            f = likelihood.canonical(network(batch.inputs, network.with_weights(weights)))
+        return likelihood.nll(f, likelihood.canonical_targets(f, batch.targets)).sum()
 
-    def size(self, examples: int) -> int:
-        """As many as there is room for with one column."""
-        return min(examples, self.room)
+    def gradient(tracked: Tensor) -> Tensor:
+        value = loss(tracked)
+        return derivative(value, tracked, torch.ones_like(value), again=True)
 
-    def prepare(self, batch: Batch) -> Prepared:
-        """Nothing can be prepared."""
-        network, likelihood = self.model.network, self.model.likelihood
-
-        def loss(weights: Tensor) -> Tensor:
-            with twice_differentiable():
-                f = likelihood.canonical(network(batch.inputs, network.with_weights(weights)))
-            return likelihood.nll(f, likelihood.canonical_targets(f, batch.targets)).sum()
-
-        width = max(1, min(COLUMNS, self.room // len(batch)))
-        return Prepared(lambda block: self._product(loss, block, width), None)
-
-    def _product(
-        self, loss: Callable[[Tensor], Tensor], block: Float[Tensor, "d k"], width: int
-    ) -> Float[Tensor, "d k"]:
-        """The derivative of the gradient in each direction of the block, ``width`` of them at once."""
-        weights = self.model.network.weights
-        if not self.model.network.padded:
-            try:
-                push = lambda column: jvp(grad(loss), (weights,), (column,))[1]  # noqa: E731
-                with ALONE, twice_differentiable():
-                    return vmap(push, in_dims=1, out_dims=1, chunk_size=width)(block)
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError as reason:
-                logger.info("cannot differentiate forward (%s): differentiating the gradient for every column", reason)
-
-        def gradient(tracked: Tensor) -> Tensor:
-            value = loss(tracked)
-            return derivative(value, tracked, torch.ones_like(value), again=True)
-
-        there = Reverse.of(gradient, weights)
+    def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        pushed = forward_mode(network, grad(loss), block, width, PLAIN, dim=1)
+        if pushed is not None:
+            return pushed
+        there = Reverse.of(gradient, network.weights)
         return torch.stack([there.pull(column) for column in block.unbind(1)], dim=1)
+
+    return Prepared(product, None)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Data, chunks
+from lapwing.ground.data import Data, chunks, count
 from lapwing.ground.tree import Layout
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.layers.factors import jacobian_rows, square_sums
+from lapwing.jacobian.layers.factors import Factor, jacobian_rows, square_sums
 from lapwing.jacobian.model import BUDGET, Model
-from lapwing.jacobian.products.costs import Form, Work
-from lapwing.jacobian.products.jacobian import BatchJacobian, Differentiated, Layered
-from lapwing.jacobian.products.products import MEMORY, WORKING, Executor, Store
-from lapwing.jacobian.products.recording import Recorded
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.products.forms import MEMORY, WORKING, Executor, Form, Store, Work
+from lapwing.jacobian.products.plain import Columnwise, differentiated
+from lapwing.jacobian.products.recording import Recording, linearised, recorded
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS, by_position
 from lapwing.linalg.structured import finite
@@ -31,7 +31,7 @@ from lapwing.linear.model import Chunk, Directions, gathered, shuffled
 class Linearisation:
     """A network made linear in its weights: a ``LinearModel``, with what is kept of it from pass to pass.
 
-    Three forms of one product, chosen for each block of columns by ``costs.Work``: *layers* holds J of a chunk of
+    Three forms of one product, chosen for each block of columns by ``forms.Work``: *layers* holds J of a chunk of
     examples, layer by layer, and multiplies; *split* records the product as a graph once a shape of batch and repeats
     only what depends on the column; *plain*, where recording fails, pushes and pulls every column through the network.
 
@@ -47,7 +47,6 @@ class Linearisation:
     model: Model
     memory: int = MEMORY
     form: Form | None = None
-    store: Store[Chunk] = field(default_factory=Store[Chunk], init=False, repr=False)
 
     @property
     def likelihood(self) -> Likelihood:
@@ -72,29 +71,21 @@ class Linearisation:
     @property
     def event(self) -> torch.Size:
         """Shape of the canonical outputs of one example."""
-        return self.likelihood.canonical(torch.empty(1, *self.model.survey.output, device="meta")).shape[1:]
+        return self.model.event
 
     def check(self) -> None:
-        """Refuse to go on when the network was written to since.
-
-        Raises:
-            MismatchError: If a weight or buffer has changed.
-        """
+        """Raises a ``MismatchError`` when the network was written to since."""
         self.model.network.check_unchanged()
 
-    def at(self, inputs: Inputs) -> Chunk:
-        """The Jacobian at other inputs: a forward pass now, what a product takes at the first of its kind."""
-        jacobian = BatchJacobian(self.model, inputs)
-        with torch.no_grad():
-            f = self.likelihood.canonical(self.model.network(inputs))
+    def at(self, inputs: Inputs, *, keep: bool = False) -> Chunk:
+        """The Jacobian at other inputs: a forward pass now, what a product takes at the first of its kind.
 
-        def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
-            return jacobian.push(block).mT.reshape(-1, *f.shape)
-
-        def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
-            return jacobian.pull(block.flatten(1).mT)
-
-        return Chunk(inputs, f, f.new_empty(0), push, pull, COLUMNS, None)
+        Args:
+            inputs: The inputs.
+            keep: Whether explicit rows, once made, are kept for further products.
+        """
+        jacobian, f = BatchJacobian(self.model, inputs, keep=keep), self.model.outputs(inputs)
+        return Chunk(inputs, f, f.new_empty(0), jacobian.push, jacobian.pull, COLUMNS, None)
 
     def rows(self, inputs: Inputs, directions: Directions) -> Iterator[Float[Tensor, "n k d"]]:
         """Explicit rows ``uᵀ J`` of some examples: a forward pass, and a backward pass a cotangent."""
@@ -126,10 +117,10 @@ class Linearisation:
         """The form of a product with a block of so many columns."""
         if self.form is not None:
             return self.form
-        examples = self.model.data.examples
-        form, kept = self.work.choose(columns, self._room, examples), self.store.kept
-        beside = self.store.bytes // self.model.network.like.element_size() + self.work.size(form) * examples
-        if not kept or form in kept or beside <= self._room:
+        examples, kept, numbers = self.model.data.examples, self.store.kept, self.store.room // self._itemsize
+        form = self.work.choose(columns, numbers, examples)
+        beside = self.store.bytes // self._itemsize + self.work.size(form) * examples
+        if not kept or form in kept or beside <= numbers:
             return form
         known = next(iter(kept))  # the other would push it out, to be made for this product alone
         apart = self.work.cost(form, columns, kept=False)
@@ -139,9 +130,9 @@ class Linearisation:
         """Every chunk of the data, in their order; by so many columns the form is chosen."""
         self.model.network.check_unchanged(values=False)
         form, store = self.choose(columns), self.store
-        if form == "layers" and self.work.kept[0] * self.model.data.examples > self._room:
+        if form == "layers" and self.work.layers.held * self.model.data.examples * self._itemsize > store.room:
             store.too_large.add(form)
-        return store.visit(self.executors[form], self.model.data, self.memory)
+        return store.visit(self.executors[form], self.model.data)
 
     def batches(
         self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
@@ -153,7 +144,7 @@ class Linearisation:
             batch: Examples to a mini-batch.
             generator: Shuffles them, where all chunks are kept; else, or without one, they come as the data do.
         """
-        if generator is None or self.store.chunks(self.choose(columns)) is None:
+        if generator is None or self.choose(columns) not in self.store.kept:
             return gathered(self.visit(columns), batch)
         return shuffled(self.visit(columns), batch, generator=generator)
 
@@ -165,9 +156,13 @@ class Linearisation:
                 return
 
     @property
-    def _room(self) -> int:
-        """Numbers there is room to keep."""
-        return (self.memory - self.memory // WORKING) // self.model.network.like.element_size()
+    def _itemsize(self) -> int:
+        return self.model.network.like.element_size()
+
+    @cached_property
+    def store(self) -> Store[Chunk]:
+        """What is kept of the data between products."""
+        return Store[Chunk](self.memory)
 
     @cached_property
     def work(self) -> Work:
@@ -179,13 +174,126 @@ class Linearisation:
     @cached_property
     def executors(self) -> dict[Form, Executor[Chunk]]:
         """What prepares a chunk in each form."""
-        work, itemsize = self.work, self.model.network.like.element_size()
-        working = self.memory // WORKING
-        plain = Differentiated(self.model, work.chunk(itemsize, min(BUDGET, working)))
-        extra = -(-work.kept[0] // work.cotangents)
-        examples = self.model.chunk(work.cotangents, min(BUDGET, working), extra)
+        work, working = self.work, self.memory // WORKING
+        room = work.chunk(self._itemsize, min(BUDGET, working))
+        plain = partial(differentiated, self.model, room)
+        extra = -(-work.layers.held // work.cotangents)
+        split = Recording(self.model, linearised(self.model.network))
         return {
-            "layers": Layered(self.model, examples),
-            "split": Recorded(self.model, work.chunk(itemsize, working), plain),
-            "plain": plain,
+            "layers": Executor(
+                "layers",
+                self.model.chunk(work.cotangents, min(BUDGET, working), extra),
+                lambda batch: layered(self.model, batch.inputs, batch.targets),
+            ),
+            "split": Executor("split", work.chunk(self._itemsize, working), partial(recorded, split, plain)),
+            "plain": Executor("plain", room, plain),
         }
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BatchJacobian:
+    """The Jacobian of one batch: explicit rows where there are as many columns and they fit, else column by column.
+
+    Args:
+        model: The network and its likelihood.
+        inputs: The n examples of the batch.
+        budget: Bytes for explicit rows.
+        keep: Whether rows, once made, are kept for further products.
+    """
+
+    model: Model
+    inputs: Inputs
+    budget: int = BUDGET
+    keep: bool = False
+    _held: list[Chunk] = field(default_factory=list, init=False, repr=False)
+
+    def push(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
+        """``J V``: a change of the outputs for each change of the weights."""
+        if not self._by_rows(block.shape[1]):
+            return self._columns.push(block)
+        return torch.cat([rows.push(block) for rows in self._rows()], dim=1)
+
+    def pull(self, block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
+        """``Jᵀ U``: a change of the weights for each change of the outputs."""
+        if not self._by_rows(len(block)):
+            return self._columns.pull(block)
+        total, start = block.new_zeros(self.model.network.size, len(block)), 0
+        for rows in self._rows():
+            total += rows.pull(block[:, start : start + rows.examples])
+            start += rows.examples
+        return total
+
+    @cached_property
+    def _columns(self) -> Columnwise:
+        """As many columns at once as fit the budget with all examples."""
+        each = self.model.survey.bytes(1, self.model.network.like.element_size()) * count(self.inputs)
+        return Columnwise(self.model, self.inputs, max(1, min(COLUMNS, self.budget // each)))
+
+    def _by_rows(self, columns: int) -> bool:
+        outputs = self.model.width
+        bytes_of_one = outputs * self.model.network.size * self.model.network.like.element_size()
+        return bool(self._held) or (columns >= outputs and bytes_of_one <= self.budget)
+
+    def _rows(self) -> Iterator[Chunk]:
+        if self._held:
+            yield from self._held
+            return
+        size = self.model.chunk(self.model.width, self.budget, self.model.network.layout.size)
+        made: list[Chunk] = []
+        for _, part in chunks(self.inputs, min(size, count(self.inputs))):
+            rows = layered(self.model, part)
+            if self.keep:
+                made.append(rows)
+            yield rows
+        self._held[:] = made  # another thread may have made them too
+
+
+def layered(model: Model, inputs: Inputs, targets: Tensor | None = None) -> Chunk:
+    """The rows ``R = Eᵀ J`` of some examples held layer by layer: a forward pass, and a backward pass a column of E.
+
+    Args:
+        model: The network and its likelihood.
+        inputs: The examples.
+        targets: With them, E has all changes of the outputs that the likelihood sees; without, all there are.
+    """
+    forward = model.forward(inputs)
+    f = forward.outputs
+    y, seen = f.new_empty(0), torch.eye(f.shape[-1], dtype=f.dtype, device=f.device)
+    if targets is not None:
+        y, seen = model.likelihood.canonical_targets(f, targets), model.likelihood.basis(f)
+    columns = seen.mT.view(seen.shape[1], *(1,) * (f.ndim - 1), f.shape[-1]).expand(-1, *f.shape)
+    blocks = list(by_position(columns, f.ndim - 2))
+    blocks = blocks if targets is not None else [torch.cat(blocks)]
+    rows = [tuple(factor.for_products() for factor in forward.factors(cotangents)) for cotangents in blocks]
+
+    def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
+        moved = torch.cat([_pushed(model.network, factors, block) for factors in rows], dim=1).movedim(-1, 0)
+        return moved.reshape(-1, *f.shape[:-1], seen.shape[1]) @ seen.mT
+
+    def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
+        split = (block @ seen).flatten(2).movedim(0, -1).split([len(part) for part in blocks], dim=1)
+        pieces = [_pulled(model.network, factors, piece) for factors, piece in zip(rows, split, strict=True)]
+        return reduce(Tensor.add_, pieces)
+
+    held = sum(tensor.nbytes for factors in rows for factor in factors for tensor in factor.held.values())
+    return Chunk(inputs, f, y, push, pull, COLUMNS, held)
+
+
+def _pushed(network: Network, factors: tuple[Factor, ...], block: Float[Tensor, "d c"]) -> Float[Tensor, "n k c"]:
+    """``R V``, layer by layer, for some columns at a time."""
+
+    def push(columns: Tensor) -> Tensor:
+        full = network.spread(columns)
+        return reduce(Tensor.add_, (factor.push(network.part(factor.names, full)) for factor in factors))
+
+    return torch.cat([push(columns) for columns in block.split(COLUMNS, dim=1)], dim=-1)
+
+
+def _pulled(network: Network, factors: tuple[Factor, ...], block: Float[Tensor, "n k c"]) -> Float[Tensor, "d c"]:
+    """``Rᵀ U``, in the same way."""
+
+    def pull(columns: Tensor) -> Tensor:
+        return network.joined(((factor.names, factor.pull(columns)) for factor in factors), 0)
+
+    return torch.cat([pull(columns) for columns in block.split(COLUMNS, dim=-1)], dim=-1)

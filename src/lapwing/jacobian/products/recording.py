@@ -5,12 +5,10 @@ The linearised network is one: what it keeps of a batch serves columns pushed fo
 
 from __future__ import annotations
 
-import abc
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Generic, TypeVar, final
+from typing import Any, TypeAlias, final
 
 import torch
 from jaxtyping import Float
@@ -21,8 +19,8 @@ from lapwing.ground.data import Batch, over_tensors, tensors
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.types import Params
 from lapwing.jacobian.model import Model
+from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.spelled import twice_differentiable
-from lapwing.jacobian.products.products import Executor, Sized
 from lapwing.jacobian.products.split import Split, Tensors, held_bytes, split
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.model import Chunk
@@ -34,107 +32,96 @@ SHAPES = 8
 """Most shapes of a batch that are recorded; batches of further shapes go the plain way."""
 
 
-Outputs = Callable[[Params], Tensor]
-"""Canonical outputs of a batch, given the parameters."""
-
-
-C = TypeVar("C", bound=Sized)
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A batch while it is being recorded.
+    """A batch while it is being recorded, and a column.
 
     Args:
         likelihood: The likelihood.
-        outputs: Canonical outputs, given the parameters.
+        outputs: Canonical outputs of the batch, given the parameters.
         targets: Targets.
         params: The parameters.
+        change: A change of the parameters.
+        cotangent: A change of the canonical outputs.
     """
 
     likelihood: Likelihood
-    outputs: Outputs
+    outputs: Callable[[Params], Tensor]
     targets: Tensor
     params: Params
+    change: Params
+    cotangent: Tensor
 
-    def in_order(self, values: Params) -> tuple[Tensor, ...]:
+    def in_order(self, values: Params) -> Tensors:
         """The values of the parameters, in their order."""
         return tuple(values[name] for name in self.params)
 
 
+Recipe: TypeAlias = Callable[[Traced], Tensors]
+"""What is recorded of a batch and a column."""
+
+
+@final
 @dataclass(frozen=True, eq=False)
-class Recording(Executor[C], Generic[C]):
+class Halves:
+    """A function of a batch and a column whose half that does not depend on the column is done.
+
+    Args:
+        network: The network.
+        split: The function, cut.
+        kept: What the first half returned.
+        bytes: Bytes that keeps.
+    """
+
+    network: Network
+    split: Split
+    kept: Tensors
+    bytes: int
+
+    def results(self, start: int, stop: int, change: Tensor | None, cotangent: Tensor | None) -> Tensors:
+        """Some of the results for a change of the uncertain weights and one of the outputs, where they depend on it."""
+        parts: Sequence[Tensor | None] = [None] * len(self.network.names)
+        if change is not None:
+            parts = list(self.network.layout.unflatten(self.network.spread(change).contiguous()).values())
+        return self.split.only(start, stop).product(self.kept, [*parts, cotangent])
+
+    def weights(
+        self, start: int, change: Float[Tensor, " d"] | None, cotangent: Tensor | None = None
+    ) -> Float[Tensor, " d"]:
+        """Results from the ``start``-th on, a change of the parameters, as one of the uncertain weights."""
+        moved = self.results(start, start + len(self.network.names), change, cotangent)
+        return self.network.chosen(torch.cat([value.reshape(-1) for value in moved]))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Recording:
     """A function of a batch and a column in two halves, recorded for each shape of a batch.
 
     Args:
         model: The network and its likelihood.
-        examples: Examples to a chunk, at most.
-        plain: What to do where nothing can be recorded.
+        recipes: What to record, in order of preference.
+        traces: What was recorded; ``None`` where nothing could be.
     """
 
     model: Model
-    examples: int
-    plain: Executor[C]
-    form = "split"
+    recipes: tuple[Recipe, ...]
     traces: dict[Hashable, Split | None] = field(default_factory=dict, init=False, repr=False)
 
-    def size(self, examples: int) -> int:
-        """As many as fit the working memory."""
-        return min(examples, self.examples)
-
-    def prepare(self, batch: Batch) -> C:
-        """The half that does not depend on the columns."""
-        fixed = self._fixed(batch)
+    def prepare(self, batch: Batch) -> Halves | None:
+        """The half that does not depend on the column; ``None`` where the function cannot be recorded."""
+        network, data = self.model.network, [value.contiguous() for value in (*tensors(batch.inputs), batch.targets)]
+        fixed = [*network.params.values(), *self._others.values(), *data]
         halves = self._halves(batch, fixed)
         if halves is None:
-            return self._unrecorded(batch)
-        self.model.network.check_unchanged(values=False)
+            return None
         kept = halves.prepare(fixed)
-        data = sum(value.numel() * value.element_size() for value in self._data(batch))
-        return self._ready(batch, halves, kept, held_bytes(kept, tuple(fixed)) + data)
-
-    @property
-    @abc.abstractmethod
-    def recipes(self) -> tuple[Callable[..., tuple[Tensor, ...]], ...]:
-        """What to record of a ``Traced`` batch and the tensors of a column, in order of preference."""
-
-    @abc.abstractmethod
-    def _column(self, batch: Batch) -> list[Tensor]:
-        """Tensors shaped as those of a column."""
-
-    @abc.abstractmethod
-    def _ready(self, batch: Batch, halves: Split, kept: tuple[Tensor, ...], size: int) -> C:
-        """The chunk, its first half done."""
-
-    def _unrecorded(self, batch: Batch) -> C:
-        """The chunk of a batch that was not recorded."""
-        return self.plain.prepare(batch)
-
-    @property
-    def _change(self) -> list[Tensor]:
-        """A change of the parameters."""
-        return [torch.zeros_like(value) for value in self.model.network.params.values()]
+        return Halves(network, halves, kept, held_bytes(kept, tuple(fixed)) + sum(value.nbytes for value in data))
 
     @property
     def _others(self) -> Params:
         return {**self.model.network.fixed, **self.model.network.buffers}
-
-    def _fixed(self, batch: Batch) -> list[Tensor]:
-        """All tensors that stay from column to column."""
-        return [*self.model.network.params.values(), *self._others.values(), *self._data(batch)]
-
-    def _data(self, batch: Batch) -> list[Tensor]:
-        return [value.contiguous() for value in (*tensors(batch.inputs), batch.targets)]
-
-    def _spread(self, column: Float[Tensor, " d"]) -> list[Tensor]:
-        """A change of the uncertain weights as one of the parameters."""
-        full = self.model.network.spread(column)
-        return list(self.model.network.layout.unflatten(full.contiguous()).values())
-
-    def _gathered(self, moved: Sequence[Tensor]) -> Float[Tensor, " d"]:
-        """A change of the parameters as one of the uncertain weights."""
-        return self.model.network.chosen(torch.cat([value.reshape(-1) for value in moved]))
 
     def _halves(self, batch: Batch, fixed: list[Tensor]) -> Split | None:
         key = shape_of(batch)
@@ -145,7 +132,9 @@ class Recording(Executor[C], Generic[C]):
         return self.traces[key]
 
     def _record(self, batch: Batch, fixed: list[Tensor]) -> Split | None:
-        column = self._column(batch)
+        network = self.model.network
+        change = [torch.zeros_like(value) for value in network.params.values()]
+        column = [*change, network.like.new_zeros(len(batch), *self.model.event)]
         reasons: list[str] = []
         for recipe in self.recipes:
             try:
@@ -157,19 +146,19 @@ class Recording(Executor[C], Generic[C]):
         )
         return None
 
-    def _function(self, recipe: Callable[..., tuple[Tensor, ...]], batch: Batch) -> Callable[..., tuple[Tensor, ...]]:
+    def _function(self, recipe: Recipe, batch: Batch) -> Callable[..., Tensors]:
         """The recipe as a function of tensors alone: parameters, other tensors of the network, data, column."""
-        names, others = self.model.network.names, tuple(self._others)
+        names, others, likelihood = self.model.network.names, tuple(self._others), self.model.likelihood
 
-        def function(*values: Tensor) -> tuple[Tensor, ...]:
+        def function(*values: Tensor) -> Tensors:
             rest = iter(values)
             params = {name: next(rest) for name in names}
             known = {name: next(rest) for name in others}
             inputs = over_tensors(lambda value: next(rest) if isinstance(value, Tensor) else value, batch.inputs)
-            targets = next(rest)
-            outputs = lambda at: self.model.likelihood.canonical(self.model.network(inputs, {**known, **at}))  # noqa: E731
+            outputs = lambda at: likelihood.canonical(self.model.network(inputs, {**known, **at}))  # noqa: E731
+            targets, change = next(rest), {name: next(rest) for name in names}
             with twice_differentiable():
-                return recipe(Traced(self.model.likelihood, outputs, targets, params), *rest)
+                return recipe(Traced(likelihood, outputs, targets, params, change, next(rest)))
 
         return function
 
@@ -189,58 +178,46 @@ def shape_of(batch: Batch) -> Hashable:
     return (keys, *described)
 
 
-def forward(traced: Traced, *column: Tensor) -> Tensors:
+def forward(traced: Traced) -> Tensors:
     """``f``, ``J v`` pushed beside the forward pass, and ``Jᵀ u``."""
-    change = dict(zip(traced.params, column, strict=False))
     f, pull = vjp(traced.outputs, traced.params)[:2]
-    moved = jvp(traced.outputs, (traced.params,), (change,))[1]
-    return (f, moved, *traced.in_order(pull(column[-1])[0]))
+    moved = jvp(traced.outputs, (traced.params,), (traced.change,))[1]
+    return (f, moved, *traced.in_order(pull(traced.cotangent)[0]))
 
 
-def adjoint(traced: Traced, *column: Tensor) -> Tensors:
+def adjoint(traced: Traced) -> Tensors:
     """The same, J as the adjoint of ``u -> Jᵀ u``: for what has no forward mode, or a wrong one."""
-    change = dict(zip(traced.params, column, strict=False))
     f, pull = vjp(traced.outputs, traced.params)[:2]
     push = vjp(lambda u: pull(u)[0], torch.zeros_like(f))[1]
-    return (f, push(change)[0], *traced.in_order(pull(column[-1])[0]))
+    return (f, push(traced.change)[0], *traced.in_order(pull(traced.cotangent)[0]))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Recorded(Recording[Chunk]):
-    """``f``, ``J v`` and ``Jᵀ u`` of a chunk, v and u being the column: either is computed without the other."""
+def linearised(network: Network) -> tuple[Recipe, ...]:
+    """``f``, ``J v`` and ``Jᵀ u``, each computed without the others: forward mode where it is right, else adjoints."""
+    return (adjoint,) if network.padded else (forward, adjoint)
 
-    @property
-    def recipes(self) -> tuple[Callable[..., Tensors], ...]:
-        """Forward mode where it is right, else adjoints."""
-        return (adjoint,) if self.model.network.padded else (forward, adjoint)
 
-    @cached_property
-    def _event(self) -> torch.Size:
-        """Shape of the canonical outputs of one example."""
-        return self.model.likelihood.canonical(torch.empty(1, *self.model.survey.output, device="meta")).shape[1:]
+def recorded(recording: Recording, plain: Callable[[Batch], Chunk], batch: Batch) -> Chunk:
+    """J of a chunk of examples by its recorded halves.
 
-    def _column(self, batch: Batch) -> list[Tensor]:
-        return [*self._change, self.model.network.like.new_zeros(len(batch), *self._event)]
-
-    def _unrecorded(self, batch: Batch) -> Chunk:
-        """A plain chunk; kept, for what it takes, where others are that were recorded: else none would be."""
-        chunk = self.plain.prepare(batch)
-        if not any(self.traces.values()):
+    Args:
+        recording: Of what is ``linearised``.
+        plain: What to do where nothing can be recorded; kept, for what it takes, where others are that were recorded:
+            else none would be.
+        batch: The examples.
+    """
+    model, halves = recording.model, recording.prepare(batch)
+    if halves is None:
+        chunk = plain(batch)
+        if not any(recording.traces.values()):
             return chunk
-        return replace(chunk, bytes=self.model.survey.bytes(1, self.model.network.like.element_size()) * len(batch))
+        return replace(chunk, bytes=model.survey.bytes(1, model.network.like.element_size()) * len(batch))
+    (f,) = halves.results(0, 1, None, None)
 
-    def _ready(self, batch: Batch, halves: Split, kept: Tensors, size: int) -> Chunk:
-        names, no_change = self.model.network.names, [None] * len(self.model.network.names)
-        forth, back = halves.only(1, 2), halves.only(2, 2 + len(names))
-        (f,) = halves.only(0, 1).product(kept, [*no_change, None])
-        y = self.model.likelihood.canonical_targets(f, batch.targets)
+    def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
+        return torch.cat([torch.stack(halves.results(1, 2, column, None)) for column in block.unbind(1)])
 
-        def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
-            return torch.cat([torch.stack(forth.product(kept, [*self._spread(v), None])) for v in block.unbind(1)])
+    def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
+        return torch.stack([halves.weights(2, None, cotangent.contiguous()) for cotangent in block], dim=1)
 
-        def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
-            pulled = [back.product(kept, [*no_change, u.contiguous()]) for u in block]
-            return torch.stack([self._gathered(moved) for moved in pulled], dim=1)
-
-        return Chunk(batch.inputs, f, y, push, pull, 1, size)
+    return Chunk(batch.inputs, f, model.likelihood.canonical_targets(f, batch.targets), push, pull, 1, halves.bytes)

@@ -18,7 +18,7 @@ from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.differentiable import LiveBatch
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.jacobian import BatchJacobian
+from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linalg.functions import log_determinant
 from lapwing.linalg.operator import FunctionOperator, Operator
@@ -193,14 +193,14 @@ def inner_operator(batch: MiniBatch) -> Operator:
     """``I + N/B Φ Φᵀ`` on the rows of a batch, through products alone; not differentiable."""
     live = batch.live
     network = Network.of(live.network.module)
-    jacobian = BatchJacobian(Model(network, batch.survey, live.likelihood), live.inputs, keep=True)
+    jacobian = Linearisation(Model(network, batch.survey, live.likelihood)).at(live.inputs, keep=True)
     cotangents, rows = live.cotangents.detach(), live.cotangents.shape[:2]
     variances = batch.hyper.deviations(network.like).detach().square()[:, None]
     factor = batch.share * float(batch.hyper.scale.detach())
 
     def product(block: Tensor) -> Tensor:
-        pushed = torch.einsum("kn...,knj->n...j", cotangents, block.unflatten(0, rows))
-        moved = jacobian.push(variances * jacobian.pull(pushed.flatten(0, -2))).view(pushed.shape)
-        return block + factor * torch.einsum("kn...,n...j->knj", cotangents, moved).flatten(0, 1)
+        moved = jacobian.pull(torch.einsum("kn...,knj->jn...", cotangents, block.unflatten(0, rows)))
+        pushed = jacobian.push(variances * moved)
+        return block + factor * torch.einsum("kn...,jn...->knj", cotangents, pushed).flatten(0, 1)
 
     return FunctionOperator(product, product, size=(rows.numel(), rows.numel()), like=network.like)

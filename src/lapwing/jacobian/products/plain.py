@@ -17,12 +17,16 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.func import jvp, vmap
 
+from lapwing.ground.data import Batch
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.types import Inputs
-from lapwing.jacobian.model import Model
-from lapwing.jacobian.network.network import ALONE
+from lapwing.jacobian.model import Model, along
+from lapwing.jacobian.network.network import ALONE, Network
 from lapwing.jacobian.network.spelled import twice_differentiable
 from lapwing.likelihoods.base import COLUMNS
+from lapwing.linear.model import Chunk
+
+logger = logging.getLogger(__name__)
 
 
 @final
@@ -86,8 +90,9 @@ def derivative(values: Tensor, at: Tensor, cotangent: Tensor, *, again: bool = F
     if not values.requires_grad:
         return torch.zeros_like(at)
     try:
+        total = along(values, cotangent)
         grads = torch.autograd.grad(
-            values, at, cotangent, retain_graph=True, create_graph=again, allow_unused=True, materialize_grads=True
+            total, at, retain_graph=True, create_graph=again, allow_unused=True, materialize_grads=True
         )
     except torch.OutOfMemoryError:
         raise
@@ -122,14 +127,49 @@ def refusal(got: str) -> UnsupportedError:
     )
 
 
-logger = logging.getLogger(__name__)
-
-
 PUSHED = (
     "cannot push columns forward (%s): going through the adjoint of the adjoint, one column after the other, each "
     "about two backward passes instead of one forward pass"
 )
 """What is said once a network, whose columns are not pushed forward again."""
+
+
+def forward_mode(
+    network: Network,
+    function: Callable[[Tensor], Float[Tensor, "*shape"]],
+    block: Float[Tensor, "d k"],
+    width: int,
+    words: str,
+    dim: int = 0,
+) -> Float[Tensor, "..."] | None:
+    """``J V`` beside the function itself, some columns at once; ``None`` where an operation has no forward mode.
+
+    Which is said once a network, and not tried again.
+
+    Args:
+        network: The network; pushed at its weights.
+        function: A function of its weights.
+        block: V.
+        width: Columns pushed at once, at most.
+        words: What is said, with a place for the reason.
+        dim: Where the columns are in the result.
+    """
+    if network.padded or words in network.noted:
+        return None
+    weights = network.weights
+
+    def tangent(column: Float[Tensor, " d"]) -> Float[Tensor, "*shape"]:
+        return jvp(function, (weights,), (column,))[1]
+
+    try:
+        with ALONE, twice_differentiable():
+            return vmap(tangent, in_dims=1, out_dims=dim, chunk_size=width)(block)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as reason:
+        logger.info(words, reason)
+        network.noted.add(words)
+        return None
 
 
 @final
@@ -152,28 +192,14 @@ class Columnwise:
         """Canonical outputs."""
         return self._reverse.values.detach()
 
-    def push(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "m k"]:
+    def push(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
         """``J V``, each column beside a forward pass; where that has no derivative, by two adjoints from then on."""
-        if not self.model.network.padded and PUSHED not in self.model.network.noted:
-            weights = self.model.network.weights
+        pushed = forward_mode(self.model.network, self._function, block, self.width, PUSHED)
+        return torch.stack([self._reverse.push(column) for column in block.unbind(1)]) if pushed is None else pushed
 
-            def tangent(column: Float[Tensor, " d"]) -> Float[Tensor, " m"]:
-                return jvp(self._function, (weights,), (column,))[1].flatten()
-
-            try:
-                with ALONE:
-                    return vmap(tangent, in_dims=1, out_dims=1, chunk_size=self.width)(block)
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError as reason:
-                logger.info(PUSHED, reason)
-                self.model.network.noted.add(PUSHED)
-        return torch.stack([self._reverse.push(column).flatten() for column in block.unbind(1)], dim=1)
-
-    def pull(self, block: Float[Tensor, "m k"]) -> Float[Tensor, "d k"]:
+    def pull(self, block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
         """``Jᵀ U``: a backward pass a column."""
-        shape = self._reverse.values.shape
-        return torch.stack([self._reverse.pull(column.view(shape)) for column in block.unbind(1)], dim=1)
+        return torch.stack([self._reverse.pull(cotangent) for cotangent in block], dim=1)
 
     def _function(self, weights: Float[Tensor, " d"]) -> Float[Tensor, "n *event c"]:
         with twice_differentiable():
@@ -183,3 +209,16 @@ class Columnwise:
     @cached_property
     def _reverse(self) -> Reverse:
         return Reverse.of(self._function, self.model.network.weights)
+
+
+def differentiated(model: Model, room: int, batch: Batch) -> Chunk:
+    """Each column pushed through the network again, and pulled back through it.
+
+    Args:
+        model: The network and its likelihood.
+        room: Examples times columns that there is memory for.
+        batch: No more examples than that.
+    """
+    part = Columnwise(model, batch.inputs, max(1, min(COLUMNS, room // len(batch))))
+    y = model.likelihood.canonical_targets(part.outputs, batch.targets)
+    return Chunk(batch.inputs, part.outputs, y, part.push, part.pull, part.width, None)

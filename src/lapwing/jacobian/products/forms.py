@@ -1,0 +1,279 @@
+"""The forms of a product over the data: what each costs, and what is kept of the data from one product to the next.
+
+Costs are in multiplications, from numbers known before a product is run. F is the work of a forward pass, counted once
+on one example; a gradient is 3 F. With c cotangents and C columns, for one example:
+
+- *split*: F for what does not depend on the column, and 4 F a column: a layer's own weights and its inputs, each
+  forward and back; the first layer has no inputs that change.
+- *layers*: ``LOSS`` (F + c F + the explicit rows) to build, and 2 multiplications a column for each entry of the rows
+  (at least as much as ``STREAM`` columns take: below, memory is the limit) and for those of the factors.
+
+What fits the memory given is kept from one product to the next. Its making is then charged to ``PRODUCTS`` products,
+the least that a solver asks for; what does not fit is charged to every product.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, final, runtime_checkable
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from lapwing.ground.data import Batch, Data, chunks, take
+from lapwing.ground.types import Inputs
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows, prefers_factors
+from lapwing.jacobian.layers.lookup import Lookup
+from lapwing.jacobian.model import Model
+
+logger = logging.getLogger(__name__)
+
+Form = Literal["layers", "split", "plain"]
+"""How a product is executed."""
+
+PRODUCTS = 50
+"""Products that what is kept is charged to."""
+
+STREAM = 4
+"""Columns below which a product with explicit rows takes the time of reading them."""
+
+LOSS = 1.5
+"""Time of many small backward passes and of explicit rows, over that of the same multiplications in large ones."""
+
+TENSORS = 2
+"""Tensors of the size of a layer's output that the split keeps for each layer."""
+
+MEMORY = 2**31
+"""Bytes a product may occupy, what it keeps included (2 GiB)."""
+
+WORKING = 8
+"""One in so many bytes of that is left for work in progress."""
+
+
+@final
+class Count(NamedTuple):
+    """What layers take for one example, in multiplications and numbers.
+
+    Args:
+        building: To make explicit rows.
+        rows: Entries of explicit rows.
+        factors: A column by factors.
+        held: Numbers that are kept.
+        outputs: Numbers at the outputs of the layers.
+        forward: Multiplications of a forward pass.
+    """
+
+    building: int
+    rows: int
+    factors: int
+    held: int
+    outputs: int
+    forward: int
+
+
+def count(factor: Factor, cotangents: int) -> Count:
+    """What a layer takes.
+
+    Args:
+        factor: Its factor of one example and one cotangent.
+        cotangents: Cotangents k there will be.
+    """
+    k = cotangents
+    if isinstance(factor, Rows):
+        entries = k * factor.g.shape[2]
+        return Count(0, entries, 0, entries, 0, 0)
+    if isinstance(factor, Lookup):
+        uses, width = factor.index.shape[1], factor.shape[1]
+        return Count(0, 0, k * uses * width, uses * (k * width + 4), uses * width, 0)
+    assert isinstance(factor, Outer)
+    _, _, p, o, t = factor.g.shape
+    i = factor.width if factor.weight is not None else 1
+    if p == 1 and factor.weight is not None and prefers_factors(k, i, t):
+        return Count(0, 0, t * o * (i + k), t * (i + k * o), o * t, o * i * t)
+    entries = k * p * o * (i + int(len(factor.names) > 1))
+    return Count(entries * t, entries, 0, entries, p * o * t, p * o * i * t)
+
+
+@final
+@dataclass(frozen=True)
+class Work:
+    """What one example takes.
+
+    Args:
+        forward: Multiplications of a forward pass, F.
+        first: Those of its first layer.
+        cotangents: Cotangents c.
+        layers: What its Jacobian takes layer by layer.
+    """
+
+    forward: int
+    first: int
+    cotangents: int
+    layers: Count
+
+    @classmethod
+    def of(cls, model: Model, inputs: Inputs, cotangents: int) -> Work:
+        """Count on the first example of ``inputs``: one forward and one backward pass.
+
+        Args:
+            model: The network and its likelihood.
+            inputs: At least one example.
+            cotangents: Directions an example is pulled back along, c.
+        """
+        one, network = take(inputs, slice(0, 1)), model.network
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            network(one)
+        work = max(counter.get_total_flops() // 2, network.layout.size)
+        forward = model.forward(one)
+        factors = forward.layer_factors(torch.ones_like(forward.outputs).unsqueeze(0))
+        counts = [count(factor, cotangents) for factor in factors]
+        first = counts[0].forward if counts else 0
+        loose = cotangents * sum(network.params[name].numel() for name in model.survey.loose)
+        if loose:
+            counts.append(Count(cotangents * work, loose, 0, loose, 0, 0))
+        return cls(work, first, cotangents, Count(*map(sum, zip(*counts, strict=True))))
+
+    def size(self, form: Form) -> int:
+        """Numbers kept between products for one example, in a form."""
+        return self.layers.held if form == "layers" else TENSORS * self.layers.outputs
+
+    def cost(self, form: Form, columns: int, *, kept: bool) -> float:
+        """Multiplications of one product with a block of columns, for one example.
+
+        Args:
+            form: ``"layers"`` or ``"split"``.
+            columns: Columns C of the block.
+            kept: Whether what does not depend on the columns is kept between products.
+        """
+        share = 1 / PRODUCTS if kept else 1.0
+        if form == "split":
+            return share * self.forward + columns * (4.0 * self.forward - 2.0 * self.first)
+        building = LOSS * ((1 + self.cotangents) * self.forward + self.layers.building)
+        return share * building + 2.0 * (self.layers.rows * max(columns, STREAM) + self.layers.factors * columns)
+
+    def chunk(self, itemsize: int, budget: int) -> int:
+        """Examples whose split fits the budget, in bytes."""
+        return max(1, budget // max(itemsize * self.size("split"), 1))
+
+    def choose(self, columns: int, numbers: int, examples: int) -> Form:
+        """The cheaper form; never *layers* where one example takes more than a quarter of the room.
+
+        Args:
+            columns: Columns C of the block.
+            numbers: Numbers there is room for.
+            examples: Examples n of the data.
+        """
+        layers, split = (
+            self.cost(form, columns, kept=self.size(form) * examples <= numbers) for form in ("layers", "split")
+        )
+        return "layers" if layers <= split and 4 * self.layers.held <= numbers else "split"
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """A chunk of the data, ready for any number of columns."""
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes it occupies; ``None`` if keeping it saves nothing."""
+        ...
+
+
+C = TypeVar("C", bound=Sized)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Executor(Generic[C]):
+    """One form of a product.
+
+    Args:
+        form: Its name.
+        examples: Examples to a chunk, at most.
+        prepare: Of a chunk of the data all that does not depend on the columns.
+    """
+
+    form: Form
+    examples: int
+    prepare: Callable[[Batch], C]
+
+
+@final
+@dataclass
+class Store(Generic[C]):
+    """What is kept of the data between products, form by form: everything or nothing.
+
+    Everything, because a loader may shuffle: what is kept of one pass cannot be completed from another. Where there is
+    no room for two forms, the one that was asked for last is kept.
+
+    Args:
+        memory: Bytes there are.
+        kept: All chunks in the forms that are kept.
+        too_large: Forms that were seen not to fit.
+    """
+
+    memory: int = MEMORY
+    kept: dict[Form, list[C]] = field(default_factory=dict)
+    too_large: set[Form] = field(default_factory=set)
+
+    @property
+    def room(self) -> int:
+        """Bytes for what is kept."""
+        return self.memory - self.memory // WORKING
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that are kept."""
+        return sum(chunk.bytes or 0 for chunks in self.kept.values() for chunk in chunks)
+
+    def visit(self, executor: Executor[C], data: Data) -> Iterator[C]:
+        """Every chunk of the data; kept from then on, if all of them fit.
+
+        Args:
+            executor: What prepares them.
+            data: The data; not read if everything is kept.
+        """
+        if executor.form in self.kept:
+            yield from self.kept[executor.form]
+            return
+        kept: list[C] | None = None if executor.form in self.too_large else []
+        room, others = self.room, self.bytes
+        for batch in data:
+            for part in parts(batch, executor.examples):
+                prepared = executor.prepare(part)
+                if prepared.bytes is None:
+                    kept = None
+                elif kept is not None:
+                    room -= prepared.bytes
+                    kept.append(prepared)
+                    if room < others:
+                        self.kept, others = {}, 0
+                    if room < 0:
+                        kept = None
+                        self.too_large.add(executor.form)
+                        logger.info("%s: not kept, all data take more than %d bytes", executor.form, self.memory)
+                yield prepared
+                del prepared
+        if kept is not None:
+            self.kept = {**self.kept, executor.form: kept}
+
+
+def parts(batch: Batch, size: int) -> Iterator[Batch]:
+    """A batch in pieces of at most ``size`` examples, all alike where the number of examples allows it."""
+    for place, inputs in chunks(batch.inputs, even(len(batch), size)):
+        yield Batch(inputs, batch.targets[place])
+
+
+def even(examples: int, size: int) -> int:
+    """The largest divisor of ``examples`` up to ``size``, or ``size`` where that is less than half of it.
+
+    Example:
+        >>> even(250, 85), even(256, 85), even(13, 5), even(3, 85)
+        (50, 64, 5, 3)
+    """
+    if examples <= size:
+        return max(examples, 1)
+    divisor = next(size_ for size_ in range(size, 0, -1) if examples % size_ == 0)
+    return divisor if 2 * divisor >= size else size
