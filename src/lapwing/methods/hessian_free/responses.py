@@ -28,12 +28,6 @@ LINEAR = 0.1
 MEANINGLESS = 0.9
 """The same beyond which there is an error: what does not answer to λ at all changes by the whole."""
 
-DISTANT = 1e-2
-"""How far a fit may be from its end, relative to its change of the weights, before it is made smaller."""
-
-SHRINK, SHRINKS = 8.0, 5
-"""By what λ is divided then, and how often."""
-
 BUDGET = 2**31
 """Bytes the vectors of all fits that are made together may take (2 GiB); the others wait for their turn."""
 
@@ -156,9 +150,6 @@ class Perturbation:
         reward = self.refit.reward(regulariser)
         scales, start = self._scaled(regulariser, reward)
         changes, left = self._fitted(regulariser, scales, start)
-        exact = isinstance(self.inner, NewtonCG)
-        if self.scale is None and exact:
-            self._shrink(regulariser, scales, changes, left)
         rewards = scales * reward.norm(dim=1)
         worst = rewards.argsort(descending=True)[:CHECKED]
         half = self._fitted(regulariser.take(worst), scales[worst] / 2, changes[:, worst] / 2).changes
@@ -176,7 +167,7 @@ class Perturbation:
             work.products,
         )
         check_linear(linearity.change, self.refit.network.like.dtype)
-        if exact and self.refit.centred and linearity.residual > LINEAR:
+        if isinstance(self.inner, NewtonCG) and self.refit.centred and linearity.residual > LINEAR:
             warn(
                 f"a refit stayed {100 * linearity.residual:.2g} % of its change from its end: its gradients do not "
                 "bear out the Hessian. Try a smaller step= or scale=, or model.double()",
@@ -206,25 +197,6 @@ class Perturbation:
         """Numbers of the functionals whose fits ``BUDGET`` has room for at a time."""
         each = (1 + self.antithetic) * HELD * 8 * self.refit.network.size
         return torch.arange(len(scales), device=scales.device).split(max(1, BUDGET // each))
-
-    def _shrink(
-        self,
-        regulariser: Regulariser,
-        scales: Float[Tensor, " s"],
-        changes: Float[Tensor, "ends s d"],
-        left: Float[Tensor, "ends s"],
-    ) -> None:
-        """The fits again at smaller λ, where they did not come near their end: the loss is too far from quadratic."""
-        far = torch.arange(len(scales), device=scales.device)
-        for _ in range(SHRINKS):
-            far = far[left[:, far].amax(0) > DISTANT]
-            if not len(far):
-                break
-            tried, residual = self._fitted(regulariser.take(far), scales[far] / SHRINK, changes[:, far] / SHRINK)
-            nearer = residual.amax(0) < left[:, far].amax(0)
-            far = far[nearer]
-            scales[far] /= SHRINK
-            changes[:, far], left[:, far] = tried[:, nearer], residual[:, nearer]
 
     def _scaled(
         self, regulariser: Regulariser, reward: Float[Tensor, "s d"]
