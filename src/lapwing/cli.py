@@ -12,6 +12,7 @@ import importlib
 import inspect
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -55,7 +56,9 @@ def fit(
         method = lw.Validation(task["validation"], unpack=task.get("unpack"))
         posterior = lw.tune(posterior, method, progress=True)
     lw.save(posterior, out)
-    say(f"log evidence         {posterior.log_marginal():.6g} nats")
+    nll = posterior.trace[-1].validation_nll if posterior.trace else None
+    evidence = f"log evidence         {posterior.log_marginal():.6g} nats"
+    say(evidence if nll is None else f"NLL it was tuned by  {nll:.4g} nats an example")
     say(f"effective dimension  {posterior.effective_dimension():.4g} of {posterior.network.size} weights")
     say(f"prior                {posterior.prior}")
     say(f"saved                {out}")
@@ -112,6 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ImportError:
         sys.exit("The command line needs tyro. Try pip install 'lapwing[cli]'.")
     logging.basicConfig(format="%(name)s: %(message)s")
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"
     logging.getLogger("lapwing").setLevel(logging.INFO)
     sys.path.insert(0, str(Path.cwd()))  # as python -m has it, as long as the user's code may import
     commands = {"fit": fit, "evaluate": evaluate, "compare": compare, "report": report}
@@ -131,6 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
     finally:
         sys.path.pop(0)
+        warnings.formatwarning = before
 
 
 def read(setup: str, *needed: str) -> dict[str, Any]:
@@ -178,6 +184,10 @@ def function_of(setup: str) -> Callable[[], Any]:
         own = [key for key, value in vars(found).items() if inspect.isfunction(value) and value.__module__ == module]
         known = f"one of its functions: {', '.join(own)}" if own else f"def {name}(): return model, train"
         raise ConfigError(f"{module} to have a function {name}", f"none in {found.__file__}", known)
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise ConfigError(f"{setup} to be a function without arguments", str(error), f"def {name}():") from error
     return function
 
 

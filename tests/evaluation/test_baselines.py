@@ -70,7 +70,7 @@ def test_the_module_is_left_as_it_was_found(model: nn.Module) -> None:
     Map(model).predict(X)
     with pytest.raises(RuntimeError) as info:
         Map(model).predict(X[:, :2])
-    assert "a tensor of shape [6, 2]: the first axis counts examples" in info.value.__notes__[0]
+    assert "a tensor of shape [6, 2], float64" in info.value.__notes__[0]
     assert [part.training for part in model.modules()] == modes
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(value.grad is None for value in model.parameters())

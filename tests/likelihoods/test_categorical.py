@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from lapwing.ground.errors import DataError, ShapeError
+from lapwing.ground.errors import DataError, DataWarning, ShapeError
 from lapwing.likelihoods import Categorical
 
 LIKELIHOOD = Categorical()
@@ -104,6 +104,11 @@ def test_a_class_missing_from_the_data_is_fine() -> None:
 def test_labels_outside_the_classes_are_refused() -> None:
     with pytest.raises(DataError, match=r"labels from 0 to 2.*Got 2 labels outside, from -1 to 3.*renumbering"):
         LIKELIHOOD.check(logits(3, 3), torch.tensor([3, 0, -1]))
+
+
+def test_probabilities_in_place_of_logits_are_told_of() -> None:
+    with pytest.warns(DataWarning, match="look like probabilities"):
+        LIKELIHOOD.check(logits(3, 3).softmax(-1), torch.tensor([0, 1, 2]))
 
 
 def test_targets_of_another_likelihood_are_refused() -> None:

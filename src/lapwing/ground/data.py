@@ -159,7 +159,8 @@ def describe(element: object) -> str:
     if isinstance(element, Mapping):
         return f"a mapping with keys {sorted(map(str, element))}"
     if isinstance(element, Tensor | np.ndarray):
-        return f"a {'tensor' if isinstance(element, Tensor) else 'NumPy array'} of shape {list(element.shape)}"
+        kind = "tensor" if isinstance(element, Tensor) else "NumPy array"
+        return f"a {kind} of shape {list(element.shape)}, {str(element.dtype).removeprefix('torch.')}"
     if isinstance(element, list | tuple):
         return f"a {type(element).__name__} of {len(element)}: {', '.join(type(part).__name__ for part in element)}"
     return f"a {type(element).__name__}"
@@ -171,6 +172,7 @@ def place(inputs: Inputs, like: Tensor) -> Inputs:
     def move(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
+        value = value.detach()
         return value.to(like.device, like.dtype) if value.is_floating_point() else value.to(like.device)
 
     return over_tensors(move, inputs)

@@ -109,7 +109,8 @@ def check_kind(name: str, value: object, kinds: tuple[type, ...], hint: str) -> 
     """
     if isinstance(value, type) or not isinstance(value, kinds):
         known = ", ".join(kind.__name__ for kind in kinds)
-        shown = f"{type(value).__name__} {' '.join(repr(value).split()):.40}"
+        shown = " ".join(repr(value).split())
+        shown = f"{type(value).__name__} {shown}" if len(shown) <= 40 else f"a {type(value).__name__}"
         got = f"the class {value.__name__}" if isinstance(value, type) else shown
         raise ConfigError(f"{name} to be one of {known}", got, hint)
 

@@ -93,8 +93,8 @@ def _check_outputs(outputs: Tensor, again: Tensor, fewer: Tensor) -> None:
     """Outputs of three examples, of the same again, and of the first two of them."""
     if outputs.ndim < 2 or (len(outputs), len(fewer)) != (3, 2):
         raise ShapeError(
-            "outputs of shape [n, ..., c] for n = 3 inputs",
-            f"{list(outputs.shape)}",
+            "outputs of shape [n, ..., c] for n inputs",
+            f"{list(outputs.shape)} for the first 3",
             "unsqueeze(-1) for a single output, or a leading axis of examples",
         )
     if not bool(torch.isfinite(outputs).all()):

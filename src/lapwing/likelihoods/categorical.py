@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.errors import DataError
+from lapwing.ground.errors import DataError, DataWarning, warn
 from lapwing.likelihoods.base import Likelihood, check_shape, contrasts, is_integral
 
 IGNORED = -100
@@ -161,6 +161,11 @@ class Categorical(Likelihood):
                 f"labels from 0 to {classes - 1}, or {IGNORED} to ignore, for {classes} outputs",
                 f"{wrong.numel()} labels outside, from {int(wrong.min())} to {int(wrong.max())}",
                 several if classes > 1 else single,
+            )
+        if classes > 1 and bool((outputs >= 0).all() and ((outputs.sum(-1) - 1).abs() < 1e-3).all()):
+            warn(
+                "the outputs look like probabilities; Categorical() takes logits. Try the network without its softmax",
+                DataWarning,
             )
 
 

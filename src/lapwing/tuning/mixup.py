@@ -136,7 +136,8 @@ def blending(posterior: Posterior) -> Generator[Blend]:
     """
     if posterior.data is None or not posterior.likelihood.labels:
         got = "one from a file, which holds none" if posterior.data is None else f"{posterior.likelihood}"
-        raise UnsupportedError("a posterior of a classifier that has its training data", got, CURE)
+        cure = "load(path, model, data), or Validation(loader) with held-out data" if posterior.data is None else CURE
+        raise UnsupportedError("a posterior of a classifier that has its training data", got, cure)
     if numbers(posterior.data):
         yield blend
         return

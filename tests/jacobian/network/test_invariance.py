@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lapwing.ground.errors import ConfigError, DataError
+from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
 from lapwing.jacobian.network.invariance import normalised, scale_invariant
 from lapwing.jacobian.network.network import Network
 from lapwing.priors import Layerwise
@@ -147,6 +147,11 @@ def test_inputs_of_every_kind() -> None:
             return self.out(self.norm(self.table(ids)).mean(1))
 
     assert normalised(seeded(Named), {"ids": labels(9, 6, classes=5)}).parts == (("table.weight",),)
+
+
+def test_a_network_without_normalised_weights_is_told_of() -> None:
+    with refused(UnsupportedError, "without a scale"):
+        normalised(seeded(lambda: nn.Linear(3, 2)), ROWS)
 
 
 def test_what_are_no_inputs() -> None:

@@ -252,6 +252,14 @@ def test_parts_of_the_flat_vector_come_apart_and_together() -> None:
     assert spread[[1, 4]].tolist() == [7.0, 8.0] and int((spread == -1.0).sum()) == network.size - 2
 
 
+def test_parameters_without_a_number_are_left_out() -> None:
+    module = small()
+    module.register_parameter("empty", nn.Parameter(torch.zeros(0)))
+    assert Network.of(module).names == Network.of(small()).names
+    with pytest.raises(ConfigError, match="a network without parameters"):
+        Network.of(nn.Tanh())
+
+
 def test_attention_has_second_derivatives_where_it_is_asked_for_them(generator: torch.Generator) -> None:
     key, query = torch.randn(2, 5, 8, dtype=torch.float64, generator=generator)[:, None]
 

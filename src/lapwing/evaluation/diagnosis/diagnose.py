@@ -95,11 +95,11 @@ class Diagnosis:
     def _sight(self) -> str:
         """How small an error of the variance would have been seen."""
         level, draws = self.level / len(self.checks), len(self.distances)
-        seen = f"{100 * statistics.detectable(draws * self.dimension, level):.2g} % in all directions"
+        seen = f"{100 * statistics.detectable(draws * self.dimension, level):.0f} % in all directions"
         if self.families:
             along = ", ".join(f"{len(family.z)} {family.name}" for family in self.families)
             least = min(family.z.numel() for family in self.families)
-            seen += f", or by {100 * statistics.detectable(least, level):.2g} % along the {along} ones,"
+            seen += f", or by {100 * statistics.detectable(least, level):.0f} % along the {along} ones,"
         return f"variances off by {seen} would have shown nine times in ten"
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lapwing.ground import probes
 from lapwing.ground.data import checked, count, describe, is_pair, over_tensors, place, take
-from lapwing.ground.errors import DataError, check_kind
+from lapwing.ground.errors import DataError, UnsupportedError, check_kind
 from lapwing.ground.types import Inputs, Params
 from lapwing.jacobian.network.network import Network, call, ordinary, serving
 from lapwing.jacobian.survey import unwrapped
@@ -48,6 +48,7 @@ def normalised(model: nn.Module, inputs: Inputs, precision: float = 1.0) -> Laye
 
     Raises:
         DataError: If there are no inputs, or they are not finite, or no two for a normalisation over the batch.
+        UnsupportedError: If no weight is normalised.
 
     Cost:
         A few forward passes of these examples for each parameter, in float64.
@@ -60,11 +61,16 @@ def normalised(model: nn.Module, inputs: Inputs, precision: float = 1.0) -> Laye
     check_kind("the model", model, (nn.Module,), "normalised(model, x)")
     network = Network.of(unwrapped(model))
     try:
-        return Layerwise(precision, scale_invariant(network, checked(inputs, network.like)))
+        parts = scale_invariant(network, checked(inputs, network.like))
     except TypeError as error:
         if is_pair(inputs):
             raise DataError("inputs as the network takes them", describe(inputs), "x alone, of (x, y)") from error
         raise
+    if not parts:
+        raise UnsupportedError(
+            "a network with weights that a normalisation leaves without a scale", "none", "Isotropic() or Layerwise()"
+        )
+    return Layerwise(precision, parts)
 
 
 def scale_invariant(network: Network, inputs: Inputs) -> tuple[tuple[str, ...], ...]:

@@ -21,7 +21,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lapwing.ground.data import describe, over_tensors
+from lapwing.ground.data import UNPACK, describe, over_tensors
 from lapwing.ground.errors import ConfigError, DataError, MismatchError, ShapeError, UnsupportedError
 from lapwing.ground.tree import Layout
 from lapwing.ground.types import Inputs, Params
@@ -90,11 +90,12 @@ class Network:
             ConfigError: If no parameter requires a gradient.
         """
         with ALONE:
-            names = tuple(name for name, value in module.named_parameters() if value.requires_grad)
+            there = [(name, value.requires_grad) for name, value in module.named_parameters() if value.numel()]
+        names = tuple(name for name, learnt in there if learnt)
         if not names:
             raise ConfigError(
                 "a network with at least one parameter that requires a gradient",
-                "a frozen network",
+                "a frozen network" if there else "a network without parameters",
                 "weights=LastLayer(), or requires_grad_(True) on what should be uncertain",
             )
         return cls(module, names)
@@ -243,8 +244,9 @@ def call(module: nn.Module, tensors: Params, inputs: Inputs) -> Tensor:
     args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (inputs, {})
     try:
         result = functional_call(module, tensors, args if isinstance(args, tuple) else (args,), kwargs)
-    except (RuntimeError, ValueError) as error:
-        error.add_note(f"lapwing gave it {describe(inputs)}: the first axis counts examples, and one alone is x[None]")
+    except (RuntimeError, TypeError, ValueError) as error:
+        call = f"lapwing called the network with {describe(inputs)}, some examples of the data"
+        error.add_note(f"{call}. Try model(x) on a batch, or {UNPACK}")
         raise
     return outputs_of(result)
 

@@ -141,6 +141,7 @@ def prune_uncertain(
     """
     network = Network.of(unwrapped(model))
     weights = network.weights.double()
+    check_kind("std", std, (Tensor,), "weight_uncertainty(...).std")
     if std.shape != weights.shape:
         raise ShapeError(
             f"a standard deviation for each of {len(weights)} weights", f"{list(std.shape)}", "weight_uncertainty().std"

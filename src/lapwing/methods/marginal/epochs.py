@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import final
 
-from lapwing.ground.errors import ConfigError, ConvergenceWarning, warn
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, check_count, warn
 from lapwing.tuning.choices import BOUNDS
 
 STEPS = 2000
@@ -73,6 +73,7 @@ def lengths(
         (2000, 100, 950)
     """
     epochs = max(EPOCHS, -(-STEPS // steps)) if epochs is None else epochs
+    check_count("epochs", epochs, usual=200)
     warm_up = min(max(1, epochs // 20), epochs - 1) if warm_up is None else warm_up
     if not 0 <= warm_up < epochs:
         raise ConfigError(

@@ -38,6 +38,7 @@ def plot_evidence(trace: Sequence[Any], *, ax: Axes | None = None, **kw: Any) ->
         >>> plot_evidence(trace).get_ylabel()
         'log evidence / nats'
     """
+    check_kind("trace", trace, (Sequence,), "plot_evidence(posterior.trace)")
     if not trace:
         raise DataError("a trace of at least one step", "none", "lw.tune(posterior), which records its steps")
     precisions = torch.stack([torch.as_tensor(step.prior_precision).double().flatten() for step in trace])
