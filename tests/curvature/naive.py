@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lapwing.ground.data import Data, take
-from lapwing.ground.types import Inputs
+from lapwing.ground.data import Data, Inputs, take
 from lapwing.jacobian.layers.capture import ConvOptions, Survey
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network, outputs_of

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lapwing.ground.data import count, take
+from lapwing.ground.data import Inputs, count, take
 from lapwing.ground.errors import DataError, ShapeError, UnsupportedError
-from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.factors import jacobian_rows
 from lapwing.jacobian.model import Pass
 from lapwing.jacobian.network.network import Network

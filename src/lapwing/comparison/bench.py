@@ -19,9 +19,8 @@ from tqdm.auto import tqdm
 from lapwing.comparison.table import Row
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor, Scores, evaluate
-from lapwing.ground.data import Data, Source, concatenated
+from lapwing.ground.data import Data, Inputs, Source, Unpack, concatenated
 from lapwing.ground.errors import LapwingError
-from lapwing.ground.types import Inputs, Unpack
 from lapwing.likelihoods import Categorical
 from lapwing.methods.hessian_free import HessianFree, HessianFreePosterior, PreTrained
 from lapwing.methods.laplace import Laplace

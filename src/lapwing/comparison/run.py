@@ -12,9 +12,8 @@ from lapwing.comparison.bench import Bench, Contender
 from lapwing.comparison.table import Comparison
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
-from lapwing.ground.data import Data, Source
+from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, DataWarning, check_kind, warn
-from lapwing.ground.types import Unpack
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.methods.hessian_free import HessianFree
 from lapwing.methods.laplace import Laplace

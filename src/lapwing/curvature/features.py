@@ -12,8 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.gram import explicit
-from lapwing.ground.data import chunks, count, take
-from lapwing.ground.types import Inputs
+from lapwing.ground.data import Inputs, chunks, count, take
 from lapwing.jacobian.layers.factors import Factor, jacobian_rows
 from lapwing.jacobian.model import BUDGET, Model, Pass
 from lapwing.jacobian.products.plain import Columnwise

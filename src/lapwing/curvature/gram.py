@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import chunks, count, take
-from lapwing.ground.types import Inputs
+from lapwing.ground.data import Inputs, chunks, count, take
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import BUDGET, Model

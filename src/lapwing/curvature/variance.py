@@ -13,8 +13,7 @@ from torch import Tensor
 
 from lapwing.curvature.gram import blockwise, contracted, covariances, explicit, narrowed
 from lapwing.curvature.sums import Held, separated
-from lapwing.ground.data import chunks, count
-from lapwing.ground.types import Inputs
+from lapwing.ground.data import Inputs, chunks, count
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows, outer
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import BUDGET as WHOLE

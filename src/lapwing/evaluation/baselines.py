@@ -11,9 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.ground.data import Data, Source, check_finite, place
+from lapwing.ground.data import Data, Inputs, Source, Unpack, check_finite, place
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError, warn
-from lapwing.ground.types import Inputs, Unpack
 from lapwing.jacobian.network.network import call, serving
 from lapwing.jacobian.survey import unwrapped
 from lapwing.likelihoods import IGNORED, Categorical, Gaussian, Likelihood

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from lapwing.evaluation import metrics
-from lapwing.ground.data import Data, Source
+from lapwing.ground.data import Data, Inputs, Source, Unpack
 from lapwing.ground.errors import ConfigError, check_kind
-from lapwing.ground.types import Inputs, Unpack
 from lapwing.likelihoods import Likelihood
 from lapwing.predictive import (
     Classification,

@@ -1,1 +1,1 @@
-"""What every floor stands on: data, errors, probes, results, types, trees of tensors, archives."""
+"""What every floor stands on: data, errors, probes, results, trees of tensors, archives."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from operator import length_hint
@@ -14,7 +14,12 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
-from lapwing.ground.types import Inputs, Unpack
+
+Inputs: TypeAlias = Tensor | Mapping[str, Any] | tuple[Any, ...]
+"""What a network is called with: a tensor, keyword arguments, or positional arguments."""
+
+Unpack: TypeAlias = Callable[[Any], tuple[Inputs, Tensor]]
+"""A user's hook that splits one element of a loader into inputs and targets."""
 
 Source: TypeAlias = Iterable[Any] | tuple[Tensor, Tensor]
 """Training data: a loader, or a pair of tensors ``(x, y)``."""

@@ -14,8 +14,8 @@ from jaxtyping import jaxtyped
 from torch import Tensor
 
 from lapwing.ground.archive import Json, Tensors
+from lapwing.ground.data import Inputs
 from lapwing.ground.errors import DataError, UnsupportedError
-from lapwing.ground.types import Inputs
 
 INLINE = 256
 """Most numbers of one vector that stay in the JSON, where people can read them; longer ones become tensors."""

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import prod
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import DataError, ShapeError
-from lapwing.ground.types import Params
+
+Params: TypeAlias = dict[str, Tensor]
+"""Named parameters of a network, in the order of ``named_parameters``."""
 
 
 @final

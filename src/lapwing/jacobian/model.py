@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Data, count
+from lapwing.ground.data import Data, Inputs, count
 from lapwing.ground.errors import UnsupportedError
-from lapwing.ground.types import Inputs, Params
+from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, leaves
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, patches
 from lapwing.jacobian.layers.lookup import Lookup

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from lapwing.ground.data import Data, Source, Unpack, count, take
+from lapwing.ground.data import Data, Inputs, Source, Unpack, count, take
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError, check_kind
-from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, leaves
 from lapwing.jacobian.layers.loose import right_way
 from lapwing.jacobian.model import Model, Pass

@@ -12,9 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import count, tensors
+from lapwing.ground.data import Inputs, count, tensors
 from lapwing.ground.errors import DataError
-from lapwing.ground.types import Inputs
 from lapwing.linalg import FunctionOperator, Operator, Structured
 from lapwing.linear.model import Chunk, LinearModel
 

@@ -11,9 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Batch, Data
+from lapwing.ground.data import Batch, Data, Inputs
 from lapwing.ground.tree import Layout
-from lapwing.ground.types import Inputs
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.linear.model import Chunk, Directions, gathered, shuffled
 

@@ -11,9 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Data
+from lapwing.ground.data import Data, Inputs
 from lapwing.ground.tree import Layout
-from lapwing.ground.types import Inputs
 from lapwing.likelihoods import Likelihood
 
 

@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import checked
+from lapwing.ground.data import Inputs, checked
 from lapwing.ground.errors import ShapeError, check_count, check_kind, check_option, check_positive
-from lapwing.ground.types import Inputs
 from lapwing.linalg import Diagonal, Structured
 from lapwing.linear.gauss_newton import GGNProduct, moved
 from lapwing.linear.loss import Loss, Mode, Point

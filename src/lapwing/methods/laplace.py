@@ -12,9 +12,8 @@ from torch import nn
 
 from lapwing.curvature.fold import check_repeatable
 from lapwing.curvature.ggn import GGN, Curvature
-from lapwing.ground.data import Source
+from lapwing.ground.data import Source, Unpack
 from lapwing.ground.errors import ConfigError, check_kind
-from lapwing.ground.types import Unpack
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.survey import opened, surveyed
 from lapwing.likelihoods import Likelihood

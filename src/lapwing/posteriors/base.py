@@ -13,10 +13,10 @@ from torch import Tensor
 
 from lapwing.curvature.fold import Totals
 from lapwing.ground import probes
-from lapwing.ground.data import Data, chunks, count
+from lapwing.ground.data import Data, Inputs, chunks, count
 from lapwing.ground.errors import TooLargeError, UnsupportedError
 from lapwing.ground.results import Estimate
-from lapwing.ground.types import Inputs, Params
+from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import BUDGET, Model, undisturbed
 from lapwing.jacobian.network.network import Network

@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
+from lapwing.ground.data import Inputs
 from lapwing.ground.errors import check_count, check_option
 from lapwing.ground.results import Estimate, Solution
-from lapwing.ground.types import Inputs
 from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal

@@ -15,8 +15,8 @@ from torch import Tensor
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
+from lapwing.ground.data import Inputs
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
-from lapwing.ground.types import Inputs
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Dense, Structured
 from lapwing.linear.evidence import Complexity, Evidence, Shift, complexity_of

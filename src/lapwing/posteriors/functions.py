@@ -15,9 +15,8 @@ from lapwing.curvature.gram import TangentKernel, contracted
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
-from lapwing.ground.data import chunks
+from lapwing.ground.data import Inputs, chunks
 from lapwing.ground.errors import UnsupportedError
-from lapwing.ground.types import Inputs
 from lapwing.jacobian.model import BUDGET
 from lapwing.jacobian.products.linearisation import BatchJacobian
 from lapwing.likelihoods import Likelihood

@@ -15,9 +15,9 @@ from lapwing.curvature.features import Features, TangentFeatures
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
+from lapwing.ground.data import Inputs
 from lapwing.ground.errors import NumericalError, UnsupportedError
 from lapwing.ground.results import Estimate
-from lapwing.ground.types import Inputs
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.linalg.structured import Eigenbasis

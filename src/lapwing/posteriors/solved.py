@@ -12,10 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import chunks, count
+from lapwing.ground.data import Inputs, chunks, count
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
 from lapwing.ground.results import Estimate, Solution, joined
-from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.factors import jacobian_rows
 from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Likelihood

@@ -10,9 +10,8 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 
 import torch
 
-from lapwing.ground.data import checked
+from lapwing.ground.data import Inputs, checked
 from lapwing.ground.errors import ConfigError, UnsupportedError, check_kind
-from lapwing.ground.types import Inputs
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import (

@@ -10,10 +10,9 @@ from torch import nn
 
 from lapwing.curvature.fold import check_same
 from lapwing.ground.archive import Archive, Json, Tensors
-from lapwing.ground.data import Data, Source
+from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import DataError, check_kind
 from lapwing.ground.records import REPAIR
-from lapwing.ground.types import Unpack
 from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.survey import unwrapped
 from lapwing.methods.hessian_free import HessianFreePosterior

@@ -14,7 +14,7 @@ from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.ggn import Hessian
 from lapwing.curvature.gram import TangentKernel
 from lapwing.curvature.sums import DenseSum, Held, chunk_size
-from lapwing.ground.data import concatenated
+from lapwing.ground.data import Inputs, concatenated
 from lapwing.ground.errors import (
     NumericalError,
     TooLargeError,
@@ -23,7 +23,6 @@ from lapwing.ground.errors import (
     check_option,
     check_positive,
 )
-from lapwing.ground.types import Inputs
 from lapwing.jacobian.products.hessian import HessianProduct
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior

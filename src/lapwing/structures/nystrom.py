@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lapwing.curvature.features import TangentFeatures
 from lapwing.curvature.fold import Fold
+from lapwing.ground.data import Inputs
 from lapwing.ground.errors import ConfigError, check_count, check_fraction, check_kind, check_option
 from lapwing.ground.results import Estimate
-from lapwing.ground.types import Inputs
 from lapwing.linear.evidence import metric_root
 from lapwing.posteriors import NystromPosterior, NystromReport, Posterior
 from lapwing.structures.ella.landmarks import LandmarkRows, Landmarks, Span, candidates, span

@@ -13,9 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ground.data import Source
+from lapwing.ground.data import Inputs, Source, Unpack
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, warn
-from lapwing.ground.types import Inputs, Unpack
 from lapwing.linear.preconditioners import balanced
 from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target

@@ -12,9 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ground.data import Source
+from lapwing.ground.data import Source, Unpack
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
-from lapwing.ground.types import Unpack
 from lapwing.ground.whole import file_at
 from lapwing.linear.solvers import SGD, Solver
 from lapwing.linear.tangent import Target

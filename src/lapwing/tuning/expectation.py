@@ -12,10 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.fold import check_same
-from lapwing.ground.data import Data, Source
+from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, UnsupportedError, warn
 from lapwing.ground.results import Solution
-from lapwing.ground.types import Unpack
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import Diagonal

@@ -12,9 +12,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from lapwing.ground.data import Batch, Data, chunks, concatenated, count, over_tensors, take, tensors
+from lapwing.ground.data import Batch, Data, Inputs, chunks, concatenated, count, over_tensors, take, tensors
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError, check_count
-from lapwing.ground.types import Inputs
 from lapwing.likelihoods import IGNORED, Bernoulli
 from lapwing.posteriors import Posterior
 from lapwing.tuning.choices import P

@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import final
 
-from lapwing.ground.data import Data, Source
+from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError
-from lapwing.ground.types import Unpack
 from lapwing.predictive import Link, check_link
 from lapwing.tuning.choices import P
 from lapwing.tuning.held_out import held_out

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lapwing.ground.data import Batch
-from lapwing.ground.types import Inputs
+from lapwing.ground.data import Batch, Inputs
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products import recording as module
 from lapwing.jacobian.products.plain import differentiated

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
 from lapwing.curvature.features import TangentFeatures
+from lapwing.ground.data import Inputs
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
-from lapwing.ground.types import Inputs
 from lapwing.predictive import Classification, Link
 from lapwing.structures.ella.stopping import Accumulated, Watch
 from tests.posterior_cases import Problem, labels, mlp, normal, portrait, problem, refused

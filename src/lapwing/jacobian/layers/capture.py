@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
+from lapwing.ground.data import Inputs
 from lapwing.ground.errors import UnsupportedError
-from lapwing.ground.types import Inputs, Params
+from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.factors import ConvOptions
 from lapwing.jacobian.layers.loose import Way
 from lapwing.jacobian.network.network import Network

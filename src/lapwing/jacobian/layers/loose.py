@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from lapwing.ground.data import count, over_tensors, take, tensors
-from lapwing.ground.types import Inputs, Params
+from lapwing.ground.data import Inputs, count, over_tensors, take, tensors
+from lapwing.ground.tree import Params
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.spelled import twice_differentiable
 

@@ -12,8 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from lapwing.ground.data import Batch, chunks, count
-from lapwing.ground.types import Inputs
+from lapwing.ground.data import Batch, Inputs, chunks, count
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.plain import Reverse
 

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lapwing.ground.data import Inputs
 from lapwing.ground.errors import UnsupportedError
-from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.loose import Way, vectorised_rows
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.spelled import twice_differentiable

@@ -21,10 +21,9 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lapwing.ground.data import UNPACK, describe, over_tensors
+from lapwing.ground.data import UNPACK, Inputs, describe, over_tensors
 from lapwing.ground.errors import ConfigError, DataError, MismatchError, ShapeError, UnsupportedError
-from lapwing.ground.tree import Layout
-from lapwing.ground.types import Inputs, Params
+from lapwing.ground.tree import Layout, Params
 
 ALONE = threading.RLock()
 """Held while a module is called or looked at, or columns are pushed forward: `functional_call` exchanges the module's

@@ -22,8 +22,7 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, final, runti
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from lapwing.ground.data import Batch, Data, chunks, take
-from lapwing.ground.types import Inputs
+from lapwing.ground.data import Batch, Data, Inputs, chunks, take
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, prefers_factors
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import Model

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import grad, jvp, vjp
 
 from lapwing.ground.data import Batch
-from lapwing.ground.types import Params
+from lapwing.ground.tree import Params
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.spelled import twice_differentiable
 from lapwing.jacobian.products.forms import MEMORY, WORKING, Executor, Form, Store

@@ -11,9 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Data, chunks, count
+from lapwing.ground.data import Data, Inputs, chunks, count
 from lapwing.ground.tree import Layout
-from lapwing.ground.types import Inputs
 from lapwing.jacobian.layers.factors import Factor, jacobian_rows, square_sums
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.network import Network

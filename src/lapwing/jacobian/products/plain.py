@@ -17,9 +17,8 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.func import jvp, vmap
 
-from lapwing.ground.data import Batch
+from lapwing.ground.data import Batch, Inputs
 from lapwing.ground.errors import UnsupportedError
-from lapwing.ground.types import Inputs
 from lapwing.jacobian.model import Model, along
 from lapwing.jacobian.network.network import ALONE, Network
 from lapwing.jacobian.network.spelled import twice_differentiable

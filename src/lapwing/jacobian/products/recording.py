@@ -17,7 +17,7 @@ from torch.func import jvp, vjp
 
 from lapwing.ground.data import Batch, over_tensors, tensors
 from lapwing.ground.errors import UnsupportedError
-from lapwing.ground.types import Params
+from lapwing.ground.tree import Params
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.spelled import twice_differentiable

@@ -12,9 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Data, concatenated, take
+from lapwing.ground.data import Data, Inputs, concatenated, take
 from lapwing.ground.errors import TooLargeError, check_count
-from lapwing.ground.types import Inputs
 from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import by_position
 from lapwing.linalg import LowRank

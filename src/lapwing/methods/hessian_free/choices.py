@@ -11,9 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import chunks, count, take
+from lapwing.ground.data import Inputs, chunks, count, take
 from lapwing.ground.errors import check_count, check_option
-from lapwing.ground.types import Inputs
 from lapwing.methods.hessian_free.posterior import Amortised, Answers, Points, ProbedTable, Table
 from lapwing.methods.hessian_free.probed import Covariance, Variances
 from lapwing.methods.hessian_free.refit import Refit

@@ -11,9 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import count, tensors
+from lapwing.ground.data import Inputs, count, tensors
 from lapwing.ground.errors import UnsupportedError
-from lapwing.ground.types import Inputs
 from lapwing.jacobian.network.network import Network
 from lapwing.methods.hessian_free.probed import Covariance, Variances, absolute
 from lapwing.methods.hessian_free.refit import Refit

@@ -8,9 +8,8 @@ from typing import TypeAlias, final
 from torch import nn
 
 from lapwing.curvature.fold import check_repeatable
-from lapwing.ground.data import Source, checked, concatenated
+from lapwing.ground.data import Inputs, Source, Unpack, checked, concatenated
 from lapwing.ground.errors import check_count, check_kind, check_positive
-from lapwing.ground.types import Inputs, Unpack
 from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free.choices import PerPoint, PreTrained, Probed

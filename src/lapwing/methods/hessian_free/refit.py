@@ -13,9 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ground.data import Batch, chunks
+from lapwing.ground.data import Batch, Inputs, chunks
 from lapwing.ground.errors import NumericalError
-from lapwing.ground.types import Inputs
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import chunks
-from lapwing.ground.types import Inputs
+from lapwing.ground.data import Inputs, chunks
 from lapwing.jacobian.network.copies import Copies
 
 PIECE = 4096

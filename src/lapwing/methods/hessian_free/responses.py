@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.data import Inputs
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
-from lapwing.ground.types import Inputs
 from lapwing.methods.hessian_free.inner import Inner, NewtonCG, Refitted
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.regularisers import Regulariser

@@ -10,10 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.ground.data import Source
+from lapwing.ground.data import Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind, check_positive
-from lapwing.ground.tree import Layout
-from lapwing.ground.types import Params, Unpack
+from lapwing.ground.tree import Layout, Params
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import unwrapped

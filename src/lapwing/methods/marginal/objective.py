@@ -12,9 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.ground.data import Source, count, place
+from lapwing.ground.data import Inputs, Source, Unpack, count, place
 from lapwing.ground.errors import ConfigError, DataError, check_kind
-from lapwing.ground.types import Inputs, Unpack
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.layers.loose import right_way
 from lapwing.jacobian.network.differentiable import LiveBatch, live

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from lapwing.ground.data import Data, Source
+from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import check_optimiser
-from lapwing.ground.types import Unpack
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.survey import opened
 from lapwing.likelihoods import Likelihood

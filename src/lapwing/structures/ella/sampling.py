@@ -10,8 +10,7 @@ from torch import Tensor
 
 from lapwing.curvature.features import Pairs
 from lapwing.ground import probes
-from lapwing.ground.data import Batch, Data, check_inputs, concatenated, take
-from lapwing.ground.types import Inputs
+from lapwing.ground.data import Batch, Data, Inputs, check_inputs, concatenated, take
 
 
 @final

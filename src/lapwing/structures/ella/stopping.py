@@ -14,9 +14,8 @@ from torch import Tensor
 
 from lapwing.curvature.features import TangentFeatures
 from lapwing.curvature.fold import Totals
-from lapwing.ground.data import Data, Source, check_inputs, count, place
+from lapwing.ground.data import Data, Inputs, Source, Unpack, check_inputs, count, place
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, check_count, check_option
-from lapwing.ground.types import Inputs, Unpack
 from lapwing.posteriors.nystrom import Compression
 from lapwing.predictive import Link, held_out_losses
 
