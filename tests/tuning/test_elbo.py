@@ -18,11 +18,10 @@ from lapwing.evaluation.metrics import nll
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from lapwing.posteriors import WeightPosterior
 from lapwing.posteriors.exact import with_evidence
-from lapwing.structures.selection import Selection
 from lapwing.tuning import elbo
 from lapwing.tuning.checkpoint import State
 from lapwing.tuning.elbo import Climb, Tried
-from lapwing.tuning.expectation import Expectation, natural_target, tangent_of
+from lapwing.tuning.expectation import Expectation, tangent_of
 from lapwing.tuning.method import default
 from tests.posterior_cases import Linearised, normal, portrait, problem
 from tests.tuning.cases import fit, point_of
@@ -112,28 +111,6 @@ def test_gaussian_noise_is_left_to_em() -> None:
     torch.testing.assert_close(
         point_of(lw.tune(posterior, lw.ELBO())), point_of(lw.tune(posterior, lw.EM(target="affine")))
     )
-
-
-@pytest.mark.parametrize(
-    ("weights", "target"),
-    [
-        (lw.All(), "simplified"),
-        (lw.LastLayer(), "simplified"),
-        (lw.Names("0.*"), "affine"),
-        (lw.Subnetwork(7, by="magnitude"), "affine"),
-    ],
-)
-def test_an_offset_is_left_out_where_the_last_layer_makes_the_outputs(weights: Selection, target: str) -> None:
-    case = problem("categorical")
-    posterior = case.fit(lw.Laplace(case.likelihood, weights=weights, structure=lw.Full(view="weights")))
-    assert natural_target(posterior) == target
-    assert lw.tune(posterior, lw.ELBO()).trace == lw.tune(posterior, lw.ELBO(target=target)).trace  # type: ignore[arg-type]
-
-
-def test_an_offset_is_kept_where_outputs_do_not_come_from_a_linear_layer() -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh()).double()
-    posterior = lw.Laplace(lw.Categorical()).fit(model, (normal(10, 3), torch.arange(10) % 3))
-    assert natural_target(posterior) == "affine"
 
 
 def test_it_is_the_default_where_targets_are_no_labels() -> None:
