@@ -11,7 +11,7 @@ from torch.distributions import MultivariateNormal
 
 from lapwing.likelihoods.base import by_position
 from lapwing.linalg import Dense, Diagonal
-from lapwing.linear.evidence import Compressed, Evidence, Grams, complexity_of
+from lapwing.linear.evidence import Determinant, Evidence, complexity_of, complexity_of_compression
 from lapwing.linear.model import LinearModel
 from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows
 from lapwing.linear.problem import Problem
@@ -115,8 +115,8 @@ def test_both_views_have_one_determinant_one_effective_dimension_and_one_varianc
     two = torch.tensor([0.4, 2.0], dtype=torch.float64)
     scale = torch.tensor(SCALE, dtype=torch.float64)
     by_weights = complexity_of(Dense(new.mT @ new), group).log_det_ratio(two, scale)
-    torch.testing.assert_close(by_weights, Grams(grams).log_det_ratio(two, scale))
-    everything = Compressed(torch.eye(len(group)).double(), new.mT @ new, group)
+    torch.testing.assert_close(by_weights, Determinant.of_grams(grams).log_det_ratio(two, scale))
+    everything = complexity_of_compression(torch.eye(len(group)).double(), new.mT @ new, group)
     torch.testing.assert_close(everything.log_det_ratio(two, scale), by_weights)
 
 
@@ -138,7 +138,7 @@ def test_mean_and_evidence_are_those_of_the_gaussian_model(name: str) -> None:
     dual = CG(rtol=1e-13).solve(functions, SCALE * rest / noise.sqrt())
     torch.testing.assert_close(prior.solve(weights.root @ dual.value), expected, rtol=1e-8, atol=1e-9)
     group = torch.zeros(j.shape[1], dtype=torch.long)
-    both = (complexity_of(Dense(given.ggn), group), Grams(0.7 * functions.curvature.dense()[None]))
+    both = (complexity_of(Dense(given.ggn), group), Determinant.of_grams(0.7 * functions.curvature.dense()[None]))
     for complexity in both:
         sizes, squares = torch.tensor([float(len(group))]), mode.weights.square().sum().view(1)
         evidence = Evidence(complexity, squares, sizes.double(), mode.nll, mode.misfit, float(len(rest)))

@@ -13,11 +13,9 @@ from lapwing.ground.errors import UnsupportedError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
 from lapwing.linear.evidence import (
     Complexity,
-    Compressed,
+    Determinant,
     Evidence,
-    Grams,
-    Matrix,
-    Shift,
+    NewtonStep,
     Spectrum,
     complexity_of,
     complexity_of_compression,
@@ -38,13 +36,13 @@ def whole(*parts: Structured) -> BlockDiagonal:
 
 CURVATURES: dict[str, tuple[Structured, type]] = {
     "diagonal": (Diagonal(normal(D).abs()), Spectrum),
-    "dense": (Dense(spd(D, 100.0)), Matrix),
-    "low rank": (LowRank(normal(D, 2), Diagonal(torch.ones(D, dtype=torch.float64))), Matrix),
+    "dense": (Dense(spd(D, 100.0)), Determinant),
+    "low rank": (LowRank(normal(D, 2), Diagonal(torch.ones(D, dtype=torch.float64))), Determinant),
     "a group a block": (whole(Dense(spd(3, 9.0)), Kronecker(spd(3, 9.0), spd(1, 1.0))), Spectrum),
-    "two groups in a block": (BlockDiagonal((Dense(spd(4, 9.0)), Diagonal(normal(2).abs())), None), Matrix),
+    "two groups in a block": (BlockDiagonal((Dense(spd(4, 9.0)), Diagonal(normal(2).abs())), None), Determinant),
     "blocks that mix groups": (
         BlockDiagonal((Dense(spd(2, 9.0)), Dense(spd(4, 9.0))), (torch.tensor([1, 2]), torch.tensor([0, 3, 4, 5]))),
-        Matrix,
+        Determinant,
     ),
 }
 every_curvature = pytest.mark.parametrize("name", CURVATURES)
@@ -79,7 +77,8 @@ def test_grams_are_the_same_in_function_space() -> None:
     jacobian = normal(3, D)
     grams = torch.stack([part @ part.mT for part in (jacobian[:, GROUP < 1], jacobian[:, GROUP > 0])])
     expected = dense_ratio(jacobian.mT @ jacobian, ALPHA, SCALE)
-    torch.testing.assert_close(Grams(grams).log_det_ratio(ALPHA, SCALE), expected, rtol=1e-10, atol=1e-10)
+    found = Determinant.of_grams(grams).log_det_ratio(ALPHA, SCALE)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_several_precisions_in_a_kronecker_block_are_refused() -> None:
@@ -93,7 +92,7 @@ def test_log_det_of_one_plus_is_differentiable() -> None:
     assert torch.autograd.gradcheck(lambda r: log_det_one_plus(r @ r.mT), root)
 
 
-def evidence_of(complexity: Complexity, shift: Shift | None = None) -> Evidence:
+def evidence_of(complexity: Complexity, shift: NewtonStep | None = None) -> Evidence:
     sizes = torch.bincount(GROUP).double()
     return Evidence(complexity, torch.tensor([1.5, 4.0], dtype=torch.float64), sizes, 12.5, 9.0, 8.0, shift)
 
@@ -121,7 +120,7 @@ def test_noise_scales_misfit_and_constant() -> None:
     residual, rho = normal(8), 1.4
     nll = 0.5 * (rho * residual.square() + math.log(2 * math.pi / rho)).sum()
     misfit = rho * residual.square().sum()
-    evidence = replace(evidence_of(Grams(torch.zeros(2, 1, 1))), nll=float(nll), misfit=float(misfit))
+    evidence = replace(evidence_of(Determinant.of_grams(torch.zeros(2, 1, 1))), nll=float(nll), misfit=float(misfit))
     scaled = -0.5 * (SCALE * rho * residual.square() - torch.log(SCALE * rho / (2 * math.pi))).sum()
     torch.testing.assert_close(evidence.log_likelihood(misfit, SCALE), scaled)
     torch.testing.assert_close(evidence.log_likelihood(misfit, torch.ones_like(SCALE)), -nll)
@@ -132,7 +131,7 @@ def test_the_shift_reaches_the_mode_of_the_linear_model(name: str) -> None:
     """With residual r at the weights θ, the linear model's mode minimises s |r − J δ|² + |θ + δ|²_A over δ."""
     operator = CURVATURES[name][0]
     curvature, theta, score = operator.dense(), normal(D, seed=1), normal(D, seed=2)
-    shift = Shift(operator, score, theta, GROUP)
+    shift = NewtonStep(operator, score, theta, GROUP)
     prior = torch.diag(ALPHA[GROUP])
     step = torch.linalg.solve(SCALE * curvature + prior, SCALE * score - prior @ theta)
     torch.testing.assert_close(shift.step(ALPHA, SCALE), step, rtol=1e-9, atol=1e-10)
@@ -144,7 +143,7 @@ def test_the_shift_reaches_the_mode_of_the_linear_model(name: str) -> None:
 def test_gradients_of_the_evidence_at_the_mode() -> None:
     """The shift is held fixed in the backward pass; finite differences, which move it, agree: it is a mode."""
     operator = Dense(spd(D, 20.0))
-    evidence = evidence_of(complexity_of(operator, GROUP), Shift(operator, normal(D), normal(D, seed=1), GROUP))
+    evidence = evidence_of(complexity_of(operator, GROUP), NewtonStep(operator, normal(D), normal(D, seed=1), GROUP))
     point = (ALPHA.clone().requires_grad_(), SCALE.clone().requires_grad_())
     assert torch.autograd.gradcheck(evidence.log_marginal, point)
 
@@ -154,7 +153,7 @@ def test_the_evidence_at_the_mode_is_larger() -> None:
     weights = normal(D, seed=1)
     norms = torch.bincount(GROUP, weights.square())
     usual = replace(evidence_of(complexity_of(operator, GROUP)), square_norms=norms)
-    moved = replace(usual, shift=Shift(operator, normal(D), weights, GROUP))
+    moved = replace(usual, shift=NewtonStep(operator, normal(D), weights, GROUP))
     assert moved.log_marginal(ALPHA, SCALE) > usual.log_marginal(ALPHA, SCALE)
 
 
@@ -168,7 +167,7 @@ def test_a_compression_charges_for_its_span_alone_and_never_more_than_the_whole(
     scale = torch.tensor(1.7).double()
     for groups, precisions in ((group, (0.3, 2.0, 40.0)), (torch.zeros_like(group), (0.8,))):
         form = complexity_of_compression(changes, curvature, groups, units)
-        assert isinstance(form, Spectrum if len(precisions) == 1 else Compressed)
+        assert isinstance(form, Spectrum if len(precisions) == 1 else Determinant)
         values = torch.tensor(precisions).double().requires_grad_()
         found = form.log_det_ratio(values, scale)
         prior = values.detach()[groups] * (1.0 if units is None else units)

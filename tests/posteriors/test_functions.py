@@ -7,7 +7,7 @@ import torch
 
 import lapwing as lw
 from lapwing.ground.errors import UnsupportedError
-from lapwing.linear.evidence import Grams, Spectrum
+from lapwing.linear.evidence import Determinant, Spectrum
 from lapwing.linear.tangent import Tangent
 from lapwing.posteriors import FunctionPosterior, WeightPosterior, functions
 from tests.posterior_cases import PROBLEMS, Linearised, Problem, problem, refused
@@ -38,7 +38,7 @@ def test_holds_a_gram_matrix_a_group() -> None:
     _, two = fit("categorical", lw.Layerwise((1.0, 1.0)))
     assert len(one.grams) == 1 and len(two.grams) == 2
     torch.testing.assert_close(two.grams.sum(0), one.grams[0], rtol=1e-10, atol=1e-10)
-    assert isinstance(one.evidence.complexity, Spectrum) and isinstance(two.evidence.complexity, Grams)
+    assert isinstance(one.evidence.complexity, Spectrum) and isinstance(two.evidence.complexity, Determinant)
 
 
 @pytest.mark.parametrize("name", ["gaussian", "categorical", "tokens", "pixels"])

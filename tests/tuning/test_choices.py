@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from lapwing.linalg import Dense
-from lapwing.linear.evidence import Evidence, Shift, complexity_of
+from lapwing.linear.evidence import Evidence, NewtonStep, complexity_of
 from lapwing.tuning.choices import at_mode
 from tests.posterior_cases import normal
 
@@ -50,7 +50,7 @@ def bound_of(alpha: Tensor, s: Tensor) -> Evidence:
         nll=70.0,
         misfit=40.0,
         observations=float(N),
-        shift=Shift(curvature, normal(D), normal(D, seed=1), GROUP),
+        shift=NewtonStep(curvature, normal(D), normal(D, seed=1), GROUP),
     )
     return at_mode(elsewhere, torch.bincount(GROUP, mode.square()), nll=nll, misfit=misfit)
 

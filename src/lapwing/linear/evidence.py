@@ -7,6 +7,7 @@ with Λ = s G + A, A = α_g on the weights of group g, and s the noise precision
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
@@ -51,70 +52,25 @@ class Spectrum:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Matrix:
-    """``log det Λ / det A`` for a dense G and several groups: one Cholesky factorisation a call.
+class Determinant:
+    """``log det Λ / det A = log det(I + s M)`` for an M that depends on the precisions: one Cholesky a call.
 
     Args:
-        curvature: G.
-        group: Group of each weight.
+        whitened: M, from the precision of each group.
+        curvature: G, where it is known as a matrix, which may be indefinite; else M has no negative eigenvalues.
     """
 
-    curvature: Float[Tensor, "d d"]
-    group: Int[Tensor, " d"]
+    whitened: Callable[[Float[Tensor, " g"]], Float[Tensor, "m m"]]
+    curvature: Float[Tensor, "d d"] | None = None
 
     def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """``log det(I + s A^-½ G A^-½)``."""
-        root = precisions[self.group].rsqrt()
-        return log_det_one_plus(scale * root[:, None] * self.curvature * root)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Grams:
-    """``log det Λ / det A`` from tangent-kernel Gram matrices, one a group: one Cholesky factorisation a call.
-
-    Args:
-        matrices: ``Sᵀ J_g J_gᵀ S`` for each group g.
-    """
-
-    matrices: Float[Tensor, "g m m"]
-
-    def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """``log det(I + s sum_g K_g / α_g)``."""
-        return log_det_one_plus(scale * torch.einsum("g,gmn->mn", 1.0 / precisions, self.matrices))
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Compressed:
-    """``log det Λ / det A`` for a G compressed on the span of W: ``log det(M + s S) / det M`` with ``M = Wᵀ A W``.
-
-    It is a lower bound of that of G itself, whatever W: eigenvalues of a compression interlace.
-
-    Args:
-        changes: W.
-        curvature: ``S = Wᵀ G W``, float64.
-        group: Group of each weight.
-        relative: Precision of each weight relative to its group's; ``None`` for 1.
-    """
-
-    changes: Float[Tensor, "d k"]
-    curvature: Float[Tensor, "k k"]
-    group: Int[Tensor, " d"]
-    relative: Float[Tensor, " d"] | None = None
-
-    def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """``log det(I + s M^-½ S M^-½)``; ``d k²`` multiplications a call."""
+        """``log det(I + s M)``."""
         return log_det_one_plus(scale * self.whitened(precisions))
 
-    def whitened(self, precisions: Float[Tensor, " g"]) -> Float[Tensor, "k k"]:
-        """``M^-½ S M^-½`` for a triangular root of M."""
-        prior = precisions[self.group]
-        prior = prior if self.relative is None else prior * self.relative
-        lower = metric_root(self.changes, prior).mT
-        half = torch.linalg.solve_triangular(lower, self.curvature, upper=False)
-        matrix = torch.linalg.solve_triangular(lower, half.mT, upper=False)
-        return (matrix + matrix.mT) / 2
+    @classmethod
+    def of_grams(cls, matrices: Float[Tensor, "g m m"]) -> Determinant:
+        """For the tangent-kernel Gram matrices ``K_g = Sᵀ J_g J_gᵀ S`` of each group: ``M = Σ_g K_g / α_g``."""
+        return cls(lambda precisions: torch.einsum("g,gmn->mn", 1.0 / precisions, matrices))
 
 
 def metric_root(changes: Float[Tensor, "d k"], prior: Float[Tensor, " d"]) -> Float[Tensor, "k k"]:
@@ -122,7 +78,7 @@ def metric_root(changes: Float[Tensor, "d k"], prior: Float[Tensor, " d"]) -> Fl
     return torch.linalg.qr(prior.double().sqrt()[:, None] * changes.double()).R
 
 
-Complexity: TypeAlias = Spectrum | Matrix | Grams | Compressed
+Complexity: TypeAlias = Spectrum | Determinant
 """What the evidence charges for the directions the data determined."""
 
 
@@ -161,9 +117,7 @@ def complexity_of(
     group = group.to(curvature.device)
     if relative is not None:
         curvature = in_units(curvature, relative.to(curvature.device))
-    if isinstance(curvature, Diagonal):
-        return Spectrum(curvature.eigenvalues(), group)
-    if bool((group == group[0]).all()):
+    if isinstance(curvature, Diagonal) or bool((group == group[0]).all()):
         return Spectrum(curvature.eigenvalues(), group)
     if isinstance(curvature, BlockDiagonal) and curvature.index is not None:
         parts = [complexity_of(b, group[i]) for b, i in zip(curvature.blocks, curvature.index, strict=True)]
@@ -172,7 +126,13 @@ def complexity_of(
             return Spectrum(torch.cat([x.eigenvalues for x in spectra]), torch.cat([x.group for x in spectra]))
     if not isinstance(curvature, Dense):
         curvature.plus_diagonal(Diagonal((1.0 + group).to(curvature.diagonal())))
-    return Matrix(semidefinite(curvature.dense()), group)
+    dense = semidefinite(curvature.dense())
+
+    def whitened(precisions: Float[Tensor, " g"]) -> Float[Tensor, "d d"]:
+        root = precisions[group].rsqrt()
+        return root[:, None] * dense * root
+
+    return Determinant(whitened, dense)
 
 
 def complexity_of_compression(
@@ -181,12 +141,31 @@ def complexity_of_compression(
     group: Int[Tensor, " d"],
     relative: Float[Tensor, " d"] | None = None,
 ) -> Complexity:
-    """The cheapest exact form for a curvature compressed on the span of W; arguments as for ``Compressed``."""
-    relative = None if relative is None else relative.to(changes.device)
-    form = Compressed(changes, curvature, group.to(changes.device), relative)
+    """The cheapest exact form for a G compressed on the span of W: ``log det(N + s S) / det N`` with ``N = Wᵀ A W``.
+
+    It is a lower bound of that of G itself, whatever W: eigenvalues of a compression interlace.
+
+    Args:
+        changes: W.
+        curvature: ``S = Wᵀ G W``, float64.
+        group: Group of each weight.
+        relative: Precision of each weight relative to its group's; ``None`` for 1.
+
+    Cost:
+        Each time it is asked for ``d k²`` multiplications; with one group, once.
+    """
+    group, relative = group.to(changes.device), None if relative is None else relative.to(changes.device)
+
+    def whitened(precisions: Float[Tensor, " g"]) -> Float[Tensor, "k k"]:
+        prior = precisions[group] if relative is None else precisions[group] * relative
+        lower = metric_root(changes, prior).mT
+        half = torch.linalg.solve_triangular(lower, curvature, upper=False)
+        matrix = torch.linalg.solve_triangular(lower, half.mT, upper=False)
+        return (matrix + matrix.mT) / 2
+
     if not bool((group == group[0]).all()):
-        return form
-    eigenvalues = Eigenbasis(form.whitened(curvature.new_ones(1))).values
+        return Determinant(whitened)
+    eigenvalues = Eigenbasis(whitened(curvature.new_ones(1))).values
     return Spectrum(eigenvalues, torch.zeros(len(eigenvalues), dtype=torch.long, device=changes.device))
 
 
@@ -227,7 +206,7 @@ class Evidence:
     nll: float
     misfit: float
     observations: float
-    shift: Shift | None = None
+    shift: NewtonStep | None = None
 
     def log_marginal(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """Log evidence in nats, differentiable in both arguments."""
@@ -260,7 +239,7 @@ class Evidence:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Shift:
+class NewtonStep:
     """The mode of the linear model around the trained weights: one Newton step, exact for Gaussian noise.
 
     Args:

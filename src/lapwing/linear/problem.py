@@ -1,17 +1,18 @@
-"""The Gaussian linear model as solvers see it, in either view, touched through products alone."""
+"""The Gaussian linear model as solvers see it, in either view, by products alone; what is near it in structures."""
 
 from __future__ import annotations
 
+import abc
 import hashlib
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.errors import TooLargeError
+from lapwing.ground.errors import ConfigError, TooLargeError, UnsupportedError
 from lapwing.linalg import Diagonal, FunctionOperator, Operator, Structured
 from lapwing.linear.gauss_newton import GGNProduct, Gram
 from lapwing.linear.model import LinearModel
@@ -227,3 +228,72 @@ class FunctionView(Gram):
     def _matmat(self, block: Float[Tensor, "r k"]) -> Float[Tensor, "r k"]:
         root = self.root
         return root @ (root.T @ block)
+
+
+@runtime_checkable
+class Preconditioner(Protocol):
+    """A recipe for a structured approximation of the posterior precision."""
+
+    def approximate(self, problem: Problem) -> Structured:
+        """P ≈ Λ, which solves, roots and log-dets exactly."""
+        ...
+
+
+@dataclass(frozen=True)
+class CurvatureRecipe(abc.ABC):
+    """A recipe ``P = s G̃ + A`` whose G̃ ≈ G is made once and serves any prior and noise."""
+
+    @abc.abstractmethod
+    def curvature(self, problem: Problem) -> Structured:
+        """G̃, to which a diagonal can be added exactly."""
+
+    def approximate(self, problem: Problem) -> Structured:
+        """``P``."""
+        return problem.with_curvature(self.curvature(problem))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Known(CurvatureRecipe):
+    """``P = s G̃ + A`` with a G̃ that is at hand, such as that of a posterior.
+
+    Args:
+        matrix: G̃.
+    """
+
+    matrix: Structured
+
+    def curvature(self, problem: Problem) -> Structured:
+        """G̃."""
+        return self.matrix
+
+
+def approximation(problem: Problem, recipe: Preconditioner) -> Structured:
+    """What a recipe makes of a problem, made once for each problem; what does not know its prior, once for all.
+
+    Raises:
+        ConfigError: If the recipe is not hashable.
+    """
+    if getattr(type(recipe), "__hash__", None) is None:
+        raise ConfigError(
+            "a recipe that is frozen, so that it can be told from others", f"{recipe}", "@dataclass(frozen=True)"
+        )
+    if recipe not in problem.prepared:
+        if not isinstance(recipe, CurvatureRecipe):
+            problem.prepared[recipe] = recipe.approximate(problem)
+            return problem.prepared[recipe]
+        if recipe not in problem.kept:
+            problem.kept[recipe] = recipe.curvature(problem)
+        problem.prepared[recipe] = problem.with_curvature(problem.kept[recipe])
+    return problem.prepared[recipe]
+
+
+def model_of(problem: Problem, recipe: object) -> LinearModel:
+    """The linear model behind a problem.
+
+    Raises:
+        UnsupportedError: If there is none.
+    """
+    if problem.model is None:
+        raise UnsupportedError(f"a problem with a linear model and data for {recipe}", "a matrix alone", "LowRank(100)")
+    return problem.model

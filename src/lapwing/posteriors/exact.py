@@ -19,7 +19,7 @@ from lapwing.ground.data import Inputs
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Dense, Structured
-from lapwing.linear.evidence import Complexity, Evidence, Shift, complexity_of
+from lapwing.linear.evidence import Complexity, Evidence, NewtonStep, complexity_of
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
 from lapwing.predictive import JointMoments, Moments
@@ -111,14 +111,16 @@ class WeightPosterior(ExactPosterior):
         return self.precision.operator
 
     @cached_property
-    def shift(self) -> Shift | None:
+    def shift(self) -> NewtonStep | None:
         """How the mode of the linear model moves with the hyper-parameters; ``None`` where no score was kept."""
         if self.totals.score is None:
             return None
         layout, device, dtype = self.network.uncertain, self.network.like.device, self.held.operator.dtype
         group, relative = self.prior.groups(layout)[0].to(device), self.prior.relative(layout)
         relative = None if relative is None else relative.to(device)
-        return Shift(self.held.operator, self.totals.score.to(dtype), self.network.weights.to(dtype), group, relative)
+        return NewtonStep(
+            self.held.operator, self.totals.score.to(dtype), self.network.weights.to(dtype), group, relative
+        )
 
     def _complexity(self) -> Complexity:
         layout = self.network.uncertain

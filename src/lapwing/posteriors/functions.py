@@ -22,7 +22,7 @@ from lapwing.jacobian.products.linearisation import BatchJacobian
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.linalg.structured import Eigenbasis
-from lapwing.linear.evidence import Complexity, Grams, Spectrum, semidefinite
+from lapwing.linear.evidence import Complexity, Determinant, Spectrum, semidefinite
 from lapwing.posteriors.dimension import Step
 from lapwing.posteriors.exact import ExactPosterior, distinct
 from lapwing.predictive import JointMoments, Moments
@@ -128,7 +128,7 @@ class FunctionPosterior(ExactPosterior):
 
     def _complexity(self) -> Complexity:
         if len(self.grams) > 1:
-            return Grams(torch.stack([semidefinite(gram) for gram in self.grams]))
+            return Determinant.of_grams(torch.stack([semidefinite(gram) for gram in self.grams]))
         eigenvalues = self._basis.values
         return Spectrum(eigenvalues, torch.zeros(len(eigenvalues), dtype=torch.long, device=eigenvalues.device))
 

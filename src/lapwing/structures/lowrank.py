@@ -16,8 +16,7 @@ from lapwing.ground.errors import check_count, check_fraction, check_option
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import nystrom, randomised_eigenpairs, top_eigenpairs
 from lapwing.linear.gauss_newton import GGNProduct
-from lapwing.linear.preconditioners import CurvatureRecipe
-from lapwing.linear.problem import Problem
+from lapwing.linear.problem import CurvatureRecipe, Problem
 from lapwing.posteriors import Posterior, WeightPosterior
 from lapwing.structures.summed import Task, check_products
 

@@ -16,8 +16,7 @@ from lapwing.ground.errors import UnsupportedError, check_option
 from lapwing.jacobian.layers.capture import NORMS
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.linearisation import Linearisation
-from lapwing.linear.preconditioners import CurvatureRecipe
-from lapwing.linear.problem import Problem
+from lapwing.linear.problem import CurvatureRecipe, Problem
 from lapwing.posteriors import Posterior, WeightPosterior
 from lapwing.priors import GPrior, Prior
 

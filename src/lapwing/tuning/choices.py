@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, NumericalError, UnsupportedError, check_option, warn
 from lapwing.linalg.structured import Eigenbasis
-from lapwing.linear.evidence import Evidence, Matrix, Spectrum
+from lapwing.linear.evidence import Evidence, Spectrum
 from lapwing.posteriors import ExactPosterior, Posterior, Step, WeightPosterior
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.exact import with_evidence
@@ -78,9 +78,12 @@ def check_definite(evidence: Evidence) -> None:
         NumericalError: If it is.
     """
     held = evidence.complexity
-    if not isinstance(held, Spectrum | Matrix):
+    if isinstance(held, Spectrum):
+        values = held.eigenvalues
+    elif held.curvature is not None:
+        values = Eigenbasis(held.curvature).values
+    else:
         return
-    values = held.eigenvalues if isinstance(held, Spectrum) else Eigenbasis(held.curvature).values
     if bool((values < 0).any()):
         raise NumericalError(
             "a curvature without negative eigenvalues, to tune by its evidence",

@@ -19,8 +19,7 @@ from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import Diagonal
 from lapwing.linear.evidence import Evidence
-from lapwing.linear.preconditioners import Known
-from lapwing.linear.problem import Perturbation
+from lapwing.linear.problem import Known, Perturbation
 from lapwing.linear.solvers import CG, SGD, Solver
 from lapwing.linear.tangent import Mode, Tangent, Target
 from lapwing.posteriors import ExactPosterior, FunctionPosterior, Posterior, SolvedWeights, Step, WeightPosterior

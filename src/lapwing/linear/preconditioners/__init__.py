@@ -7,17 +7,9 @@ costs a solve with P, which should be cheap beside a product with Λ.
 
 from __future__ import annotations
 
-from lapwing.linear.preconditioners.recipes import (
-    CurvatureRecipe,
-    Known,
-    PivotedCholesky,
-    Pivots,
-    Preconditioner,
-    RankOne,
-    approximation,
-    model_of,
-)
+from lapwing.linear.preconditioners.recipes import PivotedCholesky, Pivots, RankOne
 from lapwing.linear.preconditioners.rows import Subsample, TopRows, balanced
+from lapwing.linear.problem import CurvatureRecipe, Known, Preconditioner, approximation
 
 __all__ = [
     "CurvatureRecipe",
@@ -30,5 +22,4 @@ __all__ = [
     "TopRows",
     "approximation",
     "balanced",
-    "model_of",
 ]

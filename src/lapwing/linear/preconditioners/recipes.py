@@ -1,92 +1,18 @@
-"""What every recipe for a preconditioner answers, and those that need no rows: by pivots, and of rank one."""
+"""Recipes for preconditioners that need no rows: by pivots, and of rank one."""
 
 from __future__ import annotations
 
-import abc
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, final, get_args, runtime_checkable
+from typing import Literal, TypeAlias, final, get_args
 
 import torch
 
-from lapwing.ground.errors import ConfigError, UnsupportedError, check_count, check_option
-from lapwing.linalg import LowRank, Structured
+from lapwing.ground.errors import check_count, check_option
+from lapwing.linalg import LowRank
 from lapwing.linalg.pivoted import pivoted_cholesky
-from lapwing.linear.model import LinearModel
-from lapwing.linear.problem import Problem
+from lapwing.linear.problem import CurvatureRecipe, Problem, model_of
 
 Pivots: TypeAlias = Literal["greedy", "random"]
-
-
-@runtime_checkable
-class Preconditioner(Protocol):
-    """A recipe for a structured approximation of the posterior precision."""
-
-    def approximate(self, problem: Problem) -> Structured:
-        """P ≈ Λ, which solves, roots and log-dets exactly."""
-        ...
-
-
-@dataclass(frozen=True)
-class CurvatureRecipe(abc.ABC):
-    """A recipe ``P = s G̃ + A`` whose G̃ ≈ G is made once and serves any prior and noise."""
-
-    @abc.abstractmethod
-    def curvature(self, problem: Problem) -> Structured:
-        """G̃, to which a diagonal can be added exactly."""
-
-    def approximate(self, problem: Problem) -> Structured:
-        """``P``."""
-        return problem.with_curvature(self.curvature(problem))
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Known(CurvatureRecipe):
-    """``P = s G̃ + A`` with a G̃ that is at hand, such as that of a posterior.
-
-    Args:
-        matrix: G̃.
-    """
-
-    matrix: Structured
-
-    def curvature(self, problem: Problem) -> Structured:
-        """G̃."""
-        return self.matrix
-
-
-def approximation(problem: Problem, recipe: Preconditioner) -> Structured:
-    """What a recipe makes of a problem, made once for each problem; what does not know its prior, once for all.
-
-    Raises:
-        ConfigError: If the recipe is not hashable.
-    """
-    if getattr(type(recipe), "__hash__", None) is None:
-        raise ConfigError(
-            "a recipe that is frozen, so that it can be told from others", f"{recipe}", "@dataclass(frozen=True)"
-        )
-    if recipe not in problem.prepared:
-        problem.prepared[recipe] = _made(problem, recipe)
-    return problem.prepared[recipe]
-
-
-def _made(problem: Problem, recipe: Preconditioner) -> Structured:
-    if not isinstance(recipe, CurvatureRecipe):
-        return recipe.approximate(problem)
-    if recipe not in problem.kept:
-        problem.kept[recipe] = recipe.curvature(problem)
-    return problem.with_curvature(problem.kept[recipe])
-
-
-def model_of(problem: Problem, recipe: object) -> LinearModel:
-    """The linear model behind a problem.
-
-    Raises:
-        UnsupportedError: If there is none.
-    """
-    if problem.model is None:
-        raise UnsupportedError(f"a problem with a linear model and data for {recipe}", "a matrix alone", "LowRank(100)")
-    return problem.model
 
 
 @final

@@ -18,8 +18,7 @@ from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import by_position
 from lapwing.linalg import LowRank
 from lapwing.linear.model import LinearModel
-from lapwing.linear.preconditioners.recipes import CurvatureRecipe, model_of
-from lapwing.linear.problem import Problem
+from lapwing.linear.problem import CurvatureRecipe, Problem, model_of
 
 Seen: TypeAlias = tuple[Inputs, Tensor, Tensor]
 """Inputs and targets of some examples, and the eigenvalues ``[n, m]`` of their output Hessians."""

@@ -14,8 +14,7 @@ from lapwing.ground.errors import check_count, check_fraction, check_kind
 from lapwing.ground.results import Solution, joined
 from lapwing.linalg import Structured
 from lapwing.linalg.cg import conjugate_gradients
-from lapwing.linear.preconditioners import Preconditioner, approximation
-from lapwing.linear.problem import Problem
+from lapwing.linear.problem import Preconditioner, Problem, approximation
 
 VECTORS = 8
 """Blocks of columns conjugate gradients hold at once, in float64."""

@@ -14,8 +14,7 @@ from lapwing.ground.results import Solution
 from lapwing.linalg.contour import contour_inverse_root, spectral_interval
 from lapwing.linalg.functions import apply_function
 from lapwing.linalg.shifted import Method
-from lapwing.linear.preconditioners import Preconditioner, approximation
-from lapwing.linear.problem import Problem
+from lapwing.linear.problem import Preconditioner, Problem, approximation
 from lapwing.linear.solvers.cg import Solver
 
 
