@@ -11,7 +11,8 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.curvature import gram
 from lapwing.curvature.ggn import GGN
-from lapwing.curvature.gram import TangentKernel, covariances
+from lapwing.curvature.gram import TangentKernel
+from lapwing.curvature.variance import covariances
 from lapwing.ground.data import take
 from lapwing.jacobian.layers.factors import Outer, Rows
 from lapwing.jacobian.layers.lookup import Lookup
@@ -50,10 +51,9 @@ def training_cotangents(case: Known) -> Tensor:
 
 def test_rows_of_one_chunk_know_how_many_they_are() -> None:
     case = known("tagger")
-    (rows,) = kernel(case).rows(case.case.inputs)
-    assert rows.count == 4 * 3 * 2
-    (rows,) = kernel(case).rows(case.case.inputs, training_cotangents(case)[:2])
-    assert rows.count == 8
+    one, variance = kernel(case), variances(case)["one"]
+    rows, few = one.rows(case.case.inputs), one.rows(case.case.inputs, training_cotangents(case)[:2])
+    assert one.gram(rows, few, variance).shape == (4 * 3 * 2, 8)
 
 
 @pytest.mark.parametrize("prior", ["one", "layerwise", "each"])
@@ -74,7 +74,7 @@ def test_chunks_do_not_matter(name: str, prior: str, monkeypatch: pytest.MonkeyP
     case, variance = known(name), variances(known(name))[prior]
     cotangents = training_cotangents(case)
     monkeypatch.setattr(gram, "BUDGET", 1)
-    assert len(list(kernel(case).rows(case.case.inputs))) == 4
+    assert len(kernel(case)._chunks(case.case.inputs)) == 4
     rows = naive.pulled_back(case, cotangents).flatten(0, 1)
     found = kernel(case).training_grams(case.case.inputs, cotangents, [variance])[0]
     torch.testing.assert_close(found, rows @ torch.diag(variance) @ rows.mT, rtol=1e-9, atol=1e-10)
@@ -114,7 +114,7 @@ def factors() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["rows", "outer", "lookup"])
 def test_each_variance_as_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lapwing.curvature.gram.NUMBERS", 2 * 10 * 512)
+    monkeypatch.setattr("lapwing.curvature.variance.NUMBERS", 2 * 10 * 512)
     factor = factors()[name]
     variances = normal(5, factor.rows().shape[-1]).exp()
     together = covariances(factor, variances)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.curvature.gram import explicit
+from lapwing.curvature.variance import explicit
 from lapwing.ground.data import Inputs, chunks, count, take
 from lapwing.jacobian.layers.factors import Factor, jacobian_rows
 from lapwing.jacobian.model import BUDGET, Model, Pass

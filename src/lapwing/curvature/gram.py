@@ -1,32 +1,28 @@
-"""The tangent kernel J A⁻¹ Jᵀ, layer by layer: between chunks of data, and of each example for many A at once."""
+"""Between examples: the tangent kernel J A⁻¹ Jᵀ, and the joint covariance J Λ⁻¹ Jᵀ, chunk by chunk, layer by layer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from functools import partial, reduce
+from typing import TypeVar, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Inputs, chunks, count, take
-from lapwing.jacobian.layers.factors import Factor, Outer, Rows
+from lapwing.curvature.variance import Propagation, in_basis, variance_of, whitened_rows
+from lapwing.ground.data import Inputs, chunks, count
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.likelihoods.base import identity_cotangents
+from lapwing.linalg import Dense, Structured
 
 SHARE = 8
 """One in so many bytes of the budget is for the explicit rows of a layer: both sides, with copies, beside factors."""
 
-
-@final
-@dataclass(frozen=True, eq=False)
-class RowBlock:
-    """A chunk of data as rows of the Jacobian: one for each example and cotangent, held as layer factors."""
-
-    factors: list[Factor]
-    count: int
+T = TypeVar("T")
 
 
 @final
@@ -34,35 +30,32 @@ class RowBlock:
 class TangentKernel:
     """The tangent kernel of a network between chunks of data.
 
+    A chunk is known by its layer factors: its rows are one for each example and cotangent.
+
     Args:
         model: The network and its likelihood.
     """
 
     model: Model
 
-    def rows(self, inputs: Inputs, cotangents: Float[Tensor, "k n ..."] | None = None) -> Iterator[RowBlock]:
-        """RowBlock ``uᵀ J`` of some inputs, chunk by chunk, example by example.
+    def rows(self, inputs: Inputs, cotangents: Float[Tensor, "k n ..."] | None = None) -> list[Factor]:
+        """The rows ``uᵀ J`` of a chunk.
 
         Args:
             inputs: n examples.
             cotangents: Directions u, canonical; ``None`` takes every output of every event position.
         """
-        size = self.model.chunk(self.model.width, BUDGET)
-        for place, part in chunks(inputs, min(size, count(inputs))):
-            forward = self.model.forward(part)
-            if cotangents is None:
-                directions = torch.cat(list(identity_cotangents(forward.outputs)))
-            else:
-                directions = cotangents[:, place]
-            factors = [factor.double() for factor in forward.factors(directions)]
-            yield RowBlock(factors, directions.shape[0] * directions.shape[1])
+        forward = self.model.forward(inputs)
+        if cotangents is None:
+            cotangents = torch.cat(list(identity_cotangents(forward.outputs)))
+        return [factor.double() for factor in forward.factors(cotangents)]
 
-    def gram(self, left: RowBlock, right: RowBlock, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
+    def gram(self, left: list[Factor], right: list[Factor], variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
         """``J_left diag(variance) J_rightᵀ``.
 
         Args:
-            left: RowBlock, m of them.
-            right: RowBlock, m2 of them.
+            left: One chunk, of m rows.
+            right: Another one, of m2 rows.
             variance: Prior variance of each uncertain weight.
 
         Cost:
@@ -71,8 +64,8 @@ class TangentKernel:
         """
         network = self.model.network
         variance = network.spread(variance)
-        total = variance.new_zeros(left.count, right.count)
-        for a, b in zip(left.factors, right.factors, strict=True):
+        total = variance.new_zeros([chunk[0].g.shape[:2].numel() for chunk in (left, right)])
+        for a, b in zip(left, right, strict=True):
             weights = network.part(a.names, variance)
             if bool(weights.any()):
                 total += factor_gram(a, b, weights)
@@ -90,10 +83,11 @@ class TangentKernel:
         Cost:
             For each chunk of ``inputs`` a forward and k backward passes over the training data.
         """
-        blocks = [
-            torch.cat([self.gram(left, right, variance) for right in self.rows(training, cotangents)], dim=1)
-            for left in self.rows(inputs)
-        ]
+        blocks = []
+        for _, part in self._chunks(inputs):
+            left = self.rows(part)
+            others = (self.rows(other, cotangents[:, place]) for place, other in self._chunks(training))
+            blocks.append(torch.cat([self.gram(left, right, variance) for right in others], dim=1))
         return torch.cat(blocks)
 
     def training_grams(
@@ -102,24 +96,86 @@ class TangentKernel:
         """Kernels between all rows of training data, one for each vector of prior variances.
 
         Cost:
-            For each chunk a forward and k backward passes over it and the chunks after it.
+            For each chunk a forward and k backward passes over it and the chunks before it.
         """
-        width, n = cotangents.shape[:2]
-        grams = variances[0].new_empty(len(variances), width * n, width * n)
-        row = 0
-        for left in self.rows(training, cotangents):
-            column, rest = row, slice(row // width, None)
-            rows = slice(row, row + left.count)
-            for right in self.rows(take(training, rest), cotangents[:, rest]):
-                columns = slice(column, column + right.count)
-                for gram, variance in zip(grams, variances, strict=True):
-                    gram[rows, columns] = self.gram(left, right, variance)
-                    gram[columns, rows] = gram[rows, columns].mT.clone()
-                column += right.count
-            own = grams[:, rows, rows]
-            own.copy_((own + own.mT) / 2)
-            row += left.count
-        return grams
+        m = cotangents.shape[0] * cotangents.shape[1]
+        return symmetric(
+            self._chunks(training),
+            lambda place, part: self.rows(part, cotangents[:, place]),
+            lambda left, right: torch.stack([self.gram(left, right, variance) for variance in variances]),
+            variances[0].new_empty(len(variances), m, m),
+        )
+
+    def _chunks(self, inputs: Inputs) -> list[tuple[slice, Inputs]]:
+        return list(chunks(inputs, min(self.model.chunk(self.model.width, BUDGET), count(inputs))))
+
+
+def joint(given: Propagation, inputs: Inputs) -> tuple[Float[Tensor, "n *event c"], Float[Tensor, "m m"]]:
+    """Mean of each example, and under the first precision the covariance of all m outputs of all examples at once.
+
+    Args:
+        given: Carries the weights' Gaussian to the outputs.
+        inputs: n examples.
+
+    Cost:
+        As ``Propagation.moments``, where the factors of all examples fit ``BUDGET``, or without layers their rows; else
+        the passes are made again for every pair of chunks. That memory, and m².
+    """
+    held, network, width = given.precisions[0], given.model.network, given.model.width
+    n, means = count(inputs), dict[int, Tensor]()
+    each = given.model.survey.bytes(width, held.operator.dtype.itemsize, given.extra)
+    together = n if n * each <= BUDGET // 2 else max(1, BUDGET // 4 // each)
+
+    def weighed(place: slice, part: Inputs) -> list[tuple[Factor, Structured | None]]:
+        """The factors with their blocks of the precision; without layers ``J W``, ``W Wᵀ = Λ⁻¹``."""
+        forward = given.model.forward(part)
+        means[place.start] = f = forward.outputs
+        factors = given.factors(forward, torch.cat(list(identity_cotangents(f))))
+        if given.by_layers:
+            return list(given.blocks(factors, held))
+        return [(Rows(None, None, whitened_rows(jacobian_rows(network, factors), held.operator)), None)]
+
+    def between(left: list[tuple[Factor, Structured | None]], right: list[tuple[Factor, Structured | None]]) -> Tensor:
+        pairs = zip(left, right, strict=True)
+        return reduce(torch.add, (layer_covariance(a, b, block) for (a, block), (b, _) in pairs))
+
+    whole = network.like.new_empty(width * n, width * n, dtype=held.operator.dtype)
+    covariance = symmetric(list(chunks(inputs, together)), weighed, between, whole)
+    return torch.cat([means[start] for start in sorted(means)]), covariance
+
+
+def symmetric(
+    parts: list[tuple[slice, Inputs]],
+    make: Callable[[slice, Inputs], T],
+    between: Callable[[T, T], Float[Tensor, "*g m m2"]],
+    whole: Float[Tensor, "*g all all"],
+) -> Float[Tensor, "*g all all"]:
+    """A symmetric matrix between all examples, each pair of chunks computed once.
+
+    Args:
+        parts: The chunks, and where they lie among the examples.
+        make: What is computed of a chunk.
+        between: The matrix between two chunks.
+        whole: Is filled, and returned.
+    """
+    width = whole.shape[-1] // parts[-1][0].stop
+    for i, (place, part) in enumerate(parts):
+        own = make(place, part)
+        for there, other in parts[: i + 1]:
+            block = between(own, own if there is place else make(there, other))
+            if there is place:
+                block = (block + block.mT) / 2
+            rows, columns = (slice(width * at.start, width * at.stop) for at in (place, there))
+            whole[..., rows, columns], whole[..., columns, rows] = block, block.mT
+    return whole
+
+
+def layer_covariance(left: Factor, right: Factor, block: Structured | None) -> Float[Tensor, "m m2"]:
+    """What a layer adds to the covariance between two chunks, under its block of the precision."""
+    if block is None:
+        return left.rows().flatten(0, 1) @ right.rows().flatten(0, 1).mT
+    weighed = (left, right, variance_of(block, left))
+    return blockwise(*(weighed if isinstance(block, Dense) else narrowed(*weighed)), partial(in_basis, block=block))
 
 
 def factor_gram(left: Factor, right: Factor, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
@@ -176,71 +232,3 @@ def narrowed(
     narrow = replace(left, index=torch.searchsorted(used, left.index), shape=shape, padding=padding)
     other = narrow if left is right else replace(narrow, index=torch.searchsorted(used, right.index), g=right.g)
     return narrow, other, variance.view(left.shape)[used].flatten()
-
-
-def explicit(factor: Factor) -> Factor:
-    """A layer whose weights are shared between positions as rows, made once for all that is asked of them."""
-    if isinstance(factor, Outer) and factor.positions > 1:
-        return Rows(factor.weight, factor.bias, factor.rows())
-    return factor
-
-
-NUMBERS = 2**19
-"""Products of rows made at a time: few enough to stay in a processor's cache."""
-
-
-WIDTH = 512
-"""Columns of them, at most: enough for a matrix product."""
-
-
-def covariances(factor: Factor, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m n k k"]:
-    """``J diag(v) Jᵀ`` of each example for each variance v.
-
-    Args:
-        factor: What a layer contributes to the Jacobian.
-        variances: v, in the order of the factor's weights.
-
-    Cost:
-        For each row the products with the others, and a matrix product of them with the variances; about a quarter of
-        as many calls of ``factor.covariance``.
-    """
-    if len(variances) == 1:
-        return factor.covariance(variances[0])[None]
-    if isinstance(factor, Outer) and factor.positions == 1:
-        scale = torch.stack([factor.matrix(variance) for variance in variances])
-        spread = torch.einsum("npi,mpoi->nmpo", factor.columns.squeeze(-1).square(), scale)
-        return contracted(factor.g.squeeze(-1).flatten(2), spread.flatten(2))
-    if isinstance(factor, Lookup):
-        example, row, summed = factor.used
-        each = contracted(summed, variances.view(len(variances), *factor.shape)[:, row].transpose(0, 1))
-        n, k = factor.index.shape[0], summed.shape[1]
-        return each.new_zeros(len(variances), n, k, k).index_add_(1, example, each)
-    return contracted(factor.rows(), variances)
-
-
-def contracted(rows: Float[Tensor, "n k d"], variances: Float[Tensor, "*n m d"]) -> Float[Tensor, "m n k k"]:
-    """``R diag(v) Rᵀ`` of each block of rows R.
-
-    Args:
-        rows: R.
-        variances: v, the same for all blocks or for each its own.
-
-    Example:
-        >>> contracted(torch.ones(1, 2, 3), torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]])).tolist()
-        [[[[3.0, 3.0], [3.0, 3.0]]], [[[1.0, 1.0], [1.0, 1.0]]]]
-    """
-    n, k, d = rows.shape
-    one, other = torch.triu_indices(k, k, device=rows.device)
-    found = rows.new_zeros(n, len(one), variances.shape[-2])
-    each = max(1, NUMBERS // (WIDTH * max(1, len(one))))
-    for first in range(0, n, each):
-        some = slice(first, first + each)
-        own = variances if variances.ndim == 2 else variances[some]
-        for start in range(0, d, WIDTH):
-            part = rows[some, :, start : start + WIDTH]
-            products = torch.cat([part[:, i, None] * part[:, i:] for i in range(k)], 1)
-            found[some] += products @ own[..., start : start + WIDTH].mT
-    whole = found.new_empty(n, k, k, found.shape[-1])
-    whole[:, one, other] = found
-    whole[:, other, one] = found
-    return whole.movedim(-1, 0)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, reduce
 from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.gram import blockwise, contracted, covariances, explicit, narrowed
 from lapwing.curvature.sums import Held, separated
 from lapwing.ground.data import Inputs, chunks, count
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows, outer
 from lapwing.jacobian.layers.lookup import Lookup
-from lapwing.jacobian.model import BUDGET as WHOLE
 from lapwing.jacobian.model import Model, Pass
 from lapwing.likelihoods.base import identity_cotangents
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
@@ -55,42 +53,19 @@ class Propagation:
         covariances: list[list[Tensor]] = [[] for _ in self.precisions]
         for part in self._passes(inputs):
             f = part.outputs
-            positions = [self.covariances(self._factors(part, cotangents)) for cotangents in identity_cotangents(f)]
+            positions = [self.covariances(self.factors(part, cotangents)) for cotangents in identity_cotangents(f)]
             means.append(f)
             for column, blocks in zip(covariances, zip(*positions, strict=True), strict=True):
                 column.append(torch.stack(blocks, dim=1).to(f).view(*f.shape, f.shape[-1]))
         return torch.cat(means), [torch.cat(column) for column in covariances]
 
-    def joint(self, inputs: Inputs) -> tuple[Float[Tensor, "n *event c"], Float[Tensor, "m m"]]:
-        """Mean of each example, and under the first precision the covariance of all m outputs of all examples at once.
-
-        Cost:
-            As ``moments``, where the factors of all examples fit memory ``WHOLE``, or without layers their rows; else
-            the passes are made again for every pair of chunks. That memory, and m².
-        """
-        means: list[Tensor] = []
-        outputs, n = self.model.width, count(inputs)
-        dtype = self.precisions[0].operator.dtype
-        covariance = self.model.network.like.new_empty(outputs * n, outputs * n, dtype=dtype)
-        parts = list(chunks(inputs, self._together(n)))
-        for i, (place, part) in enumerate(parts):
-            f, own = self._weighed(part)
-            means.append(f)
-            for there, other in parts[: i + 1]:
-                weighed = own if there is place else self._weighed(other)[1]
-                rows, columns = (slice(outputs * at.start, outputs * at.stop) for at in (place, there))
-                covariance[rows, columns] = block = sum_of(
-                    [self._between(*pair) for pair in zip(own, weighed, strict=True)]
-                )
-                covariance[columns, rows] = block.mT
-        return torch.cat(means), covariance
-
     def covariances(self, factors: list[Factor]) -> list[Float[Tensor, "n k k"]]:
         """``J Λ⁻¹ Jᵀ`` of each example of a chunk, for each precision."""
         first = self.precisions[0].operator
-        if isinstance(first, BlockDiagonal | Diagonal):
-            columns = zip(*(self._blocks(factors, held) for held in self.precisions), strict=True)
-            return list(sum_of([self._propagated([block for _, block in pairs], pairs[0][0]) for pairs in columns]))
+        if self.by_layers:
+            columns = zip(*(self.blocks(factors, held) for held in self.precisions), strict=True)
+            layers = (self._propagated([block for _, block in pairs], pairs[0][0]) for pairs in columns)
+            return list(reduce(torch.add, layers))
         rows = jacobian_rows(self.model.network, factors)
         operators = [held.operator for held in self.precisions]
         if len(operators) > 1 and isinstance(first, Dense):
@@ -116,31 +91,14 @@ class Propagation:
         """Variances of each layer's weights, see ``variance_of``, by the layer's names and the kind of its factor."""
         return {}
 
-    def _weighed(self, inputs: Inputs) -> tuple[Float[Tensor, "n *event c"], list[tuple[Factor, Structured | None]]]:
-        """Outputs, and the factors with their blocks of the precision; without layers ``J W``, ``W Wᵀ = Λ⁻¹``."""
-        part = self.model.forward(inputs)
-        f, held = part.outputs, self.precisions[0]
-        factors = self._factors(part, torch.cat(list(identity_cotangents(f))))
-        if isinstance(held.operator, BlockDiagonal | Diagonal):
-            return f, list(self._blocks(factors, held))
-        return f, [(Rows(None, None, whitened_rows(jacobian_rows(self.model.network, factors), held.operator)), None)]
-
-    def _between(self, own: tuple[Factor, Structured | None], other: tuple[Factor, Structured | None]) -> Tensor:
-        """What a layer adds to the covariance between two chunks."""
-        (left, block), (right, _) = own, other
-        if block is None:
-            return left.rows().flatten(0, 1) @ right.rows().flatten(0, 1).mT
-        weighed = (left, right, variance_of(block, left))
-        return blockwise(*(weighed if isinstance(block, Dense) else narrowed(*weighed)), partial(in_basis, block=block))
-
-    def _factors(self, part: Pass, cotangents: Float[Tensor, "k n ..."]) -> list[Factor]:
+    def factors(self, part: Pass, cotangents: Float[Tensor, "k n ..."]) -> list[Factor]:
         """The factors of a chunk; in float64 where the precision is and has no layers, whose bases are cast."""
         factors = part.factors(cotangents)
         operator = self.precisions[0].operator
         wide = operator.dtype != self.model.network.like.dtype and not isinstance(operator, BlockDiagonal)
         return [factor.double() for factor in factors] if wide else list(factors)
 
-    def _blocks(self, factors: list[Factor], held: Held) -> Iterator[tuple[Factor, Structured]]:
+    def blocks(self, factors: list[Factor], held: Held) -> Iterator[tuple[Factor, Structured]]:
         """Each factor with its own block of the precision; a bias with a block of its own apart from its weight."""
         if isinstance(held.operator, BlockDiagonal):
             blocks = dict(zip(held.partition, held.operator.blocks, strict=True))
@@ -154,26 +112,19 @@ class Propagation:
             yield factor, Diagonal(network.part(factor.names, precision))
 
     def _passes(self, inputs: Inputs) -> Iterator[Pass]:
-        size = self.model.chunk(self.model.width, BUDGET, self._extra)
+        size = self.model.chunk(self.model.width, BUDGET, self.extra)
         for _, part in chunks(inputs, min(size, count(inputs))):
             yield self.model.forward(part)
 
-    def _together(self, examples: int) -> int:
-        """Examples of a joint covariance to a chunk: all, or so many that two chunks fit half of the memory."""
-        itemsize = self.precisions[0].operator.dtype.itemsize
-        each = self.model.survey.bytes(self.model.width, itemsize, self._extra)
-        return examples if examples * each <= WHOLE // 2 else max(1, WHOLE // 4 // each)
+    @property
+    def by_layers(self) -> bool:
+        """Whether the precisions fall apart into those of layers."""
+        return isinstance(self.precisions[0].operator, BlockDiagonal | Diagonal)
 
     @property
-    def _extra(self) -> int:
+    def extra(self) -> int:
         """Numbers a cotangent takes beside the factors: without layers its row, and that whitened."""
-        by_layers = isinstance(self.precisions[0].operator, BlockDiagonal | Diagonal)
-        return 0 if by_layers else 2 * self.model.network.layout.size
-
-
-def sum_of(parts: list[Tensor]) -> Tensor:
-    """The sum of tensors of one shape."""
-    return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+        return 0 if self.by_layers else 2 * self.model.network.layout.size
 
 
 def whitened_rows(rows: Float[Tensor, "n k d"], precision: Structured) -> Float[Tensor, "n k r"]:
@@ -243,3 +194,71 @@ def rotated_matrices(factor: Outer, block: Kronecker) -> Float[Tensor, "n k p o 
     g, a = factor.g, factor.columns
     left, right = block.left_vectors.to(g), block.right_vectors.to(g)
     return outer(left.mT @ g, right.mT @ a) if t <= k * o else left.mT @ outer(g, a) @ right
+
+
+def explicit(factor: Factor) -> Factor:
+    """A layer whose weights are shared between positions as rows, made once for all that is asked of them."""
+    if isinstance(factor, Outer) and factor.positions > 1:
+        return Rows(factor.weight, factor.bias, factor.rows())
+    return factor
+
+
+NUMBERS = 2**19
+"""Products of rows made at a time: few enough to stay in a processor's cache."""
+
+
+WIDTH = 512
+"""Columns of them, at most: enough for a matrix product."""
+
+
+def covariances(factor: Factor, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m n k k"]:
+    """``J diag(v) Jᵀ`` of each example for each variance v.
+
+    Args:
+        factor: What a layer contributes to the Jacobian.
+        variances: v, in the order of the factor's weights.
+
+    Cost:
+        For each row the products with the others, and a matrix product of them with the variances; about a quarter of
+        as many calls of ``factor.covariance``.
+    """
+    if len(variances) == 1:
+        return factor.covariance(variances[0])[None]
+    if isinstance(factor, Outer) and factor.positions == 1:
+        scale = torch.stack([factor.matrix(variance) for variance in variances])
+        spread = torch.einsum("npi,mpoi->nmpo", factor.columns.squeeze(-1).square(), scale)
+        return contracted(factor.g.squeeze(-1).flatten(2), spread.flatten(2))
+    if isinstance(factor, Lookup):
+        example, row, summed = factor.used
+        each = contracted(summed, variances.view(len(variances), *factor.shape)[:, row].transpose(0, 1))
+        n, k = factor.index.shape[0], summed.shape[1]
+        return each.new_zeros(len(variances), n, k, k).index_add_(1, example, each)
+    return contracted(factor.rows(), variances)
+
+
+def contracted(rows: Float[Tensor, "n k d"], variances: Float[Tensor, "*n m d"]) -> Float[Tensor, "m n k k"]:
+    """``R diag(v) Rᵀ`` of each block of rows R.
+
+    Args:
+        rows: R.
+        variances: v, the same for all blocks or for each its own.
+
+    Example:
+        >>> contracted(torch.ones(1, 2, 3), torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]])).tolist()
+        [[[[3.0, 3.0], [3.0, 3.0]]], [[[1.0, 1.0], [1.0, 1.0]]]]
+    """
+    n, k, d = rows.shape
+    one, other = torch.triu_indices(k, k, device=rows.device)
+    found = rows.new_zeros(n, len(one), variances.shape[-2])
+    each = max(1, NUMBERS // (WIDTH * max(1, len(one))))
+    for first in range(0, n, each):
+        some = slice(first, first + each)
+        own = variances if variances.ndim == 2 else variances[some]
+        for start in range(0, d, WIDTH):
+            part = rows[some, :, start : start + WIDTH]
+            products = torch.cat([part[:, i, None] * part[:, i:] for i in range(k)], 1)
+            found[some] += products @ own[..., start : start + WIDTH].mT
+    whole = found.new_empty(n, k, k, found.shape[-1])
+    whole[:, one, other] = found
+    whole[:, other, one] = found
+    return whole.movedim(-1, 0)

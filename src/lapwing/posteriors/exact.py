@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.curvature.gram import joint
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
@@ -136,7 +137,7 @@ class WeightPosterior(ExactPosterior):
         return [Moments(mean, covariance) for covariance in covariances]
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
-        mean, covariance = self._propagation.joint(inputs)
+        mean, covariance = joint(self._propagation, inputs)
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
 
 

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.gram import TangentKernel, contracted
+from lapwing.curvature.gram import TangentKernel, joint
 from lapwing.curvature.sums import Held
-from lapwing.curvature.variance import Propagation
+from lapwing.curvature.variance import Propagation, contracted
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, chunks
 from lapwing.ground.errors import UnsupportedError
@@ -190,7 +190,7 @@ class FunctionPosterior(ExactPosterior):
         return [Moments(mean, covariance) for covariance in torch.cat(parts, 1).to(mean)]
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
-        mean, prior = self._prior_propagation.joint(inputs)
+        mean, prior = joint(self._prior_propagation, inputs)
         explained = self._cross(inputs) @ self._root
         covariance = prior.double() - explained @ explained.mT
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))

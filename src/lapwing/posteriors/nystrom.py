@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.features import Features, TangentFeatures
+from lapwing.curvature.gram import joint
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
@@ -204,7 +205,7 @@ class NystromPosterior(ExactPosterior):
         shape, prior = found.mean.shape, None
         if self.residual:
             held = Held(self.prior.operator(self.network.uncertain, self.network.like.double()))
-            prior = Propagation(self.model, (held,)).joint(inputs)[1].double()[None]
+            prior = joint(Propagation(self.model, (held,)), inputs)[1].double()[None]
         together = Features(found.mean.view(1, -1), found.values.flatten(0, -2)[None])
         whole = self.compression.moments(together, prior)
         factor = None if whole.factor is None else whole.factor.view(*shape, -1)
