@@ -38,7 +38,7 @@ def radius(distances: Float[Tensor, " s"], dimension: int) -> Check:
     return _kolmogorov_smirnov("radius", distances, "chi2", (dimension,))
 
 
-def _kolmogorov_smirnov(name: str, values: Float[Tensor, " m"], family: str, of: tuple[float, ...]) -> Check:
+def _kolmogorov_smirnov(name: str, values: Float[Tensor, " m"], family: str, of: tuple[int, ...]) -> Check:
     from scipy import stats
 
     found = stats.kstest(values.numpy(force=True), family, of)
