@@ -163,11 +163,8 @@ class Map:
 
     def __post_init__(self) -> None:
         if self.temperature is not None and not isinstance(self.likelihood, Categorical):
-            raise UnsupportedError(
-                "the Categorical likelihood for a temperature",
-                f"{type(self.likelihood).__name__}",
-                "Map without a temperature",
-            )
+            expected, got = "the Categorical likelihood for a temperature", type(self.likelihood).__name__
+            raise UnsupportedError(expected, got, "Map without a temperature")
 
     def predict(self, x: Inputs) -> Predictive:
         """The predictive distribution of a batch.
@@ -230,11 +227,8 @@ class Map:
             tensor([[0.7500, 0.2500]])
         """
         if not isinstance(self.likelihood, Categorical | Gaussian):
-            raise UnsupportedError(
-                "Categorical or Gaussian, to calibrate the plain network",
-                type(self.likelihood).__name__,
-                "Map as it is",
-            )
+            expected, got = "Categorical or Gaussian, to calibrate the plain network", type(self.likelihood).__name__
+            raise UnsupportedError(expected, got, "Map as it is")
         plain = replace(self, temperature=None)
         like = next(self.model.parameters(), torch.zeros(()))
         data = Data(held_out, like.detach(), unpack, progress)

@@ -75,10 +75,9 @@ class HeldOut(Generic[P]):
         """Logarithms of the factors to begin with."""
         return self.nodes[::THIRD] if self.exact else self.nodes
 
-    def choice(self, log_factor: float, noise: float = 1.0) -> P:
-        """The posterior at a factor, and with the noise precision times another."""
-        precisions = self.posterior.prior_precisions * math.exp(log_factor)
-        return chosen(self._near, precisions, self.posterior.scale * noise, ())
+    def choice(self, log_factor: float) -> P:
+        """The posterior at a factor."""
+        return chosen(self._near, self.posterior.prior_precisions * math.exp(log_factor), self.posterior.scale, ())
 
     def moments(self, log_factor: float) -> list[Moments]:
         """Outputs of each batch at a factor."""

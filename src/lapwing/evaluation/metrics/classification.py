@@ -180,15 +180,17 @@ def symmetric_kl(probs: Float[Tensor, "*n c"], reference: Tensor) -> Float[Tenso
         tensor([0.5493], dtype=torch.float64)
     """
     check_tensors(probs=probs, reference=reference)
-    if not probs.ndim:
-        raise ShapeError("class probabilities [*n, c]", "a single number", "outputs.softmax(-1)")
-    if probs.shape != reference.shape:
-        expected = f"probabilities of the shape of the reference, {list(reference.shape)}"
-        raise ShapeError(expected, f"{list(probs.shape)}", "both at the same inputs, classes last")
+    if not probs.ndim or probs.shape != reference.shape:
+        expected = f"class probabilities [*n, c] of the shape of the reference, {list(reference.shape)}"
+        raise ShapeError(expected, f"{list(probs.shape)}", "outputs.softmax(-1), both at the same inputs, classes last")
     if not probs.numel():
         raise DataError("at least one element", f"shape {list(probs.shape)}", "more data")
-    both = [each.detach().to(probs.device, torch.float64) for each in (probs, reference)]
-    for values, given in zip(both, (probs, reference), strict=True):
-        check_probabilities(values, given.dtype)
-    p, q = (values.clamp(min=torch.finfo(g.dtype).tiny) for values, g in zip(both, (probs, reference), strict=True))
+    p, q = (_positive(each.detach().to(probs.device)) for each in (probs, reference))
     return 0.5 * ((p - q) * (p.log() - q.log())).sum(-1)
+
+
+def _positive(probs: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
+    """Probabilities in float64, those that underflowed the smallest normal number of their dtype."""
+    values = probs.double()
+    check_probabilities(values, probs.dtype)
+    return values.clamp(min=torch.finfo(probs.dtype).tiny)
