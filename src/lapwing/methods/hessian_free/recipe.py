@@ -117,7 +117,9 @@ class HessianFree:
         """
         with undisturbed():
             perturbation = self.perturbation(model, data, unpack=unpack)
-            where = self._points(perturbation.refit, points)
+            fitted = perturbation.refit.model
+            seen = (batch.inputs for batch in fitted.data)
+            where = concatenated([*seen]) if points is None else checked(points, fitted.network.like)
             with perturbation.refit.work.shown(progress):
                 answers, linearity = self.fits.answers(perturbation, where)
         return HessianFreePosterior(perturbation.refit, self.prior, answers, linearity, likelihood=self.likelihood)
@@ -131,8 +133,3 @@ class HessianFree:
         prior = task.prior.diagonal(network.uncertain, network.weights.double())
         refit = Refit(task.model, prior, self.centred)
         return Perturbation(refit, self.inner, self.scale, self.step, self.antithetic, self.seed)
-
-    def _points(self, refit: Refit, points: Inputs | None) -> Inputs:
-        if points is None:
-            return concatenated([batch.inputs for batch in refit.model.data])
-        return checked(points, refit.network.like)
