@@ -46,6 +46,7 @@ class Posterior(Predictor, abc.ABC):
         totals: Sums over the training data at the trained weights.
         trace: Steps of tuning, oldest first.
         noise_fixed: Whether the noise must stay as fitted, since the curvature is not in proportion to its precision.
+        partial: Whether some of the data were left out on purpose.
     """
 
     model: Model
@@ -53,6 +54,7 @@ class Posterior(Predictor, abc.ABC):
     totals: Totals
     trace: tuple[Step, ...] = field(default=(), kw_only=True)
     noise_fixed: bool = field(default=False, kw_only=True)
+    partial: bool = field(default=False, kw_only=True)
 
     def __repr__(self) -> str:
         size, name = self.network.size, type(self).__name__
@@ -169,11 +171,6 @@ class Posterior(Predictor, abc.ABC):
             )
 
     @property
-    def partial(self) -> bool:
-        """Whether some of the data were left out on purpose."""
-        return False
-
-    @property
     def network(self) -> Network:
         """The network at its trained weights."""
         return self.model.network
@@ -212,6 +209,11 @@ class Posterior(Predictor, abc.ABC):
     def prior_precisions(self) -> Float[Tensor, " g"]:
         """Prior precision of each group, float64."""
         return self.prior.precisions(self.network.uncertain).to(self.network.like.device)
+
+    @property
+    def prior_diagonal(self) -> Float[Tensor, " d"]:
+        """Prior precision of each weight, float64."""
+        return self.prior.diagonal(self.network.uncertain, self.network.like.double())
 
     @property
     def scale(self) -> Float[Tensor, ""]:

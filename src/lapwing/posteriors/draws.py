@@ -114,7 +114,7 @@ class SampledPosterior(SolvedWeights):
         slowest, are then where they belong.
         """
         changed = super().with_choices(prior, likelihood, steps)
-        before, after = (it.diagonal(self.network.uncertain, self.network.like) for it in (self.prior, prior))
+        before, after = (it.prior_diagonal.to(self.network.like) for it in (self, changed))
         if self._known is not None and likelihood == self.likelihood and torch.equal(before, after):
             return replace(changed, found=self._known, squares=self._known_squares)
         start = self.initial if self._known is None else self._known.value
@@ -218,9 +218,10 @@ class SampledPosterior(SolvedWeights):
             For ``"outputs"``, a product with G.
         """
         check_option("estimator", estimator, get_args(Estimator))
-        layout = self.network.uncertain
-        prior, group = self.prior.diagonal(layout, self.network.like.double()), self.prior.groups(layout)[0]
-        found = by_draws(self.draws, prior, group, lambda: self.noise_scale * self.output_squares, estimator)
+        group = self.prior.groups(self.network.uncertain)[0]
+        found = by_draws(
+            self.draws, self.prior_diagonal, group, lambda: self.noise_scale * self.output_squares, estimator
+        )
         return Estimate(found.total, found.error if self.samples > 1 else math.inf, self.samples)
 
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:

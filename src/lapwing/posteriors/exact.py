@@ -19,7 +19,7 @@ from lapwing.ground import probes
 from lapwing.ground.data import Inputs
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
 from lapwing.likelihoods import Likelihood
-from lapwing.linalg import Dense, Structured
+from lapwing.linalg import Dense, Diagonal, Structured
 from lapwing.linear.evidence import Complexity, Evidence, NewtonStep, complexity_of
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
@@ -101,7 +101,7 @@ class WeightPosterior(ExactPosterior):
         Warns:
             ConvergenceWarning: If the rounding of a dense curvature is larger than the prior precision.
         """
-        prior = self.prior.operator(self.network.uncertain, self.network.like.to(self.held.operator.dtype))
+        prior = Diagonal(self.prior_diagonal.to(self.held.operator.dtype))
         curvature = self.held.operator if self.noise_scale == 1.0 else self.held.operator.scaled(self.noise_scale)
         warn_of_rounding(curvature, float(prior.values.min()))
         return Held(curvature.plus_diagonal(prior), self.held.partition)

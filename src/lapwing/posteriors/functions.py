@@ -20,7 +20,7 @@ from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.model import BUDGET
 from lapwing.jacobian.products.linearisation import BatchJacobian
 from lapwing.likelihoods import Likelihood
-from lapwing.linalg import FunctionOperator, Operator
+from lapwing.linalg import Diagonal, FunctionOperator, Operator
 from lapwing.linalg.structured import Eigenbasis
 from lapwing.linear.evidence import Complexity, Determinant, Spectrum, semidefinite
 from lapwing.posteriors.dimension import Step
@@ -152,13 +152,12 @@ class FunctionPosterior(ExactPosterior):
 
     @cached_property
     def _variance(self) -> Float[Tensor, " d"]:
-        return 1.0 / self.prior.diagonal(self.network.uncertain, self.network.like.double())
+        return 1.0 / self.prior_diagonal
 
     @cached_property
     def _prior_propagation(self) -> Propagation:
         """The outputs' covariance before any data: the tangent kernel at one input."""
-        prior = self.prior.operator(self.network.uncertain, self.network.like.double())
-        return Propagation(self.model, (Held(prior),))
+        return Propagation(self.model, (Held(Diagonal(self.prior_diagonal)),))
 
     def _cross(self, inputs: Inputs) -> Float[Tensor, "m r"]:
         """``K*x S``, float64."""

@@ -133,11 +133,6 @@ class NystromPosterior(ExactPosterior):
     report: NystromReport
 
     @property
-    def partial(self) -> bool:
-        """Whether it stopped early."""
-        return self.report.partial
-
-    @property
     def training(self) -> Linearisation:
         """See ``Posterior.training``."""
         if self.partial:
@@ -151,7 +146,7 @@ class NystromPosterior(ExactPosterior):
     @cached_property
     def compression(self) -> Compression:
         """Prior and data inside the span."""
-        return Compression(metric_root(self.changes, self._prior_diagonal), self.noise_scale * self.compressed)
+        return Compression(metric_root(self.changes, self.prior_diagonal), self.noise_scale * self.compressed)
 
     @property
     def precision_operator(self) -> LowRank:
@@ -164,11 +159,11 @@ class NystromPosterior(ExactPosterior):
             raise UnsupportedError(
                 "a covariance that has an inverse", f"one of rank {self.changes.shape[1]}", "Nystrom(residual=True)"
             )
-        prior = self._prior_diagonal
+        prior = self.prior_diagonal
         p = self.compression.prior_root
         values, vectors = torch.linalg.eigh(self.noise_scale * self.compressed)
         root = vectors * values.clamp_min(0.0).sqrt()
-        factor = prior.double()[:, None] * (self.changes.double() @ (p @ (p.mT @ root)))
+        factor = prior[:, None] * (self.changes.double() @ (p @ (p.mT @ root)))
         return LowRank(factor.to(self.changes), Diagonal(prior.to(self.changes)))
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
@@ -179,7 +174,7 @@ class NystromPosterior(ExactPosterior):
         noise = probes.gaussian((k, samples), like=within.curvature, generator=generator)
         draws = wide @ (within.root @ noise)
         if self.residual:
-            prior = self._prior_diagonal.double()[:, None]
+            prior = self.prior_diagonal[:, None]
             drawn = probes.gaussian((size, samples), like=wide, generator=generator) / prior.sqrt()
             p = within.prior_root
             draws += drawn - wide @ (p @ (p.mT @ (wide.mT @ (prior * drawn))))
@@ -190,12 +185,8 @@ class NystromPosterior(ExactPosterior):
         group, relative = self.prior.groups(layout)[0], self.prior.relative(layout)
         return complexity_of_compression(self.changes, self.compressed, group, relative)
 
-    @property
-    def _prior_diagonal(self) -> Float[Tensor, " d"]:
-        return self.prior.diagonal(self.network.uncertain, self.network.like.double())
-
     def _moments(self, inputs: Inputs, choices: Sequence[NystromPosterior]) -> list[Moments]:
-        variances, scales = distinct([1.0 / choice._prior_diagonal for choice in choices if self.residual])
+        variances, scales = distinct([1.0 / choice.prior_diagonal for choice in choices if self.residual])
         found = TangentFeatures(self.model, self.changes, variances).of(inputs)
         priors = [scale * found.covariances[place] for place, scale in scales] or [None] * len(choices)
         return [choice.compression.moments(found, prior) for choice, prior in zip(choices, priors, strict=True)]
@@ -204,8 +195,8 @@ class NystromPosterior(ExactPosterior):
         found = TangentFeatures(self.model, self.changes).of(inputs)
         shape, prior = found.mean.shape, None
         if self.residual:
-            held = Held(self.prior.operator(self.network.uncertain, self.network.like.double()))
-            prior = joint(Propagation(self.model, (held,)), inputs)[1].double()[None]
+            propagation = Propagation(self.model, (Held(Diagonal(self.prior_diagonal)),))
+            prior = joint(propagation, inputs)[1].double()[None]
         together = Features(found.mean.view(1, -1), found.values.flatten(0, -2)[None])
         whole = self.compression.moments(together, prior)
         factor = None if whole.factor is None else whole.factor.view(*shape, -1)

@@ -19,7 +19,7 @@ from lapwing.jacobian.layers.factors import jacobian_rows
 from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import identity_cotangents
-from lapwing.linalg import Operator
+from lapwing.linalg import Diagonal, Operator
 from lapwing.linalg.functions import log_determinant
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Perturb, Root, Solver
@@ -50,8 +50,7 @@ class SolvedWeights(Posterior):
     @cached_property
     def problem(self) -> Problem:
         """The Gaussian linear model behind the posterior."""
-        prior = self.prior.operator(self.network.uncertain, self.network.like)
-        return Problem.of(self.training, prior, self.noise_scale)
+        return Problem.of(self.training, Diagonal(self.prior_diagonal.to(self.network.like)), self.noise_scale)
 
     @property
     def precision_operator(self) -> Operator:
@@ -62,7 +61,7 @@ class SolvedWeights(Posterior):
         """See ``Posterior.with_choices``; what products keep of the data is shared."""
         changed = super().with_choices(prior, likelihood, steps)
         if "problem" in vars(self):
-            operator = prior.operator(self.network.uncertain, self.network.like)
+            operator = Diagonal(changed.prior_diagonal.to(self.network.like))
             vars(changed)["problem"] = self.problem.with_prior(operator, changed.noise_scale)
         return changed
 

@@ -10,8 +10,9 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 
 import torch
 
+from lapwing.ground import probes
 from lapwing.ground.data import Inputs, checked
-from lapwing.ground.errors import ConfigError, UnsupportedError, check_kind
+from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import (
@@ -238,7 +239,8 @@ class Predictor(abc.ABC):
             >>> posterior.predict(x[:4]).probs.shape
             torch.Size([4, 3])
         """
-        check_kind("generator=", generator, (torch.Generator, type(None)), "torch.Generator().manual_seed(0)")
+        if generator is not None:
+            probes.device_of(generator)
         link, temperature = link or self.link, self.temperature
         with torch.no_grad():
             outputs = self.outputs(x, link, joint=joint, linearised=linearised, samples=samples, generator=generator)

@@ -34,7 +34,7 @@ Saved: TypeAlias = Posterior | HessianFreePosterior
 KINDS = named(WeightPosterior, FunctionPosterior, NystromPosterior, SampledPosterior, HessianFreePosterior)
 """The same by name."""
 
-ABSENT: Json = {"noise_fixed": False, "link": "probit", "temperature": 1.0}
+ABSENT: Json = {"noise_fixed": False, "partial": False, "link": "probit", "temperature": 1.0}
 """What files meant that were written before there were these fields."""
 
 PARTS = tuple[Fingerprint, ...]
@@ -141,7 +141,8 @@ def posterior_from(header: Json, tensors: Tensors, network: Network, data: Data 
             pass
     found = records(tensors, device, given).read(KINDS[kind], ABSENT | header, "")
     if isinstance(found, NystromPosterior):
-        return replace(found, report=replace(found.report, pairs=found.report.pairs.cpu()))
+        report = replace(found.report, pairs=found.report.pairs.cpu())
+        return replace(found, report=report, partial=report.partial)
     return found
 
 

@@ -114,7 +114,8 @@ class Nystrom:
         partial = watch is not None and sums.totals.examples < watch.trace[-1][0]
         report = NystromReport(found.eigenvalues, found.changes.shape[1], found.pairs, error, trace, partial)
         curvature = (sums.curvature + sums.curvature.mT) / 2
-        return task.posterior(NystromPosterior, sums.totals, found.changes, curvature, self.residual, report)
+        own = (found.changes, curvature, self.residual, report)
+        return task.posterior(NystromPosterior, sums.totals, *own, partial=partial)
 
     def _span(self, task: Task, pool: Reservoir, prior: Float[Tensor, " d"], generator: torch.Generator) -> Span:
         """The directions; what it takes to find them is freed."""

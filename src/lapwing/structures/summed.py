@@ -42,10 +42,11 @@ class Task:
         """Sums over the data at the trained weights, from one pass of forward passes."""
         return Fold(self.model, chunk_size(self.model, self.curvature), graph=False).totals()
 
-    def posterior(self, kind: Callable[..., P], totals: Totals, *own: Any) -> P:
+    def posterior(self, kind: Callable[..., P], totals: Totals, *own: Any, partial: bool = False) -> P:
         """A posterior of this kind, with what it alone holds."""
         fixed = isinstance(self.curvature, EmpiricalFisher)
-        return kind(self.model, self.prior, totals, *own, likelihood=self.model.likelihood, noise_fixed=fixed)
+        given = {"likelihood": self.model.likelihood, "noise_fixed": fixed, "partial": partial}
+        return kind(self.model, self.prior, totals, *own, **given)
 
 
 def check_products(task: Task) -> None:
