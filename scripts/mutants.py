@@ -85,12 +85,12 @@ MUTANTS = (
         "linalg",
     ),
     m(
-        "Estimate(exact + mean, max(stderr, rounding), samples)",
-        "Estimate(exact - mean, max(stderr, rounding), samples)",
+        "Estimate(exact + found.mean.item(), found.stderr.item(), samples)",
+        "Estimate(exact - found.mean.item(), found.stderr.item(), samples)",
         "linalg",
         "linear",
     ),
-    m("values.std().item() / samples**0.5", "values.std().item()", "linalg", "linear"),
+    m("now.std(1) / samples**0.5", "now.std(1)", "linalg", "linear"),
     m("LowRank(c**0.5 * self.factor", "LowRank(c * self.factor", "linalg"),
     # the linear model
     m(
