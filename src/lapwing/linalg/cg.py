@@ -75,7 +75,7 @@ def conjugate_gradients(
 
     Source: H. Ji and Y. Li, A breakdown-free block conjugate gradient method, BIT Numerical Mathematics 57, 2017.
     """
-    block = check_system(operator, b, rtol=rtol, max_iterations=max_iterations, preconditioner=preconditioner)
+    block = check_system(operator, b, rtol, max_iterations, preconditioner)
     weights = None if unit is None else unit.to(block)[:, None]
     size = _measured(block, weights)
     size = torch.where(size > 0, size, 1.0)
@@ -201,12 +201,7 @@ def _cholesky(curvature: Float[Tensor, "r r"], rounding: float) -> Float[Tensor,
 
 
 def check_system(
-    operator: Operator,
-    b: Float[Tensor, "d *k"],
-    *,
-    rtol: float,
-    max_iterations: int,
-    preconditioner: Structured | None,
+    operator: Operator, b: Float[Tensor, "d *k"], rtol: float, max_iterations: int, preconditioner: Structured | None
 ) -> Float[Tensor, "d k"]:
     """Refuse a system that no iteration could solve.
 

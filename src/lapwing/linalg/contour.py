@@ -14,7 +14,6 @@ from torch import Tensor
 from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.ground.probes import gaussian
 from lapwing.ground.results import Solution
-from lapwing.linalg.cg import check_system
 from lapwing.linalg.lanczos import Krylov, lanczos
 from lapwing.linalg.operator import Operator, check_operand, check_square, congruence
 from lapwing.linalg.shifted import Method, shifted_solve
@@ -141,7 +140,6 @@ def contour_inverse_root(
     if preconditioner is not None:
         root = preconditioner.root()
         b = (root @ check_operand(root, b.to(root.dtype), root.shape[1])).to(operator.dtype)
-    check_system(operator, b, rtol=rtol, max_iterations=max_iterations, preconditioner=preconditioner)
     if interval is None:
         interval = spectral_interval(operator, preconditioner=preconditioner, generator=generator)
         if interval[0] <= 0:
@@ -216,7 +214,7 @@ def spectral_interval(
     if start is None:
         like = torch.empty(0, dtype=torch.float64, device=operator.device)
         start = gaussian([check_square(operator)], like=like, generator=generator)
-    krylov = lanczos(operator, start, steps, reorthogonalise="none", until=_ends_converged)
+    krylov = lanczos(operator, start, steps, reorthogonalise=False, until=_ends_converged)
     low, high, below, above = *_ends(krylov.ritz[0]), *_ends(krylov.ritz_residual)
     low -= min(below, low * (1 - _shrinking(krylov) ** 2)) if low > 0 else below
     return low - abs(low) * (1 - 1 / margin), high + above + abs(high) * (margin - 1)

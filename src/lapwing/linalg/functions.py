@@ -219,7 +219,7 @@ def traces(
         stderr = stderr if converged else torch.hypot(stderr, moved)
         return Traces(now.mean(1), stderr.clamp_min(rounding), moved, krylov.steps, converged)
 
-    return found(lanczos(operator, probes, steps, reorthogonalise="none", until=lambda it: found(it).converged))
+    return found(lanczos(operator, probes, steps, reorthogonalise=False, until=lambda it: found(it).converged))
 
 
 def shifted_log_determinant_upper(

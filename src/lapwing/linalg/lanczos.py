@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias, final, get_args
+from typing import TypeAlias, final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_option
+from lapwing.ground.errors import NumericalError, ShapeError, check_count
 from lapwing.linalg.cg import precondition
 from lapwing.linalg.operator import Operator, check_operand, check_square, in_float64
 from lapwing.linalg.structured import Structured, finite
-
-Reorthogonalise: TypeAlias = Literal["full", "none"]
 
 Function: TypeAlias = Callable[[Tensor], Tensor]
 
@@ -159,7 +157,7 @@ def lanczos(
     start: Float[Tensor, "d *k"],
     steps: int,
     *,
-    reorthogonalise: Reorthogonalise = "full",
+    reorthogonalise: bool = True,
     until: Callable[[Krylov], bool] | None = None,
 ) -> Krylov:
     """Lanczos' recurrence from every column of ``start``, each by itself, one block product a step.
@@ -170,8 +168,8 @@ def lanczos(
         operator: Symmetric ``A``, ``[d, d]``.
         start: One start ``[d]`` or several ``[d, k]``, in the operator's dtype or float64.
         steps: Steps at most; fewer where every Krylov space is exhausted.
-        reorthogonalise: "full" keeps the basis and makes each new vector orthogonal to all of it, twice. "none"
-            keeps three blocks: converged Ritz values return as copies, which quadratures and extreme values bear.
+        reorthogonalise: Whether the basis is kept and each new vector made orthogonal to all of it, twice. Without it
+            three blocks are kept: converged Ritz values return as copies, which quadratures and extreme values bear.
         until: Asked after each step, later after each tenth more, whether to stop there.
 
     Returns:
@@ -182,8 +180,8 @@ def lanczos(
         ConfigError: ``steps`` is less than 1.
         NumericalError: A product is not finite.
 
-    Cost: ``j`` products with ``k`` columns; "full" adds ``2 d j²`` flops a column and holds ``8 d j k`` bytes, "none"
-    ``24 d k`` bytes.
+    Cost: ``j`` products with ``k`` columns; reorthogonalisation adds ``2 d j²`` flops a column and holds
+    ``8 d j k`` bytes, else ``24 d k`` bytes.
 
     Example:
         >>> from lapwing.linalg import Diagonal
@@ -193,29 +191,15 @@ def lanczos(
     """
     size = check_square(operator)
     check_count("steps", steps)
-    check_option("reorthogonalise", reorthogonalise, get_args(Reorthogonalise))
     product, start = in_float64(operator), start.detach().double()
     block = check_operand(product, start if start.ndim == 2 else start[:, None], size)
     if block.shape[1] == 0:
         raise ShapeError(f"at least one start, [{size}] or [{size}, k]", f"shape {list(start.shape)}", "k >= 1")
-    full = reorthogonalise == "full"
-    krylov = None
-    for krylov in _recurrence(product, block, min(steps, size) if full else steps, full, operator.dtype):
-        if until is not None and until(krylov):
-            break
-    assert krylov is not None
-    return krylov
-
-
-def _recurrence(
-    product: Operator, start: Float[Tensor, "d k"], steps: int, keep: bool, dtype: torch.dtype
-) -> Iterator[Krylov]:
-    """What there is after each step, later after each tenth more, and at the end."""
-    size, k = start.shape
-    process = Recurrence(product, start, 10 * torch.finfo(dtype).eps)  # the products resolve no more
-    alpha, beta = start.new_zeros(k, steps), start.new_zeros(k, steps)
-    basis, due = start.new_empty(k, steps, size) if keep else None, 1
-    for j in range(steps):
+    k, most = block.shape[1], min(steps, size) if reorthogonalise else steps
+    process = Recurrence(product, block, 10 * torch.finfo(operator.dtype).eps)  # the products resolve no more
+    alpha, beta = block.new_zeros(k, most), block.new_zeros(k, most)
+    basis, j, due = block.new_empty(k, most, size) if reorthogonalise else None, 0, 1
+    while True:
         alive, known = process.alive, None
         if basis is not None:
             basis[:, j], known = process.v.mT, basis[:, : j + 1]
@@ -223,9 +207,10 @@ def _recurrence(
         # An exhausted start repeats its first Rayleigh quotient: inside the spectrum, of weight 0.
         alpha[:, j] = torch.where(alive, row.alpha, alpha[:, 0] if j else torch.ones_like(row.alpha))
         beta[:, j] = row.beta
-        over = j + 1 == steps or not bool(process.alive.any())
-        if over or j + 1 >= due:
-            due = j + 2 + j // 10
-            yield Krylov(alpha[:, : j + 1], beta[:, : j + 1], process.length, None if basis is None else known)
-        if over:
-            return
+        j += 1
+        over = j == most or not bool(process.alive.any())
+        if over or j >= due:
+            due = j + 1 + (j - 1) // 10
+            krylov = Krylov(alpha[:, :j], beta[:, :j], process.length, known)
+            if (until is not None and until(krylov)) or over:
+                return krylov

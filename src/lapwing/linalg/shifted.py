@@ -88,7 +88,7 @@ def shifted_solve(
         Numerical Analysis 12, 1975.
     """
     check_option("method", method, get_args(Method))
-    block = check_system(operator, b, rtol=rtol, max_iterations=max_iterations, preconditioner=preconditioner)
+    block = check_system(operator, b, rtol, max_iterations, preconditioner)
     if shifts.ndim != 1 or len(shifts) == 0:
         raise ShapeError("shifts [q]", f"shape {list(shifts.shape)}", "torch.tensor([0.0]) for none")
     if weights is not None and weights.shape != shifts.shape:

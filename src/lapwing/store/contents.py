@@ -107,7 +107,7 @@ def posterior_from(header: Json, tensors: Tensors, network: Network, data: Data 
     Raises:
         DataError: If none gives it.
     """
-    kind, device = header["posterior"], network.like.device
+    kind, device = str(header.get("posterior")), network.like.device
     if kind not in KINDS:
         raise DataError("a kind of posterior this lapwing has", f"'{kind:.40}'", "the lapwing that wrote the file")
     read = records(tensors, device).read

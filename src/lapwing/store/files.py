@@ -11,8 +11,7 @@ from torch import nn
 from lapwing.curvature.fold import check_same
 from lapwing.ground.archive import Archive, Json, Tensors
 from lapwing.ground.data import Data, Source, Unpack
-from lapwing.ground.errors import DataError, check_kind
-from lapwing.ground.records import REPAIR
+from lapwing.ground.errors import check_kind
 from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.survey import unwrapped
 from lapwing.methods.hessian_free import HessianFreePosterior
@@ -132,11 +131,8 @@ def load(
         again when first asked for.
     """
     header = POSTERIOR.header(path)
-    missing = [name for name in ("posterior", "network") if name not in header]
-    if missing or not isinstance(header["posterior"], str):
-        raise DataError("the header of a posterior", f"one without {missing or 'its kind'}", REPAIR)
     tensors = POSTERIOR.tensors(file_at(path), header)
-    network = bound(header["network"], tensors, unwrapped(model))
+    network = bound(header.get("network"), tensors, unwrapped(model))
     read = None if data is None else Data(data, like=network.like, unpack=unpack, progress=progress)
     posterior = posterior_from(header, tensors, network, read)
     check_fits(posterior)
