@@ -126,8 +126,8 @@ MUTANTS = (
         "return FunctionOperator(lambda e: u @ e, lambda v: -(u.mT @ v)",
         "linalg",
     ),
-    m("chunk.at(w - offset, affine)", "chunk.at(w + offset, affine)", "linear"),
-    m("Point(weights, self.scale * score, self.scale * loss", "Point(weights, score, self.scale * loss", "linear"),
+    m("change = weights - model.weights if", "change = weights + model.weights if", "linear"),
+    m("self.prior @ point.weights, self.scale * point.score", "self.prior @ point.weights, point.score", "linear"),
     m(
         '(root.mT @ cast("Tensor", chunk.inputs)).square()',
         '(root.mT @ cast("Tensor", chunk.inputs)).abs()',
@@ -135,8 +135,8 @@ MUTANTS = (
     ),
     # the network's derivatives, and sums over the data
     m(
-        "return self.outputs + moved if affine else moved",
-        "return self.outputs - moved if affine else moved",
+        "return chunk.outputs + pushed if affine else pushed",
+        "return chunk.outputs - pushed if affine else pushed",
         "jacobian",
         "linear",
     ),
@@ -183,8 +183,8 @@ MUTANTS = (
     m("return self.outputs.variance + self.noise", "return self.outputs.variance - self.noise", "predictive"),
     m("0.5 * (1 + level)", "level", "predictive"),
     m(
-        "JointMoments(by * self.mean, by**2 * self.covariance",
-        "JointMoments(by * self.mean, by * self.covariance",
+        "mean=by * self.mean, covariance=by**2 * self.covariance",
+        "mean=by * self.mean, covariance=by * self.covariance",
         "predictive",
         "posteriors",
     ),
@@ -205,8 +205,8 @@ MUTANTS = (
         "predictive",
     ),
     m(
-        "factor.diagonal().log().sum() - 0.5 * size * math.log(2 * math.pi)",
-        "factor.diagonal().log().sum() + 0.5 * size * math.log(2 * math.pi)",
+        "reshape(size, size) + torch.diag(noise)",
+        "reshape(size, size) + torch.diag(1 / noise)",
         "predictive",
     ),
     m("float(torch.logsumexp(logs, 0)) - math.log(count)", "float(torch.logsumexp(logs, 0))", "predictive"),
@@ -216,7 +216,7 @@ MUTANTS = (
     m("(observations / (misfit + total / scale))", "(observations / (misfit + total))", "tuning"),
     # methods
     m(
-        "nll = self.data_size / count(inputs) * self._hyper.nll(batch.outputs, batch.targets)",
+        "nll = share * self._hyper.nll(batch.outputs, batch.targets)",
         "nll = self._hyper.nll(batch.outputs, batch.targets)",
         "methods/marginal",
     ),
