@@ -91,7 +91,9 @@ class Data:
             if len(batch):
                 yield batch
         if not seen:
-            raise DataError("at least one example", self._emptiness(), "a DataLoader, a list of batches, or (x, y)")
+            spent = "an iterator that is already exhausted (it can be read only once)"
+            empty = spent if isinstance(self.source, Iterator) else f"an empty {type(self.source).__name__}"
+            raise DataError("at least one example", empty, "a DataLoader, a list of batches, or (x, y)")
         vars(self).setdefault("examples", seen)
 
     @cached_property
@@ -114,11 +116,6 @@ class Data:
             return list(zip(x.split(PAIR_BATCH), y.split(PAIR_BATCH), strict=True)) if together else [(x, y)]
         source = cast("Iterable[Any]", self.source)
         return list(source) if isinstance(source, Iterator) else source
-
-    def _emptiness(self) -> str:
-        if isinstance(self.source, Iterator):
-            return "an iterator that is already exhausted (it can be read only once)"
-        return f"an empty {type(self.source).__name__}"
 
 
 def is_pair(source: object) -> bool:

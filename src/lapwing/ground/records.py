@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, final, get_args, get_origin, get_type_hints
@@ -156,14 +157,13 @@ class Records:
         return self._record(members[name], state, at)
 
     def _either(self, kinds: tuple[Any, ...], state: Any, at: str) -> Any:
-        failed: DataError | None = None
-        for kind in kinds:
-            try:
-                return self.read(kind, state, at)
-            except DataError as reason:
-                failed = failed or reason
-        assert failed is not None
-        raise failed
+        try:
+            return self.read(kinds[0], state, at)
+        except DataError:
+            for kind in kinds[1:]:
+                with suppress(DataError):
+                    return self.read(kind, state, at)
+            raise
 
     def _sequence(self, kind: Any, state: Any, at: str) -> Any:
         parts = get_args(kind) or (int, ...)
@@ -255,10 +255,9 @@ def inputs_from(spec: Any, tensors: Tensors, device: torch.device | str) -> Any:
     match spec:
         case {"mapping": dict() as parts}:
             return {key: inputs_from(part, tensors, device) for key, part in parts.items()}
-        case {"tuple": list() as parts}:
-            return tuple([inputs_from(part, tensors, device) for part in parts])
-        case {"list": list() as parts}:
-            return [inputs_from(part, tensors, device) for part in parts]
+        case {"tuple": list() as parts} | {"list": list() as parts}:
+            values = [inputs_from(part, tensors, device) for part in parts]
+            return tuple(values) if "tuple" in spec else values
         case {"value": None | bool() | int() | float() | str() as value}:
             return value
         case _:
