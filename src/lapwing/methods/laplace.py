@@ -12,7 +12,7 @@ from torch import nn
 
 from lapwing.curvature.fold import check_repeatable
 from lapwing.curvature.ggn import GGN, Curvature
-from lapwing.ground.data import Source, Unpack
+from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.survey import opened, surveyed
@@ -117,37 +117,23 @@ class Laplace:
         Cost:
             One pass over the data: a forward pass, and a backward pass through the activations for each output.
         """
-        task = self.task(model, data, "fit(model, data)", unpack=unpack, progress=progress, generator=generator)
         with undisturbed():
+            task = self.task(*opened(model, data, "fit(model, data)", unpack=unpack, progress=progress), generator)
             posterior = self.structure.fit(task)
             strict = isinstance(posterior, MatrixFreePosterior | SampledPosterior)
             if not posterior.partial:
                 check_repeatable(task.model, posterior.totals, strict=strict)
         return posterior
 
-    @undisturbed()
-    def task(
-        self,
-        model: nn.Module,
-        data: Source,
-        call: str,
-        *,
-        unpack: Unpack | None = None,
-        progress: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> Task:
+    def task(self, module: nn.Module, data: Data, generator: torch.Generator | None = None) -> Task:
         """What a structure is fitted to: the network surveyed, its uncertain weights chosen, the prior's scale found.
 
         Args:
-            model: As in ``fit``.
-            data: As in ``fit``.
-            call: The call, for messages.
-            unpack: As in ``fit``.
-            progress: As in ``fit``.
+            module: The network, out of its wrappers.
+            data: The training data.
             generator: As in ``fit``.
         """
-        module, read = opened(model, data, call, unpack=unpack, progress=progress)
         self.prior.check_names([name for name, _ in module.named_parameters()])
-        network = self.weights.choose(module, read, self.likelihood, self.prior)
+        network = self.weights.choose(module, data, self.likelihood, self.prior)
         self.prior.precisions(network.uncertain)
-        return scaled(Task(surveyed(network, self.likelihood, read), self.prior, self.curvature, generator))
+        return scaled(Task(surveyed(network, self.likelihood, data), self.prior, self.curvature, generator))

@@ -11,6 +11,7 @@ from lapwing.curvature.fold import check_repeatable
 from lapwing.ground.data import Inputs, Source, Unpack, checked, concatenated
 from lapwing.ground.errors import check_count, check_kind, check_positive
 from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.survey import opened
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free.choices import PerPoint, PreTrained, Probed
 from lapwing.methods.hessian_free.inner import Inner, NewtonCG
@@ -127,7 +128,7 @@ class HessianFree:
     def perturbation(self, model: nn.Module, data: Source, *, unpack: Unpack | None = None) -> Perturbation:
         """How responses are found, the data looked at; arguments as in ``fit``."""
         laplace = Laplace(self.likelihood, prior=self.prior, weights=self.weights)
-        task = laplace.task(model, data, "fit(model, data, points)", unpack=unpack)
+        task = laplace.task(*opened(model, data, "fit(model, data, points)", unpack=unpack))
         check_repeatable(task.model, task.totals(), strict=True)
         network = task.model.network
         prior = task.prior.diagonal(network.uncertain, network.weights.double())
