@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from lapwing.ground.errors import UnsupportedError, check_count
+from lapwing.ground.errors import UnsupportedError
 from lapwing.likelihoods.base import contrasts
 from lapwing.predictive.outputs import Moments, nonnegative
 
@@ -21,28 +21,25 @@ MAX_BYTES = 2**28
 CACHED = 2**22
 """Bytes that stay in a CPU's cache (4 MiB): pieces larger than that take several times as long."""
 
-POINTS = 512
+POINTS = 512  # a power of two: Sobol points are then balanced
 SEED = 0
 _CELL = 2.0**-31  # half of the grid the engine draws from, so that no point is 0 or 1
 _NARROW = 2.0  # standard deviation up to which the sum is over the Gaussian
 _NODES = 128
 
 
-def quasi_monte_carlo(
-    moments: Moments, points: int = POINTS, *, max_bytes: int = MAX_BYTES
-) -> Float[Tensor, "*batch c"]:
+def quasi_monte_carlo(moments: Moments, *, max_bytes: int = MAX_BYTES) -> Float[Tensor, "*batch c"]:
     """Class probabilities E softmax(f), averaged over scrambled Sobol normals.
 
         p = (1/S) Σ_s softmax(μ + R z_s),    R Rᵀ = Σ without the shift that all logits share
 
-    The points z_s are the same at every call, and R is a Cholesky factor in a basis of contrasts: the answer is
+    The 512 points z_s are the same at every call, and R is a Cholesky factor in a basis of contrasts: the answer is
     repeatable, differentiable and smooth in μ and Σ, and a variance that all logits share plays no part. Of two classes
     the integral has one dimension and is exact, see ``expected_sigmoid``. Scrambling: Owen (1998), "Scrambling Sobol
     and Niederreiter-Xing points".
 
     Args:
         moments: Gaussian logits.
-        points: Number of points S, best a power of two.
         max_bytes: Memory for draws; as many positions are taken at a time.
 
     Returns:
@@ -52,35 +49,33 @@ def quasi_monte_carlo(
         NumericalError: If the covariance is not positive semi-definite.
         UnsupportedError: If there are more classes than Sobol points have dimensions.
 
-    Cost: ``points`` softmaxes of every position and a Cholesky factorisation c × c, in pieces of ``max_bytes``.
+    Cost: 512 softmaxes of every position and a Cholesky factorisation c × c, in pieces of ``max_bytes``.
 
     Example:
         >>> moments = Moments(torch.tensor([[2.0, 0.0, 0.0]]), 9 * torch.eye(3).expand(1, 3, 3))
         >>> quasi_monte_carlo(moments)
         tensor([[0.5173, 0.2416, 0.2411]])
     """
-    check_count("points", points, usual=POINTS)
     mean, covariance = moments.mean, moments.covariance
     _ = moments.variance  # refuses what is no variance
     c = mean.shape[-1]
     if c == 1:
         return torch.ones_like(mean)
     if c == 2:
-        gap = mean[..., 1] - mean[..., 0]
-        contrast = contrasts(2).to(mean.device)[:, 0]
-        spread = torch.einsum("...ij,i,j->...", covariance.double(), contrast, contrast)
-        rare = expected_sigmoid(torch.where(gap > 0, -gap, gap), 2 * spread.clamp_min(0.0), max_bytes=max_bytes)
+        gap, wide = mean[..., 1] - mean[..., 0], covariance.double()
+        spread = (wide[..., 0, 0] + wide[..., 1, 1] - wide[..., 0, 1] - wide[..., 1, 0]).clamp_min(0.0)
+        rare = expected_sigmoid(torch.where(gap > 0, -gap, gap), spread, max_bytes=max_bytes)
         pair = torch.stack([rare, 1 - rare], -1)
         return torch.where((gap > 0)[..., None], pair, pair.flip(-1))
     dtype = torch.promote_types(mean.dtype, torch.float32)
-    normals = sobol_normals(points, c - 1).to(mean.device, dtype)
+    normals = sobol_normals(POINTS, c - 1).to(mean.device, dtype)
 
     def averaged(mean: Tensor, covariance: Tensor) -> Tensor:
         root = _root(covariance).to(dtype)
-        moved = (root.flatten(0, 1) @ normals).view(*mean.shape, points)
+        moved = (root.flatten(0, 1) @ normals).view(*mean.shape, POINTS)
         return torch.softmax(moved + mean.to(dtype)[..., None], -2).mean(-1)
 
-    each = 3 * c * points * dtype.itemsize + 5 * c**2 * 8
+    each = 3 * c * POINTS * dtype.itemsize + 5 * c**2 * 8
     return by_position(averaged, mean, covariance, each, max_bytes)
 
 
