@@ -115,28 +115,20 @@ class TangentFeatures:
 
     def _by_rows(self, forward: Pass) -> Features:
         f = forward.outputs
-        values, covariances = [], []
-        for cotangents in identity_cotangents(f):
-            pushed, spreads = self._contracted(forward.factors(cotangents))
-            values.append(pushed)
-            covariances.append(spreads)
-        columns = [torch.stack(blocks, dim=1).view(*f.shape, f.shape[-1]) for blocks in zip(*covariances, strict=True)]
-        return Features(f, torch.stack(values, dim=1).view(*f.shape, -1), tuple(columns))
+        blocks = [self._contracted(forward.factors(cotangents)) for cotangents in identity_cotangents(f)]
+        values, *covariances = (torch.stack(found, dim=1).view(*f.shape, -1) for found in zip(*blocks, strict=True))
+        return Features(f, values, tuple(covariances))
 
-    def _contracted(self, factors: Iterator[Factor]) -> tuple[Float[Tensor, "n c k"], list[Float[Tensor, "n c c"]]]:
+    def _contracted(self, factors: Iterator[Factor]) -> list[Float[Tensor, "n c _"]]:
         """``J W`` and every ``J V Jᵀ`` of one position, layer by layer."""
-        k = self.changes.shape[1]
-        pushed: Tensor | None = None
-        spreads: list[Tensor] = []
+        k, total = self.changes.shape[1], list[Tensor]()
         for factor in factors:
             factor = explicit(factor.double() if self._half else factor)
             own = self.model.network.part(factor.names, self._spread)
-            moved = factor.for_products().push(own[:, :k]).double()
-            parts = [factor.covariance(variance).double() for variance in own[:, k:].unbind(1)]
-            pushed = moved if pushed is None else pushed + moved
-            spreads = [a + b for a, b in zip(spreads, parts, strict=True)] if spreads else parts
-        assert pushed is not None
-        return pushed, spreads
+            parts = [factor.for_products().push(own[:, :k]).double()]
+            parts += [factor.covariance(variance).double() for variance in own[:, k:].unbind(1)]
+            total = [a + b for a, b in zip(total, parts, strict=True)] if total else parts
+        return total
 
 
 def joined(parts: list[Features]) -> Features:

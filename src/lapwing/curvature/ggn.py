@@ -16,6 +16,7 @@ from lapwing.ground.errors import ConfigError, UnsupportedError, check_count
 from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import COLUMNS, by_position
 
+Outputs: TypeAlias = Float[Tensor, "n *event c"]
 Blocks: TypeAlias = Iterator[Float[Tensor, "k n *event c"]]
 
 
@@ -23,21 +24,14 @@ Blocks: TypeAlias = Iterator[Float[Tensor, "k n *event c"]]
 class Curvature(abc.ABC):
     """A matrix of the form ``sum_n sum_k (J_nᵀ u_nk)(J_nᵀ u_nk)ᵀ``, known by its cotangents u."""
 
-    @final
-    def cotangents(
-        self,
-        likelihood: Likelihood,
-        outputs: Float[Tensor, "n *event c"],
-        targets: Tensor,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> Iterator[Float[Tensor, "k n *event c"]]:
+    @abc.abstractmethod
+    def cotangents(self, likelihood: Likelihood, f: Outputs, y: Tensor, generator: Generator | None = None) -> Blocks:
         """The cotangents u, in blocks.
 
         Args:
             likelihood: The likelihood.
-            outputs: Canonical outputs.
-            targets: Canonical targets.
+            f: Canonical outputs.
+            y: Canonical targets.
             generator: Source of randomness, where the curvature needs one.
 
         Returns:
@@ -46,10 +40,6 @@ class Curvature(abc.ABC):
         Raises:
             UnsupportedError: If the curvature has none.
         """
-        return self._cotangents(likelihood, outputs, targets, generator)
-
-    @abc.abstractmethod
-    def _cotangents(self, likelihood: Likelihood, f: Tensor, y: Tensor, generator: Generator | None) -> Blocks: ...
 
     @abc.abstractmethod
     def width(self, outputs: int) -> int:
@@ -70,7 +60,7 @@ class GGN(Curvature):
         [torch.Size([2, 5, 2])]
     """
 
-    def _cotangents(self, likelihood: Likelihood, f: Tensor, y: Tensor, generator: Generator | None) -> Blocks:
+    def cotangents(self, likelihood: Likelihood, f: Outputs, y: Tensor, generator: Generator | None = None) -> Blocks:
         """Columns of S, one event position after another."""
         columns = likelihood.root(f, y).movedim(-1, 0)
         yield from by_position(columns, f.ndim - 2)
@@ -96,7 +86,9 @@ class Drawn(Curvature):
     def __post_init__(self) -> None:
         check_count("samples", self.samples)
 
-    def _cotangents(self, likelihood: Likelihood, f: Tensor, y: Tensor, generator: Generator | None) -> Blocks:
+    @final
+    def cotangents(self, likelihood: Likelihood, f: Outputs, y: Tensor, generator: Generator | None = None) -> Blocks:
+        """Draws, so many at a time."""
         for start in range(0, self.samples, COLUMNS):
             size = min(COLUMNS, self.samples - start)
             yield self._draws(likelihood, f, y, size, generator) / self.samples**0.5
@@ -159,7 +151,7 @@ class EmpiricalFisher(Curvature):
     refused to be tuned.
     """
 
-    def _cotangents(self, likelihood: Likelihood, f: Tensor, y: Tensor, generator: Generator | None) -> Blocks:
+    def cotangents(self, likelihood: Likelihood, f: Outputs, y: Tensor, generator: Generator | None = None) -> Blocks:
         """The score at the labels."""
         yield likelihood.score(f, y).unsqueeze(0) / likelihood.weight**0.5
 
@@ -189,7 +181,7 @@ class Hessian(Curvature):
         if not self.damping >= 0:
             raise ConfigError("damping that is not negative", f"{self.damping}", "Hessian(damping=1.0)")
 
-    def _cotangents(self, likelihood: Likelihood, f: Tensor, y: Tensor, generator: Generator | None) -> Blocks:
+    def cotangents(self, likelihood: Likelihood, f: Outputs, y: Tensor, generator: Generator | None = None) -> Blocks:
         """There are none: the Hessian is not a sum of outer products."""
         raise UnsupportedError(
             "a curvature that is a sum of outer products", "the exact Hessian", "Full(view='weights'), or GGN()"

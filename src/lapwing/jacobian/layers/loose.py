@@ -144,25 +144,17 @@ def close(block: Tensor, expected: Tensor) -> bool:
 
 
 def _one_by_one(network: Network, params: Params, inputs: Inputs, cotangents: Tensor) -> Params:
-    rows: dict[str, list[Tensor]] = {name: [] for name in params}
-    for example in range(count(inputs)):
+    """The rows by plain reverse mode."""
+    options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+
+    def rows(example: int) -> list[Float[Tensor, "k _"]]:
         values = {name: value.detach().requires_grad_() for name, value in params.items()}
         outputs = network(take(inputs, slice(example, example + 1)), {**network.params, **values})[0]
         if not outputs.requires_grad:  # none of them has a part in the outputs
-            for name, value in values.items():
-                rows[name].append(value.new_zeros(len(cotangents), value.numel()))
-            continue
-        grads = [
-            torch.autograd.grad(
-                outputs,
-                list(values.values()),
-                direction[example].to(outputs),
-                retain_graph=True,
-                allow_unused=True,
-                materialize_grads=True,
-            )
-            for direction in cotangents
-        ]
-        for position, name in enumerate(values):
-            rows[name].append(torch.stack([grad[position].flatten() for grad in grads]))
-    return {name: torch.stack(block) for name, block in rows.items()}
+            return [value.new_zeros(len(cotangents), value.numel()) for value in params.values()]
+        at, directions = list(values.values()), cotangents[:, example].to(outputs)
+        pulled = [torch.autograd.grad(outputs, at, direction, **options) for direction in directions]
+        return [torch.stack([grad.flatten() for grad in grads]) for grads in zip(*pulled, strict=True)]
+
+    blocks = zip(*(rows(example) for example in range(count(inputs))), strict=True)
+    return {name: torch.stack(block) for name, block in zip(params, blocks, strict=True)}

@@ -72,32 +72,36 @@ class Copies:
         Returns:
             Gradients in the dtype of the network, values in float64.
         """
-        total = _Sum()
-        for place, inputs in self._pieces(batch.inputs):
-            targets = batch.targets[place]
+        likelihood = self.model.likelihood
 
-            def one(w: Tensor, *terms: Tensor, inputs: Inputs = inputs, targets: Tensor = targets) -> Tensor:
-                f = self._outputs(w, inputs)
-                loss = self.model.likelihood.nll(f, self.model.likelihood.canonical_targets(f, targets)).double().sum()
-                return loss - sum((u * f).double().sum() for u in terms)
+        def loss(f: Tensor, place: slice, *terms: Tensor) -> Tensor:
+            y = likelihood.canonical_targets(f, batch.targets[place])
+            nll = likelihood.nll(f, y).double().sum()
+            return nll - sum((u * f).double().sum() for u in terms)
 
-            terms = () if along is None else (along[:, place],)
-            total.add(self._over(grad_and_value(one), (weights, *terms), count(inputs), plain=gradient_of(one)))
-        return total.both
+        return self._summed(loss, weights, batch.inputs, along)
 
     def pull(
         self, weights: Float[Tensor, "f d"], inputs: Inputs, along: Float[Tensor, "f n *event c"]
     ) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
         """The gradient in the weights and the value of ``⟨along, f⟩`` for each copy; otherwise as ``losses``."""
-        total = _Sum()
+        return self._summed(lambda f, _, u: (u * f).double().sum(), weights, inputs, along)
+
+    def _summed(
+        self, loss: Callable[..., Tensor], weights: Tensor, inputs: Inputs, along: Tensor | None
+    ) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
+        """The gradient and the value of a loss of the outputs, their place and ``along``, over all pieces."""
+        total: tuple[Tensor, Tensor] | None = None
         for place, piece in self._pieces(inputs):
 
-            def one(w: Tensor, u: Tensor, piece: Inputs = piece) -> Tensor:
-                return (u * self._outputs(w, piece)).double().sum()
+            def one(w: Tensor, *terms: Tensor, place: slice = place, piece: Inputs = piece) -> Tensor:
+                return loss(self._outputs(w, piece), place, *terms)
 
-            columns = (weights, along[:, place])
-            total.add(self._over(grad_and_value(one), columns, count(piece), plain=gradient_of(one)))
-        return total.both
+            columns = (weights,) if along is None else (weights, along[:, place])
+            found = self._over(grad_and_value(one), columns, count(piece), plain=gradient_of(one))
+            total = found if total is None else (total[0] + found[0], total[1] + found[1])
+        assert total is not None  # a batch has an example
+        return total
 
     def _outputs(self, weights: Float[Tensor, " d"], inputs: Inputs) -> Float[Tensor, "n *event c"]:
         return self.model.likelihood.canonical(self.model.network(inputs, self.model.network.with_weights(weights)))
@@ -142,21 +146,3 @@ def gradient_of(function: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, 
         return there.pull(torch.ones_like(there.values)), there.values.detach()
 
     return both
-
-
-class _Sum:
-    """Adds up gradients and values over pieces."""
-
-    def __init__(self) -> None:
-        self._parts: tuple[Tensor, Tensor] | None = None
-
-    def add(self, more: tuple[Tensor, Tensor]) -> None:
-        """Another piece."""
-        before = self._parts
-        self._parts = more if before is None else (before[0] + more[0], before[1] + more[1])
-
-    @property
-    def both(self) -> tuple[Tensor, Tensor]:
-        """Both sums."""
-        assert self._parts is not None
-        return self._parts
