@@ -67,7 +67,7 @@ def work(
     ours = product(model, batches(x, y, batch), None, MEMORY)
     form = ours.model.choose(columns)
     meter.ready()
-    meter.step("prepare", lambda: ours.model.prepare(columns), label=form)
+    meter.step("prepare", lambda: sum(1 for _ in ours.model.visit(columns)), label=form)
     meter.step("memory", lambda: ours @ block, label=f"{kept(ours)} MiB kept")
     contestants: dict[str, tuple[Callable[[], object], str]] = {
         "gradient": (lambda: gradient(model, batches(x, y, batch)), ""),
@@ -79,7 +79,7 @@ def work(
             share = 8 if problem in EIGHTH else 1
             n = len(x) // share
             operator = product(model, batches(x[:n], y[:n], batch), other, MEMORY // share)
-            operator.model.prepare(columns)
+            _ = sum(1 for _ in operator.model.visit(columns))
             contestants[other] = (lambda operator=operator: operator @ block, f"{n} examples")
     few = batches(x[:TRIAL], y[:TRIAL], TRIAL)
     exact = peer(model, few) @ block

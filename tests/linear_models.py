@@ -19,7 +19,7 @@ from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.matrix import Matrix
-from lapwing.linear.model import Chunk, Directions, LinearModel, gathered
+from lapwing.linear.model import Chunk, Directions, LinearModel
 from tests.posterior_cases import labels, mlp, normal
 
 N = 7
@@ -53,10 +53,8 @@ class Projected:
             chunk = self.at(batch.inputs)
             yield Chunk(chunk.inputs, chunk.outputs, batch.targets, chunk.push, chunk.pull, chunk.width, None)
 
-    def batches(
-        self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
-    ) -> Iterator[Iterator[Chunk]]:
-        return gathered(self.visit(columns), batch)
+    def held(self, columns: int = 1) -> bool:
+        return False
 
     def at(self, inputs: Tensor) -> Chunk:
         chunk = self.inner.at(self.points)

@@ -15,7 +15,7 @@ from torch import Tensor
 from lapwing.ground.data import Inputs, count, tensors
 from lapwing.ground.errors import DataError
 from lapwing.linalg import FunctionOperator, Operator, Structured
-from lapwing.linear.model import Chunk, LinearModel
+from lapwing.linear.model import Chunk, LinearModel, batches
 
 SPARE = 2**28
 """Bytes that the outputs of all data at other weights may take, to be kept (256 MiB)."""
@@ -43,7 +43,7 @@ class Gram(Operator):
     ) -> Iterator[Iterator[Operator]]:
         """The pieces, which add up to G, in mini-batches: the same ones in every pass, each read before the next.
 
-        Here in one piece; see ``LinearModel.batches`` for where it is known how G adds up.
+        Here in one piece; see ``model.batches`` for where it is known how G adds up.
 
         Args:
             columns: Columns of the blocks they will be multiplied with.
@@ -160,8 +160,8 @@ class GGNProduct(Gram):
     def parts(
         self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
     ) -> Iterator[Iterator[Operator]]:
-        """The curvature of each chunk of a mini-batch; see ``Gram.parts`` and ``LinearModel.batches``."""
-        for chunks in self.model.batches(columns, batch=batch, generator=generator):
+        """The curvature of each chunk of a mini-batch; see ``Gram.parts`` and ``model.batches``."""
+        for chunks in batches(self.model, columns, batch=batch, generator=generator):
             yield (self._part(chunk) for chunk in chunks)
 
     def _part(self, chunk: Chunk) -> Operator:

@@ -13,7 +13,7 @@ from torch import Tensor
 from lapwing.ground.results import Ended, Stopped
 from lapwing.linalg import Diagonal, Structured
 from lapwing.linear.gauss_newton import SPARE, GGNProduct, moved, signature
-from lapwing.linear.model import Chunk, LinearModel
+from lapwing.linear.model import Chunk, LinearModel, batches
 from lapwing.linear.problem import Problem
 
 Ray: TypeAlias = tuple[bytes, Tensor, Tensor, Tensor]
@@ -127,8 +127,8 @@ class Loss:
         return replace(line, kept=rays)
 
     def scores(self, batch: int) -> Iterator[Iterator[Callable[[Tensor], Tensor]]]:
-        """Minus the gradient of each chunk's part, chunks in mini-batches; see ``LinearModel.batches``."""
-        for chunks in self.model.batches(batch=batch):
+        """Minus the gradient of each chunk's part, chunks in mini-batches; see ``model.batches``."""
+        for chunks in batches(self.model, batch=batch):
             yield (self._score(chunk) for chunk in chunks)
 
     def _score(self, chunk: Chunk) -> Callable[[Tensor], Tensor]:

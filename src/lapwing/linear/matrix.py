@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing.ground.data import Batch, Data, Inputs
 from lapwing.ground.tree import Layout
 from lapwing.likelihoods import Gaussian, Likelihood
-from lapwing.linear.model import Chunk, Directions, gathered, shuffled
+from lapwing.linear.model import Chunk, Directions
 
 
 @final
@@ -70,13 +70,9 @@ class Matrix:
         """See ``LinearModel.visit``."""
         return (self._chunk(batch) for batch in self.data)
 
-    def batches(
-        self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
-    ) -> Iterator[Iterator[Chunk]]:
-        """See ``LinearModel.batches``."""
-        if generator is None:
-            return gathered(self.visit(), batch)
-        return shuffled(self.visit(), batch, generator=generator)
+    def held(self, columns: int = 1) -> bool:
+        """They are."""
+        return True
 
     def at(self, inputs: Inputs) -> Chunk:
         """The model at other features."""

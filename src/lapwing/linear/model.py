@@ -88,16 +88,8 @@ class LinearModel(Protocol):
         """J over all the data chunk by chunk, for blocks of so many columns."""
         ...
 
-    def batches(
-        self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
-    ) -> Iterator[Iterator[Chunk]]:
-        """The chunks in mini-batches of at least so many examples, but for the last: the same ones in every pass.
-
-        Args:
-            columns: Columns of the blocks to come.
-            batch: Examples to a mini-batch.
-            generator: Shuffles them, where that can be; without one they come as the data do.
-        """
+    def held(self, columns: int = 1) -> bool:
+        """Whether the chunks of the next ``visit`` are all at hand, so that they may be read in any order."""
         ...
 
     def at(self, inputs: Inputs) -> Chunk:
@@ -117,8 +109,26 @@ class LinearModel(Protocol):
         ...
 
 
+def batches(
+    model: LinearModel, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
+) -> Iterator[Iterator[Chunk]]:
+    """The chunks in mini-batches of at least so many examples, but for the last: the same ones in every pass.
+
+    Args:
+        model: The linear model.
+        columns: Columns of the blocks to come.
+        batch: Examples to a mini-batch.
+        generator: Shuffles them, where all are at hand; without one they come as the data do.
+    """
+    groups = gathered(model.visit(columns), batch)
+    if generator is None or not model.held(columns):
+        return groups
+    lists = [list(group) for group in groups]
+    return (iter(lists[i]) for i in probes.permutation(len(lists), generator=generator))
+
+
 def gathered(chunks: Iterable[Chunk], batch: int) -> Iterator[Iterator[Chunk]]:
-    """Mini-batches: consecutive chunks, together until they have ``batch`` examples; each is read before the next.
+    """Consecutive chunks, together until they have ``batch`` examples; each is read before the next.
 
     Example:
         >>> from types import SimpleNamespace
@@ -129,12 +139,6 @@ def gathered(chunks: Iterable[Chunk], batch: int) -> Iterator[Iterator[Chunk]]:
     left = iter(chunks)
     for first in left:
         yield _until(first, left, batch)
-
-
-def shuffled(chunks: Iterable[Chunk], batch: int, *, generator: torch.Generator) -> Iterator[Iterator[Chunk]]:
-    """The same mini-batches in random order."""
-    groups = [list(group) for group in gathered(chunks, batch)]
-    return (iter(groups[i]) for i in probes.permutation(len(groups), generator=generator))
 
 
 def _until(first: Chunk, left: Iterator[Chunk], batch: int) -> Iterator[Chunk]:

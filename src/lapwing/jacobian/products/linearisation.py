@@ -22,7 +22,7 @@ from lapwing.jacobian.products.recording import Recording, linearised, recorded
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS, by_position
 from lapwing.linalg.structured import finite
-from lapwing.linear.model import Chunk, Directions, gathered, shuffled
+from lapwing.linear.model import Chunk, Directions
 
 
 @final
@@ -133,26 +133,9 @@ class Linearisation:
             store.too_large.add(form)
         return store.visit(self.executors[form], self.model.data)
 
-    def batches(
-        self, columns: int = 1, *, batch: int = 1, generator: torch.Generator | None = None
-    ) -> Iterator[Iterator[Chunk]]:
-        """The chunks in mini-batches of at least so many examples, but for the last: the same ones in every pass.
-
-        Args:
-            columns: Columns of the blocks to come, by which the form is chosen.
-            batch: Examples to a mini-batch.
-            generator: Shuffles them, where all chunks are kept; else, or without one, they come as the data do.
-        """
-        if generator is None or self.choose(columns) not in self.store.kept:
-            return gathered(self.visit(columns), batch)
-        return shuffled(self.visit(columns), batch, generator=generator)
-
-    def prepare(self, columns: int = 1) -> None:
-        """Do now what can be done before the first product with so many columns, and be kept."""
-        form = self.choose(columns)
-        for _ in self.visit(columns):
-            if form in self.store.too_large:
-                return
+    def held(self, columns: int = 1) -> bool:
+        """Whether all chunks are kept in the form that so many columns take."""
+        return self.choose(columns) in self.store.kept
 
     @property
     def _itemsize(self) -> int:

@@ -105,9 +105,17 @@ class TopRows(CurvatureRecipe):
         model = model_of(problem, self)
         check_rows(model, self.rank, self.max_bytes, "TopRows with a smaller rank, or a larger max_bytes")
         inputs, targets, chosen = self._selected(model)
-        rows: list[Tensor] = []
-        for count in chosen.unique().tolist():
-            rows += _rows(model, inputs, targets, (chosen == count).nonzero()[:, 0], count)
+        most = int(chosen.max())
+
+        def directions(f: Tensor, place: slice) -> Iterator[Tensor]:
+            y = model.likelihood.canonical_targets(f, targets[place])
+            yield _leading(model.likelihood.hessian(f.double(), y), most).to(f).view(most, *f.shape)
+
+        rows, start = list[Tensor](), 0
+        for part in model.rows(inputs, directions):
+            wanted = torch.arange(most, device=chosen.device) < chosen[start : start + len(part), None]
+            rows.append(part[wanted])
+            start += len(part)
         return LowRank(torch.cat(rows).mT.contiguous())
 
     def _selected(self, model: LinearModel) -> tuple[Inputs, Tensor, Tensor]:
@@ -139,19 +147,6 @@ def _largest(values: Float[Tensor, "n m"], count: int) -> Tensor:
     flat = values.flatten()
     first = flat.topk(min(count, len(flat))).indices
     return torch.zeros_like(flat, dtype=torch.bool).index_fill(0, first, True).view_as(values) & (values > 0)
-
-
-def _rows(
-    model: LinearModel, inputs: Inputs, targets: Tensor, index: Tensor, count: int
-) -> Iterator[Float[Tensor, "r d"]]:
-    """``√λ J_nᵀ v`` of the ``count`` largest eigenpairs of some examples."""
-    targets = targets[index]
-
-    def directions(f: Tensor, place: slice) -> Iterator[Tensor]:
-        y = model.likelihood.canonical_targets(f, targets[place])
-        yield _leading(model.likelihood.hessian(f.double(), y), count).to(f).view(count, *f.shape)
-
-    return (part.flatten(0, 1) for part in model.rows(take(inputs, index), directions))
 
 
 def _leading(hessian: Float[Tensor, "n *event c c"], count: int) -> Float[Tensor, "k n m"]:

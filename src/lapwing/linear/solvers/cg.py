@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
@@ -10,10 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import check_count, check_fraction, check_kind
+from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_fraction, check_kind
 from lapwing.ground.results import Solution, joined
 from lapwing.linalg import Structured
 from lapwing.linalg.cg import conjugate_gradients
+from lapwing.linalg.operator import check_operand
 from lapwing.linear.problem import Preconditioner, Problem, approximation
 
 VECTORS = 8
@@ -99,22 +101,18 @@ class CG(Solver):
     ) -> Solution:
         """See ``Solver.solve``."""
         prepared = self.prepared(problem)
-        block = b if b.ndim == 2 else b[:, None]
-        start = None if initial is None else initial.view(block.shape)
-        width = self.width(problem)
-        parts = [
-            conjugate_gradients(
+
+        def solve(block: Float[Tensor, "d k"], start: Float[Tensor, "d k"] | None) -> Solution:
+            return conjugate_gradients(
                 problem.precision,
-                block[:, i : i + width],
+                block,
                 rtol=self.tolerance(problem.prior.dtype),
                 max_iterations=self.max_iterations,
                 preconditioner=problem.prior if prepared is None else prepared,
-                initial=None if start is None else start[:, i : i + width],
+                initial=start,
             )
-            for i in range(0, block.shape[1], width)
-        ]
-        whole = joined(parts)
-        return replace(whole, value=whole.value.reshape(b.shape))
+
+        return in_blocks(solve, problem, b, initial, self.width(problem))
 
     def prepared(self, problem: Problem) -> Structured | None:
         """The preconditioner of a problem, made on first use."""
@@ -129,3 +127,29 @@ class CG(Solver):
     def width(self, problem: Problem) -> int:
         """Columns solved together."""
         return max(1, self.max_bytes // (VECTORS * 8 * problem.size))
+
+
+def in_blocks(
+    solve: Callable[[Tensor, Tensor | None], Solution],
+    problem: Problem,
+    b: Float[Tensor, "d *k"],
+    initial: Float[Tensor, "d *k"] | None,
+    width: int,
+) -> Solution:
+    """The solutions for all right-hand sides, so many columns after the other.
+
+    Raises:
+        NumericalError: If ``b`` or ``initial`` is not finite.
+        ShapeError: If ``b`` does not fit or has no column, or ``initial`` has another shape.
+    """
+    for given in (b,) if initial is None else (b, initial):
+        check_operand(problem.precision, given, problem.size)
+        if not given.numel() or given.shape != b.shape:
+            expected = "at least one right-hand side, and starts shaped as these"
+            raise ShapeError(expected, f"{list(b.shape)}, {list(given.shape)}", "a block [d, k] with k > 0")
+        if not bool(given.isfinite().all()):
+            raise NumericalError("finite right-hand sides and starts", "NaN or infinity", "checking data and weights")
+    blocks = b.detach().view(len(b), -1).split(width, dim=1)
+    starts = [None] * len(blocks) if initial is None else initial.detach().view(len(b), -1).split(width, dim=1)
+    whole = joined([solve(block, start) for block, start in zip(blocks, starts, strict=True)])
+    return replace(whole, value=whole.value.reshape(b.shape))

@@ -13,13 +13,12 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground import probes
-from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_fraction, check_positive
-from lapwing.ground.results import Solution, joined
+from lapwing.ground.errors import check_count, check_fraction, check_positive
+from lapwing.ground.results import Solution
 from lapwing.linalg import Operator
-from lapwing.linalg.operator import check_operand
 from lapwing.linear.loss import Loss, Mode, Point
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.cg import Solver
+from lapwing.linear.solvers.cg import Solver, in_blocks
 from lapwing.linear.solvers.descent import Descent, Gradient, gradients, settle
 
 BLOCKS = 8
@@ -104,17 +103,15 @@ class SGD(Solver):
             NumericalError: If ``b`` is not finite, or every step diverged.
             ShapeError: If ``b`` has no column, or ``initial`` another shape than ``b``.
         """
-        block, start = _columns(problem, b, initial)
-        width = max(1, self.max_bytes // (BLOCKS * block.element_size() * problem.size))
+        width = max(1, self.max_bytes // (BLOCKS * b.element_size() * problem.size))
         generator = torch.Generator().manual_seed(self.seed)
-        steps, step = self.survey(problem, min(width, block.shape[1]), generator)
-        whole = joined(
-            [
-                self._block(problem, block[:, i : i + width], start[:, i : i + width], steps, step, generator)
-                for i in range(0, block.shape[1], width)
-            ]
-        )
-        return replace(whole, value=whole.value.reshape(b.shape))
+        steps, step = self.survey(problem, min(width, b.numel() // problem.size), generator)
+
+        def solve(block: Float[Tensor, "d k"], start: Float[Tensor, "d k"] | None) -> Solution:
+            first = torch.zeros_like(block) if start is None else start
+            return self._block(problem, block, first, steps, step, generator)
+
+        return in_blocks(solve, problem, b, initial, width)
 
     def resumed(self, problem: Problem, b: Float[Tensor, "d k"], start: Float[Tensor, "d k"]) -> Solution:
         """See ``Solver.resumed``; what is left is solved for, ``Λ p = b - Λ x``, to a part ``rtol`` of it.
@@ -192,21 +189,6 @@ def residual_of(problem: Problem, b: Float[Tensor, "d k"], x: Float[Tensor, "d k
 def _relative(rest: Float[Tensor, "d k"], b: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
     size = torch.linalg.vector_norm(b, dim=0, dtype=torch.float64)
     return torch.linalg.vector_norm(rest, dim=0, dtype=torch.float64) / torch.where(size > 0, size, 1.0)
-
-
-def _columns(problem: Problem, b: Tensor, initial: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Right-hand sides and where to start, as columns."""
-    block = check_operand(problem.precision, b, problem.size).detach().view(problem.size, -1)
-    if not block.numel():
-        raise ShapeError("at least one right-hand side", f"shape {list(b.shape)}", "a block [d, k] with k > 0")
-    start = torch.zeros_like(block)
-    if initial is not None:
-        if initial.shape != b.shape:
-            raise ShapeError(f"initial shaped as b, {list(b.shape)}", f"{list(initial.shape)}", "a solution for b")
-        start = check_operand(problem.precision, initial, problem.size).detach().view(block.shape)
-    if not bool(block.isfinite().all() and start.isfinite().all()):
-        raise NumericalError("finite right-hand sides and starts", "NaN or infinity", "checking the data and weights")
-    return block, start
 
 
 def _pulled(scale: float, piece: Operator, x: Tensor) -> Tensor:
