@@ -17,8 +17,7 @@ import lapwing as lw
 from lapwing.evaluation.metrics import nll
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from lapwing.posteriors import WeightPosterior
-from lapwing.posteriors.exact import with_evidence
-from lapwing.tuning import elbo
+from lapwing.tuning import elbo, evidence_at
 from lapwing.tuning.checkpoint import State
 from lapwing.tuning.elbo import Climb, Tried
 from lapwing.tuning.expectation import Expectation, tangent_of
@@ -84,7 +83,7 @@ def test_the_charge_by_draws_is_that_of_the_determinant() -> None:
     case = problem("categorical")
     sampled = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(8, lw.CG(rtol=1e-10))))
     points = tried(sampled, (0.0, 0.5, 1.0, 1.5), samples=4000)
-    exact = with_evidence(case.fit(lw.Laplace(case.likelihood, structure=lw.Full(view="weights")))).evidence
+    exact = evidence_at(case.fit(lw.Laplace(case.likelihood, structure=lw.Full(view="weights"))), "weights")
     charges = [
         float(exact.complexity.log_det_ratio(it.found.state.precisions, torch.tensor(1.0).double())) for it in points
     ]

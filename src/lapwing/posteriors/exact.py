@@ -17,7 +17,7 @@ from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs
-from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
+from lapwing.ground.errors import ConvergenceWarning, warn
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Dense, Diagonal, Structured
 from lapwing.linear.evidence import Complexity, Evidence, NewtonStep, complexity_of
@@ -59,21 +59,6 @@ class ExactPosterior(Posterior):
 
     @abc.abstractmethod
     def _complexity(self) -> Complexity: ...
-
-
-def with_evidence(posterior: Posterior) -> ExactPosterior:
-    """The same posterior, if its evidence is exact.
-
-    Raises:
-        UnsupportedError: If it is not.
-    """
-    if not isinstance(posterior, ExactPosterior):
-        raise UnsupportedError(
-            "a posterior whose evidence is exact",
-            f"a {type(posterior).__name__}, whose evidence is an estimate",
-            "EM(), or tuning a LowRank(...) or KFAC() posterior, and its tuned prior and likelihood for this structure",
-        )
-    return posterior
 
 
 @final

@@ -60,7 +60,10 @@ class FunctionPosterior(ExactPosterior):
                 f"{prior}",
                 "fitting again with this prior, or Full(view='weights')",
             )
-        return super().with_choices(prior, likelihood, steps)
+        changed = super().with_choices(prior, likelihood, steps)
+        if len(self.grams) == 1 and "_basis" in vars(self):
+            vars(changed)["_basis"] = self._basis
+        return changed
 
     @property
     def precision_operator(self) -> Operator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, final
+from typing import final
 
 from jaxtyping import Float
 from torch import Tensor
@@ -21,9 +21,6 @@ CHECKPOINT = Archive(
     "lapwing.em", "lapwing.em", 4, "EM(checkpoint=...)", "another checkpoint=, or deleting the file", oldest=4
 )
 """The kind of file; its schema is raised whenever an older file would be misread."""
-
-Settings: TypeAlias = Mapping[str, str]
-"""What a run depends on, by name."""
 
 
 @final
@@ -61,14 +58,14 @@ class Checkpoint:
 
     Args:
         path: The file.
-        settings: What the run depends on: a file of other settings is refused.
+        settings: What the run depends on, by name: a file of other settings is refused.
 
     Raises:
         ConfigError: If its directory does not exist.
     """
 
     path: Path
-    settings: Settings
+    settings: Mapping[str, str]
 
     def __post_init__(self) -> None:
         check_directory(self.path)
@@ -92,12 +89,7 @@ class Checkpoint:
         if not self.path.exists():
             return None
         header = CHECKPOINT.header(self.path)
-        self._check(Records().read(dict[str, str], header.get("settings"), "settings"))
-        records = Records(CHECKPOINT.tensors(self.path, header), like.device)
-        return records.read(State, header.get("state"), "state")
-
-    def _check(self, saved: Settings) -> None:
-        """Refuse the state of another run."""
+        saved: dict[str, str] = Records().read(dict[str, str], header.get("settings"), "settings")
         other = [name for name in self.settings if saved.get(name) != self.settings[name]]
         if other:
             then, now = (
@@ -108,3 +100,5 @@ class Checkpoint:
                 f"'{self.path}' of one with {then}",
                 "the settings it was begun with, or another checkpoint=",
             )
+        records = Records(CHECKPOINT.tensors(self.path, header), like.device)
+        return records.read(State, header.get("state"), "state")

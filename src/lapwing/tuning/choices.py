@@ -14,7 +14,6 @@ from lapwing.linalg.structured import Eigenbasis
 from lapwing.linear.evidence import Evidence, Spectrum
 from lapwing.posteriors import ExactPosterior, Posterior, Step, WeightPosterior
 from lapwing.posteriors.draws import SampledPosterior
-from lapwing.posteriors.exact import with_evidence
 
 P = TypeVar("P", bound=Posterior)
 
@@ -36,13 +35,19 @@ def evidence_at(posterior: Posterior, at: At) -> Evidence:
 
     Raises:
         NumericalError: If the curvature is indefinite.
-        UnsupportedError: If the mode is not known in closed form.
+        UnsupportedError: If the evidence is not exact, or the mode not known in closed form.
     """
     check_option("at", at, get_args(At))
-    exact = with_evidence(posterior)
-    check_definite(exact.evidence)
+    if not isinstance(posterior, ExactPosterior):
+        raise UnsupportedError(
+            "a posterior whose evidence is exact",
+            f"a {type(posterior).__name__}, whose evidence is an estimate",
+            "EM(), or tuning a LowRank(...) or KFAC() posterior, and its tuned prior and likelihood for this structure",
+        )
+    evidence = posterior.evidence
+    check_definite(evidence)
     if at == "weights":
-        return exact.evidence
+        return evidence
     shift = posterior.shift if isinstance(posterior, WeightPosterior) else None
     if shift is None:
         raise UnsupportedError(
@@ -50,7 +55,7 @@ def evidence_at(posterior: Posterior, at: At) -> Evidence:
             f"{type(posterior.likelihood).__name__} and {type(posterior).__name__}",
             "at='weights'",
         )
-    return replace(exact.evidence, shift=shift)
+    return replace(evidence, shift=shift)
 
 
 def at_mode(evidence: Evidence, square_norms: Float[Tensor, " g"], *, nll: float, misfit: float) -> Evidence:

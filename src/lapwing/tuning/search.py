@@ -111,7 +111,7 @@ class Search(Generic[P]):
         Warns:
             ConvergenceWarning: If that is at an end of the range, or worse than the network alone.
         """
-        with tqdm(desc=self.name, disable=not progress, unit="precision", leave=False) as bar:
+        with tqdm(desc=self.name.lower(), disable=not progress, unit="precision", leave=False) as bar:
             tried = self._tried(bar)
         winner = least(tried)
         if not math.isfinite(winner.loss):
