@@ -7,9 +7,16 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
-from lapwing.linalg import Dense, Diagonal, FunctionOperator, LowRank
-from lapwing.linalg.eigenpairs import Eigenpairs, randomised_eigenpairs, top_eigenpairs
-from lapwing.linalg.lowrank import nystrom
+from lapwing.linalg import (
+    Dense,
+    Diagonal,
+    Eigenpairs,
+    FunctionOperator,
+    LowRank,
+    nystrom,
+    randomised_eigenpairs,
+    top_eigenpairs,
+)
 from tests.linalg.cases import eye, normal, spd, spectrum
 from tests.linalg.test_lanczos import counted
 

@@ -205,7 +205,7 @@ class KroneckerSum:
 
     def _block(self, names: tuple[str, ...]) -> Structured:
         if names in self._left:
-            return Kronecker(self._left[names], self._right[names]).scaled(1.0 / max(self._count[names], 1))
+            return Kronecker(self._left[names], self._right[names], 1.0 / max(self._count[names], 1))
         exact = self._exact[names]
         return Dense(exact) if exact.ndim == 2 else Diagonal(exact)
 

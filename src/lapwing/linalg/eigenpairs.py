@@ -1,39 +1,15 @@
-"""The largest eigenvalues of a symmetric operator and their vectors, and what they make of it."""
+"""The largest eigenvalues of a symmetric operator and their vectors, by block Lanczos."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import NumericalError, check_count, check_positive
-from lapwing.ground.probes import gaussian
-from lapwing.ground.results import Stopped
+from lapwing.ground.errors import check_count, check_positive
+from lapwing.linalg.lowrank import Eigenpairs, fresh, orthonormal, positives
 from lapwing.linalg.operator import Operator, check_square, in_float64
 from lapwing.linalg.structured import finite
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Eigenpairs:
-    """The largest positive eigenvalues found, and their vectors: ``U diag(λ) Uᵀ ≈ A``.
-
-    Args:
-        values: ``λ``, descending, ``[r]``, float64. Positive, but for the single 0 of a matrix that has no other.
-        vectors: ``U``, orthonormal columns ``[d, r]``, in the operator's dtype.
-        residual: ``|A u - λ u|`` of each pair, ``[r]``, float64: some eigenvalue lies within it.
-        matvecs: Columns that were multiplied by ``A``, in all.
-        stopped: "converged" at the tolerance, or with fewer pairs where there are no more; else "iterations".
-    """
-
-    values: Float[Tensor, " r"]
-    vectors: Float[Tensor, "d r"]
-    residual: Float[Tensor, " r"]
-    matvecs: int
-    stopped: Stopped
 
 
 def top_eigenpairs(
@@ -83,7 +59,7 @@ def top_eigenpairs(
     rounding = 10 * torch.finfo(operator.dtype).eps  # the products resolve no more
     rank, restart = min(rank, size), rank + 2 * block
     space = product.like.new_empty(size, min(2 * rank + 8 * block, size))
-    q, filled = _fresh(space[:, :0], block, generator), 0
+    q, filled = fresh(space[:, :0], block, generator), 0
     t, values, vectors, residual = (product.like.new_zeros(shape) for shape in ((0, 0), 0, (0, 0), 0))
     matvecs, known, stopped = 0, 0, "iterations"
     for _ in range(max_steps):
@@ -104,79 +80,13 @@ def top_eigenpairs(
         positive = int((values > rounding * scale).sum())
         if q.shape[1] == 0 and filled < size and known < positive < rank:
             # An invariant subspace: what is orthogonal to it may hold more.
-            q, known = _fresh(basis, block, generator), positive
+            q, known = fresh(basis, block, generator), positive
         elif q.shape[1] == 0 or (filled >= rank and bool((residual[:rank] <= rtol * scale).all())):
             stopped = "converged"
             break
-    count = _positive(values[:rank], rounding * values.abs().max().item())
+    count = positives(values[:rank], rounding * values.abs().max().item())
     found = (space[:, :filled] @ vectors[:, :count]).to(operator.dtype)
     return Eigenpairs(values[:count].clamp(min=0), found, residual[:count], matvecs, stopped)
-
-
-def randomised_eigenpairs(
-    operator: Operator,
-    rank: int,
-    *,
-    oversampling: int = 10,
-    power: int = 1,
-    generator: torch.Generator | None = None,
-) -> Eigenpairs:
-    """The ``rank`` largest eigenvalues, roughly, from a few products with one wide block.
-
-    Rayleigh-Ritz on the range of ``A^{power + 1} Ω`` for a Gaussian ``Ω [d, rank + oversampling]``, made orthonormal
-    after each product (Halko, Martinsson & Tropp 2011, algorithms 4.4 and 5.3). Eigenvalues come out too small, the
-    more so the slower the spectrum decays; ``residual`` says how far off each pair is.
-
-    Args:
-        operator: Symmetric ``A``, ``[d, d]``.
-        rank: Pairs wanted.
-        oversampling: Columns beyond ``rank``.
-        power: Further products, each of which sharpens the decay of the spectrum.
-        generator: Source of ``Ω``.
-
-    Returns:
-        The pairs, fewer than ``rank`` where ``A`` has fewer positive eigenvalues; "iterations", as nothing is iterated
-        until it converges.
-
-    Raises:
-        ShapeError: ``A`` is not square.
-        ConfigError: The rank is not positive, or another argument negative.
-        NumericalError: A product is not finite.
-
-    Cost: ``power + 2`` products with ``rank + oversampling`` columns; ``16 d (rank + oversampling)`` bytes.
-
-    Example:
-        >>> from lapwing.linalg import Diagonal
-        >>> randomised_eigenpairs(Diagonal(torch.tensor([1.0, 5.0, 3.0])), 2).values
-        tensor([5.0000, 3.0000], dtype=torch.float64)
-    """
-    size, product = check_square(operator), in_float64(operator)
-    for name, count, least in (("rank", rank, 1), ("oversampling", oversampling, 0), ("power", power, 0)):
-        check_count(name, count, least)
-    q = _fresh(product.like.new_empty(size, 0), rank + oversampling, generator)
-    for _ in range(power + 1):
-        q = torch.linalg.qr(finite(product @ q)).Q
-    w = finite(product @ q)
-    t = q.mT @ w
-    values, vectors = (found.flip(-1) for found in torch.linalg.eigh((t + t.mT) / 2))
-    count = _positive(values[:rank], 10 * torch.finfo(operator.dtype).eps * values.abs().max().item())
-    values, vectors = values[:count], vectors[:, :count]
-    found = q @ vectors
-    residual = torch.linalg.vector_norm(w @ vectors - found * values, dim=0)
-    matvecs = (power + 2) * q.shape[1]
-    return Eigenpairs(values.clamp(min=0), found.to(operator.dtype), residual, matvecs, "iterations")
-
-
-def _fresh(basis: Float[Tensor, "d m"], columns: int, generator: torch.Generator | None) -> Float[Tensor, "d b"]:
-    """Random orthonormal columns that are orthogonal to a basis, as many as there is room for."""
-    size, used = basis.shape
-    drawn = gaussian([size, min(columns, size - used)], like=basis, generator=generator)
-    return _orthonormal(drawn, basis)
-
-
-def _orthonormal(block: Float[Tensor, "d b"], basis: Float[Tensor, "d m"]) -> Float[Tensor, "d b"]:
-    """Orthonormal columns for the span of a block, orthogonal to a basis."""
-    return torch.linalg.qr(block - basis @ (basis.mT @ block)).Q
 
 
 def _new_directions(
@@ -186,7 +96,7 @@ def _new_directions(
     outer, inner = torch.linalg.qr(w - basis @ (basis.mT @ w))
     left, sizes, right = torch.linalg.svd(inner)
     kept = min(int((sizes > negligible).sum()), basis.shape[0] - basis.shape[1])
-    return _orthonormal(outer @ left[:, :kept], basis), sizes[:kept, None] * right[:kept]
+    return orthonormal(outer @ left[:, :kept], basis), sizes[:kept, None] * right[:kept]
 
 
 def _bordered(t: Float[Tensor, "m m"], across: Float[Tensor, "n b"]) -> Float[Tensor, "n n"]:
@@ -194,14 +104,3 @@ def _bordered(t: Float[Tensor, "m m"], across: Float[Tensor, "n b"]) -> Float[Te
     before = len(t)
     corner = (across[before:] + across[before:].mT) / 2
     return torch.cat([torch.cat([t, across[:before].mT]), torch.cat([across[:before], corner])], 1)
-
-
-def _positive(values: Float[Tensor, " r"], rounding: float) -> int:
-    """How many of the largest eigenvalues are positive, at least one: the first, where it is not below 0."""
-    if values[0] < -rounding:
-        raise NumericalError(
-            "an operator with a positive eigenvalue",
-            f"a largest one of {values[0].item():.3g}",
-            "the operator's negative",
-        )
-    return max(1, int((values > rounding).sum()))
