@@ -74,7 +74,7 @@ class Prior(abc.ABC):
         Raises:
             ConfigError: If one is not a positive finite number, or there are several where all weights share one.
         """
-        return replace(self, precision=precisions)
+        return replace(self, precision=checked_one(precisions, f"{type(self).__name__}(1.0)"))
 
     @property
     def grouped(self) -> str:

@@ -70,6 +70,10 @@ class Layerwise(Prior):
         index = torch.tensor([present[number] for number in numbers]).repeat_interleave(torch.tensor(layout.sizes))
         return index, len(present)
 
+    def with_precisions(self, precisions: Float[Tensor, " g"]) -> Layerwise:
+        """The prior with these precisions, one a part; see ``Prior.with_precisions``."""
+        return replace(self, precision=tuple(precisions.tolist()))
+
     @property
     def grouped(self) -> str:
         """See ``Prior.grouped``."""
@@ -102,6 +106,10 @@ class DiagonalPrior(Prior):
     def groups(self, layout: Layout) -> tuple[Int[Tensor, " d"], int]:
         """Every weight a group of its own; see ``Prior.groups``."""
         return torch.arange(layout.size), layout.size
+
+    def with_precisions(self, precisions: Float[Tensor, " g"]) -> DiagonalPrior:
+        """The prior with these precisions, one a weight; see ``Prior.with_precisions``."""
+        return replace(self, precision=precisions)
 
 
 @final
