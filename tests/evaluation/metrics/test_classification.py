@@ -210,8 +210,8 @@ HALF = torch.full((3, 2), 0.5)
     [
         (HALF, HALF[:2], ShapeError, r"the reference, \[2, 2\]. Got \[3, 2\]"),
         (torch.tensor(1.0), torch.tensor(1.0), ShapeError, r"class probabilities \[\*n, c\].*Got \[\]"),
-        (HALF.numpy(), HALF, ConfigError, r"probs to be .*Got ndarray.*torch.as_tensor\(probs\)"),
-        (HALF, HALF.numpy(), ConfigError, r"reference to be .*Got ndarray.*torch.as_tensor\(reference\)"),
+        (HALF.numpy(), HALF, ConfigError, r"probs to be .*Got .*ndarray.*torch.as_tensor\(probs\)"),
+        (HALF, HALF.numpy(), ConfigError, r"reference to be .*Got .*ndarray.*torch.as_tensor\(reference\)"),
         (HALF[:0], HALF[:0], DataError, "at least one element"),
         (2 * HALF, HALF, DataError, "sum to 1"),
         (HALF, HALF * torch.nan, DataError, "finite probabilities"),
