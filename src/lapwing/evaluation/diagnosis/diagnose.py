@@ -95,12 +95,22 @@ class Diagnosis:
     def _sight(self) -> str:
         """How small an error of the variance would have been seen."""
         level, draws = self.level / len(self.checks), len(self.distances)
-        seen = f"{100 * statistics.detectable(draws * self.dimension, level):.0f} % in all directions"
+        seen = f"{percent(statistics.detectable(draws * self.dimension, level))} in all directions"
         if self.families:
             along = ", ".join(f"{len(family.z)} {family.name}" for family in self.families)
             least = min(family.z.numel() for family in self.families)
-            seen += f", or by {100 * statistics.detectable(least, level):.0f} % along the {along} ones,"
+            seen += f", or by {percent(statistics.detectable(least, level))} along the {along} ones,"
         return f"variances off by {seen} would have shown nine times in ten"
+
+
+def percent(value: float) -> str:
+    """A part in percent, to two digits or to the unit.
+
+    Example:
+        >>> percent(0.0037), percent(1.52)
+        ('0.37 %', '152 %')
+    """
+    return f"{100 * value:.2g} %" if value < 1 else f"{100 * value:.0f} %"
 
 
 def diagnose(
