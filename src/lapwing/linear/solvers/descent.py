@@ -177,7 +177,7 @@ def settle(
         NumericalError: If every step diverged.
     """
     left, taken, checks, length, value, stopped, found = epochs, 0, 0, step, start, None, list[Q]()
-    patience = max(10, epochs // 8) if schedule == "average" else math.inf
+    patience = float(max(10, epochs // 8)) if schedule == "average" else math.inf
     whole = partial(descend, epoch=epoch, steps=steps * epochs, schedule=schedule, momentum=momentum, clip=clip)
     while left and (stopped is None or (steps > 1 and stopped == "stagnated" and length > step / SHORTEST)):
         passes = islice(whole(value, step=length, scale=scale), left)
