@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from lapwing.ground.data import Data, Inputs, Source, Unpack, count, take
-from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError, check_kind
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, leaves
 from lapwing.jacobian.layers.loose import right_way
 from lapwing.jacobian.model import Model, Pass
@@ -199,23 +199,29 @@ def opened(
         ConfigError: If the model is no module, or its weights have no values yet.
         UnsupportedError: If its forward pass writes to them.
     """
-    check_kind("the model", model, (nn.Module,), call)
-    module = unwrapped(model)
+    module = unwrapped(model, call)
     like = next(module.parameters(), torch.zeros(())).detach()
     return module, Data(data, like=like, unpack=unpack, progress=progress)
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module, call: str = "the trained nn.Module") -> nn.Module:
     """The network inside ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``, in any order.
 
+    Args:
+        model: What the user passed as the model.
+        call: How it is passed, for the message.
+
     Raises:
-        ConfigError: If its weights have no values yet.
+        ConfigError: If the model is no module, or its weights have no values yet.
         UnsupportedError: If its forward pass writes to them.
     """
+    if not isinstance(model, nn.Module):
+        got = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise ConfigError("a network that is an nn.Module", got, call)
     parallel = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
     inner = model.module if parallel else getattr(model, "_orig_mod", None)
     if isinstance(inner, nn.Module):
-        return unwrapped(inner)
+        return unwrapped(inner, call)
     check_usable(model)
     return model
 

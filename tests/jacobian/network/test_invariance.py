@@ -163,5 +163,5 @@ def test_what_are_no_inputs() -> None:
         normalised(model, (ROWS, labels(20, classes=2)))
     with unchecked(), refused(DataError, "NoneType"):
         normalised(model, nothing)
-    with unchecked(), refused(ConfigError, "the model"):
+    with unchecked(), refused(ConfigError, "nn.Module"):
         normalised(nothing, ROWS)

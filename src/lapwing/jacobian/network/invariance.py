@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, checked, count, describe, is_pair, over_tensors, place, take
-from lapwing.ground.errors import DataError, UnsupportedError, check_kind
+from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.tree import Params
 from lapwing.jacobian.network.network import Network, call, ordinary, serving
 from lapwing.jacobian.survey import unwrapped
@@ -58,8 +58,7 @@ def normalised(model: nn.Module, inputs: Inputs, precision: float = 1.0) -> Laye
         >>> normalised(net, torch.randn(20, 3)).parts
         (('0.weight', '0.bias'),)
     """
-    check_kind("the model", model, (nn.Module,), "normalised(model, x)")
-    network = Network.of(unwrapped(model))
+    network = Network.of(unwrapped(model, "normalised(model, x)"))
     try:
         parts = scale_invariant(network, checked(inputs, network.like))
     except TypeError as error:

@@ -97,7 +97,6 @@ class MarginalLikelihood:
     ) -> None:
         prior = Isotropic() if prior is None else prior
         updates = ByEvidence() if updates is None else updates
-        check_kind("the model", model, (nn.Module,), "MarginalLikelihood(model, likelihood, data_size=n)")
         Laplace(likelihood, prior=prior)  # has the same to say of them
         check_kind("log_det=", log_det, (LogDeterminant, type(None)), "Gram()")
         check_kind("updates=", updates, (Updates,), "ByEvidence()")
@@ -114,7 +113,8 @@ class MarginalLikelihood:
         self.model, self.data_size, self.log_det, self.updates = model, data_size, log_det, updates
         self.warm_up, self.settle, self.generator, self._unpack = warm_up, settle, generator, unpack
         self.history: list[Epoch] = []
-        self._module, self._terms = unwrapped(model), list[tuple[float, float, float]]()
+        self._module = unwrapped(model, "MarginalLikelihood(model, likelihood, data_size=n)")
+        self._terms: list[tuple[float, float, float]] = []
         self._survey: Survey | None = None
         network = Network.of(self._module)
         prior.check_names([name for name, _ in self._module.named_parameters()])
