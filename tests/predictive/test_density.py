@@ -68,7 +68,7 @@ def test_shared_uncertainty_makes_equal_answers_more_likely_than_separate_uncert
 
 def test_bad_requests_are_refused() -> None:
     joint = random_joint()
-    with pytest.raises(ConfigError, match="at least 2 samples"):
+    with pytest.raises(ConfigError, match="samples of at least 2"):
         log_joint(Categorical(), joint, torch.zeros(3, dtype=torch.long), samples=1)
     indefinite = JointMoments(torch.zeros(2, 1), -9 * torch.eye(2).reshape(2, 1, 2, 1))
     with pytest.raises(NumericalError, match=r"fails to factorise at row 1 of 2"):

@@ -81,7 +81,7 @@ def sweep(
 
 def chunk_size(model: Model, curvature: Curvature, floats: int = 0) -> int:
     """Examples to a chunk so that their factors stay within ``BUDGET``."""
-    outputs = model.likelihood.canonical(torch.empty(1, *model.survey.output, device="meta")).shape[-1]
+    outputs = model.event[-1]
     roots = 3 * model.width * outputs if isinstance(curvature, GGN) else 0
     return model.chunk(curvature.width(outputs), BUDGET, floats, roots)
 

@@ -155,13 +155,6 @@ class MatrixFreePosterior(SolvedWeights):
                 self.problem.precision, samples=samples, steps=steps, preconditioner=prepared, generator=generator
             )
 
-    def log_det_ratio(
-        self, samples: int = 32, *, steps: int = 100, generator: torch.Generator | None = None
-    ) -> Estimate:
-        """``log det Λ / det A``; see ``log_det``."""
-        log_det = self.log_det(samples, steps=steps, generator=generator)
-        return replace(log_det, value=log_det.value - float(self.problem.prior.logdet()))
-
     @undisturbed()
     def log_marginal(
         self, samples: int = 32, *, steps: int = 100, generator: torch.Generator | None = None
@@ -173,7 +166,8 @@ class MatrixFreePosterior(SolvedWeights):
             steps: Most Lanczos steps, one product each.
             generator: Source of randomness.
         """
-        return self._log_marginal(self.log_det_ratio(samples, steps=steps, generator=generator))
+        whole = self.log_det(samples, steps=steps, generator=generator)
+        return self._log_marginal(replace(whole, value=whole.value - float(self.problem.prior.logdet())))
 
     @undisturbed()
     def effective_dimension(self, samples: int = 32, *, generator: torch.Generator | None = None) -> Estimate:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import ConfigError, NumericalError
+from lapwing.ground.errors import NumericalError, check_count
 from lapwing.ground.results import Estimate
 from lapwing.likelihoods import IGNORED, Gaussian, HeteroscedasticGaussian, Likelihood
 from lapwing.predictive.distributions import Classification, Counts, MultiLabel, Regression
@@ -143,8 +143,7 @@ def log_joint(
     """
     if isinstance(likelihood, Gaussian) and isinstance(outputs, JointMoments):
         return Estimate(_gaussian_log_joint(likelihood, outputs, targets), 0.0, 0)
-    if samples < 2:
-        raise ConfigError("at least 2 samples, to know a standard error", f"samples={samples}", f"{SAMPLES}")
+    check_count("samples", samples, 2, usual=SAMPLES)
     values = outputs.values if isinstance(outputs, Draws) else outputs.sample(samples, generator=generator)
     losses = likelihood.unweighted.nll(values, targets.expand(values.shape[0], *targets.shape))
     logs = -losses.reshape(values.shape[0], -1).sum(-1, dtype=torch.float64)

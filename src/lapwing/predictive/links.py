@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import ConfigError, ShapeError
+from lapwing.ground.errors import ShapeError, check_count
 from lapwing.predictive.outputs import Moments
 from lapwing.predictive.quadrature import MAX_BYTES, by_position
 
@@ -165,8 +165,7 @@ def monte_carlo(
         >>> probs, stderr
         (tensor([[0.2500, 0.2500, 0.2500, 0.2500]]), tensor([[0., 0., 0., 0.]]))
     """
-    if samples < 2:
-        raise ConfigError("at least 2 samples, to know a standard error", f"samples={samples}", f"{SAMPLES}")
+    check_count("samples", samples, 2, usual=SAMPLES)
     total = torch.zeros_like(moments.mean, dtype=torch.float64)
     squares = torch.zeros_like(total)
     widest = max(moments.mean.shape[-1], moments.root().shape[-1])

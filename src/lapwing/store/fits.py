@@ -21,7 +21,7 @@ from lapwing.linalg.structured import Eigenbasis
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, TopRows
 from lapwing.linear.solvers import CG, SGD, Solver
 from lapwing.methods.hessian_free import HessianFreePosterior
-from lapwing.methods.hessian_free.posterior import Amortised, Answers, ProbedTable, Table
+from lapwing.methods.hessian_free.posterior import Amortised, Answers, Table
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
 from lapwing.structures import KFAC, Diagonal
@@ -105,7 +105,7 @@ def named(*kinds: type[Any]) -> dict[str, type[Any]]:
 OPERATORS = named(BlockDiagonal, Dense, DiagonalMatrix, Kronecker, LowRank)
 
 FAMILIES: Families = {
-    Answers: named(Amortised, ProbedTable, Table),
+    Answers: named(Amortised, Table),
     Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson),
     Operator: OPERATORS,
     Preconditioner: named(Diagonal, KFAC, LowRankStructure, PivotedCholesky, RankOne, Subsample, TopRows),

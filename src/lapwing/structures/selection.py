@@ -18,6 +18,7 @@ from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_option
 from lapwing.jacobian.layers.capture import captured, leaves
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.products.plain import history
 from lapwing.jacobian.survey import probe, surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior
@@ -252,16 +253,8 @@ def reached(network: Network, data: Data) -> set[str]:
     """Uncertain parameters that the outputs of the first batch depend on."""
     watched = leaves(network)
     outputs, _ = captured(network, data.first(), watched)
-    names = {id(value): name for name, value in watched.items()}
-    found, left, seen = set[str](), [outputs.grad_fn], set[object]()
-    while left:
-        node = left.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        found.update(names[key] for key in {id(getattr(node, "variable", None))} & names.keys())
-        left.extend(parent for parent, _ in node.next_functions)
-    return found
+    ends = {id(getattr(node, "variable", None)) for node in history(outputs)}
+    return {name for name, value in watched.items() if id(value) in ends}
 
 
 def last_layer(network: Network, data: Data) -> tuple[str, ...]:

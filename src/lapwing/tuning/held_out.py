@@ -114,10 +114,9 @@ def held_out(posterior: P, batches: Sequence[Batch], bounds: tuple[float, float]
     low, high = (math.log(bound) for bound in bounds)
     gaps = max(1, math.ceil((high - low) / (spacing * math.log(10)) - 1e-9))
     nodes: list[float] = np.linspace(high, low, 1 + gaps + -gaps % multiple).tolist()
-    output = torch.empty(1, *posterior.survey.output, device="meta")
-    c = posterior.likelihood.canonical(output).shape[-1]  # outputs of a position, of which an example may have several
+    c = posterior.model.event[-1]  # outputs of a position, of which an example may have several
     each = (len(nodes) if exact else 1) * c**2 * posterior.network.like.itemsize
-    examples = max(1, min(POSITIONS, max(LEAST, BYTES // each)) * c // output.numel())
+    examples = max(1, min(POSITIONS, max(LEAST, BYTES // each)) * c // posterior.model.width)
     return HeldOut(posterior, tuple(spread(batches, examples)), nodes)
 
 

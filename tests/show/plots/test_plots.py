@@ -183,7 +183,7 @@ def test_confidence_histograms_are_shares_of_each_side() -> None:
 @pytest.mark.parametrize(
     ("plot", "arguments", "options", "error", "message"),
     [
-        (plot_reliability, (PROBS, TARGETS), {"bins": 0}, ConfigError, "at least one bin"),
+        (plot_reliability, (PROBS, TARGETS), {"bins": 0}, ConfigError, "bins of at least 1"),
         (plot_reliability, (PROBS.log(), TARGETS), {}, DataError, "sum to 1"),
         (plot_band, (X, X[:3], X), {}, ShapeError, r"mean of the shape of x, \[9\]"),
         (plot_band, (X, X, X), {"level": 95.0}, ConfigError, "level between 0 and 1. Got level=95.0"),

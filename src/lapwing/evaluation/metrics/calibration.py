@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.evaluation.metrics.elements import elements, ranked, top
-from lapwing.ground.errors import ConfigError
+from lapwing.ground.errors import check_count
 
 FLOOR_DRAWS = 100
 
@@ -187,7 +187,7 @@ def adaptive_ece(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) 
         >>> round(adaptive_ece(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]), bins=1), 4)
         0.25
     """
-    _check_bins(bins)
+    check_count("bins", bins, usual=15)
     confidence, correct = ranked(*elements(probs, targets))
     gaps = torch.tensor_split(correct - confidence, bins)
     return float(torch.stack([gap.sum().abs() for gap in gaps]).sum() / confidence.numel())
@@ -195,12 +195,7 @@ def adaptive_ece(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) 
 
 def _binned(probs: Tensor, targets: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Confidence of each element, whether it was right, the edges of bins of equal width, and the bin of each."""
-    _check_bins(bins)
+    check_count("bins", bins, usual=15)
     confidence, correct = top(*elements(probs, targets))
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=probs.device)
     return confidence, correct, edges, torch.bucketize(confidence, edges[1:-1])
-
-
-def _check_bins(bins: int) -> None:
-    if bins < 1:
-        raise ConfigError("at least one bin", f"bins={bins}", "bins=15")

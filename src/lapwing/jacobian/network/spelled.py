@@ -6,8 +6,10 @@ bilinear maps cannot be vectorised; attention hides the linear maps inside it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -113,61 +115,41 @@ def twice_differentiable() -> Generator[None]:
             torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: Tensor | None,
-    in_proj_bias: Tensor | None,
-    bias_k: Tensor | None,
-    bias_v: Tensor | None,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: Tensor,
-    out_proj_bias: Tensor | None,
-    training: bool = True,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    use_separate_proj_weight: bool = False,
-    q_proj_weight: Tensor | None = None,
-    k_proj_weight: Tensor | None = None,
-    v_proj_weight: Tensor | None = None,
-    static_k: Tensor | None = None,
-    static_v: Tensor | None = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+ATTENTION = inspect.signature(F.multi_head_attention_forward)
+"""The arguments of attention, by the names that PyTorch gives them."""
+
+
+def attend(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
     """``torch.nn.functional.multi_head_attention_forward`` in eval mode, through ``linear`` and a softmax.
 
     The arguments and results are those of the PyTorch function; ``dropout_p`` and ``training`` have no effect.
     """
-    batched = query.ndim == 3
-    same_key, same_value = query is key, key is value
+    bound = ATTENTION.bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = SimpleNamespace(**bound.arguments)
+    inputs, hidden = (given.query, given.key, given.value), given.key_padding_mask
+    alone, batched = inputs[0] is inputs[1] is inputs[2], given.query.ndim == 3
     if not batched:
-        query, key, value = (part.unsqueeze(1) for part in (query, key, value))
-        key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
-    if same_key and same_value and not use_separate_proj_weight and in_proj_weight is not None:
-        q, k, v = F.linear(query, in_proj_weight, in_proj_bias).chunk(3, dim=-1)
+        inputs = tuple(part.unsqueeze(1) for part in inputs)
+        hidden = None if hidden is None else hidden.unsqueeze(0)
+    whole, bias = given.in_proj_weight, given.in_proj_bias
+    if alone and not given.use_separate_proj_weight and whole is not None:
+        q, k, v = F.linear(inputs[0], whole, bias).chunk(3, dim=-1)
     else:
-        separate = (q_proj_weight, k_proj_weight, v_proj_weight)
-        projections = separate if in_proj_weight is None else in_proj_weight.chunk(3)
-        biases = (None, None, None) if in_proj_bias is None else in_proj_bias.chunk(3)
-        inputs = (query, key, value)
+        separate = (given.q_proj_weight, given.k_proj_weight, given.v_proj_weight)
+        projections = separate if whole is None else whole.chunk(3)
+        biases = (None, None, None) if bias is None else bias.chunk(3)
         q, k, v = (F.linear(x, w, b) for x, w, b in zip(inputs, projections, biases, strict=True) if w is not None)
-    k, v, extra = _extended(k, v, bias_k, bias_v, add_zero_attn)
-    q, k, v = (_heads(part, num_heads) for part in (q, k, v))
-    if static_k is not None:
-        k = static_k.unflatten(0, (-1, num_heads))
-    if static_v is not None:
-        v = static_v.unflatten(0, (-1, num_heads))
-    scores = q @ k.mT / q.shape[-1] ** 0.5 + _mask(attn_mask, key_padding_mask, num_heads, extra, q)
+    k, v, extra = _extended(k, v, given.bias_k, given.bias_v, given.add_zero_attn)
+    heads = given.num_heads
+    q, k, v = (_heads(part, heads) for part in (q, k, v))
+    k = k if given.static_k is None else given.static_k.unflatten(0, (-1, heads))
+    v = v if given.static_v is None else given.static_v.unflatten(0, (-1, heads))
+    scores = q @ k.mT / q.shape[-1] ** 0.5 + _mask(given.attn_mask, hidden, heads, extra, q)
     attention = torch.softmax(scores, dim=-1)
     mixed = (attention @ v).transpose(1, 2).flatten(2).transpose(0, 1)
-    output = F.linear(mixed, out_proj_weight, out_proj_bias)
-    weights = (attention.mean(dim=1) if average_attn_weights else attention) if need_weights else None
+    output = F.linear(mixed, given.out_proj_weight, given.out_proj_bias)
+    weights = (attention.mean(dim=1) if given.average_attn_weights else attention) if given.need_weights else None
     if batched:
         return output, weights
     return output.squeeze(1), None if weights is None else weights.squeeze(0)

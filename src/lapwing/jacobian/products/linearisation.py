@@ -149,8 +149,7 @@ class Linearisation:
     @cached_property
     def work(self) -> Work:
         """What one example takes."""
-        f = self.model.likelihood.canonical(torch.zeros(1, *self.model.survey.output))
-        columns = self.model.likelihood.thin_root(f)[..., 0, :].numel()
+        columns = self.model.likelihood.thin_root(torch.zeros(1, *self.event))[..., 0, :].numel()
         return Work.of(self.model, self.model.data.first(), columns)
 
     @cached_property

@@ -97,23 +97,21 @@ def derivative(values: Tensor, at: Tensor, cotangent: Tensor, *, again: bool = F
         raise
     except RuntimeError as reason:
         raise refusal(str(reason).split("\n")[0]) from reason
-    if again and ends_in_error(grads[0]):
+    if again and any(node.name().endswith("Error") for node in history(grads[0])):
+        # Backward passes do not reach this mark: they would take the derivative for zero, without a word.
         raise refusal("a gradient marked @once_differentiable")
     return grads[0]
 
 
-def ends_in_error(values: Tensor) -> bool:
-    """Whether the graph of values has the mark of ``once_differentiable``, which backward passes do not reach.
-
-    They would take its derivative for zero, without a word.
-    """
+def history(values: Tensor) -> set[Node]:
+    """The nodes of the graph that made some values."""
     left, seen = [values.grad_fn], set[Node]()
     while left:
         node = left.pop()
         if node is not None and node not in seen:
             seen.add(node)
             left += [further for further, _ in node.next_functions]
-    return any(node.name().endswith("Error") for node in seen)
+    return seen
 
 
 def refusal(got: str) -> UnsupportedError:

@@ -13,7 +13,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, chunks, count, take
 from lapwing.ground.errors import check_count, check_option
-from lapwing.methods.hessian_free.posterior import Amortised, Answers, Points, ProbedTable, Table
+from lapwing.methods.hessian_free.posterior import Amortised, Answers, Points, Table
 from lapwing.methods.hessian_free.probed import Covariance, Variances
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.regularisers import PIECE, InSample, OutputSums, Regulariser, WeightSums
@@ -65,7 +65,7 @@ class PerPoint:
             found = responses.outputs(inputs).view(n, c, n, c).diagonal(dim1=0, dim2=2).movedim(-1, 0)
             blocks.append((0.5 * (found + found.mT)).view(*outputs.shape, c))
             checks.append(linearity)
-        return Table(Points(points), torch.cat(blocks)), Linearity.join(checks)
+        return Table(Points(points), Covariance.exact(torch.cat(blocks))), Linearity.join(checks)
 
     def weights(self, perturbation: Perturbation) -> tuple[Variances, Linearity]:
         """Variances of single weights by a fit for each."""
@@ -167,7 +167,7 @@ class Probed:
             words = "%d probes leave out %.2g %% of the variance, which %d more estimate coarsely: try Probed(%d, %d)"
             more = (4 * self.probes, 2 * self.residual)
             logger.warning(words, self.probes, 100 * found.left_out, self.residual, *more)
-        return ProbedTable(Points(points), found), linearity
+        return Table(Points(points), found), linearity
 
     def weights(self, perturbation: Perturbation) -> tuple[Variances, Linearity]:
         """Variances of single weights, estimated with their standard errors."""

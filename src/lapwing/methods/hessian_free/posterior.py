@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from lapwing.ground.data import Inputs, count, tensors
@@ -79,25 +79,7 @@ class Answers(abc.ABC):
 @final
 @dataclass(frozen=True, eq=False)
 class Table(Answers):
-    """Covariances at the evaluation points alone.
-
-    Args:
-        points: The points.
-        values: ``[m, *event, c, c]``, float64.
-    """
-
-    points: Points
-    values: Float[Tensor, "m *event c c"]
-
-    def at(self, inputs: Inputs) -> Covariance:
-        """See ``Answers.at``."""
-        return Covariance.exact(self.values[self.points.find(inputs).to(self.values.device)])
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class ProbedTable(Answers):
-    """Covariances within and between the evaluation points, from random probes.
+    """Covariances at the evaluation points alone: within each, or from random probes between them too.
 
     Args:
         points: The points.

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, final
 
 from lapwing.comparison import Column
-from lapwing.ground import whole
 from lapwing.ground.errors import ConfigError, DataError
 from lapwing.ground.records import Records
+from lapwing.ground.whole import replacing
 
 FORMAT = re.compile(r"\.[0-9]?[efg]")
 """How a table may write a number."""
@@ -23,23 +23,11 @@ KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
 """Pictures a page can hold."""
 
 
-def write_json(results: Mapping[str, Any], path: Path) -> None:
-    """Write results, replacing the file whole or not at all.
-
-    Args:
-        results: What ``Comparison.to_dict`` gives and, as wished, a ``title``, paragraphs of ``text``, ``findings``,
-            ``figures`` (``file`` relative to the JSON, ``title``, ``caption``), further ``sections`` of all these, and
-            ``about``, a mapping for the foot of the page.
-        path: Where to; its folder is made if need be.
-    """
-    whole.write_json(results, path)
-
-
 def write_report(results: Path, out: Path | None = None) -> Path:
     """Write the page of a results file; figures are inlined, nothing is linked.
 
     Args:
-        results: A file that ``write_json`` or ``Comparison.to_json`` wrote.
+        results: A file that ``write_json`` or ``Comparison.to_json`` wrote; see ``render``.
         out: Where to; ``None`` puts ``report.html`` beside it.
 
     Returns:
@@ -56,7 +44,7 @@ def write_report(results: Path, out: Path | None = None) -> Path:
         raise DataError("a JSON file of results", said, "lapwing compare, which writes one") from error
     page = render(content, results.parent)
     out = out or results.with_name("report.html")
-    with whole.replacing(out) as draft:
+    with replacing(out) as draft:
         draft.write_text(page, encoding="utf-8")
     return out
 
@@ -65,7 +53,9 @@ def render(results: Any, folder: Path) -> str:
     """The page of some results, as text.
 
     Args:
-        results: As in ``write_json``.
+        results: What ``Comparison.to_dict`` gives and, as wished, a ``title``, paragraphs of ``text``, ``findings``,
+            ``figures`` (``file`` relative to the folder, ``title``, ``caption``), further ``sections`` of these, and
+            ``about``, a mapping for the foot of the page.
         folder: Where figures are.
 
     Raises:
