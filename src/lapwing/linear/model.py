@@ -131,10 +131,10 @@ def gathered(chunks: Iterable[Chunk], batch: int) -> Iterator[Iterator[Chunk]]:
     """Consecutive chunks, together until they have ``batch`` examples; each is read before the next.
 
     Example:
-        >>> from types import SimpleNamespace
-        >>> chunks = [SimpleNamespace(examples=examples) for examples in (2, 2, 5, 1)]
-        >>> [[chunk.examples for chunk in group] for group in gathered(chunks, 4)]
-        [[2, 2], [5], [1]]
+        >>> from lapwing.linear.matrix import Matrix
+        >>> model = Matrix(torch.zeros(9, 1), examples=2)
+        >>> [[chunk.examples for chunk in group] for group in gathered(model.visit(), 4)]
+        [[2, 2], [2, 2], [1]]
     """
     left = iter(chunks)
     for first in left:

@@ -79,8 +79,8 @@ def test_the_noise_is_that_of_least_validation_nll() -> None:
     x, y, held, seen = (
         columns([each.data] * len(NOISES), part, at) for part in ("train", "validation") for at in (0, 1)
     )
-    nets = Shallow(x, y, 1 / noises, 8)
-    outputs = nets.outputs(nets.adam(flat(network(1, 8)).expand(len(NOISES), -1), STEPS // 4), held)
+    nets = Shallow(x, y, 1 / noises, 5)
+    outputs = nets.outputs(nets.adam(flat(network(1, 5)).expand(len(NOISES), -1), STEPS // 4), held)
     scores = torch.distributions.Normal(outputs, noises.sqrt()[:, None]).log_prob(seen).sum(1)
     assert each.noise == NOISES[int(scores.argmax())]
 

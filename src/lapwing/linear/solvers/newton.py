@@ -93,7 +93,7 @@ def minimise(loss: Loss, start: Point, solver: Solver, *, rtol: float, steps: in
             tolerance = max(min(LOOSEST, (relative / before) ** 2), min(LOOSEST, TIGHTEST * rtol / relative))
             problem, prior = loss.problem(point), loss.prior
             stronger = problem.with_prior(Diagonal((1.0 + damping) * prior.values), problem.scale)
-            solution = solved(stronger if damping else problem, -slope, solver, tolerance, most - spent)
+            solution = solved(stronger if damping else problem, -slope, solver, tolerance, float(most - spent))
             line = loss.line(point, solution.value)
             length = search(line)
             point, damping = line.end(length), damped(damping, length)
