@@ -60,10 +60,10 @@ def test_a_count_is_a_whole_number(bad: float) -> None:
 
 
 def test_a_level_is_a_probability() -> None:
-    errors.check_level(0.5)
+    errors.check_fraction("level", 0.5, "level=0.95")
     for bad in (0.0, 1.0, 95.0, float("nan")):
         with pytest.raises(errors.ConfigError, match=rf"between 0 and 1\. Got level={bad}"):
-            errors.check_level(bad)
+            errors.check_fraction("level", bad, "level=0.95")
 
 
 def test_warnings_name_the_line_that_led_to_them() -> None:

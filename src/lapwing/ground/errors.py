@@ -175,18 +175,6 @@ def check_fraction(name: str, value: Any, hint: str, *, zero: bool = False) -> N
         raise ConfigError(expected, f"{name}={value!r:.40}", hint)
 
 
-def check_level(level: float) -> None:
-    """Refuses the probability of an interval that is not between 0 and 1.
-
-    Raises:
-        ConfigError: Naming it.
-
-    Example:
-        >>> check_level(0.95)
-    """
-    check_fraction("level", level, "level=0.95")
-
-
 def check_optimiser(optimiser: object, hint: str) -> None:
     """Refuses what does not make an optimiser: a name, or an optimiser that is made already.
 

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.errors import NumericalError, check_level
+from lapwing.ground.errors import NumericalError, check_fraction
 from lapwing.likelihoods.gaussian import split
 from lapwing.predictive.outputs import Draws, JointMoments, Moments
 
@@ -174,7 +174,7 @@ class Regression:
         Raises:
             ConfigError: If ``level`` is not between 0 and 1.
         """
-        check_level(level)
+        check_fraction("level", level, "level=0.95")
         z = torch.special.ndtri(torch.tensor(0.5 * (1 + level), dtype=torch.float64)).item()
         half = z * (self.std if noise else self.outputs.std)
         return self.mean - half, self.mean + half

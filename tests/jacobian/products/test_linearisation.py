@@ -44,13 +44,11 @@ def test_products_with_the_gauss_newton_matrix(name: str, form: Form) -> None:
     block = torch.randn(case.network.size, 3, dtype=torch.float64)
     expected = naive.ggn(case) @ block
     with unchanged(case.case.model):
-        product = operator @ block
-        again = operator @ block[:, :1]
+        product, again = operator @ block, operator @ block[:, :1]
     torch.testing.assert_close(product, expected, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(again, expected[:, :1], rtol=1e-9, atol=1e-10)
     assert operator.T is operator and operator.dtype == torch.float64
-    kept = bool(operator.model.store.kept)
-    assert kept == (form == "layers" or (form == "split" and name not in UNRECORDED))
+    assert bool(operator.model.store.kept) == (form == "layers" or (form == "split" and name not in UNRECORDED))
 
 
 @pytest.mark.parametrize("affine", [True, False])

@@ -72,12 +72,10 @@ class Capture(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is F.multi_head_attention_forward:
+        spelled = attend if func is F.multi_head_attention_forward else SPELLED.get(func)
+        if spelled is not None:
             with self:
-                return attend(*args, **kwargs)
-        if func in SPELLED:
-            with self:
-                return SPELLED[func](*args, **kwargs)
+                return spelled(*args, **kwargs)
         output = func(*args, **kwargs)
         if func in LAYERS:
             kind, signature = LAYERS[func]

@@ -30,19 +30,14 @@ class SpelledOut(TorchFunctionMode):
         return SPELLED.get(func, func)(*args, **(kwargs or {}))
 
 
-def bag(
-    input: Tensor,
-    weight: Tensor,
-    offsets: Tensor | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    mode: str = "mean",
-    sparse: bool = False,
-    per_sample_weights: Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> Tensor:
+def called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SimpleNamespace:
+    """The arguments of a call by the names that PyTorch gives them, its defaults among them."""
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return SimpleNamespace(**bound.arguments)
+
+
+def bag(*args: Any, **kwargs: Any) -> Tensor:
     """``torch.nn.functional.embedding_bag`` as lookups, and their sum, mean or maximum over each bag.
 
     The arguments and the result are those of the PyTorch function; options that change a gradient or the weight have
@@ -53,24 +48,26 @@ def bag(
         >>> bag(tokens, table, mode="sum").tolist()
         [[2.0, 4.0], [12.0, 14.0]]
     """
+    given = called(F.embedding_bag, args, kwargs)
+    input, weight, offsets = given.input, given.weight, given.offsets
     if offsets is None:
         rows, tokens, member = F.embedding(input, weight), input, torch.ones_like(input, dtype=torch.bool)
     else:
-        starts = offsets[:-1] if include_last_offset else offsets
+        starts = offsets[:-1] if given.include_last_offset else offsets
         place = torch.arange(len(input), device=input.device)
         owner = (place[:, None] >= starts).sum(1) - 1
         member = owner == torch.arange(len(starts), device=input.device)[:, None]
         rows, tokens = F.embedding(input, weight)[None], input[None]
-    if padding_idx is not None:
-        member = member & (tokens != padding_idx % len(weight))
-    if mode == "max":
+    if given.padding_idx is not None:
+        member = member & (tokens != given.padding_idx % len(weight))
+    if given.mode == "max":
         filled = rows.masked_fill(~member[..., None], -torch.inf).amax(1)
         return filled.masked_fill(~member.any(1, keepdim=True), 0.0)
     share = member.to(weight)
-    if per_sample_weights is not None:
-        share = share * per_sample_weights.view(tokens.shape)
+    if given.per_sample_weights is not None:
+        share = share * given.per_sample_weights.view(tokens.shape)
     total = (share[:, None] @ rows).squeeze(1)
-    return total / member.sum(1, keepdim=True).clamp_min(1) if mode == "mean" else total
+    return total / member.sum(1, keepdim=True).clamp_min(1) if given.mode == "mean" else total
 
 
 def scaled_direction(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
@@ -115,18 +112,12 @@ def twice_differentiable() -> Generator[None]:
             torch.backends.mha.set_fastpath_enabled(fast)
 
 
-ATTENTION = inspect.signature(F.multi_head_attention_forward)
-"""The arguments of attention, by the names that PyTorch gives them."""
-
-
 def attend(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
     """``torch.nn.functional.multi_head_attention_forward`` in eval mode, through ``linear`` and a softmax.
 
     The arguments and results are those of the PyTorch function; ``dropout_p`` and ``training`` have no effect.
     """
-    bound = ATTENTION.bind(*args, **kwargs)
-    bound.apply_defaults()
-    given = SimpleNamespace(**bound.arguments)
+    given = called(F.multi_head_attention_forward, args, kwargs)
     inputs, hidden = (given.query, given.key, given.value), given.key_padding_mask
     alone, batched = inputs[0] is inputs[1] is inputs[2], given.query.ndim == 3
     if not batched:

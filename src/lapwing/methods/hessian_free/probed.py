@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.errors import UnsupportedError, check_level
+from lapwing.ground.errors import UnsupportedError, check_fraction
 
 
 @final
@@ -40,7 +40,7 @@ class Variances:
         Raises:
             ConfigError: If it is not between 0 and 1.
         """
-        check_level(level)
+        check_fraction("level", level, "level=0.95")
         from scipy import stats
 
         t = float(stats.t.ppf(0.5 + level / 2, max(self.samples - 1, 1)))

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import final
 
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, check_count, warn
-from lapwing.tuning.choices import BOUNDS
+from lapwing.tuning.choices import BOUNDS, at_end
 
 STEPS = 2000
 """Steps of the optimiser, where nobody says how many."""
@@ -110,9 +110,8 @@ def warn_of(history: Sequence[Epoch], examples: int) -> None:
                 f"noise: try epochs={2 * len(history)}, or another lr",
                 ConvergenceWarning,
             )
-    low, high = BOUNDS[0] * (1 + 1e-6), BOUNDS[1] / (1 + 1e-6)
     ended = [("prior", value) for value in history[-1].prior_precision] + [("noise", history[-1].noise_precision)]
-    at = [f"{name} precision {value:.3g}" for name, value in ended if value is not None and not low < value < high]
+    at = [f"{name} precision {value:.3g}" for name, value in ended if value is not None and at_end(value)]
     if at:
         warn(
             f"{' and '.join(at)} ended at a bound of the range from {BOUNDS[0]:.0e} to {BOUNDS[1]:.0e}, where the "

@@ -11,7 +11,7 @@ from torch import Tensor
 from lapwing.evaluation.corruptions import Sweep
 from lapwing.evaluation.metrics import RejectionCurve, auroc, ece_floor, reliability
 from lapwing.evaluation.metrics.elements import scalars
-from lapwing.ground.errors import DataError, check_level
+from lapwing.ground.errors import DataError, check_fraction
 from lapwing.show.plots.canvas import BLUE, GREY, INK, ORANGE, SKY, axes, colour, percent
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def plot_band(
         >>> len(plot_band(x, x**2, x, noise_std=0.1).collections)
         2
     """
-    check_level(level)
+    check_fraction("level", level, "level=0.95")
     noise = torch.as_tensor(0.0 if noise_std is None else noise_std).to(x).expand_as(x)
     numbers = scalars(x=x, mean=mean, std=std, noise_std=noise)
     order = numbers[0].argsort()
