@@ -9,7 +9,7 @@ from functools import partial
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.data import Inputs, count, tensors
@@ -32,6 +32,16 @@ class Gram(Operator):
     @abc.abstractmethod
     def diagonal(self) -> Float[Tensor, " d"]:
         """``diag G``."""
+
+    def rows(self, index: Int[Tensor, " r"]) -> Float[Tensor, "r d"]:
+        """Some rows, here by products with unit vectors.
+
+        Args:
+            index: Which.
+        """
+        units = self._like.new_zeros(self.shape[0], len(index))
+        units[index, torch.arange(len(index), device=index.device)] = 1.0
+        return (self @ units).mT
 
     @property
     def T(self) -> Gram:

@@ -1,0 +1,73 @@
+"""Exact solves by a dense Cholesky factor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground.errors import NumericalError, check_count
+from lapwing.ground.results import Solution
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers.cg import Solver, in_blocks
+
+
+@final
+@dataclass(frozen=True)
+class Cholesky(Solver):
+    """Exact solves by the factor ``Λ = L Lᵀ``, made once for a problem.
+
+    Args:
+        max_bytes: Memory the factor may take.
+
+    Raises:
+        TooLargeError: If it would take more.
+
+    Cost:
+        ``d²`` numbers and ``d³ / 3`` multiplications once, ``2 d²`` a solve.
+
+    Example:
+        >>> from lapwing.linalg import Diagonal
+        >>> from lapwing.linear.matrix import Matrix
+        >>> problem = Problem.of(Matrix(torch.tensor([[1.0, 0.0], [1.0, 2.0]])), Diagonal(torch.ones(2)))
+        >>> Cholesky().solve(problem, torch.tensor([3.0, 2.0])).value.round(decimals=4)
+        tensor([1., 0.])
+    """
+
+    max_bytes: int = 2**31
+
+    def __post_init__(self) -> None:
+        check_count("max_bytes", self.max_bytes)
+
+    def solve(
+        self, problem: Problem, b: Float[Tensor, "d *k"], *, initial: Float[Tensor, "d *k"] | None = None
+    ) -> Solution:
+        """See ``Solver.solve``; where to start plays no part."""
+
+        def solve(block: Float[Tensor, "d k"], start: Float[Tensor, "d k"] | None) -> Solution:
+            value = torch.cholesky_solve(block, self.factor(problem))
+            return Solution(value, torch.zeros(block.shape[1], dtype=torch.float64), 1, block.shape[1], "converged")
+
+        return in_blocks(solve, problem, b, initial, b.numel())
+
+    def factor(self, problem: Problem) -> Float[Tensor, "d d"]:
+        """L.
+
+        Raises:
+            NumericalError: If Λ is not positive definite in its precision.
+        """
+        if self not in problem.factors:
+            precision = problem.scale * problem.curvature.dense(self.max_bytes)
+            precision.diagonal().add_(problem.prior.values)
+            factor, info = torch.linalg.cholesky_ex(precision)
+            if int(info):
+                raise NumericalError(
+                    "a positive definite matrix",
+                    f"one whose leading block of {int(info)} rows is not, in {precision.dtype}",
+                    "float64, more noise, or inputs that are not there twice",
+                )
+            problem.factors[self] = factor
+        return problem.factors[self]

@@ -1,0 +1,242 @@
+"""Stochastic dual descent: solves in the function view that read a few rows of the kernel matrix at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from lapwing.ground import probes
+from lapwing.ground.errors import NumericalError, check_count, check_fraction, check_positive
+from lapwing.ground.results import Solution
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers.cg import Solver, in_blocks
+from lapwing.linear.solvers.sgd import residual_of
+
+logger = logging.getLogger(__name__)
+
+BLOCKS = 6
+"""Blocks of columns the descent holds at once."""
+
+SUBSET = 2000
+"""Rows from which the largest eigenvalue is estimated; it grows with their number."""
+
+POWER = 20
+"""Steps of the power method on them."""
+
+SAFE = 0.75
+"""Part of the longest stable step that is taken; mini-batches leave that much room."""
+
+WINDOW = 100
+"""The geometric average forgets over one part in so many of all steps."""
+
+SKIPPED = 10
+"""The average is taken of every so manyeth iterate."""
+
+LOOKS = 20
+"""Looks at the true residual in a whole descent; each is one product with the matrix."""
+
+GROWTH = 10.0
+"""A residual so many times that of zero tells of divergence."""
+
+SHORTER, TRIES = 2.0, 8
+"""A step that diverges is divided by the first, and so many times at most."""
+
+
+@final
+@dataclass(frozen=True)
+class SDD(Solver):
+    """Stochastic dual descent for ``(s K + N) x = b``, all right-hand sides at once (Antorán 2024, algorithm 1).
+
+        g_I = n/r ((s K + N) p - b)_I,   p = x + ρ v,   v ← ρ v - β g,   x ← x + v
+
+    for r random coordinates I, with Nesterov's momentum and the geometric average of the iterates. It is descent on
+    ``½ xᵀ (s K + N) x - bᵀ x``, whose condition is that of the matrix itself, in the norm of K, which bounds the error
+    of the function everywhere (equation 4.32); its noise vanishes with the gradient. A step reads r rows. It makes for
+    a useful function long before its residual is small, and never mind how small the noise is: where few products
+    are affordable take it, where a few hundred are take ``CG``.
+
+    The step is three quarters of the longest that Nesterov's method allows, ``2 (1 + ρ) / ((1 + 2ρ) λ₁)``, with λ₁ from
+    the power method on some rows; one that diverges is halved.
+
+    Args:
+        steps: Most steps T.
+        batch: Coordinates r of a step, none twice.
+        rtol: Relative residual ``|b - Λ x| / |b|`` at which it ends.
+        step: β n, in the units of the source; ``None`` for the rule.
+        momentum: ρ.
+        seed: Of the coordinates.
+        max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
+        progress: Whether to show a progress bar with the residual.
+
+    Raises:
+        ConfigError: If a number makes no sense; it names the one.
+
+    Cost:
+        A step: r rows, and r n multiplications a column. Twenty products with the matrix for residuals in all. Memory
+        of six blocks ``[n, k]`` and of r rows.
+
+    Example:
+        >>> SDD(steps=20_000)
+        SDD(steps=20000, batch=128, rtol=0.01, step=None, momentum=0.9, seed=0, max_bytes=1073741824, progress=False)
+    """
+
+    cure = "SDD with more steps, or CG()"
+
+    steps: int = 100_000
+    batch: int = 128
+    rtol: float = 1e-2
+    step: float | None = None
+    momentum: float = 0.9
+    seed: int = 0
+    max_bytes: int = 2**30
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "max_bytes"):
+            check_count(name, getattr(self, name))
+        check_count("seed", self.seed, 0)
+        check_fraction("rtol", self.rtol, "SDD(rtol=1e-2)")
+        check_fraction("momentum", self.momentum, "SDD(momentum=0.9)", zero=True)
+        if self.step is not None:
+            check_positive("step", self.step, "None")
+
+    def solve(
+        self, problem: Problem, b: Float[Tensor, "n *k"], *, initial: Float[Tensor, "n *k"] | None = None
+    ) -> Solution:
+        """See ``Solver.solve``.
+
+        Raises:
+            NumericalError: If ``b`` is not finite, or every step diverged.
+            ShapeError: If ``b`` has no column, or ``initial`` another shape than ``b``.
+        """
+        width = max(1, self.max_bytes // (BLOCKS * b.element_size() * problem.size))
+        generator = torch.Generator().manual_seed(self.seed)
+        step = (self.step or longest_step(problem, self.momentum, generator)) / problem.size
+
+        def solve(block: Float[Tensor, "n k"], start: Float[Tensor, "n k"] | None) -> Solution:
+            return self._settled(problem, block, torch.zeros_like(block) if start is None else start, step, generator)
+
+        return in_blocks(solve, problem, b, initial, width)
+
+    def _settled(self, problem: Problem, b: Tensor, start: Tensor, step: float, generator: torch.Generator) -> Solution:
+        """The solution, by shorter steps where longer ones diverge."""
+        for _ in range(TRIES):
+            solution = self._descend(problem, b, start, step, generator)
+            if solution is not None:
+                return solution
+            step /= SHORTER
+            logger.info("a step diverged; βn = %.3g now", step * problem.size)
+        raise NumericalError(
+            "a descent that converges", f"divergence down to steps βn = {step * problem.size:.3g}", "float64, or CG()"
+        )
+
+    def _descend(
+        self, problem: Problem, b: Tensor, start: Tensor, step: float, generator: torch.Generator
+    ) -> Solution | None:
+        """One descent with a constant step; ``None`` where it diverges."""
+        path = _Path(start, self.momentum, min(1.0, WINDOW / self.steps))
+        n, noise = problem.size, problem.prior.values[:, None]
+        look, stopped, residual = max(1, self.steps // LOOKS), "iterations", torch.zeros(0)
+        bar = tqdm(total=self.steps, desc="dual descent", disable=not self.progress, unit="step", leave=False)
+        with bar:
+            coordinates = _coordinates(n, self.batch, b.device, generator)
+            while path.taken < self.steps:
+                index, p = next(coordinates), path.ahead()
+                rows = problem.curvature.rows(index)
+                gradient = problem.scale * (rows @ p) + noise[index] * p[index] - b[index]
+                path.move(index, gradient.mul_(-step * n / len(index)))
+                bar.update()
+                if path.taken % look and path.taken < self.steps:
+                    continue
+                residual = residual_of(problem, b, path.average())
+                worst = float(residual.max())
+                bar.set_postfix(residual=f"{worst:.1e}")
+                if not worst < GROWTH:
+                    return None
+                if worst <= self.rtol:
+                    stopped = "converged"
+                    break
+        matvecs = b.shape[1] * (path.taken * self.batch // n + path.taken // look)
+        return Solution(path.average(), residual, path.taken, matvecs, stopped)
+
+
+@final
+class _Path:
+    """The iterates of Nesterov's method, whose steps change a few coordinates only.
+
+    With ``v_t = ρ v_{t-1} + d_t`` and ``x_t = x_{t-1} + v_t``, sums A of d_τ and W of ``ρ^-τ d_τ`` give
+    ``x_t = x_0 + (A - ρ^{t+1} W) / (1 - ρ)``: no step touches the other coordinates.
+
+    Args:
+        start: x₀.
+        momentum: ρ.
+        forget: χ, the weight of an iterate in the average.
+    """
+
+    def __init__(self, start: Tensor, momentum: float, forget: float) -> None:
+        self._start, self._rho = start, momentum
+        self._sum, self._weighted = torch.zeros_like(start), torch.zeros_like(start)
+        self._mean, self._ahead = start.clone(), torch.empty_like(start)
+        self._share = 1 - (1 - forget) ** SKIPPED
+        self._age = 0  # steps since the weighted sum was last rescaled
+        self.taken = 0
+
+    def ahead(self) -> Float[Tensor, "n k"]:
+        """``x + ρ v``; overwritten by the next call."""
+        return self._at(self._age + 2)
+
+    def move(self, index: Int[Tensor, " r"], change: Float[Tensor, "r k"]) -> None:
+        """A step ``d``, which is zero but for some coordinates."""
+        self._age += 1
+        self.taken += 1
+        self._sum.index_add_(0, index, change)
+        if self._rho:
+            self._weighted.index_add_(0, index, change, alpha=self._rho**-self._age)
+        if self.taken % SKIPPED == 0:
+            self._mean.lerp_(self._at(self._age + 1), self._share)
+        if self._rho and self._rho**self._age < 1e-3:
+            self._weighted.mul_(self._rho**self._age)
+            self._age = 0
+
+    def average(self) -> Float[Tensor, "n k"]:
+        """The geometric average of the iterates."""
+        return self._mean.clone()
+
+    def _at(self, power: int) -> Tensor:
+        torch.sub(self._sum, self._weighted, alpha=self._rho**power, out=self._ahead)
+        return self._ahead.div_(1 - self._rho).add_(self._start)
+
+
+def _coordinates(n: int, batch: int, device: torch.device, generator: torch.Generator) -> Iterator[Int[Tensor, " r"]]:
+    """Coordinates in random order, pass after pass without end."""
+    while True:
+        order = torch.tensor(probes.permutation(n, generator=generator), device=device)
+        yield from (part for part in order.split(min(batch, n)) if len(part) == min(batch, n))
+
+
+def longest_step(problem: Problem, momentum: float, generator: torch.Generator) -> float:
+    """``β n``: a safe part of the longest step at which Nesterov's method is stable.
+
+    The largest eigenvalue of ``s K`` is that of some rows and columns of it, raised in proportion to their number.
+
+    Cost:
+        2,000 rows, of which as many columns are kept, and twenty products with them.
+    """
+    n = problem.size
+    order = probes.permutation(n, generator=generator)[: min(n, SUBSET)]
+    index = torch.tensor(order, device=problem.prior.values.device)
+    block = torch.cat([problem.curvature.rows(part)[:, index] for part in index.split(128)])
+    v = probes.gaussian([len(index)], like=block, generator=generator)
+    largest = 0.0
+    for _ in range(POWER):
+        v = block @ (v / torch.linalg.vector_norm(v))
+        largest = float(torch.linalg.vector_norm(v))
+    largest = problem.scale * largest * n / len(index) + float(problem.prior.values.max())
+    return SAFE * 2 * (1 + momentum) / ((1 + 2 * momentum) * largest) * n

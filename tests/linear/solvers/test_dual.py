@@ -1,0 +1,68 @@
+"""Stochastic dual descent against dense solves: its rule for the step, what it does when one diverges, its averages."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from lapwing.ground.errors import ConfigError, NumericalError
+from lapwing.linalg import Diagonal
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers import SDD
+from lapwing.linear.solvers.dual import SAFE, longest_step
+from lapwing.methods.gp import KernelMatrix, Matern
+from tests.posterior_cases import normal
+
+N, NOISE = 300, 0.05
+
+
+def problem() -> tuple[Problem, Tensor]:
+    x = torch.rand(N, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    matrix = KernelMatrix(Matern(0.4), x)
+    noise = torch.full((N,), NOISE, dtype=torch.float64)
+    return Problem(matrix, Diagonal(noise)), matrix.dense() + torch.diag(noise)
+
+
+def test_it_comes_to_the_solution_in_the_norm_of_the_kernel() -> None:
+    kernel, dense = problem()
+    b = normal(N, 3)
+    solution = SDD(steps=6_000, batch=32, rtol=1e-6).solve(kernel, b)
+    error = solution.value - torch.linalg.solve(dense, b)
+    norms = (error * (dense @ error)).sum(0) / (b * torch.linalg.solve(dense, b)).sum(0)
+    assert float(norms.max()) < 1e-10
+    residual = torch.linalg.vector_norm(b - dense @ solution.value, dim=0) / torch.linalg.vector_norm(b, dim=0)
+    torch.testing.assert_close(solution.residual, residual)
+    assert solution.converged and solution.iterations < 6_000
+
+
+def test_the_step_is_a_safe_part_of_the_longest_stable_one() -> None:
+    kernel, dense = problem()
+    stable = 2 * 1.9 / (2.8 * torch.linalg.eigvalsh(dense)[-1]) * N
+    found = longest_step(kernel, 0.9, torch.Generator().manual_seed(0))
+    assert found == pytest.approx(SAFE * float(stable), rel=0.05)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_step_that_diverges_is_halved_until_it_does_not(momentum: float) -> None:
+    kernel, dense = problem()
+    b = normal(N, 1)
+    solver = SDD(steps=4_000, batch=64, rtol=1e-3, step=80.0, momentum=momentum)
+    solution = solver.solve(kernel, b).value
+    assert float(torch.linalg.vector_norm(b - dense @ solution) / torch.linalg.vector_norm(b)) < 0.05
+    with pytest.raises(NumericalError, match="converges"):
+        SDD(steps=400, batch=64, step=1e9).solve(kernel, b)
+
+
+def test_it_goes_on_from_where_another_solve_ended() -> None:
+    kernel, dense = problem()
+    b = normal(N, 2)
+    near = torch.linalg.solve(dense, b) * (1 + 1e-7)
+    solution = SDD(steps=200, batch=32, rtol=1e-5).solve(kernel, b, initial=near)
+    assert solution.converged and solution.iterations <= 10
+
+
+def test_a_number_that_makes_no_sense_is_named() -> None:
+    for options in ({"steps": 0}, {"momentum": 1.0}, {"step": -1.0}, {"batch": 0}):
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            SDD(**options)  # type: ignore[arg-type]
