@@ -13,9 +13,10 @@ from lapwing.jacobian.network.invariance import normalised
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
 from lapwing.linear import preconditioners, solvers
 from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows
-from lapwing.linear.solvers import CG, SGD, Contour, Lanczos, Perturb
+from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, Contour, Lanczos, Perturb
 from lapwing.linear.tangent import Tangent
-from lapwing.methods import hessian_free, marginal
+from lapwing.methods import gp, hessian_free, marginal
+from lapwing.methods.gp import GP
 from lapwing.methods.hessian_free import HessianFree, PerPoint, PreTrained, Probed, prune_uncertain
 from lapwing.methods.laplace import Laplace
 from lapwing.methods.marginal import MarginalLikelihood, train_marginal
@@ -36,12 +37,16 @@ __all__ = [
     "ELBO",
     "EM",
     "GGN",
+    "GP",
     "KFAC",
+    "SDD",
     "SGD",
     "All",
+    "AlternatingProjections",
     "Auto",
     "Bernoulli",
     "Categorical",
+    "Cholesky",
     "Comparison",
     "Contour",
     "ConvergenceWarning",
@@ -100,6 +105,7 @@ __all__ = [
     "diagnosis",
     "evaluate",
     "evidence_curve",
+    "gp",
     "hessian_free",
     "load",
     "marginal",

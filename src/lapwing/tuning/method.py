@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from lapwing.ground.data import Source
 from lapwing.ground.errors import check_kind
@@ -17,6 +17,8 @@ from lapwing.tuning.evidence import EvidenceGradient
 from lapwing.tuning.mixup import Mixup, mixable
 from lapwing.tuning.validation import Validation
 
+T = TypeVar("T")
+
 
 @runtime_checkable
 class Method(Protocol):
@@ -27,8 +29,17 @@ class Method(Protocol):
         ...
 
 
+@runtime_checkable
+class SelfTuned(Protocol):
+    """A posterior of another kind, which knows how its hyper-parameters are chosen."""
+
+    def tuned(self, method: Any, progress: bool) -> Any:
+        """The posterior with other hyper-parameters; ``None`` for its own way to choose them."""
+        ...
+
+
 @undisturbed()
-def tune(posterior: P, method: Method | Source | None = None, *, progress: bool = False) -> P:
+def tune(posterior: T, method: Method | Source | None = None, *, progress: bool = False) -> T:
     """A posterior with a better prior precision, and with it a better link or noise precision.
 
     Nothing is fitted again: the curvature is reused, and its one eigendecomposition where there is one.
@@ -42,7 +53,8 @@ def tune(posterior: P, method: Method | Source | None = None, *, progress: bool 
             network, whose outputs predictions have for their mean, and the linear model, trained anew, fits the data
             better than it.
             ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the noise from the
-            residuals alone.
+            residuals alone. Of a Gaussian process ``gp.Evidence()``, ``gp.Pathwise()`` or ``gp.Centroids()``; without
+            any, the first up to 2,000 observations, else the last.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -66,15 +78,18 @@ def tune(posterior: P, method: Method | Source | None = None, *, progress: bool 
         >>> tuned.trace[-1].log_marginal >= tuned.trace[0].log_marginal
         True
     """
+    if isinstance(posterior, SelfTuned):
+        return posterior.tuned(method, progress)
     check_kind("the posterior", posterior, (Posterior,), "tune(recipe.fit(model, data))")
+    fitted = cast(Posterior, posterior)
     if method is None:
-        method = default(posterior)
+        method = default(fitted)
     elif isinstance(method, Iterable) and not isinstance(method, str):
         method = Validation(method)
     hint = "a loader of held-out data, Mixup(), ELBO(), EM(), EvidenceGradient() or MacKay()"
     check_kind("the method", method, (Method,), hint)
-    posterior.network.check_unchanged()
-    return cast(Method, method).tune(posterior, progress)
+    fitted.network.check_unchanged()
+    return cast(Any, method).tune(fitted, progress)
 
 
 def default(posterior: Posterior) -> Method:

@@ -1,0 +1,239 @@
+"""Choosing a kernel's hyper-parameters and the noise by the evidence: exactly, or by solves that samples share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from lapwing.ground import probes
+from lapwing.ground.errors import ConvergenceWarning, check_count, check_positive, warn
+from lapwing.likelihoods import Gaussian
+from lapwing.linear.solvers.cholesky import Cholesky
+from lapwing.methods.gp.matrix import KernelMatrix, contracted
+from lapwing.methods.gp.process import Process
+
+REACH = 1e4
+"""Hyper-parameters may grow and shrink by this factor from where they start, the noise by its square."""
+
+
+@final
+@dataclass(frozen=True)
+class Evidence:
+    """Type-II maximum likelihood: the hyper-parameters under which the data are likeliest, by L-BFGS.
+
+        ∂ log p(y) = ½ Σ_ij (α αᵀ - C⁻¹)_ij ∂C_ij,   C = K + N,   α = C⁻¹ (y - H β)    (Antorán 2024, equation 3.28)
+
+    Args:
+        steps: Most steps.
+        noise: Whether the noise is chosen too.
+
+    Raises:
+        ConfigError: If there is no step.
+
+    Cost:
+        A step: a Cholesky factor and its inverse, ``n³`` multiplications, and ``3 n²`` numbers.
+
+    Example:
+        >>> from lapwing.methods.gp.recipe import GP
+        >>> x = torch.linspace(0, 6, 50, dtype=torch.float64)[:, None]
+        >>> process = GP().fit((x, x.sin() + 0.1 * torch.cos(40 * x)))
+        >>> float(Evidence().tune(process).log_marginal()) > float(process.log_marginal())
+        True
+    """
+
+    steps: int = 200
+    noise: bool = True
+
+    def __post_init__(self) -> None:
+        check_count("steps", self.steps)
+
+    def tune(self, posterior: Process, progress: bool = False) -> Process:
+        """The posterior with the kernel and noise it chose.
+
+        Args:
+            posterior: The posterior.
+            progress: Whether to show a progress bar.
+
+        Warns:
+            ConvergenceWarning: If the steps were too few, or a hyper-parameter ended at a limit.
+        """
+        from scipy.optimize import minimize  # half a second to import
+
+        start = logs_of(posterior)
+        best: list[tuple[float, Process]] = []
+        limits = [
+            (float(v) - reach, float(v) + reach)
+            for v, reach in zip(start, reaches(len(start), self.noise), strict=True)
+        ]
+        with tqdm(total=self.steps, desc="evidence", disable=not progress, unit="step", leave=False) as bar:
+
+            def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
+                process = at(posterior, torch.as_tensor(x))
+                value, gradient = value_and_gradient(process)
+                if not best or value > best[0][0]:
+                    best[:] = [(value, process)]
+                bar.update()
+                bar.set_postfix(log_marginal=f"{value:.6g}")
+                return -value, -gradient.numpy()
+
+            options = {"maxiter": self.steps, "ftol": 1e-12, "gtol": 1e-6}
+            found = minimize(objective, start.numpy(), jac=True, method="L-BFGS-B", bounds=limits, options=options)
+        if found.status == 1:
+            warn(f"the evidence still rose after {self.steps} steps. Try a larger steps=", ConvergenceWarning)
+        warn_of_limits(best[0][1], found.x, limits)
+        return best[0][1]
+
+
+@final
+@dataclass(frozen=True)
+class Pathwise:
+    """The evidence's gradient from the solves that draw functions, early-stopped and warm (Lin et al. 2024).
+
+        ∂ log p(y) ≈ ½ αᵀ ∂C α - ½ mean_s α_sᵀ ∂C α_s,   α_s = C⁻¹ (f_s(X) + ε_s - H β_s)
+
+    since the α_s have covariance C⁻¹. Their f_s and ε_s stay as they were drawn while hyper-parameters move, so that
+    each solve starts from the last one; those of the last step are the posterior's functions.
+
+    Args:
+        steps: Steps of Adam.
+        rate: Its step, in the logarithms of the hyper-parameters; it falls to a tenth.
+        noise: Whether the noise is chosen too.
+
+    Raises:
+        ConfigError: If a number is not positive.
+
+    Cost:
+        A step: solves of all functions and the mean, from the last step's, and half of K with its derivatives.
+    """
+
+    steps: int = 100
+    rate: float = 0.1
+    noise: bool = True
+
+    def __post_init__(self) -> None:
+        check_count("steps", self.steps)
+        check_positive("rate", self.rate, "0.1")
+
+    def tune(self, posterior: Process, progress: bool = False) -> Process:
+        """See ``Evidence.tune``; without its warnings."""
+        start = logs_of(posterior)
+        logs = start.clone().requires_grad_()
+        adam = torch.optim.Adam([logs], lr=self.rate, betas=(0.9, 0.99))
+        falling = torch.optim.lr_scheduler.ExponentialLR(adam, 0.1 ** (1 / self.steps))
+        reach = torch.tensor(reaches(len(start), self.noise))
+        process = posterior
+        for _ in tqdm(range(self.steps), "evidence", disable=not progress, unit="step", leave=False):
+            logs.grad = -estimated_gradient(process)
+            adam.step()
+            falling.step()
+            with torch.no_grad():
+                logs.clamp_(start - reach, start + reach)
+            process = at(process, logs.detach())
+        return process
+
+
+@final
+@dataclass(frozen=True)
+class Centroids:
+    """The average of the optima on a few neighbourhoods (Antorán 2024, section 4.5.1).
+
+    The observations nearest to a random one keep the local detail that a random subset would alias.
+
+    Args:
+        count: Neighbourhoods.
+        size: Observations in each.
+        noise: Whether the noise is chosen too.
+        seed: Of their centres.
+
+    Raises:
+        ConfigError: If a number is not positive.
+
+    Cost:
+        ``Evidence`` on each neighbourhood.
+    """
+
+    count: int = 5
+    size: int = 2000
+    noise: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("count", self.count)
+        check_count("size", self.size, 2)
+
+    def tune(self, posterior: Process, progress: bool = False) -> Process:
+        """See ``Evidence.tune``."""
+        n, optima = len(posterior.data.inputs), list[Tensor]()
+        centres = probes.permutation(n, generator=torch.Generator().manual_seed(self.seed))[: self.count]
+        for centre in tqdm(centres, "neighbourhoods", disable=not progress, leave=False):
+            apart = (posterior.data.inputs - posterior.data.inputs[centre]).square().sum(1)
+            near = posterior.select(apart.topk(min(self.size, n), largest=False).indices)
+            optima.append(logs_of(Evidence(noise=self.noise).tune(near, progress)))
+        return at(posterior, torch.stack(optima).mean(0))
+
+
+def logs_of(process: Process) -> Float[Tensor, " h"]:
+    """Logarithms of the kernel's hyper-parameters, and of the noise variance, which comes last."""
+    return torch.cat([process.kernel.hyper, -torch.tensor([process.likelihood.noise]).double().log()])
+
+
+def at(process: Process, logs: Float[Tensor, " h"]) -> Process:
+    """The posterior with other hyper-parameters and noise, as ``logs_of`` has them."""
+    return process.with_choices(process.kernel.with_hyper(logs[:-1]), Gaussian(math.exp(-float(logs[-1]))))
+
+
+def reaches(size: int, noise: bool) -> list[float]:
+    """How far each logarithm may move."""
+    reach = math.log(REACH)
+    return [reach] * (size - 1) + [2 * reach * noise]
+
+
+def value_and_gradient(process: Process) -> tuple[float, Float[Tensor, " h"]]:
+    """The log evidence, and its gradient in ``logs_of``; exact, by a dense factor."""
+    solver = process.solver if isinstance(process.solver, Cholesky) else Cholesky()
+    process = process.with_solver(solver)
+    alpha, c = process.representers[0], process.data.outputs
+    inverse = torch.cholesky_inverse(solver.factor(process.problem))
+    weight = 0.5 * (alpha @ alpha.mT - c * inverse)
+    return float(process.log_marginal()), gradient_by(process, lambda i, j: weight[i, j], weight.diagonal())
+
+
+def estimated_gradient(process: Process) -> Float[Tensor, " h"]:
+    """The gradient in ``logs_of`` from the posterior's own draws."""
+    alpha = process.representers[0]
+    drawn = process.drawn / process.settings.samples**0.5
+
+    def weight(i: slice, j: slice) -> Tensor:
+        return 0.5 * (alpha[i] @ alpha[j].mT - drawn[i] @ drawn[j].mT)
+
+    return gradient_by(process, weight, 0.5 * (alpha.square().sum(1) - drawn.square().sum(1)))
+
+
+def gradient_by(
+    process: Process, weight: Callable[[slice, slice], Tensor], diagonal: Float[Tensor, " n"]
+) -> Float[Tensor, " h"]:
+    """``Σ_ij W_ij ∂C_ij`` in the logarithms of the hyper-parameters and of the noise variance."""
+    matrix = process.problem.curvature
+    assert isinstance(matrix, KernelMatrix)
+    return torch.cat([contracted(matrix, weight), (diagonal * process.noise).double().sum()[None].cpu()])
+
+
+def warn_of_limits(process: Process, x: np.ndarray, limits: list[tuple[float, float]]) -> None:
+    """Warn of hyper-parameters that ended where the search does."""
+    labels = [*process.kernel.labels(), "noise variance"]
+    pairs = zip(labels, x, limits, strict=True)
+    ended = [name for name, value, (low, high) in pairs if low < high and not low + 1e-6 < value < high - 1e-6]
+    if ended:
+        warn(
+            f"{', '.join(ended)} ended at a limit of the search, a factor {REACH:g} from the start. The data may say "
+            "nothing of it: try a simpler kernel, or a start nearer to what is expected",
+            ConvergenceWarning,
+        )

@@ -1,0 +1,289 @@
+"""Covariance functions, their hyper-parameters as one flat vector, and random features that stand for them."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeAlias, TypeVar, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
+
+Features: TypeAlias = Callable[[Float[Tensor, "n p"]], Float[Tensor, "n D"]]
+"""φ of rows of inputs, with ``E φ(x)ᵀ φ(x') = k(x, x')`` over the features' randomness."""
+
+Positive: TypeAlias = float | tuple[float, ...] | Tensor
+"""A positive number, or one a dimension of the inputs."""
+
+K = TypeVar("K", bound="Kernel")
+
+
+@dataclass(frozen=True)
+class Kernel(abc.ABC):
+    """A covariance function k(x, x') of rows of inputs.
+
+    Kernels add up and multiply: ``0.5 * Matern(1.5) + Linear()``. What a kernel has of positive numbers, its
+    hyper-parameters, is read and replaced as one vector of their logarithms.
+    """
+
+    names: ClassVar[tuple[str, ...]] = ()
+    """Fields that are positive numbers and can be learnt."""
+
+    within: ClassVar[tuple[str, ...]] = ()
+    """Fields that are kernels themselves."""
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            object.__setattr__(self, name, _positive(self, name))
+
+    @abc.abstractmethod
+    def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
+        """``k(a_i, b_j)``, differentiable in both, and in hyper-parameters that are tensors.
+
+        Args:
+            a: Rows of inputs.
+            b: Others.
+        """
+
+    @abc.abstractmethod
+    def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
+        """``k(x_i, x_i)``."""
+
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+        """Random features whose inner products are unbiased for k, independent of each other.
+
+        Args:
+            count: Features D.
+            x: Inputs, for their dimension, dtype and device.
+            generator: Source of randomness.
+
+        Raises:
+            UnsupportedError: If there are none for this kernel.
+        """
+        raise UnsupportedError(
+            "a kernel with random features, to draw functions from its prior",
+            f"{self!r:.60}",
+            "a kernel of lapwing's, Custom(function, draw=...), or a joint draw by predict(x, joint=True)",
+        )
+
+    @property
+    def hyper(self) -> Float[Tensor, " h"]:
+        """Logarithms of the hyper-parameters, float64; those of kernels within come last."""
+        own = [torch.as_tensor(getattr(self, name), dtype=torch.float64).reshape(-1).log() for name in self.names]
+        return torch.cat([*own, torch.zeros(0, dtype=torch.float64), *(kernel.hyper for kernel in self._inner())])
+
+    def labels(self) -> list[str]:
+        """What each entry of ``hyper`` is."""
+        found: list[str] = []
+        for name, size in zip(self.names, self._sizes(), strict=True):
+            found += [name] if size == 1 else [f"{name}[{i}]" for i in range(size)]
+        for kernel in self._inner():
+            found += [f"{type(kernel).__name__}.{label}" for label in kernel.labels()]
+        return found
+
+    def with_hyper(self: K, values: Float[Tensor, " h"]) -> K:
+        """The kernel with other hyper-parameters: tensors where ``values`` asks for its gradient, else numbers.
+
+        Args:
+            values: Logarithms, as ``hyper`` has them.
+        """
+        changes: dict[str, Any] = {}
+        inner = self._inner()
+        parts = values.split(self._sizes() + [len(kernel.hyper) for kernel in inner])
+        for name, part in zip(self.names, parts, strict=False):
+            own = part.exp()
+            changes[name] = own if own.requires_grad else float(own) if len(own) == 1 else tuple(own.tolist())
+        for name, kernel, part in zip(self.within, inner, parts[len(self.names) :], strict=True):
+            changes[name] = kernel.with_hyper(part)
+        return replace(self, **changes)
+
+    def _inner(self) -> list[Kernel]:
+        return [getattr(self, name) for name in self.within]
+
+    def _sizes(self) -> list[int]:
+        return [torch.as_tensor(getattr(self, name)).numel() for name in self.names]
+
+    def __add__(self, other: Kernel) -> Kernel:
+        """``k + k'``."""
+        return Sum(self, _kernel(other))
+
+    def __mul__(self, other: Kernel | float) -> Kernel:
+        """``k k'``, or a multiple of k."""
+        return Scaled(self, other) if isinstance(other, int | float) else Product(self, _kernel(other))
+
+    __rmul__ = __mul__
+
+
+@final
+@dataclass(frozen=True)
+class Custom(Kernel):
+    """A kernel of the user's own.
+
+    Args:
+        function: From two blocks of inputs ``[n, p]`` and ``[m, p]`` to ``k`` ``[n, m]``.
+        draw: From a count D, inputs and a generator to random features; ``None`` for a kernel without any.
+
+    Example:
+        >>> Custom(lambda a, b: torch.exp(-torch.cdist(a, b)))(torch.zeros(1, 1), torch.ones(1, 1))
+        tensor([[0.3679]])
+    """
+
+    function: Callable[[Tensor, Tensor], Tensor]
+    draw: Callable[[int, Tensor, torch.Generator], Features] | None = None
+
+    def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
+        """See ``Kernel``."""
+        return self.function(a, b)
+
+    def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
+        """See ``Kernel``."""
+        return torch.cat([self.function(row, row)[0] for row in x.split(1)])
+
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+        """See ``Kernel``."""
+        return super().features(count, x, generator) if self.draw is None else self.draw(count, x, generator)
+
+
+@final
+@dataclass(frozen=True)
+class Scaled(Kernel):
+    """``σ² k``.
+
+    Args:
+        kernel: k.
+        variance: σ², in squared units of the function.
+
+    Example:
+        >>> from lapwing.methods.gp.polynomial import Constant
+        >>> (0.5 * Constant()).diagonal(torch.zeros(1, 2))
+        tensor([0.5000])
+    """
+
+    names = ("variance",)
+    within = ("kernel",)
+    kernel: Kernel
+    variance: Positive = 1.0
+
+    def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
+        """See ``Kernel``."""
+        return like(self.variance, a) * self.kernel(a, b)
+
+    def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
+        """See ``Kernel``."""
+        return like(self.variance, x) * self.kernel.diagonal(x)
+
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+        """See ``Kernel``."""
+        inner = self.kernel.features(count, x, generator)
+        return lambda inputs: like(self.variance, inputs).sqrt() * inner(inputs)
+
+
+@dataclass(frozen=True)
+class _Pair(Kernel):
+    """Two kernels.
+
+    Args:
+        first: k.
+        second: k'.
+    """
+
+    within = ("first", "second")
+    first: Kernel
+    second: Kernel
+
+
+@final
+@dataclass(frozen=True)
+class Sum(_Pair):
+    """``k + k'``: the sum of independent functions.
+
+    Args:
+        first: k.
+        second: k'.
+
+    Example:
+        >>> from lapwing.methods.gp.polynomial import Constant, Linear
+        >>> (Linear() + Constant()).diagonal(torch.ones(1, 2))
+        tensor([3.])
+    """
+
+    def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
+        """See ``Kernel``."""
+        return self.first(a, b) + self.second(a, b)
+
+    def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
+        """See ``Kernel``."""
+        return self.first.diagonal(x) + self.second.diagonal(x)
+
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+        """Half of the features each, side by side."""
+        first = self.first.features(count - count // 2, x, generator)
+        second = self.second.features(max(1, count // 2), x, generator)
+        return lambda inputs: torch.cat([first(inputs), second(inputs)], 1)
+
+
+@final
+@dataclass(frozen=True)
+class Product(_Pair):
+    """``k k'``.
+
+    Args:
+        first: k.
+        second: k'.
+
+    Example:
+        >>> from lapwing.methods.gp.polynomial import Linear
+        >>> (Linear() * Linear()).diagonal(torch.ones(1, 2))
+        tensor([4.])
+    """
+
+    def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
+        """See ``Kernel``."""
+        return self.first(a, b) * self.second(a, b)
+
+    def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
+        """See ``Kernel``."""
+        return self.first.diagonal(x) * self.second.diagonal(x)
+
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+        """Products of independent features, one by one."""
+        first = self.first.features(count, x, generator)
+        second = self.second.features(count, x, generator)
+        return lambda inputs: count**0.5 * first(inputs) * second(inputs)
+
+
+def _positive(kernel: Kernel, name: str) -> Positive:
+    """A hyper-parameter, checked; a tensor passes, since it came from logarithms."""
+    value: Any = getattr(kernel, name)
+    if isinstance(value, Tensor):
+        return value
+    values = tuple(value) if isinstance(value, tuple | list) else (value,)
+    if not values or not all(isinstance(v, int | float) and 0 < v < math.inf for v in values):
+        raise ConfigError(f"a positive {name}, or one a dimension", f"{name}={value!r:.40}", f"{name}=1.0")
+    return tuple(map(float, values)) if isinstance(value, tuple | list) else float(value)
+
+
+def _kernel(other: object) -> Kernel:
+    if not isinstance(other, Kernel):
+        raise ConfigError("a kernel to add or multiply", f"{other!r:.40}", "0.1 * Constant(), or a positive factor")
+    return other
+
+
+def like(value: Positive, x: Tensor) -> Tensor:
+    """A hyper-parameter in the dtype and on the device of some inputs."""
+    return torch.as_tensor(value, dtype=x.dtype, device=x.device)
+
+
+def check_dimensions(kernel: Kernel, *inputs: Tensor) -> None:
+    """Refuse inputs of another dimension than there are length-scales."""
+    scales = torch.as_tensor(getattr(kernel, "lengthscale", 1.0)).numel()
+    sizes = {x.shape[1] for x in inputs}
+    if len(sizes) > 1 or scales not in (1, *sizes):
+        raise ShapeError(
+            f"inputs with {scales} columns", f"{sorted(sizes)}", "one length-scale a column, or one for all"
+        )

@@ -1,0 +1,101 @@
+"""Functions drawn from a Gaussian process: its prior by random features, corrected where there are data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground import probes
+from lapwing.ground.results import Solution
+from lapwing.methods.gp.kernels import Features, Kernel
+from lapwing.methods.gp.matrix import cross_product
+from lapwing.methods.gp.trend import Trend
+
+ROWS = 4096
+"""Inputs whose random features are held at once."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PriorFunctions:
+    """``f(x) = φ(x) W`` with random features φ and standard normal W: draws from GP(0, k) (Antorán 2024, 2.2.4).
+
+    Args:
+        features: φ.
+        weights: W, ``[D, s c]``.
+    """
+
+    features: Features
+    weights: Float[Tensor, "D s"]
+
+    @classmethod
+    def drawn(
+        cls, kernel: Kernel, inputs: Float[Tensor, "n p"], samples: int, features: int, generator: torch.Generator
+    ) -> PriorFunctions:
+        """So many functions.
+
+        Args:
+            kernel: k.
+            inputs: Some inputs, for their dimension, dtype and device.
+            samples: Functions s.
+            features: Random features D.
+            generator: Source of randomness.
+        """
+        phi = kernel.features(features, inputs, generator)
+        width = phi(inputs[:1]).shape[1]
+        return cls(phi, probes.gaussian([width, samples], like=inputs, generator=generator))
+
+    def __call__(self, inputs: Float[Tensor, "n p"]) -> Float[Tensor, "n s"]:
+        """All functions at some inputs."""
+        return torch.cat([self.features(rows) @ self.weights for rows in inputs.split(ROWS)])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FunctionSamples:
+    """Functions drawn from a posterior; they can be called anywhere and differentiated.
+
+        (f | y)(·) = μ(·) + f(·) - h(·) β_f - K_{(·)X} α_f,   α_f = (K + N)⁻¹ (f(X) + ε - H β_f)
+
+    with f from the prior, ε from the noise, and μ the posterior mean (Antorán 2024, equation 2.29).
+
+    Args:
+        kernel: k.
+        inputs: X, ``[n, p]``.
+        trend: h, the mean before data.
+        prior: f.
+        representers: ``α - α_f``, one a column, ``[n, s c]``.
+        slopes: ``β - β_f``, ``[q, s c]``.
+        outputs: c; columns of one draw stand together.
+        solution: The solve behind them, ``(K + N)⁻¹ (f(X) + ε)``.
+    """
+
+    kernel: Kernel
+    inputs: Float[Tensor, "n p"]
+    trend: Trend
+    prior: PriorFunctions
+    representers: Float[Tensor, "n k"]
+    slopes: Float[Tensor, "q k"]
+    outputs: int
+    solution: Solution
+
+    def __len__(self) -> int:
+        """Draws s."""
+        return self.representers.shape[1] // self.outputs
+
+    def __call__(self, x: Float[Tensor, "m p"]) -> Float[Tensor, "s m c"]:
+        """The functions at some inputs; the gradient in them is kept.
+
+        Args:
+            x: Inputs, ``[m, p]``.
+
+        Cost:
+            ``m`` rows of the kernel and of the features.
+        """
+        data = cross_product(self.kernel, x, self.inputs, self.representers)
+        found = self.prior(x) + self.trend(x) @ self.slopes + data
+        return found.view(len(x), len(self), self.outputs).movedim(1, 0)

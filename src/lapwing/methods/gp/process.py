@@ -1,0 +1,267 @@
+"""The posterior of a Gaussian process: its mean, what it does not know, functions drawn from it, its evidence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing.ground import probes
+from lapwing.ground.data import Source
+from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, warn
+from lapwing.ground.results import Estimate, Solution
+from lapwing.likelihoods import Gaussian
+from lapwing.linalg import Diagonal
+from lapwing.linalg.functions import log_determinant
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers import Cholesky, Solver
+from lapwing.methods.gp.kernels import Kernel
+from lapwing.methods.gp.matrix import KernelMatrix, cross_product
+from lapwing.methods.gp.observations import Observations
+from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions
+from lapwing.methods.gp.settings import Settings
+from lapwing.methods.gp.trend import Covariance, Trend, least_squares
+from lapwing.predictive import Draws, JointMoments, Moments, Outputs, Predictive, predictive
+
+SMALL = 2_000
+"""Observations up to which tuning climbs the evidence of all of them, unless it is told another way."""
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Process:
+    """The posterior of a Gaussian process.
+
+    Args:
+        kernel: k.
+        likelihood: p(y | f).
+        data: X and y.
+        settings: Mean and solver.
+        start: Solutions to start from, for as many observations or fewer.
+    """
+
+    kernel: Kernel
+    likelihood: Gaussian
+    data: Observations
+    settings: Settings
+    start: tuple[Solution, ...] = ()
+
+    def __repr__(self) -> str:
+        n, p = self.data.inputs.shape
+        return f"Process({self.kernel}, {self.likelihood}, {n} observations in {p} dimensions)"
+
+    @property
+    def solver(self) -> Solver:
+        """What solves."""
+        return self.settings.solver_for(len(self.data))
+
+    @property
+    def noise(self) -> Float[Tensor, " n"]:
+        """Noise variance of each observation."""
+        return self.data.relative / self.likelihood.noise
+
+    @cached_property
+    def problem(self) -> Problem:
+        """``K + N``."""
+        return Problem(KernelMatrix(self.kernel, self.data.inputs), Diagonal(self.noise))
+
+    @cached_property
+    def answers(self) -> Solution:
+        """``(K + N)⁻¹ [y, H]``."""
+        block = torch.cat([self.data.targets, self.trend(self.data.inputs)], 1)
+        return self._solved(block, 0)
+
+    @cached_property
+    def representers(self) -> tuple[Float[Tensor, "n c"], Float[Tensor, "q c"]]:
+        """α and β of the posterior mean ``h(·) β + K_{(·)X} α``."""
+        return self._fitted(self.answers.value[:, : self.data.outputs])
+
+    @property
+    def trend(self) -> Trend:
+        """What the mean is before data."""
+        return Trend(self.settings.mean)
+
+    def mean(self, x: Float[Tensor, "m p"]) -> Float[Tensor, "m c"]:
+        """The posterior mean; differentiable in x.
+
+        Args:
+            x: Inputs.
+        """
+        alpha, beta = self.representers
+        return self.trend(x) @ beta + cross_product(self.kernel, x, self.data.inputs, alpha)
+
+    @cached_property
+    def drawn(self) -> Float[Tensor, "n s"]:
+        """α_f of the functions from which variances are read: their covariance is ``(K + N)⁻¹``."""
+        return self.representers[0].repeat(1, self.settings.samples) - self.functions.representers
+
+    @property
+    def covariance(self) -> Covariance:
+        """What is not known of the function, by exact solves."""
+        solved = self.answers.value[:, self.data.outputs :]
+
+        def solve(block: Tensor) -> Tensor:
+            return self.solver.solve(self.problem, block).value
+
+        return Covariance(self.kernel, self.data.inputs, self.trend, solved, solve)
+
+    @cached_property
+    def functions(self) -> FunctionSamples:
+        """The draws from which variances are read."""
+        return self.sample_functions(self.settings.samples)
+
+    def sample_functions(self, samples: int = 1, *, seed: int | None = None) -> FunctionSamples:
+        """Functions drawn from the posterior, which can be called anywhere.
+
+        Args:
+            samples: How many.
+            seed: Of the draws; ``None`` for that of the recipe.
+
+        Cost:
+            A solve for each, all at once.
+        """
+        check_count("samples", samples)
+        seed = self.settings.seed if seed is None else seed
+        c = self.data.outputs
+        with torch.no_grad():
+            generator = torch.Generator().manual_seed(seed)
+            prior = PriorFunctions.drawn(self.kernel, self.data.inputs, samples * c, self.settings.features, generator)
+            noise = probes.gaussian([len(self.data), samples * c], like=self.data.inputs, generator=generator)
+            drawn = prior(self.data.inputs) + self.noise.sqrt()[:, None] * noise
+            solution = self._solved(drawn, 1)
+            (alpha, beta), (shift, slope) = self.representers, self._fitted(solution.value)
+        return FunctionSamples(
+            self.kernel,
+            self.data.inputs,
+            self.trend,
+            prior,
+            alpha.repeat(1, samples) - shift,
+            beta.repeat(1, samples) - slope,
+            c,
+            solution,
+        )
+
+    def predict(self, x: Float[Tensor, "m p"], *, joint: bool = False) -> Predictive:
+        """The distribution of targets at some inputs, the noise included.
+
+        Args:
+            x: Inputs.
+            joint: Whether to return the covariance between them too.
+
+        Returns:
+            ``Regression`` with ``mean``, ``std`` and ``outputs``, the function without noise.
+
+        Raises:
+            DataError: If there are no inputs, or they are not finite.
+            ShapeError: If they have another shape.
+
+        Cost:
+            ``m`` rows of the kernel; by Cholesky's method ``n²`` multiplications for each, else an evaluation of the
+            functions from which variances are read, which the first prediction draws.
+        """
+        return predictive(self.likelihood, self.outputs(x, joint=joint))
+
+    def outputs(self, x: Float[Tensor, "m p"], *, joint: bool = False) -> Outputs:
+        """What is known of the function; exact where the solver is, else with variances from functions drawn once.
+
+        Args:
+            x: Inputs.
+            joint: Whether of all inputs together.
+        """
+        x = self.data.check(x)
+        with torch.no_grad():
+            mean = self.mean(x)
+            if not isinstance(self.solver, Cholesky):
+                drawn = self.functions(x)
+                return Draws(drawn) if joint else _apart(mean, (drawn - mean).square().mean((0, 2)))
+            if joint:
+                same = torch.eye(self.data.outputs).to(mean)
+                return JointMoments(mean, torch.einsum("mn,cd->mcnd", self.covariance.joint(x), same))
+            return _apart(mean, self.covariance.variance(x))
+
+    def log_marginal(self) -> float | Estimate:
+        """Log evidence log p(y), nats, at the β of most likelihood (Antorán 2024, equation 2.43).
+
+        An ``Estimate`` by stochastic Lanczos quadrature where the solver is not exact.
+        """
+        alpha, beta = self.representers
+        (n, c), rest = self.data.targets.shape, self.data.targets - self.trend(self.data.inputs) @ beta
+        fit = -0.5 * float((rest * alpha).double().sum()) - 0.5 * n * c * math.log(2 * math.pi)
+        if isinstance(self.solver, Cholesky):
+            return fit - c * float(self.solver.factor(self.problem).diagonal().double().log().sum())
+        found = log_determinant(
+            self.problem.precision,
+            preconditioner=self.solver.prepared(self.problem),
+            generator=torch.Generator().manual_seed(self.settings.seed),
+        )
+        return Estimate(fit - 0.5 * c * found.value, 0.5 * c * found.stderr, found.samples)
+
+    def updated(self, data: Source, *, noise: Float[Tensor, " n"] | None = None) -> Process:
+        """The posterior with more data; solves start from those that are known.
+
+        Args:
+            data: More inputs and targets.
+            noise: As in ``GP.fit``.
+        """
+        return replace(self, data=self.data.joined(Observations.of(data, noise)), start=self._known())
+
+    def select(self, index: Int[Tensor, " m"]) -> Process:
+        """The posterior of some of the observations, in float64.
+
+        Args:
+            index: Which.
+        """
+        return replace(self, data=self.data.select(index), start=())
+
+    def tuned(self, method: Any, progress: bool) -> Process:
+        """See ``lapwing.tune``."""
+        from lapwing.methods.gp.evidence import Centroids, Evidence, Pathwise  # they are of processes
+
+        method = (Evidence() if len(self.data) <= SMALL else Centroids()) if method is None else method
+        kinds = (Evidence, Pathwise, Centroids)
+        check_kind("the method", method, kinds, "gp.Evidence()")
+        return method.tune(self, progress)
+
+    def with_choices(self, kernel: Kernel, likelihood: Gaussian) -> Process:
+        """The posterior with another kernel and noise; solves start from those that are known."""
+        return replace(self, kernel=kernel, likelihood=likelihood, start=self._known())
+
+    def with_solver(self, solver: Solver) -> Process:
+        """The posterior by another solver."""
+        return self if solver == self.settings.solver else replace(self, settings=replace(self.settings, solver=solver))
+
+    def _solved(self, block: Float[Tensor, "n k"], place: int) -> Solution:
+        """``(K + N)⁻¹`` of a block, from where an earlier solve came to."""
+        initial = None
+        if place < len(self.start) and self.start[place].value.shape[1] == block.shape[1]:
+            initial = torch.zeros_like(block)
+            earlier = self.start[place].value
+            initial[: len(earlier)] = earlier
+        solution = self.solver.solve(self.problem, block, initial=initial)
+        if not solution.converged:
+            warn(
+                f"a solve ended after {solution.iterations} iterations with a relative residual of "
+                f"{float(solution.residual.max()):.1e}. Try {self.solver.cure}",
+                ConvergenceWarning,
+            )
+        return solution
+
+    def _known(self) -> tuple[Solution, ...]:
+        """The solves that were made."""
+        if "functions" in vars(self):
+            return (self.answers, self.functions.solution)
+        return (self.answers,) if "answers" in vars(self) else self.start
+
+    def _fitted(self, solved: Float[Tensor, "n k"]) -> tuple[Float[Tensor, "n k"], Float[Tensor, "q k"]]:
+        c = self.data.outputs
+        return least_squares(self.trend(self.data.inputs), self.answers.value[:, c:], solved)
+
+
+def _apart(mean: Float[Tensor, "m c"], variance: Float[Tensor, " m"]) -> Moments:
+    """Outputs of one variance that are independent given the data."""
+    return Moments(mean, torch.diag_embed(variance[:, None].expand_as(mean)))

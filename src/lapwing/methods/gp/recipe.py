@@ -1,0 +1,73 @@
+"""Gaussian process regression: a kernel, noise, and how the solves are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground.data import Source
+from lapwing.ground.errors import UnsupportedError, check_kind
+from lapwing.likelihoods import Gaussian
+from lapwing.methods.gp.kernels import Kernel
+from lapwing.methods.gp.observations import Observations
+from lapwing.methods.gp.process import Process
+from lapwing.methods.gp.settings import Settings
+from lapwing.methods.gp.stationary import Matern
+
+
+@final
+@dataclass(frozen=True)
+class GP(Settings):
+    """A Gaussian process prior and noise; ``fit`` makes it a posterior.
+
+        y = h(x) β + f(x) + ε,   f ~ GP(0, k),   ε ~ N(0, 1/ρ)                       (Antorán 2024, section 2.2)
+
+    Args:
+        kernel: k.
+        likelihood: Noise of the targets, a precision ρ for all outputs.
+        mean: See ``Settings``, and so for the rest.
+        solver: What solves.
+        samples: Functions behind variances.
+        features: Random features of a function.
+        seed: Of everything random.
+
+    Raises:
+        ConfigError: If an option makes no sense.
+
+    Example:
+        >>> import torch
+        >>> x = torch.linspace(0, 6, 50)[:, None]
+        >>> posterior = GP(Matern(1.0), Gaussian(100.0)).fit((x, x.sin()))
+        >>> posterior.predict(torch.tensor([[3.0]])).mean
+        tensor([[0.1410]])
+    """
+
+    kernel: Kernel = field(default_factory=Matern, kw_only=False)
+    likelihood: Gaussian = field(default_factory=Gaussian, kw_only=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_kind("kernel", self.kernel, (Kernel,), "Matern(1.0)")
+        check_kind("likelihood", self.likelihood, (Gaussian,), "Gaussian(precision=100.0)")
+        if isinstance(self.likelihood.precision, tuple):
+            hint = "a process for each output, or outputs divided by their noise"
+            raise UnsupportedError("one noise precision for all outputs", f"{self.likelihood.precision}", hint)
+
+    def fit(self, data: Source, *, noise: Float[Tensor, " n"] | None = None) -> Process:
+        """The posterior.
+
+        Args:
+            data: Inputs ``[n, p]`` and targets ``[n]`` or ``[n, c]``: a pair of tensors or a loader.
+            noise: Where the noise of each observation is known, how many times ``1/ρ`` its variance is.
+
+        Raises:
+            DataError: If there are no data, or they are not finite.
+            ShapeError: If inputs or targets have other shapes.
+
+        Cost:
+            None yet: solves are made when they are first asked for, and kept.
+        """
+        return Process(self.kernel, self.likelihood, Observations.of(data, noise), self)

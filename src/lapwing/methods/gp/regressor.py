@@ -1,0 +1,141 @@
+"""A Gaussian process as a scikit-learn regressor, which chooses its hyper-parameters itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from lapwing.likelihoods import Gaussian
+from lapwing.methods.gp.process import Process
+from lapwing.methods.gp.recipe import GP
+from lapwing.methods.gp.stationary import Matern
+from lapwing.tuning import tune
+
+PRECISE = 5_000
+"""Observations up to which numbers are float64."""
+
+NOISE = 0.1
+"""Part of the variance of the targets that is noise before tuning."""
+
+
+class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """Gaussian process regression with a Matérn 3/2 kernel, one length-scale a dimension, and learnt noise.
+
+    Inputs and targets are standardised, hyper-parameters start where a function varies once over the data, and are
+    chosen by the evidence: of all observations up to 2,000, else by ``Centroids``. Predictions are in the units of
+    the targets, the noise included.
+
+    Args:
+        kernel: A kernel for standardised inputs and targets; ``None`` for the Matérn.
+        mean: ``"zero"``, ``"constant"`` or ``"linear"``.
+        solver: As for ``GP``.
+        tune: Whether hyper-parameters are chosen.
+        samples: Functions from which variances are read where the solver is not exact.
+        random_state: Of everything random.
+
+    Example:
+        >>> x = np.linspace(0, 6, 40)[:, None]
+        >>> regressor = GPRegressor().fit(x, np.sin(x[:, 0]))
+        >>> mean, std = regressor.predict(np.array([[3.0]]), return_std=True)
+        >>> bool(abs(mean[0] - 0.1411) < 0.01)
+        True
+    """
+
+    def __init__(
+        self,
+        kernel: Any = None,
+        *,
+        mean: Any = "constant",
+        solver: Any = "auto",
+        tune: Any = True,
+        samples: Any = 64,
+        random_state: Any = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.mean = mean
+        self.solver = solver
+        self.tune = tune
+        self.samples = samples
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> GPRegressor:
+        """Standardise, choose hyper-parameters, and solve.
+
+        Args:
+            X: Inputs ``[n, p]``.
+            y: Targets ``[n]`` or ``[n, c]``.
+        """
+        inputs: Any
+        inputs, y = validate_data(self, X, y, multi_output=True, y_numeric=True)
+        self._input_scale = _standards(inputs)
+        self._target_scale = _standards(y)
+        dtype = torch.float64 if len(inputs) <= PRECISE else torch.float32
+        self._flat = y.ndim == 1
+        x, targets = self._inputs(inputs, dtype), torch.as_tensor(_standardised(y, self._target_scale)).to(dtype)
+        p = inputs.shape[1]
+        kernel = 1.0 * Matern((p**0.5,) * p) if self.kernel is None else self.kernel
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        options: dict[str, Any] = {"mean": self.mean, "solver": self.solver, "samples": self.samples, "seed": seed}
+        recipe = GP(kernel, Gaussian(1 / NOISE), **options)
+        posterior = recipe.fit((x, targets))
+        if self.tune and len(x) > 1:
+            posterior = tune(posterior)
+        self.posterior_: Process = posterior
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Means, and with ``return_std`` the standard deviations of targets, noise included.
+
+        Args:
+            X: Inputs ``[m, p]``.
+            return_std: Whether to return them too.
+        """
+        check_is_fitted(self)
+        x = self._inputs(validate_data(self, X, reset=False), self.posterior_.data.inputs.dtype)
+        if not return_std:
+            with torch.no_grad():
+                return self._back(self.posterior_.mean(x))
+        prediction: Any = self.posterior_.predict(x)
+        return self._back(prediction.mean), self._back(prediction.std, spread=True)
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Any:
+        """Functions drawn from the posterior, ``[m, n_samples]`` or ``[m, c, n_samples]``; without noise.
+
+        Args:
+            X: Inputs ``[m, p]``.
+            n_samples: How many.
+            random_state: Of the draws.
+        """
+        check_is_fitted(self)
+        x = self._inputs(validate_data(self, X, reset=False), self.posterior_.data.inputs.dtype)
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        with torch.no_grad():
+            values = self.posterior_.sample_functions(n_samples, seed=seed)(x)
+        return np.stack([self._back(value) for value in values], -1)
+
+    def _inputs(self, X: Any, dtype: torch.dtype) -> Tensor:
+        return torch.as_tensor(_standardised(X, self._input_scale)).to(dtype)
+
+    def _back(self, values: Tensor, spread: bool = False) -> Any:
+        """In the units of the targets."""
+        centre, scale = self._target_scale
+        moved = values.double().numpy() * scale + (0.0 if spread else centre)
+        return moved[:, 0] if self._flat else moved
+
+
+def _standards(values: Any) -> tuple[Any, Any]:
+    """Mean and standard deviation of each column; 1 where it does not vary."""
+    values = np.asarray(values, dtype=np.float64)
+    scale = values.std(0)
+    return values.mean(0), np.where(scale > 0, scale, 1.0)
+
+
+def _standardised(values: Any, standards: tuple[Any, Any]) -> Any:
+    centre, scale = standards
+    return (np.asarray(values, dtype=np.float64) - centre) / scale

@@ -1,0 +1,60 @@
+"""How a Gaussian process is solved and sampled, whatever its kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from lapwing.ground.errors import check_count, check_kind, check_option
+from lapwing.linear.preconditioners import PivotedCholesky
+from lapwing.linear.solvers import CG, SDD, Cholesky, Solver
+from lapwing.methods.gp.trend import Mean
+
+EXACT, MEDIUM = 5_000, 20_000
+"""Observations up to which ``"auto"`` takes Cholesky's method, and up to which conjugate gradients."""
+
+Automatic: TypeAlias = Literal["auto"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The choices of a Gaussian process that change no posterior but by how exact it is, and its mean before data.
+
+    Args:
+        mean: h: ``"zero"``, an unknown ``"constant"``, or an unknown plane, ``"linear"``.
+        solver: What solves with ``K + 1/ρ``: ``Cholesky()``, ``CG()``, ``SDD()``, ``AlternatingProjections()``;
+            ``"auto"`` takes Cholesky up to 5,000 observations, preconditioned conjugate gradients up to 20,000, and
+            stochastic dual descent beyond.
+        samples: Functions from which variances are read where the solver is not exact.
+        features: Random features of a function drawn from the prior.
+        seed: Of the functions and the noise.
+
+    Raises:
+        ConfigError: If an option makes no sense.
+    """
+
+    mean: Mean = "constant"
+    solver: Solver | Automatic = "auto"
+    samples: int = 64
+    features: int = 2000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_option("mean", self.mean, get_args(Mean))
+        if self.solver != "auto":
+            check_kind("solver", self.solver, (Solver,), "CG(), or 'auto'")
+        check_count("samples", self.samples, 2)
+        check_count("features", self.features)
+        check_count("seed", self.seed, 0)
+
+    def solver_for(self, observations: int) -> Solver:
+        """What solves for so many observations.
+
+        Args:
+            observations: n.
+        """
+        if isinstance(self.solver, Solver):
+            return self.solver
+        if observations <= EXACT:
+            return Cholesky()
+        return CG(rtol=1e-3, preconditioner=PivotedCholesky(100)) if observations <= MEDIUM else SDD()

@@ -1,0 +1,189 @@
+"""Kernels of the distance between inputs, and functions that repeat."""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground import probes
+from lapwing.ground.errors import check_option
+from lapwing.methods.gp.kernels import Features, Kernel, Positive, check_dimensions, like
+
+
+@dataclass(frozen=True)
+class Stationary(Kernel):
+    """A kernel of the distance ``r = |(x - x') / ψ|``, with k = 1 at 0.
+
+    Args:
+        lengthscale: ψ, in the units of the inputs: one for all dimensions, or one a dimension.
+    """
+
+    names = ("lengthscale",)
+    lengthscale: Positive = 1.0
+
+    def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
+        """See ``Kernel``."""
+        check_dimensions(self, a, b)
+        scale = like(self.lengthscale, a) / self.stretch
+        return self.profile(squared_distances(a / scale, b / scale))
+
+    def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
+        """Ones."""
+        return x.new_ones(len(x))
+
+    @property
+    @abc.abstractmethod
+    def stretch(self) -> float:
+        """By how much distances are multiplied before ``profile`` sees them."""
+
+    @abc.abstractmethod
+    def profile(self, squares: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
+        """K of stretched squared distances."""
+
+    @abc.abstractmethod
+    def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
+        """Draws from the spectral measure at ψ = 1."""
+
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+        """``φ_l(x) = √(2/D) cos(ω_l·x + τ_l)`` (Antorán 2024, equation 2.4)."""
+        frequencies = self.frequencies(count, x, generator)
+        turns = 2 * math.pi * torch.rand(count, generator=generator, dtype=torch.float64).to(x)
+        scale = like(self.lengthscale, x)
+
+        def draw(inputs: Tensor) -> Tensor:
+            return (2 / count) ** 0.5 * torch.cos((inputs / scale) @ frequencies + turns)
+
+        return draw
+
+
+@final
+@dataclass(frozen=True)
+class RBF(Stationary):
+    """The squared exponential kernel ``exp(-r²/2)``: functions with all derivatives (Antorán 2024, equation 2.20).
+
+    Args:
+        lengthscale: ψ, in the units of the inputs: one for all dimensions, or one a dimension.
+
+    Example:
+        >>> RBF(2.0)(torch.zeros(1, 1), torch.tensor([[2.0]]))
+        tensor([[0.6065]])
+    """
+
+    @property
+    def stretch(self) -> float:
+        """``√½``."""
+        return 0.5**0.5
+
+    def profile(self, squares: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
+        """``exp(-s)``."""
+        return torch.exp(-squares)
+
+    def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
+        """Normal."""
+        return probes.gaussian([x.shape[1], count], like=x, generator=generator)
+
+
+@final
+@dataclass(frozen=True)
+class Matern(Stationary):
+    """The Matérn kernel: functions with ``ν - ½`` derivatives.
+
+        exp(-r),   (1 + √3 r) exp(-√3 r),   (1 + √5 r + 5 r²/3) exp(-√5 r)        for ν = ½, 3/2, 5/2
+
+    Args:
+        lengthscale: ψ, in the units of the inputs: one for all dimensions, or one a dimension.
+        smoothness: ν: 0.5, 1.5 or 2.5.
+
+    Raises:
+        ConfigError: If ν is another, or a length-scale is not positive.
+
+    Example:
+        >>> Matern((1.0, 2.0), smoothness=0.5)(torch.zeros(1, 2), torch.tensor([[0.0, 2.0]]))
+        tensor([[0.3679]])
+    """
+
+    smoothness: float = 1.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_option("smoothness", self.smoothness, (1.5, 0.5, 2.5))
+
+    @property
+    def stretch(self) -> float:
+        """``√(2ν)``."""
+        return (2 * self.smoothness) ** 0.5
+
+    def profile(self, squares: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
+        """``exp(-r)`` times 1, ``1 + r``, or ``1 + r + r²/3``."""
+        r = squares.sqrt()
+        decay = torch.exp(-r)
+        if self.smoothness == 0.5:
+            return decay
+        factor = r if self.smoothness == 1.5 else torch.addcmul(r, r, r, value=1 / 3)
+        return torch.addcmul(decay, factor, decay)
+
+    def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
+        """Student's t with 2ν degrees of freedom, its divisor shared by the dimensions of a frequency."""
+        degrees = round(2 * self.smoothness)
+        normal = probes.gaussian([x.shape[1], count], like=x, generator=generator)
+        chi_square = probes.gaussian([degrees, count], like=x, generator=generator).square().sum(0)
+        return normal * (degrees / chi_square).sqrt()
+
+
+@final
+@dataclass(frozen=True)
+class Periodic(Kernel):
+    """``exp(-2 Σ_j sin²(π (x_j - x'_j) / T) / ψ²)``: functions that repeat with period T in every dimension.
+
+    It is the squared exponential kernel of ``(cos 2πx/T, sin 2πx/T)``, and has its random features.
+
+    Args:
+        period: T, in the units of the inputs.
+        lengthscale: ψ, without a unit.
+
+    Example:
+        >>> Periodic(3.0)(torch.zeros(1, 1), torch.tensor([[6.0]]))
+        tensor([[1.]])
+    """
+
+    names = ("period", "lengthscale")
+    period: Positive = 1.0
+    lengthscale: Positive = 1.0
+
+    def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
+        """See ``Kernel``."""
+        check_dimensions(self, a, b)
+        return self._around()(self._wound(a), self._wound(b))
+
+    def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
+        """Ones."""
+        return x.new_ones(len(x))
+
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+        """See ``Kernel``."""
+        inner = self._around().features(count, self._wound(x), generator)
+        return lambda inputs: inner(self._wound(inputs))
+
+    def _around(self) -> RBF:
+        return RBF(self.lengthscale)
+
+    def _wound(self, x: Tensor) -> Tensor:
+        angle = 2 * math.pi * x / like(self.period, x)
+        return torch.cat([angle.cos(), angle.sin()], 1)
+
+
+def squared_distances(a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
+    """``|a_i - b_j|²`` by one matrix product, around the mean of b, which keeps rounding to that of the spread.
+
+    It is not quite 0 where they coincide, so that its root has a derivative.
+    """
+    centre = b.mean(0)
+    a, b = a - centre, b - centre
+    squares = a.square().sum(1)[:, None] + b.square().sum(1)
+    return torch.addmm(squares, a, b.mT, alpha=-2).clamp_min(torch.finfo(a.dtype).tiny)

@@ -1,0 +1,70 @@
+"""The kernel of counts, such as fingerprints of molecules, and the hash that stands for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground import probes
+from lapwing.methods.gp.kernels import Features, Kernel, check_dimensions
+
+TIMES = 8
+"""Values a hash of a feature's age is folded to: ``[C]`` of the specification of Tanimoto features."""
+
+
+@final
+@dataclass(frozen=True)
+class Tanimoto(Kernel):
+    """``Σ_j min(x_j, x'_j) / Σ_j max(x_j, x'_j)`` of counts, such as fingerprints of molecules (Tripp et al. 2023).
+
+    Two rows of zeros have k = 1.
+
+    Example:
+        >>> Tanimoto()(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([[1.0, 1.0, 1.0]]))
+        tensor([[0.5000]])
+    """
+
+    def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
+        """See ``Kernel``."""
+        check_dimensions(self, a, b)
+        total = a.sum(1)[:, None] + b.sum(1)
+        apart = torch.cdist(a, b, p=1.0)
+        return torch.where(total > 0, (total - apart) / (total + apart).clamp_min(torch.finfo(a.dtype).tiny), 1.0)
+
+    def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
+        """Ones."""
+        return x.new_ones(len(x))
+
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+        """Random signs, looked up by a hash on which x and x' agree with probability k (Ioffe 2010)."""
+        size = (count, x.shape[1])
+
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+        rate, age = (-(uniform(*size) * uniform(*size)).log() for _ in range(2))
+        start, signs = uniform(*size), probes.rademacher([*size, TIMES], like=x, generator=generator)
+        rate, age, start, signs = rate.to(x.device), age.to(x.device), start.to(x.device), signs.to(x.device)
+
+        def draw(inputs: Tensor) -> Tensor:
+            found = [self._hashed(row, rate, age, start, signs) for row in inputs.detach().double()]
+            return torch.stack(found).to(x) / count**0.5
+
+        return draw
+
+    @staticmethod
+    def _hashed(row: Tensor, rate: Tensor, age: Tensor, start: Tensor, signs: Tensor) -> Tensor:
+        """The features of one row of counts."""
+        there = row > 0
+        if not bool(there.any()):
+            return signs[:, 0, 0]
+        times = torch.floor(row[there].log() / rate[:, there] + start[:, there])
+        arrival = age[:, there].log() - rate[:, there] * (times - start[:, there] + 1)
+        first = arrival.argmin(1, keepdim=True)
+        place = there.nonzero()[:, 0][first[:, 0]]
+        turn = (times.gather(1, first)[:, 0] % TIMES).long()
+        return signs[torch.arange(len(signs), device=signs.device), place, turn]

@@ -1,0 +1,218 @@
+"""Bayesian optimisation by Thompson sampling: each function drawn from the posterior proposes where it is largest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from lapwing.ground import probes
+from lapwing.ground.errors import ShapeError, check_count
+from lapwing.methods.gp.paths import FunctionSamples
+from lapwing.methods.gp.process import Process
+
+ROWS = 2048
+"""Candidates looked at together."""
+
+RATE = 0.02
+"""First step of the refinement, in sides of the box."""
+
+LOCAL = 0.5
+"""Part of the candidates that is drawn around the best observations."""
+
+
+@final
+@dataclass(frozen=True)
+class Search:
+    """How the largest value of a sampled function is looked for.
+
+    Args:
+        candidates: Inputs tried: half of them uniform in the box, the others near good observations.
+        starts: The best of them that are refined.
+        steps: Gradient steps of the refinement.
+        seed: Of the candidates.
+
+    Raises:
+        ConfigError: If a number is not positive.
+    """
+
+    candidates: int = 5000
+    starts: int = 4
+    steps: int = 50
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("candidates", "starts"):
+            check_count(name, getattr(self, name))
+        check_count("steps", self.steps, 0)
+        check_count("seed", self.seed, 0)
+
+
+def thompson(
+    posterior: Process, bounds: Float[Tensor, "2 p"], batch: int = 1, *, search: Search | None = None, seed: int = 0
+) -> Float[Tensor, "b p"]:
+    """Where to look next: the largest values of functions drawn from the posterior (Antorán 2024, section 2.3.3).
+
+    Args:
+        posterior: The posterior of one output.
+        bounds: Lowest and highest value of each dimension.
+        batch: Places b, one a drawn function.
+        search: How the largest value is looked for; ``None`` for ``Search()``.
+        seed: Of the functions.
+
+    Raises:
+        ShapeError: If the bounds do not fit the inputs, or there are several outputs.
+
+    Cost:
+        A solve for each function, all at once; ``candidates`` rows of the kernel, and ``starts · steps`` more for each.
+
+    Example:
+        >>> from lapwing.methods.gp.recipe import GP
+        >>> x = torch.rand(20, 2, dtype=torch.float64)
+        >>> thompson(GP().fit((x, -x.square().sum(1))), torch.tensor([[0.0, 0.0], [1.0, 1.0]]), batch=3).shape
+        torch.Size([3, 2])
+    """
+    search = Search() if search is None else search
+    bounds = _box(posterior, bounds)
+    functions = posterior.sample_functions(batch, seed=seed)
+    candidates = _candidates(posterior, bounds, search)
+    starts = candidates[_best(functions, candidates, min(search.starts, len(candidates)))]
+    refined = _refined(functions, starts, bounds, search.steps)
+    with torch.no_grad():
+        values = _diagonal_values(functions, refined)
+    return refined[values.argmax(0), torch.arange(batch, device=refined.device)]
+
+
+def choose(posterior: Process, candidates: Float[Tensor, "m p"], batch: int = 1, *, seed: int = 0) -> Int[Tensor, " b"]:
+    """Which of some candidates, such as molecules, to look at next: none twice.
+
+    Args:
+        posterior: The posterior of one output.
+        candidates: Inputs.
+        batch: How many.
+        seed: Of the functions.
+
+    Raises:
+        ShapeError: If there are fewer candidates, or several outputs.
+    """
+    if posterior.data.outputs != 1 or len(candidates) < batch:
+        raise ShapeError(
+            f"one output and at least {batch} candidates",
+            f"{posterior.data.outputs} outputs and {len(candidates)} candidates",
+            "a smaller batch",
+        )
+    functions = posterior.sample_functions(batch, seed=seed)
+    with torch.no_grad():
+        values = torch.cat([functions(rows)[..., 0] for rows in candidates.split(ROWS)], 1)
+    taken: list[int] = []
+    for row in values:
+        row[taken] = -torch.inf
+        taken.append(int(row.argmax()))
+    return torch.tensor(taken, device=candidates.device)
+
+
+def maximise(
+    function: Callable[[Float[Tensor, "b p"]], Float[Tensor, " b"]],
+    posterior: Process,
+    bounds: Float[Tensor, "2 p"],
+    *,
+    rounds: int = 10,
+    batch: int = 1,
+    search: Search | None = None,
+    seed: int = 0,
+    progress: bool = False,
+) -> Process:
+    """Look for the largest value of a function, a batch of evaluations at a time.
+
+    The result holds all that was seen: give it again to go on, with another seed.
+
+    Args:
+        function: From inputs ``[b, p]`` to values ``[b]``.
+        posterior: The posterior of the evaluations so far.
+        bounds: Lowest and highest value of each dimension.
+        rounds: Batches.
+        batch: Evaluations in each.
+        search: As for ``thompson``.
+        seed: Of the functions.
+        progress: Whether to show a progress bar with the best value.
+
+    Returns:
+        The posterior with the evaluations added; its ``data`` are all there is.
+
+    Example:
+        >>> from lapwing.methods.gp.recipe import GP
+        >>> x = torch.rand(5, 1, dtype=torch.float64)
+        >>> def peak(x):
+        ...     return -(x[:, 0] - 0.3).square()
+        >>> found = maximise(peak, GP().fit((x, peak(x))), torch.tensor([[0.0], [1.0]]), rounds=3)
+        >>> len(found.data)
+        8
+    """
+    check_count("rounds", rounds)
+    search = Search() if search is None else search
+    with tqdm(range(rounds), "evaluations", disable=not progress, unit="batch", leave=False) as bar:
+        for number in bar:
+            turn = seed + number
+            x = thompson(posterior, bounds, batch, search=replace(search, seed=search.seed + turn), seed=turn)
+            posterior = posterior.updated((x, function(x).reshape(batch, 1)))
+            bar.set_postfix(best=f"{float(posterior.data.targets.max()):.4g}")
+    return posterior
+
+
+def _box(posterior: Process, bounds: Tensor) -> Tensor:
+    p, c = posterior.data.inputs.shape[1], posterior.data.outputs
+    if bounds.shape != (2, p) or c != 1 or not bool((bounds[0] < bounds[1]).all()):
+        raise ShapeError(
+            f"one output, and bounds [2, {p}] of lowest and highest values",
+            f"{c} outputs and bounds of shape {list(bounds.shape)}",
+            "torch.tensor([[0.0] * p, [1.0] * p])",
+        )
+    return bounds.to(posterior.data.inputs)
+
+
+def _candidates(posterior: Process, bounds: Tensor, search: Search) -> Float[Tensor, "m p"]:
+    """Uniform ones, and some around observations, the better ones more often."""
+    generator, inputs = torch.Generator().manual_seed(search.seed), posterior.data.inputs
+    low, high = bounds
+    local = int(LOCAL * search.candidates)
+    uniform = torch.rand(search.candidates - local, len(low), generator=generator, dtype=torch.float64).to(inputs)
+    score = posterior.data.targets[:, 0].double()
+    weight = torch.softmax((score - score.max()) / score.std(correction=0).clamp_min(1e-12), 0)
+    around = inputs[torch.multinomial(weight.cpu(), local, replacement=True, generator=generator).to(inputs.device)]
+    spread = 0.05 * (high - low) * probes.gaussian(list(around.shape), like=inputs, generator=generator)
+    return torch.cat([low + (high - low) * uniform, (around + spread).clamp(low, high)])
+
+
+def _best(functions: FunctionSamples, candidates: Tensor, count: int) -> Int[Tensor, "a s"]:
+    """The places of the largest values of each function."""
+    with torch.no_grad():
+        values = torch.cat([functions(rows)[..., 0] for rows in candidates.split(ROWS)], 1)
+    return values.topk(count, dim=1).indices.mT
+
+
+def _refined(
+    functions: FunctionSamples, starts: Float[Tensor, "a s p"], bounds: Tensor, steps: int
+) -> Float[Tensor, "a s p"]:
+    """Each start after gradient ascent of its own function, within the box."""
+    low, high = bounds
+    unit = ((starts - low) / (high - low)).detach().clone().requires_grad_()
+    adam = torch.optim.Adam([unit], lr=RATE)
+    for _ in range(steps):
+        adam.zero_grad()
+        (-_diagonal_values(functions, low + (high - low) * unit).sum()).backward()
+        adam.step()
+        with torch.no_grad():
+            unit.clamp_(0.0, 1.0)
+    return (low + (high - low) * unit).detach()
+
+
+def _diagonal_values(functions: FunctionSamples, places: Float[Tensor, "a s p"]) -> Float[Tensor, "a s"]:
+    """Each function at its own places."""
+    a, s, _ = places.shape
+    values = functions(places.flatten(0, 1))[..., 0].view(s, a, s)
+    return values.diagonal(dim1=0, dim2=2)

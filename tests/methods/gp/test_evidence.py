@@ -1,0 +1,76 @@
+"""Evidence gradients against differences and autograd through a dense factor, and optima against scikit-learn's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor
+
+import lapwing as lw
+from lapwing.ground.errors import ConfigError, ConvergenceWarning
+from lapwing.methods.gp import GP, RBF, Constant, Kernel, Matern, Periodic
+from lapwing.methods.gp.evidence import Evidence, Pathwise, at, estimated_gradient, logs_of, value_and_gradient
+from tests.methods.gp.test_process import data
+from tests.posterior_cases import refused
+
+KERNELS: list[Kernel] = [RBF((0.7, 1.3, 2.0)), 0.5 * Matern(1.5) + 0.1 * Constant(), Periodic(3.0) * RBF(2.0)]
+
+
+@pytest.mark.parametrize("mean", ["zero", "linear"])
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_the_gradient_is_that_of_differences(kernel: Kernel, mean: str) -> None:
+    process = GP(kernel, lw.Gaussian(20.0), mean=mean).fit(data(30, c=2))  # type: ignore[arg-type]
+    logs = logs_of(process)
+    value, gradient = value_and_gradient(process)
+    assert value == process.log_marginal()
+    for k in range(len(logs)):
+        step = torch.zeros_like(logs)
+        step[k] = 1e-5
+        up, down = (float(at(process, logs + sign * step).log_marginal()) for sign in (1, -1))
+        assert float(gradient[k]) == pytest.approx((up - down) / 2e-5, rel=1e-5, abs=1e-5)
+
+
+def test_the_estimated_gradient_has_the_exact_one_for_its_mean() -> None:
+    process = GP(Matern(1.5), lw.Gaussian(20.0), samples=3000, features=3000).fit(data(30))
+    _, exact = value_and_gradient(process)
+    torch.testing.assert_close(estimated_gradient(process), exact, rtol=0.1, atol=0.5)
+
+
+def test_the_optimum_is_that_of_scikit_learn() -> None:
+    x, y = data(60)
+    tuned = Evidence().tune(GP(1.0 * RBF(1.0), lw.Gaussian(10.0), mean="zero").fit((x, y)))
+    theirs = GaussianProcessRegressor(1.0 * sk.RBF(1.0) + sk.WhiteKernel(0.1), alpha=0.0).fit(x, y[:, 0])
+    assert float(tuned.log_marginal()) == pytest.approx(theirs.log_marginal_likelihood_value_, rel=1e-6)
+    torch.testing.assert_close(logs_of(tuned), torch.as_tensor(theirs.kernel_.theta), rtol=0, atol=1e-2)
+
+
+def test_pathwise_gradients_come_near_the_exact_optimum() -> None:
+    start = GP(1.0 * RBF(1.0), lw.Gaussian(10.0), solver=lw.CG(rtol=1e-3), features=500).fit(data(60))
+    exact = Evidence().tune(start)
+    found = Pathwise(steps=60).tune(start)
+    best, reached = (float(value_and_gradient(each)[0]) for each in (exact, found))
+    assert best - 1.0 < reached <= best + 1e-6
+
+
+def test_a_hyper_parameter_that_the_data_do_not_know_is_told_of() -> None:
+    x, _ = data(30)
+    y = torch.ones(30, 1, dtype=torch.float64) + 0.1 * torch.linspace(-1, 1, 30).double()[:, None].cos()
+    with pytest.warns(ConvergenceWarning, match="limit"):
+        Evidence().tune(GP(1.0 * RBF(1.0), lw.Gaussian(10.0), mean="zero").fit((x, 0 * y)))
+
+
+def test_noise_can_be_known(steps: int = 20) -> None:
+    process = GP(1.0 * RBF(1.0), lw.Gaussian(25.0)).fit(data(40))
+    assert lw.tune(process, Evidence(noise=False)).likelihood.noise == pytest.approx(25.0)
+    tuned = Pathwise(steps=steps, noise=False).tune(process)
+    assert tuned.likelihood.noise == pytest.approx(25.0)
+    assert isinstance(tuned.mean(process.data.inputs[:2]), Tensor)
+
+
+def test_tune_takes_the_evidence_by_itself_and_refuses_what_is_no_way_to_choose() -> None:
+    process = GP(1.0 * RBF(1.0), lw.Gaussian(10.0)).fit(data(30))
+    torch.testing.assert_close(logs_of(lw.tune(process)), logs_of(Evidence().tune(process)))
+    with refused(ConfigError, "the method"):
+        lw.tune(process, lw.ELBO())

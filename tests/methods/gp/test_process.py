@@ -1,0 +1,170 @@
+"""A Gaussian process against scikit-learn's, against dense formulas, and its solvers against each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from sklearn.gaussian_process import GaussianProcessRegressor
+from torch import Tensor
+
+import lapwing as lw
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
+from lapwing.linear.solvers import SDD, AlternatingProjections, Cholesky, Solver
+from lapwing.methods.gp import GP, RBF, Matern, Process
+from lapwing.predictive import Draws, JointMoments, Regression
+from tests.checker import unchecked
+from tests.methods.gp.test_kernels import KERNELS
+from tests.posterior_cases import normal
+
+NOISE = 20.0
+
+
+def data(n: int = 40, c: int = 1) -> tuple[Tensor, Tensor]:
+    x = normal(n, 3)
+    return x, torch.sin(2 * x[:, :c]) + 0.2 * normal(n, c, seed=1)
+
+
+def predicted(process: Process, x: Tensor, joint: bool = False) -> Regression:
+    prediction = process.predict(x, joint=joint)
+    assert isinstance(prediction, Regression)
+    return prediction
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_mean_covariance_and_evidence_are_those_of_scikit_learn(name: str) -> None:
+    ours, theirs = KERNELS[name]
+    (x, y), new = data(), normal(7, 3, seed=2)
+    process = GP(ours, lw.Gaussian(NOISE), mean="zero").fit((x, y))
+    other = GaussianProcessRegressor(theirs, alpha=1 / NOISE, optimizer=None).fit(x, y[:, 0])
+    mean, covariance = other.predict(new, return_cov=True)
+    prediction = predicted(process, new, joint=True)
+    assert isinstance(prediction.outputs, JointMoments)
+    close = {"rtol": 1e-8, "atol": 1e-8}
+    torch.testing.assert_close(prediction.mean[:, 0], torch.as_tensor(mean), **close)
+    torch.testing.assert_close(prediction.outputs.covariance[:, 0, :, 0], torch.as_tensor(covariance), **close)
+    alone = predicted(process, new)
+    torch.testing.assert_close(alone.variance[:, 0], torch.as_tensor(covariance).diagonal() + 1 / NOISE, **close)
+    assert process.log_marginal() == pytest.approx(other.log_marginal_likelihood_value_, rel=1e-9)
+
+
+@pytest.mark.parametrize("mean", ["constant", "linear"])
+def test_an_unknown_mean_is_one_of_great_variance(mean: str) -> None:
+    """Generalised least squares is the limit of a prior on β that knows nothing (Rasmussen & Williams, section 2.7)."""
+    (x, y), new, great = data(), normal(7, 3, seed=2), 1e7
+    process = GP(RBF(1.5), lw.Gaussian(NOISE), mean=mean).fit((x, y + 4.0))  # type: ignore[arg-type]
+    h, h_new = process.trend(x), process.trend(new)
+    k = RBF(1.5)
+    c = k(x, x) + great * h @ h.mT + torch.eye(len(x)) / NOISE
+    across = k(new, x) + great * h_new @ h.mT
+    prediction = predicted(process, new)
+    torch.testing.assert_close(prediction.mean, across @ torch.linalg.solve(c, y + 4.0), rtol=1e-5, atol=1e-5)
+    whole = k(new, new) + great * h_new @ h_new.mT - across @ torch.linalg.solve(c, across.mT)
+    torch.testing.assert_close(prediction.variance[:, 0], whole.diagonal() + 1 / NOISE, rtol=1e-4, atol=1e-5)
+
+
+def test_two_outputs_are_two_processes_of_one_kernel() -> None:
+    (x, y), new = data(c=2), normal(5, 3, seed=2)
+    both = predicted(GP(RBF(1.5), lw.Gaussian(NOISE)).fit((x, y)), new)
+    for j in range(2):
+        one = predicted(GP(RBF(1.5), lw.Gaussian(NOISE)).fit((x, y[:, j])), new)
+        torch.testing.assert_close(both.mean[:, j : j + 1], one.mean)
+        torch.testing.assert_close(both.variance[:, j : j + 1], one.variance)
+
+
+def test_known_noise_of_each_observation_is_that_of_scikit_learn() -> None:
+    (x, y), new = data(), normal(5, 3, seed=2)
+    relative = torch.linspace(0.5, 3.0, len(x), dtype=torch.float64)
+    process = GP(RBF(1.5), lw.Gaussian(NOISE), mean="zero").fit((x, y), noise=relative)
+    _, theirs = KERNELS["rbf"]
+    other = GaussianProcessRegressor(
+        theirs.clone_with_theta(theirs.theta * 0 + 0.405465108), alpha=(relative / NOISE).numpy(), optimizer=None
+    )
+    mean = other.fit(x, y[:, 0]).predict(new)
+    torch.testing.assert_close(predicted(process, new).mean[:, 0], torch.as_tensor(mean), rtol=1e-6, atol=1e-6)
+
+
+SOLVERS = [
+    lw.CG(rtol=1e-8),
+    lw.CG(rtol=1e-8, preconditioner=lw.PivotedCholesky(10)),
+    SDD(steps=5_000, batch=16, rtol=1e-6),
+    AlternatingProjections(block=12, rtol=1e-8, epochs=200),
+]
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=str)
+def test_every_solver_finds_the_mean_and_nearly_the_variance(solver: Solver) -> None:
+    (x, y), new = data(), normal(5, 3, seed=2)
+    exact = GP(Matern(1.5), lw.Gaussian(NOISE)).fit((x, y))
+    process = GP(Matern(1.5), lw.Gaussian(NOISE), solver=solver, samples=500, features=500).fit((x, y))
+    theirs, ours = predicted(exact, new), predicted(process, new)
+    torch.testing.assert_close(ours.mean, theirs.mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        ours.outputs.marginal().variance, theirs.outputs.marginal().variance, rtol=0.3, atol=0.02
+    )
+    assert isinstance(process.predict(new, joint=True).outputs, Draws)
+
+
+def test_the_evidence_by_products_has_the_exact_one_within_its_error() -> None:
+    x, y = data(200)
+    exact = GP(Matern(1.5), lw.Gaussian(NOISE)).fit((x, y)).log_marginal()
+    found = GP(Matern(1.5), lw.Gaussian(NOISE), solver=lw.CG(rtol=1e-8)).fit((x, y)).log_marginal()
+    assert abs(float(found) - float(exact)) < 4 * found.stderr < 20  # type: ignore[union-attr]
+
+
+def test_sampled_functions_are_functions() -> None:
+    (x, y), new = data(), normal(5, 3, seed=2)
+    process = GP(Matern(1.5), lw.Gaussian(NOISE)).fit((x, y))
+    drawn = process.sample_functions(3)
+    assert len(drawn) == 3
+    torch.testing.assert_close(drawn(new)[:, 2:3], drawn(new[2:3]))
+    torch.testing.assert_close(drawn(new), process.sample_functions(3)(new))
+    inputs = new.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: drawn(z).sum(1), inputs)
+
+
+def test_sampled_functions_have_the_moments_of_the_posterior() -> None:
+    (x, y), new = data(c=2), normal(4, 3, seed=2)
+    process = GP(RBF(1.5), lw.Gaussian(NOISE), features=2_000).fit((x, y))
+    values = process.sample_functions(4_000)(new)
+    moments = process.predict(new, joint=True).outputs
+    assert isinstance(moments, JointMoments)
+    torch.testing.assert_close(values.mean(0), moments.mean, rtol=0, atol=0.05)
+    flat = values.flatten(1)
+    torch.testing.assert_close(flat.mT.cov(), moments.covariance.reshape(8, 8), rtol=0, atol=0.05)
+
+
+def test_more_data_come_to_the_same_as_all_at_once() -> None:
+    (x, y), new = data(), normal(5, 3, seed=2)
+    recipe = GP(Matern(1.5), lw.Gaussian(NOISE), solver=lw.CG(rtol=1e-10))
+    half = recipe.fit((x[:25], y[:25]))
+    half.predict(new)
+    torch.testing.assert_close(
+        predicted(half.updated((x[25:], y[25:])), new).mean, predicted(recipe.fit((x, y)), new).mean
+    )
+
+
+def test_what_cannot_be_fitted_is_refused() -> None:
+    x, y = data()
+    with unchecked(), pytest.raises(DataError, match="finite inputs"):
+        GP().fit((x.where(x < 1, torch.nan), y))
+    with unchecked(), pytest.raises(DataError, match="finite targets"):
+        GP().fit((x, y / 0))
+    with unchecked(), pytest.raises(ShapeError, match=r"\[n, p\]"):
+        GP().fit((x[:, 0], y))
+    with unchecked(), pytest.raises(ShapeError, match=r"\[m, 3\]"):
+        GP().fit((x, y)).predict(x[:, :2])
+    with unchecked(), pytest.raises(DataError, match="noise variances"):
+        GP().fit((x, y), noise=torch.zeros(len(x)))
+    with unchecked(), pytest.raises(ConfigError, match="kernel"):
+        GP(kernel="rbf")  # type: ignore[arg-type]
+    with unchecked(), pytest.raises(UnsupportedError, match="one noise precision"):
+        GP(likelihood=lw.Gaussian((1.0, 2.0)))
+
+
+def test_the_solver_follows_the_number_of_observations() -> None:
+    assert isinstance(GP().solver_for(100), Cholesky)
+    assert isinstance(GP().solver_for(10_000), lw.CG)
+    assert isinstance(GP().solver_for(100_000), SDD)
+    assert replace(GP(), solver=SDD(steps=7)).solver_for(3) == SDD(steps=7)

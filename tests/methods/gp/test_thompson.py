@@ -1,0 +1,54 @@
+"""Proposals lie where drawn functions are large, and the loop finds a maximum."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import lapwing as lw
+from lapwing.ground.errors import ShapeError
+from lapwing.methods.gp import GP, Matern
+from lapwing.methods.gp.thompson import Search, choose, maximise, thompson
+
+BOX = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
+
+
+def peak(x: Tensor) -> Tensor:
+    return torch.exp(-8 * ((x[:, 0] - 0.3).square() + (x[:, 1] - 1.4).square()))
+
+
+def posterior(n: int = 30) -> lw.Posterior:
+    x = BOX[0] + (BOX[1] - BOX[0]) * torch.rand(n, 2, generator=torch.Generator().manual_seed(0)).double()
+    return GP(Matern(0.5), lw.Gaussian(1e4), features=500).fit((x, peak(x)))
+
+
+def test_a_proposal_is_where_its_function_is_largest() -> None:
+    process = posterior()
+    found = thompson(process, BOX, 3, search=Search(candidates=3000, starts=8), seed=4)
+    grid = torch.cartesian_prod(torch.linspace(0, 1, 60), torch.linspace(0, 2, 60)).double()
+    functions = process.sample_functions(3, seed=4)
+    with torch.no_grad():
+        largest, reached = functions(grid)[..., 0].amax(1), functions(found)[..., 0].diagonal()
+    assert bool((reached > largest - 0.01).all())
+    assert bool(((found >= BOX[0]) & (found <= BOX[1])).all())
+
+
+def test_the_loop_finds_the_maximum_and_keeps_what_it_saw() -> None:
+    start = posterior(10)
+    found = maximise(peak, start, BOX, rounds=6, batch=2, search=Search(candidates=300))
+    assert len(found.data.targets) == 22
+    torch.testing.assert_close(peak(found.data.inputs), found.data.targets[:, 0])
+    assert float(found.data.targets.max()) > 0.98 > float(start.data.targets.max())
+
+
+def test_candidates_are_chosen_once_each() -> None:
+    candidates = torch.rand(12, 2, generator=torch.Generator().manual_seed(1)).double()
+    assert sorted(choose(posterior(), candidates, 12).tolist()) == list(range(12))
+
+
+def test_bounds_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ShapeError, match="bounds"):
+        thompson(posterior(), BOX[:, :1])
+    with pytest.raises(ShapeError, match="candidates"):
+        choose(posterior(), BOX, 3)
