@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import lapwing as lw
+from lapwing.methods.gp import Process
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.posteriors import (
     FunctionPosterior,
@@ -34,6 +35,7 @@ POSTERIORS = (
     NystromPosterior,
     SampledPosterior,
     HessianFreePosterior,
+    Process,
 )
 
 
