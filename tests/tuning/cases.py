@@ -42,6 +42,8 @@ class DenseEvidence:
         self.case, self.linear = case, Linearised(case, posterior.network)
         self.group, self.groups = posterior.prior.groups(posterior.network.uncertain)
         self.start = posterior.prior.precisions(posterior.network.uncertain)
+        whole = posterior.prior.diagonal(posterior.network.uncertain, posterior.network.weights.double())
+        self.relative = whole / self.start[self.group]
         self.noisy = isinstance(case.likelihood, lw.Gaussian)
         self.f, self.y = self.linear._canonical
         self.jacobian = self.linear.jacobian(case.x).flatten(0, -2)
@@ -65,7 +67,7 @@ class DenseEvidence:
 
     def _values(self, point: Tensor) -> tuple[Tensor, float]:
         """Prior precision of each weight, and the factor of the noise precision."""
-        return point[: self.groups].exp()[self.group], float(point[-1].exp()) if self.noisy else 1.0
+        return point[: self.groups].exp()[self.group] * self.relative, float(point[-1].exp()) if self.noisy else 1.0
 
     def maximum(self, value: Callable[[Tensor], float]) -> Tensor:
         """Where a function of the log hyper-parameters is largest, by a search that knows no gradient."""

@@ -46,6 +46,14 @@ class TestEvidence:
         assert dense.at_mode(point_of(tuned)) == pytest.approx(dense.at_mode(best), rel=1e-8)
 
     @every_method
+    def test_reaches_the_maximum_at_the_mode_in_the_units_of_a_g_prior(self, method: str) -> None:
+        case, posterior = fit("gaussian", prior=lw.GPrior(0.5))
+        tuned = lw.tune(posterior, EVIDENCE[method](at="mode"))
+        dense = DenseEvidence(case, posterior)
+        best = dense.maximum(dense.at_mode)
+        assert dense.at_mode(point_of(tuned)) == pytest.approx(dense.at_mode(best), rel=1e-8)
+
+    @every_method
     @pytest.mark.parametrize("structure", STRUCTURES)
     def test_no_point_of_a_grid_is_better(self, structure: str, method: str) -> None:
         _, posterior = fit("gaussian", structure)

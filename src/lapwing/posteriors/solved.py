@@ -72,13 +72,24 @@ class SolvedWeights(Posterior):
 
 
 def warn_unless(solution: Solution, cure: str) -> None:
-    """Warn where solves missed their tolerance: how far they got, and what helps."""
+    """Warn where solves missed their tolerance: how far they got, and what helps.
+
+    Raises:
+        NumericalError: If one got nowhere: 0 in place of its answer would say that nothing is uncertain.
+    """
     if solution.converged:
         return
+    residual = float(solution.residual.max())
+    if residual >= 1:
+        raise NumericalError(
+            "a solve with the posterior precision that comes nearer than no answer",
+            f"a relative residual of {residual:.1e}",
+            "float64, or a larger prior precision",
+        )
     if solution.stopped == "stagnated" and solution.value.dtype != torch.float64:
         cure = "float64: rounding in the products lets it go no further"
     warn(
-        f"a solve with the posterior precision stopped at a relative residual of {float(solution.residual.max()):.1e}, "
+        f"a solve with the posterior precision stopped at a relative residual of {residual:.1e}, "
         "above its tolerance; the error of a variance is usually far smaller, that of single weights may not be. "
         f"Try {cure}",
         ConvergenceWarning,

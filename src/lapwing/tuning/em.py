@@ -60,7 +60,7 @@ class EM:
             ``samples=16`` and ``512`` may end a third apart.
         steps: Most steps.
         tolerance: See above.
-        noise: Whether to choose the noise of a Gaussian likelihood too; precisions stay between 1e-12 and 1e12.
+        noise: Whether to choose the noise of a Gaussian likelihood too; precisions stay between 1e-10 and 1e12.
         target: Tangent model: ``"affine"``, or ``"simplified"`` without the offset.
         solver: Finds the modes and the draws; ``None`` for the posterior's own, or ``CG`` with its curvature.
         data: The training data, for a posterior from a file.

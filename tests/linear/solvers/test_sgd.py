@@ -254,3 +254,19 @@ def test_bad_right_hand_sides() -> None:
         SGD().solve(problem, b.float())
     with refused(NumericalError, "checking"):
         SGD().solve(problem, b * float("nan"))
+
+
+def test_a_step_thousands_of_times_too_long_begins_again_where_it_began() -> None:
+    problem, b = linear_model(), normal(D, 2, seed=1)
+    solution = SGD(step=1e6, rtol=1e-3, batch=N).solve(problem, b)
+    assert solution.converged
+    torch.testing.assert_close(solution.value, exact(problem, b), rtol=1e-2, atol=1e-4)
+
+
+def test_the_step_is_short_enough_for_every_mini_batch() -> None:
+    rows = normal(N, D)
+    rows[: N // 2] *= 10.0
+    problem = Problem.of(Matrix(rows, examples=N // 2), Diagonal(torch.ones(D, dtype=torch.float64)))
+    steps, step = SGD(batch=N // 2).survey(problem, 1, torch.Generator().manual_seed(0))
+    largest = float(torch.linalg.eigvalsh(rows[: N // 2].mT @ rows[: N // 2])[-1])
+    assert steps == 2 and 0.5 < step * (2 * largest + 1) <= 1

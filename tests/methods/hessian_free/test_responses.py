@@ -8,7 +8,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.ground.errors import DataError, ShapeError
-from lapwing.methods.hessian_free import Inner, NewtonCG, PerPoint, PreTrained, Probed, responses
+from lapwing.methods.hessian_free import Inner, NewtonCG, PerPoint, PreTrained, Probed, regularisers, responses
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.regularisers import Regulariser
 from tests.methods.hessian_free.setting import curve, shared
@@ -36,6 +36,15 @@ def test_groups_of_fits_find_the_same(inner: Inner, antithetic: bool, monkeypatc
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7)
     assert parts.linearity.fits == whole.linearity.fits
     assert parts.linearity.scale == pytest.approx(whole.linearity.scale, rel=1e-4)
+
+
+def test_points_that_come_in_pieces_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = shared("classes")
+    whole = setting.fit(setting.points[:5], fits=Probed(2, 2), step=1e-3)
+    monkeypatch.setattr(regularisers, "PIECE", 2)
+    parts = setting.fit(setting.points[:5], fits=Probed(2, 2), step=1e-3)
+    found, expected = (each.predict(setting.points[:5]).logits.covariance for each in (parts, whole))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-9)
 
 
 def test_is_quiet_unless_asked(capfd: pytest.CaptureFixture[str]) -> None:

@@ -114,7 +114,7 @@ class HessianFree:
 
         Cost:
             ``Probed``: ``2 (probes + residual)`` fits; ``PerPoint``: two for each output of each point; ``PreTrained``:
-            two for each output; and four that check the linearity. ``posterior.linearity`` counts them.
+            two for each output; and those that choose λ and check the linearity: ``posterior.linearity`` counts them.
         """
         with undisturbed():
             perturbation = self.perturbation(model, data, unpack=unpack)

@@ -90,7 +90,7 @@ def weight_uncertainty(
 
     Cost:
         Two fits with ``Signs``, ``2 (probes + residual)`` with ``Probed``, two for each weight with ``PerPoint``; and
-        up to four that check the linearity.
+        those that choose λ and check the linearity.
 
     Example:
         >>> import lapwing as lw
