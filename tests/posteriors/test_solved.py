@@ -81,6 +81,14 @@ def test_the_cure_is_that_of_what_stopped_short(structure: lw.MatrixFree, cure: 
         posterior.sample(2)
 
 
+def test_a_solve_that_gets_nowhere_is_no_certainty() -> None:
+    x, y = normal(12, 3).float(), torch.arange(12) % 3
+    model = torch.nn.Sequential(torch.nn.Linear(3, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+    recipe = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree(), prior=lw.Isotropic(1e-12))
+    with refused(NumericalError, "comes nearer than 0"):
+        recipe.fit(model, (x, y)).predict(x)
+
+
 def test_an_interval_that_is_none_is_refused() -> None:
     with refused(ConfigError, "0 < smallest <= largest"):
         lw.Contour(interval=(2.0, 1.0))
