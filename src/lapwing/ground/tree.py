@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -126,3 +127,15 @@ class Layout:
             name: vector[self.slices[name]].reshape(shape + tail)
             for name, shape in zip(self.names, self.shapes, strict=True)
         }
+
+
+def together(pieces: Iterable[Tensor], dim: int = 0) -> Tensor:
+    """Pieces one after the other on an axis; a single one is not copied.
+
+    Example:
+        >>> x = torch.zeros(2, 3)
+        >>> together([x]) is x, together([x, x], 1).shape
+        (True, torch.Size([2, 6]))
+    """
+    held = list(pieces)
+    return held[0] if len(held) == 1 else torch.cat(held, dim)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lapwing.ground.data import Inputs, count, tensors
 from lapwing.ground.errors import DataError
+from lapwing.ground.tree import together
 from lapwing.linalg import FunctionOperator, Operator, Structured
 from lapwing.linear.model import Chunk, LinearModel, batches
 
@@ -221,7 +222,7 @@ class GGNProduct(Gram):
 
 def bent(chunk: Chunk, bend: Callable[[Tensor], Tensor], block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
     """``Jᵀ B J V`` of a chunk for an output Hessian B, a few columns at a time."""
-    return torch.cat([chunk.pull(bend(chunk.push(columns))) for columns in block.split(chunk.width, dim=1)], dim=1)
+    return together((chunk.pull(bend(chunk.push(columns))) for columns in block.split(chunk.width, dim=1)), 1)
 
 
 def moved(chunk: Chunk, model: LinearModel, weights: Float[Tensor, " d"], affine: bool) -> Float[Tensor, "n *event c"]:

@@ -23,7 +23,7 @@ from torch.func import functional_call
 
 from lapwing.ground.data import UNPACK, Inputs, describe, over_tensors
 from lapwing.ground.errors import ConfigError, DataError, MismatchError, ShapeError, UnsupportedError
-from lapwing.ground.tree import Layout, Params
+from lapwing.ground.tree import Layout, Params, together
 
 ALONE = threading.RLock()
 """Held while a module is called or looked at, or columns are pushed forward: `functional_call` exchanges the module's
@@ -154,7 +154,7 @@ class Network:
 
     def part(self, names: tuple[str, ...], flat: Shaped[Tensor, "all *k"]) -> Shaped[Tensor, "part *k"]:
         """Those of all weights that belong to some parameters."""
-        return torch.cat([flat[self.layout.slices[name]] for name in names])
+        return together(flat[self.layout.slices[name]] for name in names)
 
     def joined(self, parts: Iterable[tuple[tuple[str, ...], Tensor]], dim: int = -1) -> Tensor:
         """What belongs to some parameters, one after the other on an axis, as that of the uncertain weights.

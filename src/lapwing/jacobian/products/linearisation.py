@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.data import Data, Inputs, chunks, count
-from lapwing.ground.tree import Layout
+from lapwing.ground.tree import Layout, together
 from lapwing.jacobian.layers.factors import Factor, jacobian_rows, square_sums
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.network import Network
@@ -249,7 +249,7 @@ def layered(model: Model, inputs: Inputs, targets: Tensor | None = None) -> Chun
     rows = [tuple(factor.for_products() for factor in forward.factors(cotangents)) for cotangents in blocks]
 
     def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
-        moved = torch.cat([_pushed(model.network, factors, block) for factors in rows], dim=1).movedim(-1, 0)
+        moved = together((_pushed(model.network, factors, block) for factors in rows), 1).movedim(-1, 0)
         return moved.reshape(-1, *f.shape[:-1], seen.shape[1]) @ seen.mT
 
     def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
@@ -268,7 +268,7 @@ def _pushed(network: Network, factors: tuple[Factor, ...], block: Float[Tensor, 
         full = network.spread(columns)
         return reduce(Tensor.add_, (factor.push(network.part(factor.names, full)) for factor in factors))
 
-    return torch.cat([push(columns) for columns in block.split(COLUMNS, dim=1)], dim=-1)
+    return together((push(columns) for columns in block.split(COLUMNS, dim=1)), -1)
 
 
 def _pulled(network: Network, factors: tuple[Factor, ...], block: Float[Tensor, "n k c"]) -> Float[Tensor, "d c"]:
@@ -277,4 +277,4 @@ def _pulled(network: Network, factors: tuple[Factor, ...], block: Float[Tensor, 
     def pull(columns: Tensor) -> Tensor:
         return network.joined(((factor.names, factor.pull(columns)) for factor in factors), 0)
 
-    return torch.cat([pull(columns) for columns in block.split(COLUMNS, dim=-1)], dim=-1)
+    return together((pull(columns) for columns in block.split(COLUMNS, dim=-1)), -1)
