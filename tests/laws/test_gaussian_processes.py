@@ -25,7 +25,7 @@ SOLVERS: list[Solver] = [
     lw.CG(rtol=1e-11),
     lw.CG(rtol=1e-11, preconditioner=lw.PivotedCholesky(4)),
     lw.SDD(steps=6_000, batch=10, rtol=1e-9),
-    lw.AlternatingProjections(block=15, epochs=2_000, rtol=1e-8),
+    lw.AlternatingProjections(block=7, epochs=2_000, rtol=1e-9),
 ]
 
 
