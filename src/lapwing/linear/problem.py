@@ -90,7 +90,6 @@ class Problem:
     scale: float = 1.0
     kept: dict[object, Structured] = field(default_factory=dict, repr=False)
     prepared: dict[object, Structured] = field(default_factory=dict, init=False, repr=False)
-    factors: dict[object, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, model: LinearModel, prior: Diagonal, scale: float = 1.0) -> Problem:

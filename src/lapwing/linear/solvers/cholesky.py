@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import NumericalError, check_count
+from lapwing.ground.errors import check_count
 from lapwing.ground.results import Solution
+from lapwing.linalg import Dense, Structured
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.cg import Solver, in_blocks
 
@@ -33,8 +34,8 @@ class Cholesky(Solver):
         >>> from lapwing.linalg import Diagonal
         >>> from lapwing.linear.matrix import Matrix
         >>> problem = Problem.of(Matrix(torch.tensor([[1.0, 0.0], [1.0, 2.0]])), Diagonal(torch.ones(2)))
-        >>> Cholesky().solve(problem, torch.tensor([3.0, 2.0])).value.round(decimals=4)
-        tensor([1., 0.])
+        >>> Cholesky().solve(problem, torch.tensor([5.0, 7.0])).value.round(decimals=4)
+        tensor([1., 1.])
     """
 
     max_bytes: int = 2**31
@@ -48,26 +49,19 @@ class Cholesky(Solver):
         """See ``Solver.solve``; where to start plays no part."""
 
         def solve(block: Float[Tensor, "d k"], start: Float[Tensor, "d k"] | None) -> Solution:
-            value = torch.cholesky_solve(block, self.factor(problem))
+            value = self.held(problem).solve(block)
             return Solution(value, torch.zeros(block.shape[1], dtype=torch.float64), 1, block.shape[1], "converged")
 
         return in_blocks(solve, problem, b, initial, b.numel())
 
-    def factor(self, problem: Problem) -> Float[Tensor, "d d"]:
-        """L.
+    def held(self, problem: Problem) -> Structured:
+        """Λ written out, made once for a problem; it keeps its factor.
 
         Raises:
-            NumericalError: If Λ is not positive definite in its precision.
+            TooLargeError: If it would take more than ``max_bytes``.
         """
-        if self not in problem.factors:
+        if self not in problem.prepared:
             precision = problem.scale * problem.curvature.dense(self.max_bytes)
             precision.diagonal().add_(problem.prior.values)
-            factor, info = torch.linalg.cholesky_ex(precision)
-            if int(info):
-                raise NumericalError(
-                    "a positive definite matrix",
-                    f"one whose leading block of {int(info)} rows is not, in {precision.dtype}",
-                    "float64, more noise, or inputs that are not there twice",
-                )
-            problem.factors[self] = factor
-        return problem.factors[self]
+            problem.prepared[self] = Dense(precision)
+        return problem.prepared[self]

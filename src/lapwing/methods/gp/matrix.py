@@ -101,9 +101,11 @@ class KernelMatrix(Gram):
                 yield slice(i, min(i + side, n)), slice(j, min(j + side, n))
 
     def tile(self, kernel: Kernel, i: slice, j: slice) -> Float[Tensor, "a b"]:
-        """One of them; on the diagonal without the rounding of distances that are 0."""
+        """One of them; on the diagonal symmetric, and without the rounding of distances that are 0."""
         found = kernel(self.inputs[i], self.inputs[j])
-        return torch.diagonal_scatter(found, kernel.diagonal(self.inputs[i])) if i == j else found
+        if i != j:
+            return found
+        return torch.diagonal_scatter(0.5 * (found + found.mT), kernel.diagonal(self.inputs[i]))
 
 
 def cross(kernel: Kernel, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:

@@ -193,7 +193,7 @@ class Process:
         (n, c), rest = self.data.targets.shape, self.data.targets - self.trend(self.data.inputs) @ beta
         fit = -0.5 * float((rest * alpha).double().sum()) - 0.5 * n * c * math.log(2 * math.pi)
         if isinstance(self.solver, Cholesky):
-            return fit - c * float(self.solver.factor(self.problem).diagonal().double().log().sum())
+            return fit - 0.5 * c * float(self.solver.held(self.problem).logdet())
         found = log_determinant(
             self.problem.precision,
             preconditioner=self.solver.prepared(self.problem),
