@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import final
+from functools import partial
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -13,16 +14,12 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground import probes
-from lapwing.ground.errors import NumericalError, check_count, check_fraction, check_positive
+from lapwing.ground.errors import NumericalError, check_count
 from lapwing.ground.results import Solution
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.cg import Solver, in_blocks
-from lapwing.linear.solvers.sgd import residual_of
+from lapwing.linear.solvers.stochastic import Stochastic, residual_of
 
 logger = logging.getLogger(__name__)
-
-BLOCKS = 6
-"""Blocks of columns the descent holds at once."""
 
 SUBSET = 2000
 """Rows from which the largest eigenvalue is estimated; it grows with their number."""
@@ -51,7 +48,7 @@ SHORTER, TRIES = 2.0, 8
 
 @final
 @dataclass(frozen=True)
-class SDD(Solver):
+class SDD(Stochastic):
     """Stochastic dual descent for ``(s K + N) x = b``, all right-hand sides at once (Antorán 2024, algorithm 1).
 
         g_I = n/r ((s K + N) p - b)_I,   p = x + ρ v,   v ← ρ v - β g,   x ← x + v
@@ -88,6 +85,7 @@ class SDD(Solver):
     """
 
     cure = "SDD with more steps, or CG()"
+    columns: ClassVar[int] = 6
 
     steps: int = 100_000
     batch: int = 128
@@ -99,33 +97,20 @@ class SDD(Solver):
     progress: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "max_bytes"):
-            check_count(name, getattr(self, name))
-        check_count("seed", self.seed, 0)
-        check_fraction("rtol", self.rtol, "SDD(rtol=1e-2)")
-        check_fraction("momentum", self.momentum, "SDD(momentum=0.9)", zero=True)
-        if self.step is not None:
-            check_positive("step", self.step, "None")
+        super().__post_init__()
+        check_count("steps", self.steps)
 
-    def solve(
-        self, problem: Problem, b: Float[Tensor, "n *k"], *, initial: Float[Tensor, "n *k"] | None = None
-    ) -> Solution:
-        """See ``Solver.solve``.
-
-        Raises:
-            NumericalError: If ``b`` is not finite, or every step diverged.
-            ShapeError: If ``b`` has no column, or ``initial`` another shape than ``b``.
-        """
-        width = max(1, self.max_bytes // (BLOCKS * b.element_size() * problem.size))
+    def descent(
+        self, problem: Problem, columns: int
+    ) -> Callable[[Float[Tensor, "n k"], Float[Tensor, "n k"]], Solution]:
+        """See ``Stochastic.descent``."""
         generator = torch.Generator().manual_seed(self.seed)
         step = (self.step or longest_step(problem, self.momentum, generator)) / problem.size
+        return partial(self._settled, problem, step=step, generator=generator)
 
-        def solve(block: Float[Tensor, "n k"], start: Float[Tensor, "n k"] | None) -> Solution:
-            return self._settled(problem, block, torch.zeros_like(block) if start is None else start, step, generator)
-
-        return in_blocks(solve, problem, b, initial, width)
-
-    def _settled(self, problem: Problem, b: Tensor, start: Tensor, step: float, generator: torch.Generator) -> Solution:
+    def _settled(
+        self, problem: Problem, b: Tensor, start: Tensor, *, step: float, generator: torch.Generator
+    ) -> Solution:
         """The solution, by shorter steps where longer ones diverge."""
         for _ in range(TRIES):
             solution = self._descend(problem, b, start, step, generator)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -13,16 +13,13 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground import probes
-from lapwing.ground.errors import check_count, check_fraction, check_positive
+from lapwing.ground.errors import check_count, check_positive
 from lapwing.ground.results import Solution
 from lapwing.linalg import Operator
 from lapwing.linear.loss import Loss, Mode, Point
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.cg import Solver, in_blocks
 from lapwing.linear.solvers.descent import Descent, Gradient, gradients, settle
-
-BLOCKS = 8
-"""Blocks of columns a descent holds at once."""
+from lapwing.linear.solvers.stochastic import Stochastic, relative, residual_of
 
 POWER = 5
 """Steps of the power method on each piece of the data."""
@@ -33,7 +30,7 @@ MARGIN = 1.1
 
 @final
 @dataclass(frozen=True)
-class SGD(Solver):
+class SGD(Stochastic):
     """Mini-batch descent on ``½ xᵀ Λ x - bᵀ x``, all right-hand sides at once.
 
         g = A x - b + m s Σ_{i∈S} J_iᵀ B_i J_i x                                    (Antorán 2024, equation 6.14)
@@ -74,6 +71,7 @@ class SGD(Solver):
     """
 
     cure = "SGD with more epochs, momentum=0.99, or CG()"
+    columns: ClassVar[int] = 8
 
     epochs: int = 200
     batch: int = 256
@@ -85,33 +83,17 @@ class SGD(Solver):
     max_bytes: int = 2**30
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "max_bytes"):
-            check_count(name, getattr(self, name))
-        check_count("seed", self.seed, 0)
-        check_fraction("rtol", self.rtol, "SGD(rtol=1e-2)")
-        check_fraction("momentum", self.momentum, "SGD(momentum=0.9)", zero=True)
+        super().__post_init__()
+        check_count("epochs", self.epochs)
         check_positive("clip", self.clip, "10.0")
-        if self.step is not None:
-            check_positive("step", self.step, "None")
 
-    def solve(
-        self, problem: Problem, b: Float[Tensor, "d *k"], *, initial: Float[Tensor, "d *k"] | None = None
-    ) -> Solution:
-        """See ``Solver.solve``.
-
-        Raises:
-            NumericalError: If ``b`` is not finite, or every step diverged.
-            ShapeError: If ``b`` has no column, or ``initial`` another shape than ``b``.
-        """
-        width = max(1, self.max_bytes // (BLOCKS * b.element_size() * problem.size))
+    def descent(
+        self, problem: Problem, columns: int
+    ) -> Callable[[Float[Tensor, "d k"], Float[Tensor, "d k"]], Solution]:
+        """See ``Stochastic.descent``."""
         generator = torch.Generator().manual_seed(self.seed)
-        steps, step = self.survey(problem, min(width, b.numel() // problem.size), generator)
-
-        def solve(block: Float[Tensor, "d k"], start: Float[Tensor, "d k"] | None) -> Solution:
-            first = torch.zeros_like(block) if start is None else start
-            return self._block(problem, block, first, steps, step, generator)
-
-        return in_blocks(solve, problem, b, initial, width)
+        steps, step = self.survey(problem, columns, generator)
+        return partial(self._block, problem, steps=steps, step=step, generator=generator)
 
     def resumed(self, problem: Problem, b: Float[Tensor, "d k"], start: Float[Tensor, "d k"]) -> Solution:
         """See ``Solver.resumed``; what is left is solved for, ``Λ p = b - Λ x``, to a part ``rtol`` of it.
@@ -129,7 +111,7 @@ class SGD(Solver):
         return replace(solution, value=value, residual=residual_of(problem, b, value), matvecs=matvecs + columns)
 
     def _block(
-        self, problem: Problem, b: Tensor, start: Tensor, steps: int, step: float, generator: torch.Generator
+        self, problem: Problem, b: Tensor, start: Tensor, *, steps: int, step: float, generator: torch.Generator
     ) -> Solution:
         """The solution of columns that fit the memory."""
         root = problem.prior.values.sqrt()[:, None]
@@ -147,7 +129,7 @@ class SGD(Solver):
         done = settle(
             root * start,
             epoch,
-            lambda now: float(_relative(root * now.gradient, b).max()),
+            lambda now: float(relative(root * now.gradient, b).max()),
             truth,
             rtol=self.rtol,
             step=step,
@@ -179,16 +161,6 @@ class SGD(Solver):
                     found += value
             largest, steps = max(largest, found), steps + 1
         return steps, self.step or 1 / (MARGIN * steps * problem.scale * largest + 1)
-
-
-def residual_of(problem: Problem, b: Float[Tensor, "d k"], x: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
-    """The true relative residual ``|b - Λ x| / |b|`` of each column, float64."""
-    return _relative(b - problem.precision @ x, b)
-
-
-def _relative(rest: Float[Tensor, "d k"], b: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
-    size = torch.linalg.vector_norm(b, dim=0, dtype=torch.float64)
-    return torch.linalg.vector_norm(rest, dim=0, dtype=torch.float64) / torch.where(size > 0, size, 1.0)
 
 
 def _pulled(scale: float, piece: Operator, x: Tensor) -> Tensor:

@@ -1,0 +1,78 @@
+"""What solvers have in common that descend by random parts of the data: options, and columns that fit memory."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground.errors import check_count, check_fraction, check_positive
+from lapwing.ground.results import Solution
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers.cg import Solver, in_blocks
+
+
+class Stochastic(Solver):
+    """A solver by descent with momentum that reads a random part of the data a step; it names its options so."""
+
+    columns: ClassVar[int]
+    """Blocks of columns it holds at once."""
+
+    batch: int
+    rtol: float
+    step: float | None
+    momentum: float
+    seed: int
+    max_bytes: int
+
+    def __post_init__(self) -> None:
+        check_count("batch", self.batch)
+        check_count("max_bytes", self.max_bytes)
+        check_count("seed", self.seed, 0)
+        check_fraction("rtol", self.rtol, f"{type(self).__name__}(rtol=1e-2)")
+        check_fraction("momentum", self.momentum, f"{type(self).__name__}(momentum=0.9)", zero=True)
+        if self.step is not None:
+            check_positive("step", self.step, "None")
+
+    @abc.abstractmethod
+    def descent(
+        self, problem: Problem, columns: int
+    ) -> Callable[[Float[Tensor, "d k"], Float[Tensor, "d k"]], Solution]:
+        """The solution from right-hand sides and starts, the length of the first step settled.
+
+        Args:
+            problem: The problem.
+            columns: Most columns of the blocks to come.
+        """
+
+    def solve(
+        self, problem: Problem, b: Float[Tensor, "d *k"], *, initial: Float[Tensor, "d *k"] | None = None
+    ) -> Solution:
+        """See ``Solver.solve``.
+
+        Raises:
+            NumericalError: If ``b`` is not finite, or every step diverged.
+            ShapeError: If ``b`` has no column, or ``initial`` another shape than ``b``.
+        """
+        width = max(1, self.max_bytes // (self.columns * b.element_size() * problem.size))
+        descend = self.descent(problem, min(width, b.numel() // problem.size))
+
+        def solve(block: Float[Tensor, "d k"], start: Float[Tensor, "d k"] | None) -> Solution:
+            return descend(block, torch.zeros_like(block) if start is None else start)
+
+        return in_blocks(solve, problem, b, initial, width)
+
+
+def residual_of(problem: Problem, b: Float[Tensor, "d k"], x: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
+    """The true relative residual ``|b - Λ x| / |b|`` of each column, float64."""
+    return relative(b - problem.precision @ x, b)
+
+
+def relative(rest: Float[Tensor, "d k"], b: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
+    """The length of each column beside that of another, or itself where the other is zero; float64."""
+    size = torch.linalg.vector_norm(b, dim=0, dtype=torch.float64)
+    return torch.linalg.vector_norm(rest, dim=0, dtype=torch.float64) / torch.where(size > 0, size, 1.0)
