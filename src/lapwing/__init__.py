@@ -15,7 +15,7 @@ from lapwing.linear import preconditioners, solvers
 from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows
 from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, Contour, Lanczos, Perturb
 from lapwing.linear.tangent import Tangent
-from lapwing.methods import gp, hessian_free, marginal
+from lapwing.methods import ct, gp, hessian_free, marginal
 from lapwing.methods.gp import GP
 from lapwing.methods.hessian_free import HessianFree, PerPoint, PreTrained, Probed, prune_uncertain
 from lapwing.methods.laplace import Laplace
@@ -101,6 +101,7 @@ __all__ = [
     "corrupt",
     "corruption_sweep",
     "corruptions",
+    "ct",
     "diagnose",
     "diagnosis",
     "evaluate",

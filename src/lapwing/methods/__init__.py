@@ -1,1 +1,1 @@
-"""Whole methods: the Laplace recipe, Hessian-free Laplace, training on the marginal likelihood."""
+"""Whole methods: the Laplace recipe, Hessian-free Laplace, the marginal likelihood, Gaussian processes, tomography."""

@@ -1,0 +1,361 @@
+"""Where the rays of a tomograph run: angles, detector and pixels, with their units."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground.data import check_finite
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_count, check_positive
+
+Rays: TypeAlias = tuple[Float[Tensor, "angles bins 2"], Float[Tensor, "angles bins 2"]]
+"""A point (x, y) on each ray, and the ray's direction, of length 1."""
+
+Seen: TypeAlias = tuple[Float[Tensor, "angles n"], Float[Tensor, "angles n"]]
+"""Where points are seen along the detector, from the middle ray, and how much larger than they are."""
+
+G = TypeVar("G", bound="Geometry")
+
+
+def equidistant(count: int, end: float = math.pi) -> Float[Tensor, " angles"]:
+    """Angles at equal distances from 0, the end left out, in radians, float64.
+
+    Args:
+        count: How many.
+        end: Where they would begin again: π for parallel beams, 2π for fans.
+
+    Example:
+        >>> equidistant(2).tolist()
+        [0.0, 1.570...]
+    """
+    check_count("count", count)
+    return torch.arange(count, dtype=torch.float64) * (end / count)
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry(abc.ABC):
+    """Rays through an image of square pixels, which is centred on the axis of rotation.
+
+    With x to the right and y upwards, both from the axis, the detector at angle θ lies along ``(cos θ, sin θ)`` and the
+    rays, or the middle one of a fan, run along ``(−sin θ, cos θ)``. All lengths are in one unit of yours, such as mm;
+    attenuation is then in its inverse, such as 1/mm, and a sinogram, its integral along rays, has no unit.
+
+    Args:
+        pixels: Height and width of the image, in pixels.
+        angles: In radians.
+        detector: Bins of the detector; ``None`` for as many as see the whole image.
+        pixel_size: Side of a pixel.
+        bin_size: Width of a bin of the detector; ``None`` for that of a pixel as the detector sees it.
+        offset: How far the middle of the detector stands from where the middle ray meets it, along the detector.
+
+    Raises:
+        ConfigError: If a number makes no sense, or angles look like degrees.
+        DataError: If angles are not finite.
+    """
+
+    pixels: tuple[int, int]
+    angles: Sequence[float] | Float[Tensor, " angles"]
+    detector: int | None = None
+    pixel_size: float = 1.0
+    bin_size: float | None = None
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pixels, tuple) or len(self.pixels) != 2:
+            raise ConfigError("pixels as height and width", f"{self.pixels!r:.40}", "pixels=(128, 128)")
+        for side in self.pixels:
+            check_count("pixels", side)
+        if self.detector is not None:
+            check_count("detector", self.detector)
+        check_positive("pixel_size", self.pixel_size, "1.0")
+        check_positive("bin_size", self.spacing, "1.0")
+        object.__setattr__(self, "angles", in_radians(self.angles))
+
+    @property
+    @abc.abstractmethod
+    def magnification(self) -> float:
+        """How much larger than it is the detector sees what stands on the axis."""
+
+    @abc.abstractmethod
+    def rays(self) -> Rays:
+        """The ray of each angle and bin, float64."""
+
+    @abc.abstractmethod
+    def shadow(self, points: Float[Tensor, "n 2"]) -> Seen:
+        """Where each angle sees points (x, y), and how magnified, float64.
+
+        Args:
+            points: Within the image.
+        """
+
+    @property
+    def slices(self) -> int:
+        """Slices of the image above each other, each with a row of bins of its own."""
+        return 1
+
+    @property
+    def theta(self) -> Float[Tensor, " angles"]:
+        """The angles in radians, float64."""
+        return torch.as_tensor(self.angles)
+
+    @property
+    def image(self) -> tuple[int, ...]:
+        """Shape of an image, ``(height, width)``, or ``(slices, height, width)``."""
+        return self.pixels
+
+    @property
+    def sinogram(self) -> tuple[int, ...]:
+        """Shape of a sinogram, ``(angles, bins)``, or ``(angles, slices, bins)``."""
+        return (len(self.theta), self.bins)
+
+    @property
+    def radius(self) -> float:
+        """From the axis to the corners of the image."""
+        return self.pixel_size * math.hypot(*self.pixels) / 2
+
+    @property
+    def spacing(self) -> float:
+        """Width of a bin."""
+        return self.pixel_size * self.magnification if self.bin_size is None else self.bin_size
+
+    @property
+    def bins(self) -> int:
+        """Bins of the detector, of one slice."""
+        return math.ceil(2 * self._reach / self.spacing) if self.detector is None else self.detector
+
+    @property
+    def positions(self) -> Float[Tensor, " bins"]:
+        """Middles of the bins along the detector, from where the middle ray meets it; float64."""
+        return _centred(self.bins) * self.spacing + self.offset
+
+    @property
+    def points(self) -> Float[Tensor, "pixels 2"]:
+        """Middles (x, y) of the pixels of one slice, row by row from the top; float64."""
+        height, width = self.pixels
+        y, x = torch.meshgrid(-_centred(height), _centred(width), indexing="ij")
+        return self.pixel_size * torch.stack([x, y], -1).flatten(0, 1)
+
+    def select(self: G, index: Sequence[int] | Tensor) -> G:
+        """The same tomograph at some of its angles.
+
+        Args:
+            index: Which.
+        """
+        return replace(self, angles=self.theta[torch.as_tensor(index, dtype=torch.long).reshape(-1)])
+
+    def check(self, sinogram: Tensor) -> Float[Tensor, " rays"]:
+        """A sinogram of this tomograph as one vector.
+
+        Args:
+            sinogram: In its own shape, or flat already.
+
+        Raises:
+            DataError: If a ray is NaN or infinite, with the place of the first.
+            ShapeError: If it has another shape.
+
+        Example:
+            >>> Parallel2d((3, 3), equidistant(2), detector=4).check(torch.zeros(2, 4)).shape
+            torch.Size([8])
+        """
+        shape, came = self.sinogram, tuple(sinogram.shape)
+        if came not in (shape, (math.prod(shape),)):
+            turned = "sinogram.T" if came == shape[::-1] else "the angles and detector= it was measured with"
+            raise ShapeError(f"a sinogram {_axes(shape)} of shape {list(shape)}", f"{list(came)}", turned)
+        check_rays(sinogram.reshape(shape))
+        return sinogram.reshape(-1)
+
+    @property
+    def _reach(self) -> float:
+        """How far from the middle ray the detector sees the image."""
+        return self.radius
+
+
+class Parallel(Geometry):
+    """Parallel rays: the bin at s of angle θ integrates along ``x cos θ + y sin θ = s``. See ``Geometry``."""
+
+    @property
+    def magnification(self) -> float:
+        """None."""
+        return 1.0
+
+    def rays(self) -> Rays:
+        """See ``Geometry``."""
+        across, along = _axes_of(self.theta)
+        origin = self.positions[:, None] * across[:, None]
+        return origin, along[:, None].expand_as(origin)
+
+    def shadow(self, points: Float[Tensor, "n 2"]) -> Seen:
+        """See ``Geometry``."""
+        across, _ = _axes_of(self.theta)
+        seen = across @ points.mT
+        return seen, torch.ones_like(seen)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Parallel2d(Parallel):
+    """Parallel rays through one slice: the bin at s of angle θ integrates along ``x cos θ + y sin θ = s``.
+
+    Its arguments are those of ``Geometry``.
+
+    Example:
+        >>> geometry = Parallel2d(pixels=(64, 48), angles=equidistant(30), pixel_size=0.5)
+        >>> geometry.sinogram, geometry.image
+        ((30, 80), (64, 48))
+    """
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Parallel3d(Parallel):
+    """Parallel rays through slices above each other: ``Parallel2d`` slice by slice.
+
+    A sinogram is a stack of projections, ``[angles, slices, bins]``, an image ``[slices, height, width]``. Its
+    arguments are those of ``Geometry``, and
+
+    Args:
+        layers: How many slices.
+
+    Example:
+        >>> geometry = Parallel3d(pixels=(8, 8), angles=equidistant(5), detector=12, layers=6)
+        >>> geometry.sinogram, geometry.image
+        ((5, 6, 12), (6, 8, 8))
+    """
+
+    layers: int = 1
+
+    def __post_init__(self) -> None:
+        check_count("layers", self.layers)
+        super().__post_init__()
+
+    @property
+    def slices(self) -> int:
+        """See ``Geometry``."""
+        return self.layers
+
+    @property
+    def image(self) -> tuple[int, ...]:
+        """See ``Geometry``."""
+        return (self.layers, *self.pixels)
+
+    @property
+    def sinogram(self) -> tuple[int, ...]:
+        """See ``Geometry``."""
+        return (len(self.theta), self.layers, self.bins)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FanBeam(Geometry):
+    """Rays from a point source to a straight detector, both turning about the axis.
+
+    At angle θ the source stands at ``source (sin θ, −cos θ)``, the middle of the detector beyond the axis. Its
+    arguments are those of ``Geometry``, and
+
+    Args:
+        source: From the source to the axis.
+        distance: From the axis to the detector; 0 for a detector that is thought through the axis.
+
+    Example:
+        >>> FanBeam(pixels=(64, 64), angles=equidistant(90, 6.28), source=200.0, distance=100.0).sinogram
+        (90, 93)
+    """
+
+    source: float = 0.0
+    distance: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.source > self.radius:
+            expected = f"a source outside the image, farther than {self.radius:g} from the axis"
+            raise ConfigError(expected, f"source={self.source!r:.40}", "the unit that pixel_size has, 1.0 unless told")
+        if not self.distance >= 0:
+            raise ConfigError("a distance from axis to detector of at least 0", f"{self.distance!r:.40}", "distance=0")
+        super().__post_init__()
+
+    @property
+    def magnification(self) -> float:
+        """See ``Geometry``."""
+        return (self.source + self.distance) / self.source
+
+    def rays(self) -> Rays:
+        """See ``Geometry``."""
+        across, along = _axes_of(self.theta)
+        origin = (-self.source * along[:, None]).expand(-1, self.bins, -1)
+        towards = self.distance * along[:, None] + self.positions[:, None] * across[:, None] - origin
+        return origin, towards / towards.norm(dim=-1, keepdim=True)
+
+    def shadow(self, points: Float[Tensor, "n 2"]) -> Seen:
+        """See ``Geometry``."""
+        across, along = _axes_of(self.theta)
+        magnified = (self.source + self.distance) / (self.source + along @ points.mT)
+        return magnified * (across @ points.mT), magnified
+
+    @property
+    def _reach(self) -> float:
+        return self.magnification * self.radius / math.sqrt(1 - (self.radius / self.source) ** 2)
+
+
+def in_radians(angles: Any) -> Float[Tensor, " angles"]:
+    """Angles as float64.
+
+    Raises:
+        ConfigError: If they look like degrees.
+        DataError: If they are not finite.
+        ShapeError: If they are no vector.
+
+    Example:
+        >>> in_radians([0, 90])
+        Traceback (most recent call last):
+        ...
+        lapwing.ground.errors.ConfigError: Expected angles in radians, at most 2π. Got values up to 90, ... degrees...
+    """
+    theta = torch.as_tensor(angles, dtype=torch.float64).cpu()
+    if theta.ndim != 1 or not len(theta):
+        raise ShapeError("angles as a vector [angles]", f"shape {list(theta.shape)}", "equidistant(60)")
+    check_finite(theta, "angles", "leaving out those projections")
+    largest = float(theta.abs().max())
+    if largest > 2 * math.pi + 1e-3:
+        raise ConfigError(
+            "angles in radians, at most 2π",
+            f"values up to {largest:g}, which look like degrees",
+            "torch.deg2rad(angles), or angles % (2 * torch.pi) if they are radians of several turns",
+        )
+    return theta
+
+
+def check_rays(sinogram: Float[Tensor, "*shape"]) -> None:
+    """Refuses rays that are NaN or infinite.
+
+    Raises:
+        DataError: With the place of the first.
+    """
+    bad = (~torch.isfinite(sinogram)).nonzero()
+    if len(bad):
+        names = ("angle", "bin") if sinogram.ndim == 2 else ("angle", "slice", "bin")
+        place = ", ".join(f"{axis} {i}" for axis, i in zip(names, bad[0].tolist(), strict=True))
+        raise DataError(
+            "a sinogram that is finite",
+            f"{len(bad)} NaN or infinite rays of {sinogram.numel()}, the first at {place}",
+            "geometry.select(index) and sinogram[index] without their angles, or their neighbours' mean in their place",
+        )
+
+
+def _axes(shape: tuple[int, ...]) -> str:
+    return "[angles, bins]" if len(shape) == 2 else "[angles, slices, bins]"
+
+
+def _axes_of(theta: Float[Tensor, " angles"]) -> tuple[Float[Tensor, "angles 2"], Float[Tensor, "angles 2"]]:
+    """Directions along the detector and along the middle ray."""
+    across = torch.stack([theta.cos(), theta.sin()], -1)
+    return across, torch.stack([-theta.sin(), theta.cos()], -1)
+
+
+def _centred(count: int) -> Float[Tensor, " count"]:
+    return torch.arange(count, dtype=torch.float64) - (count - 1) / 2
