@@ -52,7 +52,7 @@ def test_those_of_others_are_refused(inside: bool) -> None:
         def approximate(self, problem: Any) -> Any: ...
 
     solver = lw.CG(preconditioner=LowRank()) if inside else Odd()
-    expected = "KFAC, LowRank" if inside else "CG, SGD"
+    expected = "KFAC, LowRank" if inside else "Cholesky, SDD, SGD"
     with refused(UnsupportedError, expected):
         records().state(solver, "solver")
 

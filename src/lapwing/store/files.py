@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
+from typing import overload
 
 import torch
 from torch import nn
@@ -11,14 +12,16 @@ from torch import nn
 from lapwing.curvature.fold import check_same
 from lapwing.ground.archive import Archive, Json, Tensors
 from lapwing.ground.data import Data, Source, Unpack
-from lapwing.ground.errors import check_kind
+from lapwing.ground.errors import MismatchError, check_kind
 from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.survey import unwrapped
+from lapwing.methods.gp import FunctionSamples, Process
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.posteriors import Posterior
 from lapwing.store.binding import bound, network_state
 from lapwing.store.contents import Saved, posterior_from, state
 from lapwing.store.fits import check_fits
+from lapwing.store.processes import KINDS, Kernels, process_from, process_state
 
 POSTERIOR = Archive("lapwing", "lapwing.posterior", 1, "lapwing.save")
 """The kind of file."""
@@ -53,25 +56,26 @@ def read_header(path: str | PathLike[str]) -> Json:
     return POSTERIOR.header(path)
 
 
-def save(posterior: Saved, path: str | PathLike[str]) -> None:
+def save(posterior: Saved | Kernels, path: str | PathLike[str]) -> None:
     """Writes a posterior to a file, without its network: save that as you always do.
 
     The file is safetensors with a JSON header and holds no code. It is written beside ``path`` and then moved there, so
     that an interruption leaves the old file. The same posterior gives the same bytes.
 
     Args:
-        posterior: Any posterior.
+        posterior: Any posterior, a Gaussian process among them, or functions drawn from one.
         path: The file; one already there is replaced. ``.safetensors`` is the usual ending.
 
     Raises:
         ConfigError: If the directory does not exist, or the path is one; if it is no posterior.
         MismatchError: If the network was written to since the fit.
-        UnsupportedError: If the posterior holds what no file can: an operator or likelihood that is not lapwing's, or
-            training inputs that are no tensors or plain values.
+        UnsupportedError: If the posterior holds what no file can: an operator, likelihood or kernel that is not
+            lapwing's, or training inputs that are no tensors or plain values.
 
     Cost:
         The curvature's bytes on disk. A posterior over functions holds its training inputs, and so does its file. One
         made of draws solves for them if it has not, and holds them and their noise: three numbers a weight and draw.
+        A Gaussian process is solved for if it was not; its data and solutions are held.
 
     Example:
         >>> import tempfile, lapwing as lw
@@ -84,47 +88,64 @@ def save(posterior: Saved, path: str | PathLike[str]) -> None:
         >>> again.log_marginal() == posterior.log_marginal()
         True
     """
-    check_kind(
-        "the posterior", posterior, (Posterior, HessianFreePosterior), "save(Laplace(...).fit(model, data), path)"
-    )
+    kinds = (Posterior, HessianFreePosterior, Process, FunctionSamples)
+    check_kind("the posterior", posterior, kinds, "save(Laplace(...).fit(model, data), path)")
     target = file_at(path)
     check_directory(target)
-    posterior.network.check_unchanged()
     tensors = Tensors()
-    header = {
-        "versions": {"lapwing": installed(), "torch": str(torch.__version__)},
-        "posterior": type(posterior).__name__,
-        "network": network_state(posterior.network, tensors),
-        **state(posterior, tensors),
-    }
-    POSTERIOR.write(target, header, tensors)
+    if isinstance(posterior, Process | FunctionSamples):
+        own = process_state(posterior, tensors)
+    else:
+        posterior.network.check_unchanged()
+        own = {"network": network_state(posterior.network, tensors), **state(posterior, tensors)}
+    versions = {"lapwing": installed(), "torch": str(torch.__version__)}
+    POSTERIOR.write(target, {"versions": versions, "posterior": type(posterior).__name__, **own}, tensors)
+
+
+@overload
+def load(path: str | PathLike[str], *, device: torch.device | str = ...) -> Kernels: ...
+
+
+@overload
+def load(
+    path: str | PathLike[str],
+    model: nn.Module,
+    data: Source | None = ...,
+    *,
+    unpack: Unpack | None = ...,
+    progress: bool = ...,
+) -> Saved: ...
 
 
 def load(
     path: str | PathLike[str],
-    model: nn.Module,
+    model: nn.Module | None = None,
     data: Source | None = None,
     *,
     unpack: Unpack | None = None,
     progress: bool = False,
-) -> Saved:
-    """The posterior of a file, around the network it was fitted to.
+    device: torch.device | str = "cpu",
+) -> Saved | Kernels:
+    """The posterior of a file, around the network it was fitted to; a Gaussian process needs none.
 
     It predicts, samples and scores itself as the saved one did, to the last bit on the same machine, and can be tuned
     further. What reads the training data, such as moving a posterior made of draws to another prior, needs them again.
 
     Args:
         path: The file.
-        model: The network, its weights as they were; left as it is. The posterior is put on its device.
+        model: The network, its weights as they were; left as it is. The posterior is put on its device. ``None`` for a
+            Gaussian process, or functions drawn from one.
         data: The training data, as they were given to ``Laplace.fit``; ``None`` where nothing will ask for them.
         unpack: As given to ``Laplace.fit``.
         progress: Whether to show a progress bar whenever the data are read.
+        device: Where to put a Gaussian process.
 
     Raises:
         DataError: If the file is damaged, not lapwing's, or of a schema newer than this lapwing; if the data are not
-            those the posterior was fitted to.
+            those the posterior was fitted to; if this torch draws other random features than the one that wrote it.
         FileNotFoundError: If there is none.
-        MismatchError: If the network has other parameters, by name, shape or dtype, or other weights, by fingerprint.
+        MismatchError: If the network has other parameters, by name, shape or dtype, or other weights, by fingerprint;
+            if there is a network and none is needed, or none and one is.
 
     Cost:
         Reading the file, and hashing it and the network; a forward pass over the data. Factorisations are computed
@@ -132,6 +153,13 @@ def load(
     """
     header = POSTERIOR.header(path)
     tensors = POSTERIOR.tensors(file_at(path), header)
+    kind = str(header.get("posterior"))
+    if (model is None) != (kind in KINDS):
+        expected = "no network" if model is not None else "the network it was fitted to"
+        hint = "load(path)" if model is not None else "load(path, model)"
+        raise MismatchError(f"{expected}, for '{path}' is a {kind:.40}", "one" if model is not None else "none", hint)
+    if model is None:
+        return process_from(header, tensors, device)
     network = bound(header.get("network"), tensors, unwrapped(model))
     read = None if data is None else Data(data, like=network.like, unpack=unpack, progress=progress)
     posterior = posterior_from(header, tensors, network, read)

@@ -19,7 +19,8 @@ from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, S
 from lapwing.linalg import Diagonal as DiagonalMatrix
 from lapwing.linalg.structured import Eigenbasis
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, TopRows
-from lapwing.linear.solvers import CG, SGD, Solver
+from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, Solver
+from lapwing.methods import gp
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.methods.hessian_free.posterior import Amortised, Answers, Table
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
@@ -106,11 +107,14 @@ OPERATORS = named(BlockDiagonal, Dense, DiagonalMatrix, Kronecker, LowRank)
 
 FAMILIES: Families = {
     Answers: named(Amortised, Table),
+    gp.Kernel: named(
+        gp.Constant, gp.Linear, gp.Matern, gp.Periodic, gp.Product, gp.RBF, gp.Scaled, gp.Sum, gp.Tanimoto
+    ),
     Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson),
     Operator: OPERATORS,
     Preconditioner: named(Diagonal, KFAC, LowRankStructure, PivotedCholesky, RankOne, Subsample, TopRows),
     Prior: named(DiagonalPrior, GPrior, Isotropic, Layerwise),
-    Solver: named(CG, SGD),
+    Solver: named(AlternatingProjections, CG, Cholesky, SDD, SGD),
     Structured: OPERATORS,
 }
 

@@ -27,10 +27,14 @@ class PriorFunctions:
     Args:
         features: φ.
         weights: W, ``[D, s c]``.
+        count: Features that were asked for.
+        seed: Of features and weights, which can be drawn again.
     """
 
     features: Features
     weights: Float[Tensor, "D s"]
+    count: int
+    seed: int
 
     @classmethod
     def drawn(
@@ -43,11 +47,12 @@ class PriorFunctions:
             inputs: Some inputs, for their dimension, dtype and device.
             samples: Functions s.
             features: Random features D.
-            generator: Source of randomness.
+            generator: Source of randomness, not used yet.
         """
         phi = kernel.features(features, inputs, generator)
         width = phi(inputs[:1]).shape[1]
-        return cls(phi, probes.gaussian([width, samples], like=inputs, generator=generator))
+        weights = probes.gaussian([width, samples], like=inputs, generator=generator)
+        return cls(phi, weights, features, generator.initial_seed())
 
     def __call__(self, inputs: Float[Tensor, "n p"]) -> Float[Tensor, "n s"]:
         """All functions at some inputs."""

@@ -1,0 +1,135 @@
+"""What a file holds of a Gaussian process and of functions drawn from one: no network, and so nothing to bind it to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TypeAlias, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground.archive import Json, Tensors
+from lapwing.ground.data import check_finite
+from lapwing.ground.errors import DataError
+from lapwing.ground.records import REPAIR
+from lapwing.ground.results import Solution
+from lapwing.linear.solvers import Cholesky
+from lapwing.methods.gp import FunctionSamples, Kernel, PriorFunctions, Process
+from lapwing.methods.gp.kernels import check_dimensions
+from lapwing.methods.gp.settings import Settings
+from lapwing.methods.gp.trend import Mean, Trend
+from lapwing.store.fits import named, records
+
+Kernels: TypeAlias = Process | FunctionSamples
+"""What a file may hold that stands on a kernel."""
+
+KINDS = named(Process, FunctionSamples)
+"""The same by name."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """The fields of ``FunctionSamples`` that a process does not have; random features are drawn again."""
+
+    weights: Float[Tensor, "D k"]
+    representers: Float[Tensor, "n k"]
+    slopes: Float[Tensor, "q k"]
+    solution: Solution
+    features: int
+    seed: int
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Base:
+    """What functions stand on."""
+
+    kernel: Kernel
+    inputs: Float[Tensor, "n p"]
+    mean: Mean
+    outputs: int
+
+
+def process_state(saved: Kernels, tensors: Tensors) -> Json:
+    """Everything: data, choices, and the solves, which are made now if they were not.
+
+    Raises:
+        UnsupportedError: If the kernel or the solver is not lapwing's.
+    """
+    state = records(tensors).state
+    if isinstance(saved, FunctionSamples):
+        base = Base(saved.kernel, saved.inputs, saved.trend.kind, saved.outputs)
+        return {"base": state(base, "base"), "functions": state(_drawn(saved), "functions")}
+    choices = {each.name: getattr(saved.settings, each.name) for each in fields(Settings)}
+    own = records(tensors, given={Settings: None, tuple[Solution, ...]: None}).state(saved)
+    own |= {"settings": state(Settings(**choices), "settings"), "answers": state(saved.answers, "answers")}
+    if "functions" in vars(saved) or not isinstance(saved.solver, Cholesky):
+        own["functions"] = state(_drawn(saved.functions), "functions")
+    return own
+
+
+def process_from(header: Json, tensors: Tensors, device: torch.device | str) -> Kernels:
+    """What gave a state.
+
+    Raises:
+        DataError: If nothing gives it, or its random features cannot be drawn again.
+    """
+    read = records(tensors, device).read
+    if header["posterior"] == "FunctionSamples":
+        base: Base = read(Base, header.get("base"), "base")
+        return _functions(read(Drawn, header.get("functions"), "functions"), base, header)
+    settings = read(Settings, header.get("settings"), "settings")
+    process: Process = records(tensors, device, {Settings: settings, tuple[Solution, ...]: ()}).read(
+        Process, header, ""
+    )
+    base = Base(process.kernel, process.data.inputs, settings.mean, process.data.outputs)
+    check_dimensions(base.kernel, base.inputs)
+    answers: Solution = read(Solution, header.get("answers"), "answers")
+    width = base.outputs + process.trend(base.inputs[:1]).shape[1]
+    _check(answers.value, "answers", (len(base.inputs), width))
+    vars(process)["answers"] = answers
+    if "functions" in header:
+        vars(process)["functions"] = _functions(read(Drawn, header["functions"], "functions"), base, header)
+    return process
+
+
+def _drawn(functions: FunctionSamples) -> Drawn:
+    prior, solution = functions.prior, functions.solution
+    return Drawn(prior.weights, functions.representers, functions.slopes, solution, prior.count, prior.seed)
+
+
+def _functions(drawn: Drawn, base: Base, header: Json) -> FunctionSamples:
+    """The functions of their own coefficients and of features drawn again.
+
+    The weights, which follow the features in the stream of random numbers, tell whether it is the same stream.
+    """
+    k, trend = drawn.weights.shape[1], Trend(base.mean)
+    for name, rows in {"representers": len(base.inputs), "slopes": trend(base.inputs[:1]).shape[1]}.items():
+        _check(getattr(drawn, name), f"functions.{name}", (rows, k))
+    generator = torch.Generator().manual_seed(drawn.seed)
+    prior = PriorFunctions.drawn(base.kernel, base.inputs, k, drawn.features, generator)
+    if prior.weights.shape != drawn.weights.shape or not torch.allclose(prior.weights, drawn.weights):
+        raise DataError(
+            "the random features that the functions were drawn with",
+            f"others: torch {torch.__version__} draws other numbers from seed {drawn.seed}",
+            f"torch {header.get('versions', {}).get('torch')}, which wrote the file, or drawing functions again",
+        )
+    return FunctionSamples(
+        base.kernel,
+        base.inputs,
+        trend,
+        prior,
+        drawn.representers,
+        drawn.slopes,
+        base.outputs,
+        drawn.solution,
+    )
+
+
+def _check(value: Tensor, at: str, shape: tuple[int, int]) -> None:
+    """Refuses solved coefficients of another shape, or that are not finite."""
+    if value.shape != shape:
+        raise DataError(f"{at} of shape {list(shape)}", f"{list(value.shape)}", REPAIR)
+    check_finite(value, at, REPAIR)
