@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, TypeAlias, TypeVar, cast, get_args
+from typing import Literal, Protocol, TypeAlias, TypeGuard, TypeVar, cast, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.curvature.fold import Totals
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, NumericalError, UnsupportedError, check_option, warn
+from lapwing.likelihoods import Likelihood
 from lapwing.linalg.structured import Eigenbasis
 from lapwing.linear.evidence import Evidence, Spectrum
-from lapwing.posteriors import ExactPosterior, Posterior, Step, WeightPosterior
+from lapwing.linear.model import LinearModel
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers import Solver
+from lapwing.posteriors import ExactPosterior, Posterior, SolvedWeights, Step, WeightPosterior
 from lapwing.posteriors.draws import SampledPosterior
+from lapwing.priors import Prior
 
 P = TypeVar("P", bound=Posterior)
+Q = TypeVar("Q", bound="Posterior | Solved")
 
 BOUNDS = (1e-10, 1e12)
 """Precisions considered."""
@@ -28,6 +35,65 @@ EDGE = 1.01
 
 At: TypeAlias = Literal["weights", "mode"]
 """Where the evidence is taken: at the trained weights, or at the mode of the linear model around them."""
+
+
+@runtime_checkable
+class Solved(Protocol):
+    """What expectation by draws asks of a posterior: that of a network solved with, or of any Gaussian linear model."""
+
+    @property
+    def prior(self) -> Prior:
+        """p(θ)."""
+        ...
+
+    @property
+    def fitted(self) -> Likelihood:
+        """The likelihood G was computed with."""
+        ...
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood now."""
+        ...
+
+    @property
+    def totals(self) -> Totals:
+        """Sums over the data at the weights where the model was made linear."""
+        ...
+
+    @property
+    def training(self) -> LinearModel:
+        """The linear model with its data."""
+        ...
+
+    @property
+    def problem(self) -> Problem:
+        """The linear model under the prior and the noise."""
+        ...
+
+    @property
+    def solver(self) -> Solver:
+        """What solves with Λ."""
+        ...
+
+    @property
+    def prior_precisions(self) -> Float[Tensor, " g"]:
+        """Prior precision of each group, float64."""
+        ...
+
+    @property
+    def noise_scale(self) -> float:
+        """Noise precision relative to the fitted one."""
+        ...
+
+    def with_choices(self: Q, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> Q:
+        """The posterior with another prior and noise."""
+        ...
+
+
+def solves(posterior: Posterior | Solved) -> TypeGuard[Solved]:
+    """Whether a posterior solves with its precision, by products alone; all that are no network's do."""
+    return isinstance(posterior, SolvedWeights) or not isinstance(posterior, Posterior)
 
 
 def evidence_at(posterior: Posterior, at: At) -> Evidence:
@@ -97,7 +163,7 @@ def check_definite(evidence: Evidence) -> None:
         )
 
 
-def tunes_noise(posterior: Posterior, wanted: bool) -> bool:
+def tunes_noise(posterior: Posterior | Solved, wanted: bool) -> bool:
     """Whether there is a noise precision to choose, and it is wanted.
 
     Raises:
@@ -105,7 +171,8 @@ def tunes_noise(posterior: Posterior, wanted: bool) -> bool:
     """
     if not wanted or posterior.fitted.noise is None:
         return False
-    posterior.check_noise_free()
+    if isinstance(posterior, Posterior):
+        posterior.check_noise_free()
     return True
 
 
@@ -150,7 +217,7 @@ def measured(posterior: Posterior, precisions: Tensor, scale: Tensor) -> Step:
 
 
 def step_of(
-    posterior: Posterior, log_marginal: float | None, precisions: Tensor, scale: Tensor, gamma: float | None
+    posterior: Posterior | Solved, log_marginal: float | None, precisions: Tensor, scale: Tensor, gamma: float | None
 ) -> Step:
     """One step of a trace, its numbers at hand."""
     noise = posterior.fitted.scaled(float(scale)).noise
@@ -158,12 +225,12 @@ def step_of(
 
 
 def chosen(
-    posterior: P,
+    posterior: Q,
     precisions: Float[Tensor, " g"],
     scale: Tensor,
     steps: tuple[Step, ...],
     draws: Float[Tensor, "d k"] | None = None,
-) -> P:
+) -> Q:
     """The posterior with these values.
 
     Args:
@@ -185,18 +252,18 @@ def chosen(
     tuned = posterior.with_choices(prior, posterior.fitted.scaled(float(values[-1])), steps)
     if draws is None or not isinstance(tuned, SampledPosterior):
         return tuned
-    return cast(P, tuned.begun(draws))
+    return cast(Q, tuned.begun(draws))
 
 
 def ended(
-    posterior: P,
+    posterior: Q,
     precisions: Float[Tensor, " g"],
     scale: Float[Tensor, ""],
     steps: tuple[Step, ...],
     draws: Float[Tensor, "d k"] | None = None,
     *,
     noisy: bool,
-) -> P:
+) -> Q:
     """The posterior with the values at which a climb ended, as ``chosen``; warned of where they are no answer.
 
     Args:

@@ -130,7 +130,7 @@ class ELBO:
         if posterior.fitted.noise is not None:
             method = EM(samples=self.samples, steps=self.steps, target=target, solver=self.solver, seed=self.seed)
             return method.tune(posterior, progress)
-        expectation = Expectation(
+        expectation = Expectation[Posterior](
             posterior, tangent_of(posterior, target), self.solver, self.samples, "auto", RTOL, self.seed
         )
         with tqdm(desc="ELBO", total=self.steps, disable=not progress, unit="precision", leave=False) as bar:
@@ -178,7 +178,7 @@ class Climb:
         trace: The step that each leaves.
     """
 
-    expectation: Expectation
+    expectation: Expectation[Posterior]
     examples: int
     seed: int
     bar: tqdm

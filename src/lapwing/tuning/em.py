@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike
-from typing import final, get_args
+from typing import Any, final, get_args
 
 import torch
 from jaxtyping import Float
@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from lapwing.ground.data import Source, Unpack
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
 from lapwing.ground.whole import file_at
+from lapwing.linear.model import LinearModel
 from lapwing.linear.solvers import SGD, Solver
 from lapwing.linear.tangent import Target
 from lapwing.posteriors import ExactPosterior, Posterior
@@ -22,7 +23,7 @@ from lapwing.posteriors.dimension import LEAST, Estimator
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.solved import warn_unless
 from lapwing.tuning.checkpoint import Checkpoint, State
-from lapwing.tuning.choices import P, ended, fixed_point, tunes_noise
+from lapwing.tuning.choices import Q, Solved, ended, fixed_point, tunes_noise
 from lapwing.tuning.expectation import Expectation, Expected, tangent_of, warn_unless_found, with_data
 
 logger = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ class EM:
         check_positive("tolerance", self.tolerance)
         check_kind("solver=", self.solver, (Solver, type(None)), "CG() or SGD()")
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: Q, progress: bool) -> Q:
         """The posterior at the fixed point.
 
         Args:
@@ -122,11 +123,17 @@ class EM:
             ConvergenceWarning: If it ended before its fixed point, the last mode or draws missed their tolerance, or
                 there was nothing to learn from.
         """
-        posterior = with_data(posterior, self.data, self.unpack)
-        tangent, like = tangent_of(posterior, self.target), posterior.network.like
+        if isinstance(posterior, Posterior):
+            posterior = with_data(posterior, self.data, self.unpack)
+        tangent = tangent_of(posterior, self.target)
+        like = tangent.training.weights
         rtol = max(0.1 * self.tolerance, 1e-10 if like.dtype == torch.float64 else 1e-4)  # off by little beside it
         expectation = Expectation(posterior, tangent, self.solver, self.samples, self.estimator, rtol, self.seed)
-        file = None if self.checkpoint is None else Checkpoint(file_at(self.checkpoint), self._settings(posterior))
+        file = (
+            None
+            if self.checkpoint is None
+            else Checkpoint(file_at(self.checkpoint), self._settings(posterior, tangent.training))
+        )
         state = (file and file.read(like)) or expectation.first()
         noisy = tunes_noise(posterior, self.noise)
         state = self._run(expectation, state, noisy, file, progress)
@@ -135,7 +142,7 @@ class EM:
         return ended(posterior, precisions, scale, state.trace, state.draws, noisy=noisy)
 
     def _run(
-        self, expectation: Expectation, state: State, noisy: bool, file: Checkpoint | None, progress: bool
+        self, expectation: Expectation[Any], state: State, noisy: bool, file: Checkpoint | None, progress: bool
     ) -> State:
         """Go on from a state to the end."""
         expectation.prepare()
@@ -162,7 +169,7 @@ class EM:
             )
         return state
 
-    def _maximised(self, posterior: Posterior, found: Expected, noisy: bool) -> tuple[State, float]:
+    def _maximised(self, posterior: Posterior | Solved, found: Expected, noisy: bool) -> tuple[State, float]:
         """The state after a step, and how far a log precision is from the end at most."""
         state, misfit, log_marginal = found.state, found.state.scale.new_tensor(found.mode.misfit), None
         if found.evidence is not None:
@@ -183,7 +190,7 @@ class EM:
         )
         return after, float(left.max())
 
-    def _warn(self, expectation: Expectation, found: Expected, steps: int) -> None:
+    def _warn(self, expectation: Expectation[Any], found: Expected, steps: int) -> None:
         """Warn where the last solves missed their tolerance, or there was nothing to learn from."""
         solver = expectation.solver_used
         if found.drawn is not None:
@@ -207,17 +214,21 @@ class EM:
                 ConvergenceWarning,
             )
 
-    def _settings(self, posterior: Posterior) -> dict[str, str]:
+    def _settings(self, posterior: Posterior | Solved, model: LinearModel) -> dict[str, str]:
         """What a run depends on."""
-        totals, prior = posterior.totals, posterior.prior.diagonal(posterior.network.uncertain, posterior.scale)
-        known = ""
+        totals, known, weights = posterior.totals, "", model.weights.double()
+        prior = posterior.prior.diagonal(model.layout, weights)
+        if isinstance(posterior, Posterior):
+            network = posterior.network.fingerprint()
+        else:
+            network = f"weights {float(weights.sum()):.12g} in sum"
         if isinstance(posterior, ExactPosterior):
             known = f" of log evidence {posterior.log_marginal():.6g}"
         elif isinstance(posterior, SampledPosterior):
             known = f" of {posterior.samples} draws, noise {posterior.perturbation.head(self.samples).fingerprint()}"
         return {
-            "network": posterior.network.fingerprint(),
-            "weights": f"{posterior.network.size}",
+            "network": network,
+            "weights": f"{len(weights)}",
             "data": f"{totals.examples} examples, {totals.nll:.6g} nats",
             "posterior": f"{type(posterior).__name__}{known}",
             "prior": f"{type(posterior.prior).__name__}, its precisions {float(prior.sum()):.9g} in sum, their "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import Generic, final
 
 import torch
 from jaxtyping import Float
@@ -15,6 +15,7 @@ from lapwing.curvature.fold import check_same
 from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, UnsupportedError, warn
 from lapwing.ground.results import Solution
+from lapwing.ground.tree import Layout
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import Diagonal
@@ -22,23 +23,23 @@ from lapwing.linear.evidence import Evidence
 from lapwing.linear.problem import Known, Perturbation
 from lapwing.linear.solvers import CG, SGD, Solver
 from lapwing.linear.tangent import Mode, Tangent, Target
-from lapwing.posteriors import ExactPosterior, FunctionPosterior, Posterior, SolvedWeights, Step, WeightPosterior
+from lapwing.posteriors import ExactPosterior, FunctionPosterior, Posterior, Step, WeightPosterior
 from lapwing.posteriors.dimension import Dimensions, Estimator, by_draws, output_squares
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.structures.selection import last_layer
 from lapwing.tuning.checkpoint import State
-from lapwing.tuning.choices import P, at_mode, check_definite, chosen, step_of
+from lapwing.tuning.choices import P, Q, Solved, at_mode, check_definite, chosen, solves, step_of
 
 logger = logging.getLogger(__name__)
 
 
-def tangent_of(posterior: Posterior, target: Target = "affine") -> Tangent:
-    """The tangent model of a posterior's network; it shares with the solves, where there are any, what they keep.
+def tangent_of(posterior: Posterior | Solved, target: Target = "affine") -> Tangent:
+    """The tangent model of a posterior; it shares with the solves, where there are any, what they keep.
 
     Raises:
         UnsupportedError: If the posterior has no training data.
     """
-    known = posterior.problem.model if isinstance(posterior, SolvedWeights) else None
+    known = posterior.problem.model if solves(posterior) else None
     return Tangent(known or posterior.training, target)
 
 
@@ -114,7 +115,7 @@ class Expected:
         """Effective dimension: directions the data determined."""
         return float(self.dimensions.groups.sum())
 
-    def step(self, posterior: Posterior) -> Step:
+    def step(self, posterior: Posterior | Solved) -> Step:
         """What it leaves in the trace of a posterior, but for what was maximised."""
         return replace(
             step_of(posterior, None, self.state.precisions, self.state.scale, self.dimensions.total),
@@ -126,7 +127,7 @@ class Expected:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Expectation:
+class Expectation(Generic[Q]):
     """The expectation of a posterior: exact where its evidence is, by draws otherwise.
 
     Args:
@@ -144,7 +145,7 @@ class Expectation:
         UnsupportedError: If the posterior has neither an exact evidence nor a solver.
     """
 
-    posterior: Posterior
+    posterior: Q
     tangent: Tangent
     solver: Solver | None
     samples: int
@@ -155,7 +156,7 @@ class Expectation:
     def __post_init__(self) -> None:
         if isinstance(self.posterior, ExactPosterior):
             check_definite(self.posterior.evidence)
-        elif not isinstance(self.posterior, SolvedWeights):
+        elif not solves(self.posterior):
             raise UnsupportedError(
                 "a posterior whose evidence is exact, or one that solves with its precision",
                 f"a {type(self.posterior).__name__}",
@@ -169,8 +170,9 @@ class Expectation:
             By draws, a product with a root of G.
         """
         posterior, known = self.posterior, list[Perturbation]()
-        state = State(posterior.prior_precisions, posterior.scale)
-        if not isinstance(posterior, SolvedWeights):
+        precisions = posterior.prior_precisions
+        state = State(precisions, precisions.new_tensor(posterior.noise_scale))
+        if not solves(posterior):
             return state
         if isinstance(posterior, SampledPosterior):
             known.append(posterior.perturbation.head(self.samples))
@@ -189,15 +191,16 @@ class Expectation:
         which mini-batches come in the order of the data the first time, and shuffled from then on.
         """
         solver, posterior, columns = self.solver_used, self.posterior, 1
-        prior = posterior.prior.operator(posterior.network.uncertain, posterior.network.like)
-        problem = self.tangent.problem(posterior.network.weights, prior, posterior.noise_scale)
+        model = self.tangent.training
+        prior = posterior.prior.operator(model.layout, model.weights)
+        problem = self.tangent.problem(model.weights, prior, posterior.noise_scale)
         with torch.no_grad():
-            if isinstance(posterior, SolvedWeights):
+            if solves(posterior):
                 solver.prepared(posterior.problem)
                 problem.kept.update(posterior.problem.kept)
                 columns = self.samples
             solver.prepared(problem)
-            for _ in self.tangent.training.visit(columns):
+            for _ in model.visit(columns):
                 pass
 
     def at(self, state: State, progress: bool = False) -> Expected:
@@ -210,24 +213,24 @@ class Expectation:
         Cost:
             A mode. By draws, a block solve started from the last draws, and a product with G.
         """
-        posterior, solver, prior = self.posterior, self.solver_used, self.prior(state)
+        posterior, solver, prior, layout = self.posterior, self.solver_used, self.prior(state), self._layout
         rtol = None if isinstance(solver, SGD) else self.rtol
         start, scale = self._start(state), float(state.scale)
         mode = self.tangent.mode(prior, scale, solver=solver, initial=start, rtol=rtol, progress=progress)
         logger.debug("mode: gradient %.2g after %d products", mode.gradient, mode.matvecs)
-        norms = posterior.prior.square_norms(mode.weights, posterior.network.uncertain)
+        norms = posterior.prior.square_norms(mode.weights, layout)
         state = replace(state, weights=mode.weights)
         observations = posterior.totals.observations if posterior.fitted.noise else 0.0
         if isinstance(posterior, ExactPosterior):
             evidence = at_mode(posterior.evidence, norms, nll=mode.nll, misfit=mode.misfit)
             dimensions = Dimensions.exact(evidence.effective_dimensions(state.precisions, state.scale))
             return Expected(state, mode, norms, dimensions, observations, evidence)
-        assert isinstance(posterior, SolvedWeights) and state.noise is not None and state.draws is not None
+        assert solves(posterior) and state.noise is not None and state.draws is not None
         problem = posterior.problem.with_prior(prior, scale)
         with torch.no_grad():
             b = state.noise.right_hand_side(problem)
             drawn = solver.resumed(problem, b, prior.inverse_root() @ state.draws)
-        draws, (group, groups) = drawn.value, posterior.prior.groups(posterior.network.uncertain)
+        draws, (group, groups) = drawn.value, posterior.prior.groups(layout)
         dimensions = by_draws(
             draws, prior.values, group, lambda: scale * output_squares(problem, draws, group, groups), self.estimator
         )
@@ -240,19 +243,23 @@ class Expectation:
         posterior, step = self.posterior, None
         if isinstance(posterior, FunctionPosterior) and posterior.fitted.noise and self.tangent.target == "affine":
             step = chosen(posterior, state.precisions, state.scale, ()).newton_step()
-        return state.weights if step is None else posterior.network.weights + step
+        return state.weights if step is None else self.tangent.training.weights + step
 
     def prior(self, state: State) -> Diagonal:
         """The prior precision at a state."""
-        network = self.posterior.network
-        return self.posterior.prior.with_precisions(state.precisions.cpu()).operator(network.uncertain, network.like)
+        like = self.tangent.training.weights
+        return self.posterior.prior.with_precisions(state.precisions.cpu()).operator(self._layout, like)
+
+    @property
+    def _layout(self) -> Layout:
+        return self.tangent.training.layout
 
     @cached_property
     def solver_used(self) -> Solver:
         """What finds the mode and the draws; a posterior that holds its curvature has it as a preconditioner."""
         if self.solver is not None:
             return self.solver
-        if isinstance(self.posterior, SolvedWeights):
+        if solves(self.posterior):
             return self.posterior.solver
         held = self.posterior.held.operator if isinstance(self.posterior, WeightPosterior) else None
         return CG(preconditioner=None if held is None else Known(held))

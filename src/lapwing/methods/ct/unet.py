@@ -1,0 +1,89 @@
+"""A small U-net, in two or three dimensions, whose structure is the prior of a deep image prior."""
+
+from __future__ import annotations
+
+from typing import cast, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lapwing.ground.errors import ShapeError, check_count, check_option
+
+SLOPE = 0.2
+"""Of leaky rectifiers below 0."""
+
+
+@final
+class UNet(nn.Module):
+    """A U-net of one channel in and out: the image prior of a reconstruction (Antorán 2024, section E7.1).
+
+    At each scale two convolutions, each after group normalisation and before a leaky rectifier; a convolution of
+    stride 2 down, interpolation up, and narrow skip connections between. The output is a linear 1 x 1 convolution.
+
+    Args:
+        dimensions: 2 for images, 3 for volumes.
+        scales: Scales, each half as fine as the last; the sides of an image divide by ``2^(scales - 1)``.
+        channels: Channels at each scale.
+        skip: Channels of a skip connection.
+        groups: Groups of the normalisation.
+        generator: Source of the initial weights.
+
+    Raises:
+        ConfigError: If a number makes no sense.
+
+    Example:
+        >>> UNet(scales=2, channels=8)(torch.zeros(1, 1, 6, 10)).shape
+        torch.Size([1, 1, 6, 10])
+    """
+
+    def __init__(
+        self,
+        dimensions: int = 2,
+        *,
+        scales: int = 3,
+        channels: int = 32,
+        skip: int = 4,
+        groups: int = 4,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        check_option("dimensions", dimensions, (2, 3))
+        for name, value in {"scales": scales, "groups": groups, "skip": skip}.items():
+            check_count(name, value)
+        check_count("channels", channels, groups, usual=8 * groups)
+        conv, self.divisor = (nn.Conv2d, nn.Conv3d)[dimensions - 2], 2 ** (scales - 1)
+
+        def block(inputs: int, stride: int = 1) -> nn.Sequential:
+            norm = [nn.GroupNorm(groups, inputs)] if inputs >= groups and inputs % groups == 0 else []
+            return nn.Sequential(
+                *norm,
+                conv(inputs, channels, 3, stride, 1),
+                nn.LeakyReLU(SLOPE),
+                nn.GroupNorm(groups, channels),
+                conv(channels, channels, 3, 1, 1),
+                nn.LeakyReLU(SLOPE),
+            )
+
+        self.down = nn.ModuleList([block(1), *(block(channels, 2) for _ in range(scales - 1))])
+        self.skips = nn.ModuleList([conv(channels, skip, 1) for _ in range(scales - 1)])
+        self.up = nn.ModuleList([block(channels + skip) for _ in range(scales - 1)])
+        self.enlarge = nn.Upsample(scale_factor=2, mode=("bilinear", "trilinear")[dimensions - 2], align_corners=False)
+        self.head = conv(channels, 1, 1)
+        with torch.no_grad():
+            for weight in (p for p in self.parameters() if p.ndim > 2):
+                bound = (3 / weight[0].numel()) ** 0.5
+                weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
+
+    def forward(self, z: Float[Tensor, "n 1 *space"]) -> Float[Tensor, "n 1 *space"]:
+        """Images from inputs of their size."""
+        if any(side % self.divisor for side in z.shape[2:]):
+            expected = f"sides that divide by {self.divisor}"
+            raise ShapeError(expected, f"{list(z.shape[2:])}", "another size, or fewer scales=")
+        seen = list[Tensor]()
+        for block in self.down:
+            z = block(z)
+            seen.append(z)
+        for block, skip, fine in zip(self.up, self.skips, reversed(seen[:-1]), strict=True):
+            z = block(torch.cat([self.enlarge(z), skip(fine)], 1))
+        return cast("Tensor", self.head(z))
