@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import cast
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -13,74 +12,34 @@ from torch.func import jacrev
 
 import lapwing as lw
 from lapwing.ground.data import Data
-from lapwing.ground.tree import Layout
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.matrix import Matrix
-from lapwing.linear.model import Chunk, Directions, LinearModel
+from lapwing.linear.model import LinearModel
+from lapwing.methods.ct.observed import Observed
 from tests.posterior_cases import labels, mlp, normal
 
 N = 7
 
 
 @dataclass(frozen=True, eq=False)
-class Projected:
-    """``T h(w, ·)``: line integrals of what a model says at some points. An example is a row of T."""
+class Rays:
+    """Line integrals, given as a matrix."""
 
-    inner: LinearModel
-    points: Tensor
-    rays: Tensor
-    targets: Tensor
-    likelihood: Likelihood
-    event = torch.Size([1])
-
-    @cached_property
-    def data(self) -> Data:
-        return Data(list(zip(self.rays.split(3), self.targets.split(3), strict=True)))
+    matrix: Tensor
 
     @property
-    def weights(self) -> Tensor:
-        return self.inner.weights
+    def shape(self) -> tuple[int, int]:
+        rows, pixels = self.matrix.shape
+        return rows, pixels
 
-    @property
-    def layout(self) -> Layout:
-        return self.inner.layout
+    def push(self, v: Tensor) -> Tensor:
+        return self.matrix @ v
 
-    def visit(self, columns: int = 1) -> Iterator[Chunk]:
-        for batch in self.data:
-            chunk = self.at(batch.inputs)
-            yield Chunk(chunk.inputs, chunk.outputs, batch.targets, chunk.push, chunk.pull, chunk.width, None)
-
-    def held(self, columns: int = 1) -> bool:
-        return False
-
-    def at(self, inputs: Tensor) -> Chunk:
-        chunk = self.inner.at(self.points)
-        f = inputs @ chunk.outputs.flatten()
-
-        def push(block: Tensor) -> Tensor:
-            return (chunk.push(block).flatten(1) @ inputs.mT)[..., None]
-
-        def pull(block: Tensor) -> Tensor:
-            return chunk.pull((block[..., 0] @ inputs).view(-1, *chunk.outputs.shape))
-
-        return Chunk(inputs, f[:, None], f.new_empty(0), push, pull, 64, None)
-
-    def rows(self, inputs: Tensor, directions: Directions) -> Iterator[Tensor]:
-        chunk = self.at(inputs)
-        for cotangents in directions(chunk.outputs, slice(0, len(inputs))):
-            k, n = cotangents.shape[:2]
-            apart = torch.einsum("kne,nm->knme", cotangents, torch.eye(n, dtype=cotangents.dtype)).flatten(0, 1)
-            yield chunk.pull(apart).mT.view(k, n, -1).movedim(0, 1)
-
-    def diagonal(self) -> Tensor:
-        rows = torch.cat([chunk.pull(torch.eye(len(chunk.outputs)).double()[..., None]) for chunk in self.visit()], 1)
-        return self.likelihood.hessian(rows.new_zeros(1, 1), rows.new_zeros(1, 1)).item() * rows.square().sum(1)
-
-    def check(self) -> None:
-        self.inner.check()
+    def pull(self, u: Tensor) -> Tensor:
+        return self.matrix.mT @ u
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,16 +96,24 @@ def case(name: str) -> Case:
             features, others, w = normal(N, c, 5), normal(4, c, 5, seed=3), normal(5, seed=4)
             model = Matrix(features, y, likelihood, w, examples=3)
             return Case(model, features, features @ w, y, features, others, others)
-        case "projector":
-            inner, jacobian = network(likelihood, x, y)
-            rays, others, seen = normal(N, 8, seed=5), normal(3, 8, seed=6), jacobian(new).flatten(0, 1)
-            model = Projected(inner, new, rays, normal(N, 1, seed=7), likelihood)
-            f = rays @ inner.at(new).outputs.flatten()
-            return Case(
-                cast("LinearModel", model), (rays @ seen)[:, None], f[:, None], model.targets, rays, others,
-                (others @ seen)[:, None],
-            )  # fmt: skip
+        case "projector" | "rays":
+            noisy = lw.Gaussian(2.5)
+            net = Network.of(mlp(8))
+            z, rays, new = normal(1, 3), normal(N, 8, seed=5), torch.tensor([4, 0, 2])
+            image = Linearisation(surveyed(net, lw.Gaussian(), Data([(z, normal(1, 8))], like=net.like)))
+            seen = rays @ jacrev(lambda w: net(z, net.with_weights(w))[0])(net.weights)
+            memory = 2**20 if kind == "rays" else 1
+            model = Observed(image, Rays(rays), normal(N, seed=7), noisy, examples=3, memory=memory)
+            f = (rays @ net(z)[0].detach())[:, None]
+            return Case(model, seen[:, None], f, model.targets[:, None], torch.arange(N), new, seen[new][:, None])
     raise LookupError(name)
 
 
-CASES = ("network gaussian", "network categorical", "matrix gaussian", "matrix categorical", "projector gaussian")
+CASES = (
+    "network gaussian",
+    "network categorical",
+    "matrix gaussian",
+    "matrix categorical",
+    "projector gaussian",
+    "rays gaussian",
+)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from lapwing.methods.ct.geometry import FanBeam, Geometry, Parallel2d, Parallel3d, equidistant
+from lapwing.methods.ct.observed import Measurement, Observed
+from lapwing.methods.ct.unet import UNet
 
 __all__ = [
     "FanBeam",
     "Geometry",
+    "Measurement",
+    "Observed",
     "Parallel2d",
     "Parallel3d",
+    "UNet",
     "equidistant",
 ]

@@ -7,6 +7,7 @@ from typing import cast, final
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from lapwing.ground.errors import ShapeError, check_count, check_option
 
@@ -52,7 +53,15 @@ class UNet(nn.Module):
         for name, value in {"scales": scales, "groups": groups, "skip": skip}.items():
             check_count(name, value)
         check_count("channels", channels, groups, usual=8 * groups)
-        conv, self.divisor = (nn.Conv2d, nn.Conv3d)[dimensions - 2], 2 ** (scales - 1)
+        self.divisor = 2 ** (scales - 1)
+
+        def conv(inputs: int, outputs: int, *options: int) -> nn.Module:
+            made = skip_init((nn.Conv2d, nn.Conv3d)[dimensions - 2], inputs, outputs, *options)
+            bound = (3 / made.weight[0].numel()) ** 0.5
+            with torch.no_grad():
+                made.weight.uniform_(-bound, bound, generator=generator)
+                made.bias.zero_()
+            return made
 
         def block(inputs: int, stride: int = 1) -> nn.Sequential:
             norm = [nn.GroupNorm(groups, inputs)] if inputs >= groups and inputs % groups == 0 else []
@@ -70,10 +79,6 @@ class UNet(nn.Module):
         self.up = nn.ModuleList([block(channels + skip) for _ in range(scales - 1)])
         self.enlarge = nn.Upsample(scale_factor=2, mode=("bilinear", "trilinear")[dimensions - 2], align_corners=False)
         self.head = conv(channels, 1, 1)
-        with torch.no_grad():
-            for weight in (p for p in self.parameters() if p.ndim > 2):
-                bound = (3 / weight[0].numel()) ** 0.5
-                weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
 
     def forward(self, z: Float[Tensor, "n 1 *space"]) -> Float[Tensor, "n 1 *space"]:
         """Images from inputs of their size."""

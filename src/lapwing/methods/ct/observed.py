@@ -1,0 +1,201 @@
+"""A measurement operator after a network: what is observed is T J, what is predicted is J."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol, cast, final, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing.ground.data import Batch, Data, Inputs
+from lapwing.ground.errors import ShapeError
+from lapwing.ground.tree import Layout
+from lapwing.likelihoods import Gaussian, Likelihood
+from lapwing.linear.model import Chunk, Directions, LinearModel
+
+MEMORY = 2**30
+"""Bytes that explicit rows of T J may take, to be kept (1 GiB)."""
+
+BLOCK = 64
+"""Rays that are pulled back together."""
+
+
+@runtime_checkable
+class Measurement(Protocol):
+    """A linear operator T from images to what a detector sees; ``shape`` is its rows and pixels."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and pixels."""
+        ...
+
+    def push(self, v: Float[Tensor, "pixels k"]) -> Float[Tensor, "rows k"]:
+        """``T V``."""
+        ...
+
+    def pull(self, u: Float[Tensor, "rows k"]) -> Float[Tensor, "pixels k"]:
+        """``Tᵀ U``."""
+        ...
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """``T h(w)`` for a linear model h of one image: a ``LinearModel`` whose examples are the rays, the rows of T.
+
+    The rows of T J are made once, a backward pass each, and kept, where they fit ``memory``: they make the g-prior's
+    scale exact, and products ten times cheaper. Where they do not fit, a product goes through the network.
+
+    Args:
+        image: The linear model of the image; its data is one example, its outputs are the pixels.
+        operator: T.
+        targets: What was measured, ``[rows]``.
+        likelihood: Its noise, Gaussian.
+        examples: Rays to a chunk, for mini-batches; ``None`` for all. Each chunk is a product with all of J.
+        memory: Bytes that explicit rows may take.
+
+    Raises:
+        ShapeError: If T does not fit the image or the targets.
+
+    Example:
+        >>> from lapwing.linalg import FunctionOperator
+        >>> from lapwing.linear.matrix import Matrix
+        >>> class Sums:
+        ...     shape = (1, 3)
+        ...     def push(self, v): return v.sum(0, keepdim=True)
+        ...     def pull(self, u): return u.expand(3, -1)
+        >>> model = Observed(Matrix(torch.eye(3)[None]), Sums(), torch.ones(1))
+        >>> model.diagonal()
+        tensor([1., 1., 1.])
+    """
+
+    image: LinearModel
+    operator: Measurement
+    targets: Float[Tensor, " rows"]
+    likelihood: Likelihood = field(default_factory=Gaussian)
+    examples: int | None = None
+    memory: int = MEMORY
+
+    def __post_init__(self) -> None:
+        rows, pixels = self.operator.shape
+        if self.image.data.examples != 1 or pixels != self.image.event.numel():
+            there = f"{self.image.data.examples} images of {self.image.event.numel()} pixels"
+            raise ShapeError(f"one image of {pixels} pixels", there, "an operator for this image")
+        if self.targets.shape != (rows,):
+            raise ShapeError(f"{rows} measurements", f"{list(self.targets.shape)}", "sinogram.flatten()")
+
+    @property
+    def weights(self) -> Float[Tensor, " d"]:
+        """w̃."""
+        return self.image.weights
+
+    @property
+    def layout(self) -> Layout:
+        """That of the image's model."""
+        return self.image.layout
+
+    @property
+    def event(self) -> torch.Size:
+        """A ray has one number."""
+        return torch.Size([1])
+
+    @property
+    def data(self) -> Data:
+        """The numbers of the rays, and what was measured on them."""
+        return self._data
+
+    @cached_property
+    def _data(self) -> Data:
+        rows = len(self.targets)
+        index = torch.arange(rows, device=self.targets.device)
+        size = rows if self.examples is None else self.examples
+        targets = self.targets.detach().to(self.weights)[:, None]
+        return Data(list(zip(index.split(size), targets.split(size), strict=True)))
+
+    def visit(self, columns: int = 1) -> Iterator[Chunk]:
+        """See ``LinearModel.visit``."""
+        self.check()
+        return (self._chunk(batch, columns) for batch in self.data)
+
+    def held(self, columns: int = 1) -> bool:
+        """The rays may be read in any order."""
+        return True
+
+    def at(self, inputs: Inputs) -> Chunk:
+        """Other rays, by their numbers."""
+        return self._chunk(Batch(inputs, self.weights.new_empty(0)), 1)
+
+    def rows(self, inputs: Inputs, directions: Directions) -> Iterator[Float[Tensor, "n k d"]]:
+        """Explicit rows of some rays, a few at a time; see ``LinearModel.rows``."""
+        index = cast("Tensor", inputs)
+        for start in range(0, len(index), BLOCK):
+            place = slice(start, start + BLOCK)
+            f = self._outputs[index[place], None]
+            rows = self.features[index[place]] if self.explicit else self._pulled_rows(index[place])
+            for cotangents in directions(f, place):
+                yield cotangents[..., 0].mT[..., None] * rows[:, None]
+
+    def diagonal(self) -> Float[Tensor, " d"]:
+        """``diag(Jᵀ Tᵀ B T J)``, exact; a backward pass a ray where the rows are not kept."""
+        total = torch.zeros_like(self.weights)
+        for index in torch.arange(len(self.targets), device=self.weights.device).split(BLOCK):
+            rows = self.features[index] if self.explicit else self._pulled_rows(index)
+            b = self.likelihood.hessian(self._outputs[index, None])[..., 0]
+            total += (b * rows.square()).sum(0)
+        return total
+
+    def check(self) -> None:
+        """See ``LinearModel.check``."""
+        self.image.check()
+
+    @property
+    def explicit(self) -> bool:
+        """Whether the rows of T J fit the memory given."""
+        return len(self.targets) * self.weights.nbytes <= self.memory
+
+    @cached_property
+    def features(self) -> Float[Tensor, "rows d"]:
+        """The rows of T J, a backward pass each."""
+        index = torch.arange(len(self.targets), device=self.weights.device)
+        found = self.weights.new_empty(len(index), len(self.weights))
+        for part in index.split(BLOCK):
+            found[part] = self._pulled_rows(part)
+        return found
+
+    @cached_property
+    def _outputs(self) -> Float[Tensor, " rows"]:
+        return self.operator.push(self._image(1).outputs.reshape(-1, 1))[:, 0]
+
+    def _image(self, columns: int) -> Chunk:
+        return next(iter(self.image.visit(columns)))
+
+    def _pulled_rows(self, index: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
+        units = self.weights.new_zeros(len(self.targets), len(index))
+        units[index, torch.arange(len(index), device=index.device)] = 1.0
+        return self._pulled(self._image(len(index)), units).mT
+
+    def _pulled(self, image: Chunk, block: Float[Tensor, "rows k"]) -> Float[Tensor, "d k"]:
+        return image.pull(self.operator.pull(block).mT.reshape(-1, *image.outputs.shape))
+
+    def _chunk(self, batch: Batch, columns: int) -> Chunk:
+        index = cast("Tensor", batch.inputs)
+        f, y, rows = self._outputs[index, None], batch.targets, len(self.targets)
+        if self.explicit:
+            matrix = self.features if len(index) == rows else self.features[index]
+            return Chunk(
+                index, f, y, lambda v: (matrix @ v).mT[..., None], lambda u: matrix.mT @ u[..., 0].mT, 2**20, None
+            )
+        image = self._image(columns)
+
+        def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n 1"]:
+            return self.operator.push(image.push(block).flatten(1).mT)[index].mT[..., None]
+
+        def pull(block: Float[Tensor, "k n 1"]) -> Float[Tensor, "d k"]:
+            whole = block.new_zeros(rows, len(block)).index_copy(0, index, block[..., 0].mT)
+            return self._pulled(image, whole)
+
+        return Chunk(index, f, y, push, pull, image.width, None)

@@ -1,0 +1,41 @@
+"""The U-net: its sizes, its scales, and that it is a function of its seed and of every weight."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lapwing.ground.errors import ConfigError, ShapeError
+from lapwing.methods.ct.unet import UNet
+from tests.posterior_cases import refused
+
+
+def made(seed: int = 0, dimensions: int = 2) -> UNet:
+    generator = torch.Generator().manual_seed(seed)
+    return UNet(dimensions, scales=2, channels=4, skip=3, groups=2, generator=generator)
+
+
+@pytest.mark.parametrize(("dimensions", "space"), [(2, (6, 4)), (3, (4, 2, 6))])
+def test_an_image_has_the_size_of_its_input_and_every_weight_has_a_part(
+    dimensions: int, space: tuple[int, ...], generator: torch.Generator
+) -> None:
+    net = made(dimensions=dimensions)
+    z = torch.randn(1, 1, *space, generator=generator)
+    image = net(z)
+    assert image.shape == z.shape
+    (image * torch.randn(image.shape, generator=generator)).sum().backward()
+    assert all(bool(p.grad is not None and p.grad.any()) for p in net.parameters())
+    plain = {name for name, p in net.named_parameters() if p.ndim > 1}
+    assert {"down.0.0.weight", "skips.0.weight", "up.0.0.weight", "head.weight"} <= plain
+
+
+def test_it_is_a_function_of_its_generator() -> None:
+    z = torch.eye(4)[None, None]
+    assert torch.equal(made(1)(z), made(1)(z)) and not torch.equal(made(1)(z), made(2)(z))
+
+
+def test_bad_sizes_are_sentences() -> None:
+    with refused(ShapeError, "sides that divide by 2"):
+        made()(torch.zeros(1, 1, 5, 4))
+    with refused(ConfigError, "channels of at least 4"):
+        UNet(channels=3)
