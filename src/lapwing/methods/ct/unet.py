@@ -57,10 +57,11 @@ class UNet(nn.Module):
 
         def conv(inputs: int, outputs: int, *options: int) -> nn.Module:
             made = skip_init((nn.Conv2d, nn.Conv3d)[dimensions - 2], inputs, outputs, *options)
-            bound = (3 / made.weight[0].numel()) ** 0.5
+            weight, bias = made.parameters()
+            bound = (3 / weight[0].numel()) ** 0.5
             with torch.no_grad():
-                made.weight.uniform_(-bound, bound, generator=generator)
-                made.bias.zero_()
+                weight.uniform_(-bound, bound, generator=generator)
+                bias.zero_()
             return made
 
         def block(inputs: int, stride: int = 1) -> nn.Sequential:
