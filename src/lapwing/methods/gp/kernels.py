@@ -17,6 +17,12 @@ from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
 Features: TypeAlias = Callable[[Float[Tensor, "n p"]], Float[Tensor, "n D"]]
 """φ of rows of inputs, with ``E φ(x)ᵀ φ(x') = k(x, x')`` over the features' randomness."""
 
+Index: TypeAlias = slice | Tensor
+"""Some rows of a block."""
+
+Entries: TypeAlias = Callable[[Index, Index], Tensor]
+"""From some rows of one block and some of another to k between them."""
+
 Positive: TypeAlias = float | tuple[float, ...] | Tensor
 """A positive number, or one a dimension of the inputs."""
 
@@ -49,6 +55,15 @@ class Kernel(abc.ABC):
             a: Rows of inputs.
             b: Others.
         """
+
+    def between(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Entries:
+        """``k(a_i, b_j)`` a piece at a time: what is made of each input alone is made once.
+
+        Args:
+            a: Rows of inputs.
+            b: Others.
+        """
+        return lambda i, j: self(a[i], b[j])
 
     @abc.abstractmethod
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
@@ -173,6 +188,11 @@ class Scaled(Kernel):
         """See ``Kernel``."""
         return like(self.variance, a) * self.kernel(a, b)
 
+    def between(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Entries:
+        """See ``Kernel``."""
+        inner, variance = self.kernel.between(a, b), like(self.variance, a)
+        return lambda i, j: variance * inner(i, j)
+
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """See ``Kernel``."""
         return like(self.variance, x) * self.kernel.diagonal(x)
@@ -216,6 +236,11 @@ class Sum(_Pair):
         """See ``Kernel``."""
         return self.first(a, b) + self.second(a, b)
 
+    def between(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Entries:
+        """See ``Kernel``."""
+        first, second = self.first.between(a, b), self.second.between(a, b)
+        return lambda i, j: first(i, j) + second(i, j)
+
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """See ``Kernel``."""
         return self.first.diagonal(x) + self.second.diagonal(x)
@@ -245,6 +270,11 @@ class Product(_Pair):
     def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
         """See ``Kernel``."""
         return self.first(a, b) * self.second(a, b)
+
+    def between(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Entries:
+        """See ``Kernel``."""
+        first, second = self.first.between(a, b), self.second.between(a, b)
+        return lambda i, j: first(i, j) * second(i, j)
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """See ``Kernel``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import torch
@@ -13,10 +14,13 @@ from torch import Tensor
 from lapwing.ground.errors import TooLargeError
 from lapwing.linalg import Dense, Operator
 from lapwing.linear.gauss_newton import Gram
-from lapwing.methods.gp.kernels import Kernel
+from lapwing.methods.gp.kernels import Entries, Kernel
 
-TILE = 2**20
-"""Entries of K that are held at once; what fits a processor's cache is also fastest."""
+SIDE = 384
+"""Rows and columns of K that are held at once: few passes over what stays in a processor's cache are fastest."""
+
+WIDE = 1024
+"""The same where derivatives are taken, whose graphs cost as much for small tiles as for large ones."""
 
 DENSE = 2**31
 """Bytes a kernel matrix that is written out may take (2 GiB)."""
@@ -25,7 +29,7 @@ DENSE = 2**31
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelMatrix(Gram):
-    """``K_ij = k(x_i, x_j)``, a tile of 2²⁰ entries at a time.
+    """``K_ij = k(x_i, x_j)``, a tile of 384 x 384 entries at a time.
 
     Args:
         kernel: k.
@@ -54,6 +58,11 @@ class KernelMatrix(Gram):
         """A Cholesky factor, written out."""
         return Dense(self.dense()).root()
 
+    @cached_property
+    def _entries(self) -> Entries:
+        with torch.no_grad():
+            return self.kernel.between(self.inputs, self.inputs)
+
     def diagonal(self) -> Float[Tensor, " n"]:
         """``k(x_i, x_i)``."""
         with torch.no_grad():
@@ -66,8 +75,10 @@ class KernelMatrix(Gram):
             index: Which.
         """
         with torch.no_grad():
-            found = cross(self.kernel, self.inputs[index], self.inputs)
-        found[torch.arange(len(index), device=index.device), index] = self.kernel.diagonal(self.inputs[index])
+            found = self.inputs.new_empty(len(index), len(self.inputs))
+            for i, j in tiles(len(index), len(self.inputs)):
+                found[i, j] = self._entries(index[i], j)
+            found[torch.arange(len(index), device=index.device), index] = self.kernel.diagonal(self.inputs[index])
         return found
 
     @property
@@ -78,7 +89,7 @@ class KernelMatrix(Gram):
         total = torch.zeros_like(block)
         with torch.no_grad():
             for i, j in self.tiles():
-                tile = self.tile(self.kernel, i, j)
+                tile = self.tile(i, j)
                 total[i] += tile @ block[j]
                 if i != j:
                     total[j] += tile.mT @ block[i]
@@ -88,24 +99,36 @@ class KernelMatrix(Gram):
         whole = self.inputs.new_empty(self.shape)
         with torch.no_grad():
             for i, j in self.tiles():
-                tile = self.tile(self.kernel, i, j)
+                tile = self.tile(i, j)
                 whole[i, j], whole[j, i] = tile, tile.mT
         return whole
 
-    def tiles(self) -> Iterator[tuple[slice, slice]]:
+    def tiles(self, side: int = SIDE) -> Iterator[tuple[slice, slice]]:
         """Rows and columns of the tiles on and above the diagonal."""
-        n, side = len(self.inputs), int(TILE**0.5)
-        starts = range(0, n, side)
-        for i in starts:
-            for j in range(i, n, side):
-                yield slice(i, min(i + side, n)), slice(j, min(j + side, n))
+        parts = [slice(i, i + side) for i in range(0, len(self.inputs), side)]
+        return ((i, j) for i in parts for j in parts if i.start <= j.start)
 
-    def tile(self, kernel: Kernel, i: slice, j: slice) -> Float[Tensor, "a b"]:
-        """One of them; on the diagonal symmetric, and without the rounding of distances that are 0."""
-        found = kernel(self.inputs[i], self.inputs[j])
+    def tile(self, i: slice, j: slice, kernel: Kernel | None = None) -> Float[Tensor, "a b"]:
+        """One of them; on the diagonal symmetric, and without the rounding of distances that are 0.
+
+        Args:
+            i: Rows.
+            j: Columns.
+            kernel: With hyper-parameters that ask for their gradient; ``None`` for k.
+        """
+        found = self._entries(i, j) if kernel is None else kernel(self.inputs[i], self.inputs[j])
         if i != j:
             return found
-        return torch.diagonal_scatter(0.5 * (found + found.mT), kernel.diagonal(self.inputs[i]))
+        return torch.diagonal_scatter(0.5 * (found + found.mT), (kernel or self.kernel).diagonal(self.inputs[i]))
+
+
+def tiles(rows: int, columns: int, side: int = SIDE) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of the tiles of a matrix; fewer rows make longer ones."""
+    high = max(1, min(side, rows))
+    wide = side**2 // high
+    for i in range(0, rows, high):
+        for j in range(0, columns, wide):
+            yield slice(i, min(i + high, rows)), slice(j, min(j + wide, columns))
 
 
 def cross(kernel: Kernel, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
@@ -121,8 +144,10 @@ def cross(kernel: Kernel, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> F
             f"{len(a):,} x {len(b):,} entries, which need {needed:,} bytes",
             "fewer inputs at a time",
         )
-    step = max(1, TILE // max(1, len(a)))
-    return torch.cat([kernel(a, part) for part in b.split(step)], 1)
+    entries, found = kernel.between(a, b), a.new_empty(len(a), len(b))
+    for i, j in tiles(len(a), len(b)):
+        found[i, j] = entries(i, j)
+    return found
 
 
 def cross_product(
@@ -133,14 +158,10 @@ def cross_product(
     Cost:
         ``n m`` entries, never held at once.
     """
-    step = max(1, TILE // max(1, min(len(a), 1024)))
-    found: list[Tensor] = []
-    for rows in a.split(1024):
-        total = rows.new_zeros(len(rows), block.shape[1])
-        for part, values in zip(b.split(step), block.split(step), strict=True):
-            total = total + kernel(rows, part) @ values
-        found.append(total)
-    return torch.cat(found)
+    entries, found = kernel.between(a, b), a.new_zeros(len(a), block.shape[1])
+    for i, j in tiles(len(a), len(b)):
+        found[i] += entries(i, j) @ block[j]
+    return found
 
 
 def contracted(matrix: KernelMatrix, weight: Callable[[slice, slice], Float[Tensor, "a b"]]) -> Float[Tensor, " h"]:
@@ -155,9 +176,9 @@ def contracted(matrix: KernelMatrix, weight: Callable[[slice, slice], Float[Tens
     """
     hyper = matrix.kernel.hyper
     slope = torch.zeros_like(hyper)
-    for i, j in matrix.tiles():
+    for i, j in matrix.tiles(WIDE):
         with torch.enable_grad():
             at = hyper.clone().requires_grad_()
-            part = (matrix.tile(matrix.kernel.with_hyper(at), i, j) * weight(i, j)).sum() * (1 if i == j else 2)
+            part = (matrix.tile(i, j, matrix.kernel.with_hyper(at)) * weight(i, j)).sum() * (1 if i == j else 2)
             slope += torch.autograd.grad(part, at)[0]
     return slope

@@ -13,7 +13,12 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_option
-from lapwing.methods.gp.kernels import Features, Kernel, Positive, check_dimensions, like
+from lapwing.methods.gp.kernels import Entries, Features, Kernel, Positive, check_dimensions, like
+
+LN2 = math.log(2)
+"""Powers of two are computed faster than those of e: distances are measured so that they serve."""
+
+ALL = slice(None)
 
 
 @dataclass(frozen=True)
@@ -29,9 +34,13 @@ class Stationary(Kernel):
 
     def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
         """See ``Kernel``."""
+        return self.between(a, b)(ALL, ALL)
+
+    def between(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Entries:
+        """See ``Kernel``."""
         check_dimensions(self, a, b)
-        scale = like(self.lengthscale, a) / self.stretch
-        return self.profile(squared_distances(a / scale, b / scale))
+        squares = squared_distances(a, b, like(self.lengthscale, a) / self.stretch)
+        return lambda i, j: self.profile(squares(i, j))
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """Ones."""
@@ -44,7 +53,7 @@ class Stationary(Kernel):
 
     @abc.abstractmethod
     def profile(self, squares: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
-        """K of stretched squared distances."""
+        """K of stretched squared distances, in few passes: an entry costs as many as are made over it."""
 
     @abc.abstractmethod
     def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
@@ -77,12 +86,12 @@ class RBF(Stationary):
 
     @property
     def stretch(self) -> float:
-        """``√½``."""
-        return 0.5**0.5
+        """``√(½ / ln 2)``."""
+        return (0.5 / LN2) ** 0.5
 
     def profile(self, squares: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
-        """``exp(-s)``."""
-        return torch.exp(-squares)
+        """``2^-s``."""
+        return (-squares).exp2_()
 
     def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
         """Normal."""
@@ -116,17 +125,17 @@ class Matern(Stationary):
 
     @property
     def stretch(self) -> float:
-        """``√(2ν)``."""
-        return (2 * self.smoothness) ** 0.5
+        """``√(2ν) / ln 2``."""
+        return (2 * self.smoothness) ** 0.5 / LN2
 
     def profile(self, squares: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
-        """``exp(-r)`` times 1, ``1 + r``, or ``1 + r + r²/3``."""
-        r = squares.sqrt()
-        decay = torch.exp(-r)
+        """``exp(-r)`` times 1, ``1 + r``, or ``1 + r + r²/3``, of distances r ln 2."""
+        r = squares.sqrt() if squares.requires_grad else squares.rsqrt().mul_(squares)  # √s has a finite derivative
+        decay = (-r).exp2_()
         if self.smoothness == 0.5:
             return decay
-        factor = r if self.smoothness == 1.5 else torch.addcmul(r, r, r, value=1 / 3)
-        return torch.addcmul(decay, factor, decay)
+        factor = r if self.smoothness == 1.5 else torch.addcmul(r, r, r, value=LN2 / 3)
+        return torch.addcmul(decay, factor, decay, value=LN2)
 
     def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
         """Student's t with 2ν degrees of freedom, its divisor shared by the dimensions of a frequency."""
@@ -158,8 +167,12 @@ class Periodic(Kernel):
 
     def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
         """See ``Kernel``."""
+        return self.between(a, b)(ALL, ALL)
+
+    def between(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Entries:
+        """See ``Kernel``."""
         check_dimensions(self, a, b)
-        return self._around()(self._wound(a), self._wound(b))
+        return self._around().between(self._wound(a), self._wound(b))
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """Ones."""
@@ -178,12 +191,14 @@ class Periodic(Kernel):
         return torch.cat([angle.cos(), angle.sin()], 1)
 
 
-def squared_distances(a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
-    """``|a_i - b_j|²`` by one matrix product, around the mean of b, which keeps rounding to that of the spread.
+def squared_distances(a: Float[Tensor, "n p"], b: Float[Tensor, "m p"], scale: Tensor | float = 1.0) -> Entries:
+    """``|(a_i - b_j) / ψ|²`` by a matrix product ``[-2 a, |a|², 1] [b, 1, |b|²]ᵀ``, around the mean of b.
 
-    It is not quite 0 where they coincide, so that its root has a derivative.
+    The mean keeps rounding to that of the spread. It is not quite 0 where they coincide, so that its root has a
+    derivative.
     """
-    centre = b.mean(0)
-    a, b = a - centre, b - centre
-    squares = a.square().sum(1)[:, None] + b.square().sum(1)
-    return torch.addmm(squares, a, b.mT, alpha=-2).clamp_min(torch.finfo(a.dtype).tiny)
+    centre, smallest = b.mean(0), torch.finfo(a.dtype).tiny
+    a, b = (a - centre) / scale, (b - centre) / scale
+    left = torch.cat([-2 * a, a.square().sum(1, keepdim=True), a.new_ones(len(a), 1)], 1)
+    right = torch.cat([b, b.new_ones(len(b), 1), b.square().sum(1, keepdim=True)], 1)
+    return lambda i, j: (left[i] @ right[j].mT).clamp_min_(smallest)

@@ -1,0 +1,49 @@
+"""Kernel matrices of several tiles against the kernel itself, in both precisions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lapwing.methods.gp import RBF, Constant, Kernel, KernelMatrix, Matern, Periodic
+from lapwing.methods.gp.matrix import SIDE, WIDE, contracted, cross, cross_product, tiles
+from tests.posterior_cases import normal
+
+N = 2 * SIDE + 7
+KERNELS: list[Kernel] = [0.5 * RBF((0.7, 2.0)) + Constant(), Matern(1.0) * Periodic(3.0)]
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_products_rows_and_blocks_are_those_of_the_kernel(kernel: Kernel) -> None:
+    x, new, block = normal(N, 2), normal(5, 2, seed=1), normal(N, 3, seed=2)
+    matrix, whole, index = KernelMatrix(kernel, x), kernel(x, x), torch.tensor([N - 1, 0, SIDE])
+    torch.testing.assert_close(matrix @ block, whole @ block)
+    torch.testing.assert_close(matrix.dense(), whole)
+    torch.testing.assert_close(matrix.rows(index), whole[index])
+    torch.testing.assert_close(cross(kernel, x, new), kernel(x, new))
+    torch.testing.assert_close(cross_product(kernel, new, x, block), kernel(new, x) @ block)
+
+
+def test_tiles_cover_a_matrix_once() -> None:
+    for shape in ((N, N), (3, 100 * SIDE**2), (N, 1)):
+        assert sum((i.stop - i.start) * (j.stop - j.start) for i, j in tiles(*shape)) == shape[0] * shape[1]
+
+
+def test_a_contraction_over_tiles_is_the_gradient_of_the_whole() -> None:
+    x, weights = normal(WIDE + 5, 1), normal(WIDE + 5, 1, seed=1)
+    kernel = 0.5 * Matern(1.0, 2.5)
+    at = kernel.hyper.requires_grad_()
+    (weights.mT @ kernel.with_hyper(at)(x, x) @ weights).sum().backward()
+    found = contracted(KernelMatrix(kernel, x), lambda i, j: weights[i] @ weights[j].mT)
+    torch.testing.assert_close(found, at.grad)
+
+
+@pytest.mark.parametrize("smoothness", [0.5, 1.5, 2.5])
+def test_single_precision_loses_little_even_where_inputs_nearly_coincide(smoothness: float) -> None:
+    x = normal(N, 3) + 50.0
+    x[1::2] = x[::2][: N // 2] + 1e-3
+    exact = KernelMatrix(Matern(1.0, smoothness), x.float().double()).dense()
+    found = KernelMatrix(Matern(1.0, smoothness), x.float()).dense().double()
+    rounding = 4 * torch.finfo(torch.float32).eps * float((x - x.mean(0)).square().sum(1).max())  # of r²
+    torch.testing.assert_close(found, exact, rtol=0, atol=rounding if smoothness > 1 else rounding**0.5)
+    torch.testing.assert_close(found, found.mT, rtol=0, atol=0)
