@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -21,6 +23,7 @@ def pivoted_cholesky(
     random: bool = False,
     block: int = 32,
     rtol: float = 1e-6,
+    columns: Callable[[Int[Tensor, " b"]], Float[Tensor, "d b"]] | None = None,
     generator: torch.Generator | None = None,
 ) -> tuple[Float[Tensor, "d r"], Int[Tensor, " p"]]:
     """A factor ``L`` of a positive semi-definite matrix, ``L Lᵀ ≈ A``, exact on the columns of ``A`` it chose.
@@ -41,6 +44,7 @@ def pivoted_cholesky(
         random: Whether pivots are drawn, or the largest.
         block: Pivots proposed together; 1 for the algorithms as they were first stated.
         rtol: Stop when the residual trace is at most this times the trace.
+        columns: Columns of ``A``, where they cost less than products with unit vectors.
         generator: Source of the pivots.
 
     Returns:
@@ -52,7 +56,7 @@ def pivoted_cholesky(
         ConfigError: An argument is not positive.
         NumericalError: The diagonal has a negative entry, or a product is not finite.
 
-    Cost: a product with ``block`` columns for every block, whatever is kept of it; ``d rank²`` flops;
+    Cost: ``block`` columns, or a product with so many, for every block, whatever is kept of it; ``d rank²`` flops;
     ``8 d (rank + 4 block)`` bytes.
 
     Example:
@@ -69,20 +73,24 @@ def pivoted_cholesky(
     trace, rounding = left.sum().item(), 10 * torch.finfo(operator.dtype).eps * left.max().item()
     factor, filled = left.new_zeros(size, min(rank, size)), 0
     chosen: list[int] = []
+
+    def multiplied(index: Tensor) -> Tensor:
+        units = left.new_zeros(size, len(index))
+        units[index, torch.arange(len(index))] = 1.0
+        return product @ units
+
     while filled < factor.shape[1] and left.sum() > rtol * trace and left.max() > rounding:
         width, known = min(block, factor.shape[1] - filled), factor[:, :filled]
         proposed = _drawn(left, width, generator) if random else left.topk(width).indices
         shares = uniform([width], like=left, generator=generator) if random else left.new_full((width,), 0.5)
         pivots, where = proposed.unique(return_inverse=True)
-        units = left.new_zeros(size, len(pivots))
-        units[pivots, torch.arange(len(pivots))] = 1.0
-        columns = finite(product @ units) - known @ known[pivots].mT
-        kept, triangle = _accepted(columns[proposed][:, where], shares, rounding)
-        added = torch.linalg.solve_triangular(triangle, columns[:, where[kept]].mT, upper=False).mT
+        rest = finite((columns or multiplied)(pivots).to(left)) - known @ known[pivots].mT
+        kept, triangle = _accepted(rest[proposed][:, where], shares, rounding)
+        added = torch.linalg.solve_triangular(triangle, rest[:, where[kept]].mT, upper=False).mT
         factor[:, filled : filled + len(kept)] = added
         filled += len(kept)
         chosen += proposed[kept].tolist()
-        spent = columns[proposed, where] <= rounding  # nothing is left there, whatever the diagonal promised
+        spent = rest[proposed, where] <= rounding  # nothing is left there, whatever the diagonal promised
         left = (left - added.square().sum(1)).clamp(min=0.0)
         left[proposed[kept]] = left[proposed[spent]] = 0.0
     return factor[:, : max(1, filled)].to(operator.dtype), torch.tensor(chosen, dtype=torch.long, device=factor.device)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lapwing.linalg import Diagonal
+from lapwing.linear.preconditioners import PivotedCholesky
+from lapwing.linear.problem import Problem
 from lapwing.methods.gp import RBF, Constant, Kernel, KernelMatrix, Matern, Periodic
 from lapwing.methods.gp.matrix import SIDE, WIDE, contracted, cross, cross_product, tiles
 from tests.posterior_cases import normal
@@ -47,3 +50,11 @@ def test_single_precision_loses_little_even_where_inputs_nearly_coincide(smoothn
     rounding = 4 * torch.finfo(torch.float32).eps * float((x - x.mean(0)).square().sum(1).max())  # of r²
     torch.testing.assert_close(found, exact, rtol=0, atol=rounding if smoothness > 1 else rounding**0.5)
     torch.testing.assert_close(found, found.mT, rtol=0, atol=0)
+
+
+def test_a_pivoted_factor_reads_rows_and_makes_no_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, noise = normal(60, 2), Diagonal(0.1 + torch.rand(60, generator=torch.Generator().manual_seed(0)).double())
+    whole = RBF(1.0)(x, x)
+    monkeypatch.delattr(KernelMatrix, "_matmat")
+    factor = PivotedCholesky(40).curvature(Problem(KernelMatrix(RBF(1.0), x), noise))
+    torch.testing.assert_close(factor.dense(), whole, rtol=0, atol=1e-4)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
+from torch import Tensor
 
 from lapwing.ground.errors import check_count, check_option
 from lapwing.linalg import LowRank
@@ -34,7 +35,7 @@ class PivotedCholesky(CurvatureRecipe):
         ConfigError: If the rank or the block is not positive.
 
     Cost:
-        A pass for the diagonal, ``rank`` products with G in blocks; memory ``d rank``.
+        A pass for the diagonal, ``rank`` rows of G, which for a kernel matrix are no products; memory ``d rank``.
 
     Example:
         >>> import lapwing as lw
@@ -56,15 +57,21 @@ class PivotedCholesky(CurvatureRecipe):
     def curvature(self, problem: Problem) -> LowRank:
         """``L Lᵀ``."""
         prior = problem.prior.values
+        root = prior.sqrt()
+
+        def columns(index: Tensor) -> Tensor:
+            return (problem.curvature.rows(index) / root[index, None] / root).mT
+
         factor, _ = pivoted_cholesky(
             problem.in_prior_units(),
             problem.curvature.diagonal() / prior,
             self.rank,
             random=self.pivots == "random",
             block=self.block,
+            columns=columns,
             generator=torch.Generator().manual_seed(self.seed),
         )
-        return LowRank(prior.sqrt()[:, None] * factor)
+        return LowRank(root[:, None] * factor)
 
 
 @final

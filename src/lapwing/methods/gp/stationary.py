@@ -53,7 +53,7 @@ class Stationary(Kernel):
 
     @abc.abstractmethod
     def profile(self, squares: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
-        """K of stretched squared distances, in few passes: an entry costs as many as are made over it."""
+        """K of stretched squared distances, which are overwritten: few passes, for each costs every entry."""
 
     @abc.abstractmethod
     def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
@@ -91,7 +91,7 @@ class RBF(Stationary):
 
     def profile(self, squares: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
         """``2^-s``."""
-        return (-squares).exp2_()
+        return torch.neg(squares, out=_spare(squares)).exp2_()
 
     def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
         """Normal."""
@@ -131,11 +131,11 @@ class Matern(Stationary):
     def profile(self, squares: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
         """``exp(-r)`` times 1, ``1 + r``, or ``1 + r + r²/3``, of distances r ln 2."""
         r = squares.sqrt() if squares.requires_grad else squares.rsqrt().mul_(squares)  # √s has a finite derivative
-        decay = (-r).exp2_()
+        decay = torch.neg(r, out=_spare(squares)).exp2_()
         if self.smoothness == 0.5:
             return decay
         factor = r if self.smoothness == 1.5 else torch.addcmul(r, r, r, value=LN2 / 3)
-        return torch.addcmul(decay, factor, decay, value=LN2)
+        return torch.addcmul(decay, factor, decay, value=LN2, out=_spare(decay))
 
     def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
         """Student's t with 2ν degrees of freedom, its divisor shared by the dimensions of a frequency."""
@@ -189,6 +189,11 @@ class Periodic(Kernel):
     def _wound(self, x: Tensor) -> Tensor:
         angle = 2 * math.pi * x / like(self.period, x)
         return torch.cat([angle.cos(), angle.sin()], 1)
+
+
+def _spare(values: Tensor) -> Tensor | None:
+    """A block that may be overwritten, where no derivative needs it."""
+    return None if values.requires_grad else values
 
 
 def squared_distances(a: Float[Tensor, "n p"], b: Float[Tensor, "m p"], scale: Tensor | float = 1.0) -> Entries:
