@@ -1,0 +1,304 @@
+"""The posterior over images of a deep image prior made linear."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lapwing.curvature.fold import Fingerprint, Totals
+from lapwing.ground import probes
+from lapwing.ground.data import Data
+from lapwing.ground.errors import ShapeError, check_count, check_fraction, check_kind
+from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.products.linearisation import Linearisation
+from lapwing.jacobian.survey import surveyed
+from lapwing.likelihoods import Gaussian, Likelihood
+from lapwing.linalg import Diagonal
+from lapwing.linear.gauss_newton import GGNProduct
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers import CG, Perturb, Solver
+from lapwing.linear.tangent import Tangent
+from lapwing.methods.ct.observed import Measurement, Observed
+from lapwing.posteriors import Step
+from lapwing.posteriors.solved import warn_unless
+from lapwing.priors import GPrior, Prior
+from lapwing.structures import LowRank
+from lapwing.tuning import EM
+
+RTOL = 1e-3
+"""Relative residual at which a draw of an image is done."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """What a linear functional of the image is, with its error bar.
+
+    Args:
+        mean: Its value at the reconstruction.
+        std: Its standard deviation.
+        level: Probability that it lies between ``low`` and ``high``.
+    """
+
+    mean: Float[Tensor, " m"]
+    std: Float[Tensor, " m"]
+    level: float
+
+    @property
+    def low(self) -> Float[Tensor, " m"]:
+        """Lower end."""
+        return self.mean - self._width
+
+    @property
+    def high(self) -> Float[Tensor, " m"]:
+        """Upper end."""
+        return self.mean + self._width
+
+    @property
+    def _width(self) -> Float[Tensor, " m"]:
+        return torch.special.ndtri(self.std.new_tensor(0.5 + 0.5 * self.level)) * self.std
+
+
+def linear_image(network: nn.Module, z: Float[Tensor, "1 c *space"]) -> Linearisation:
+    """A network that makes one image from a fixed input, made linear in its weights.
+
+    Args:
+        network: The network, trained.
+        z: Its input.
+    """
+    likelihood = Gaussian(event_dim=z.ndim - 2, class_dim=1)
+    made = Network.of(network)
+    with torch.no_grad():
+        blank = torch.zeros_like(network(z))
+    return Linearisation(surveyed(made, likelihood, Data([(z, blank)], like=made.like)))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ImagePosterior:
+    """``N(x̃, J (b JᵀTᵀT J + A)⁻¹ Jᵀ)`` over images: the network's, with the error bars of its linear model.
+
+        x_j = J Λ⁻¹ (√b JᵀTᵀ ε₁ + A^½ ε₂)                       (Antorán 2024, section 7.2 and algorithm 6, corrected)
+
+    Draws are solved for when they are first asked for, once. ``lapwing.tune(posterior, EM())`` chooses the prior's
+    precision, and the noise's, by the draws of the library's expectation maximisation.
+
+    Args:
+        observed: The rays through the network's image.
+        prior: Of the weights; a ``GPrior`` that knows its scale.
+        likelihood: The noise now.
+        solver: What solves with Λ.
+        samples: Draws k: standard deviations have a relative standard error of ``1 / √(2 k)``.
+        seed: Of the draws.
+        trace: Steps of tuning.
+    """
+
+    observed: Observed
+    prior: Prior
+    likelihood: Likelihood
+    solver: Solver
+    samples: int = 64
+    seed: int = 0
+    trace: tuple[Step, ...] = field(default=(), repr=False)
+
+    @classmethod
+    @undisturbed()
+    def of(
+        cls,
+        network: nn.Module,
+        z: Float[Tensor, "1 c *space"],
+        operator: Measurement,
+        sinogram: Float[Tensor, " rows"],
+        *,
+        noise_std: float,
+        prior: Prior | None = None,
+        solver: Solver | None = None,
+        samples: int = 64,
+        seed: int = 0,
+    ) -> ImagePosterior:
+        """The posterior over images of a network that was fitted to a sinogram.
+
+        Args:
+            network: The network, fitted; it is left as it is.
+            z: Its input.
+            operator: T.
+            sinogram: What was measured, flat.
+            noise_std: Standard deviation of its noise, in its units.
+            prior: Of the weights; ``None`` for ``GPrior()``, its scale exact where the rows of T J fit into memory, and
+                from 64 draws where they do not.
+            solver: What solves with Λ; ``None`` for conjugate gradients preconditioned with ``LowRank(100)``.
+            samples: Draws.
+            seed: Of the draws.
+
+        Cost:
+            A backward pass a ray where the rows are kept, else one a draw of the scale.
+
+        Example:
+            >>> from lapwing.methods.ct.unet import UNet
+            >>> class Sums:
+            ...     shape = (8, 64)
+            ...     def push(self, v): return v.view(8, 8, -1).sum(1)
+            ...     def pull(self, u): return u[:, None].expand(-1, 8, -1).reshape(64, -1)
+            >>> net, z = UNet(scales=1, channels=4), torch.randn(1, 1, 8, 8)
+            >>> ImagePosterior.of(net, z, Sums(), torch.zeros(8), noise_std=0.1).std.shape
+            torch.Size([8, 8])
+        """
+        check_count("samples", samples, 2)
+        likelihood = Gaussian(noise_std**-2)
+        observed = Observed(linear_image(network, z), operator, sinogram, likelihood)
+        given = GPrior(samples=None if observed.explicit else 64) if prior is None else prior
+        known = scaled(given, observed, torch.Generator().manual_seed(seed + 1))
+        found = CG(rtol=RTOL, preconditioner=LowRank(100)) if solver is None else solver
+        return cls(observed, known, likelihood, found, samples, seed)
+
+    @property
+    def mean(self) -> Float[Tensor, "*space"]:
+        """The network's image x̃."""
+        return self._shaped(self._image.outputs.reshape(1, -1))[0]
+
+    @property
+    def std(self) -> Float[Tensor, "*space"]:
+        """Standard deviation of each pixel, from the draws."""
+        return self._shaped(self.deviations.square().mean(0, keepdim=True).sqrt())[0]
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the image."""
+        return self.observed.image.event[:-1]
+
+    @cached_property
+    def deviations(self) -> Float[Tensor, "s pixels"]:
+        """The draws' deviations from the mean.
+
+        Warns:
+            ConvergenceWarning: If a solve missed its tolerance.
+
+        Cost:
+            One solve with all draws, and a product of J with them.
+        """
+        return self.drawn(self.samples, generator=torch.Generator().manual_seed(self.seed))
+
+    @undisturbed()
+    def drawn(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "s pixels"]:
+        """Fresh draws' deviations from the mean; see ``deviations``."""
+        probes.check_draws(samples, generator)
+        with torch.no_grad():
+            found = Perturb().draw(self.problem, self.solver, samples, generator=generator)
+            warn_unless(found, self.solver.cure)
+            return self._image.push(found.value).flatten(1)
+
+    def sample(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "s *space"]:
+        """Fresh draws of the image."""
+        return self.mean + self._shaped(self.drawn(samples, generator=generator))
+
+    @undisturbed()
+    def linear_mean(self) -> Float[Tensor, "*space"]:
+        """The mean of the linear model itself, ``x̃ + J (w* - w̃)`` with w* its mode (equation 7.11).
+
+        Cost:
+            A solve.
+        """
+        mode = Tangent(self.observed).mode(self.problem.prior, self.noise_scale, solver=self.solver)
+        with torch.no_grad():
+            moved = self._image.push((mode.weights - self.observed.weights)[:, None])
+        return self.mean + self._shaped(moved.flatten(1))[0]
+
+    @undisturbed()
+    def functional(self, weights: Float[Tensor, "m *space"], level: float = 0.95) -> Interval:
+        """Credible intervals of linear functionals ``⟨a, x⟩``: the mean of a region, a profile.
+
+        Args:
+            weights: a, one functional a row, each of the shape of the image.
+            level: Probability of an interval.
+
+        Cost:
+            One solve with as many columns. It is exact, without draws.
+        """
+        check_fraction("level", level, "level=0.95")
+        if weights.shape[1:] != self.shape:
+            raise ShapeError(f"functionals of shape [m, {list(self.shape)}]", f"{list(weights.shape)}", "mask[None]")
+        a = weights.flatten(1).to(self.observed.weights)
+        with torch.no_grad():
+            b = self._image.pull(a.view(-1, *self._image.outputs.shape))
+            found = self.solver.solve(self.problem, b)
+            warn_unless(found, self.solver.cure)
+            variance = (b.double() * found.value.double()).sum(0)
+        return Interval(a @ self.mean.flatten(), variance.clamp_min(0).sqrt().to(a), level)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The Gaussian linear model behind it."""
+        diagonal = self.prior.diagonal(self.observed.layout, self.observed.weights)
+        return Problem(GGNProduct(self.observed), Diagonal(diagonal), self.noise_scale)
+
+    @property
+    def training(self) -> Observed:
+        """The linear model with its data."""
+        return self.observed
+
+    @property
+    def fitted(self) -> Likelihood:
+        """The noise as the curvature has it."""
+        return self.observed.likelihood
+
+    @property
+    def noise_scale(self) -> float:
+        """Noise precision now, relative to that."""
+        return self.likelihood.noise_over(self.fitted) or 1.0
+
+    @property
+    def prior_precisions(self) -> Float[Tensor, " g"]:
+        """Prior precision of each group, float64."""
+        return self.prior.precisions(self.observed.layout).to(self.observed.weights.device)
+
+    @cached_property
+    def totals(self) -> Totals:
+        """How well the network's image fits what was measured."""
+        (chunk,) = replace(self.observed, examples=None).visit()
+        nll = float(self.fitted.nll(chunk.outputs.double(), chunk.targets.double()).sum())
+        score = self.fitted.score(chunk.outputs, chunk.targets)
+        misfit = float((score * (chunk.targets - chunk.outputs)).sum())
+        return Totals((Fingerprint(chunk.examples, 0.0, 0.0, nll),), float(chunk.examples), misfit, None)
+
+    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> ImagePosterior:
+        """The posterior with another prior and noise; what products and preconditioners keep is shared."""
+        changed = replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
+        operator = Diagonal(prior.diagonal(self.observed.layout, self.observed.weights))
+        vars(changed)["problem"] = self.problem.with_prior(operator, changed.noise_scale)
+        return changed
+
+    def tuned(self, method: Any, progress: bool) -> ImagePosterior:
+        """The posterior with a chosen prior; see ``tuning.tune``."""
+        check_kind("the method", method, (EM, type(None)), "EM()")
+        return (EM(noise=False) if method is None else method).tune(self, progress)
+
+    @cached_property
+    def _image(self) -> Any:
+        return next(iter(self.observed.image.visit(self.samples)))
+
+    def _shaped(self, rows: Float[Tensor, "s pixels"]) -> Float[Tensor, "s *space"]:
+        return rows.view(-1, *self.shape)
+
+
+def scaled(prior: Prior, observed: Observed, generator: torch.Generator | None = None) -> Prior:
+    """The prior that knows its scale: ``diag(JᵀTᵀBTJ)``, exact or from noise (equation 6.13, corrected).
+
+    Args:
+        prior: Any prior; all but a ``GPrior`` without a scale stay as they are.
+        observed: The rays.
+        generator: Source of the noise.
+    """
+    if not isinstance(prior, GPrior) or prior.scale is not None:
+        return prior
+    if prior.samples is None:
+        return prior.scaled_by(observed.diagonal(), observed.layout)
+    root = GGNProduct(observed).root
+    noise = probes.gaussian((root.shape[1], prior.samples), like=observed.weights, generator=generator)
+    with torch.no_grad():
+        return prior.scaled_by((root @ noise).square().mean(1), observed.layout)
