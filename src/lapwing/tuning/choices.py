@@ -86,7 +86,7 @@ class Solved(Protocol):
         """Noise precision relative to the fitted one."""
         ...
 
-    def with_choices(self: Q, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> Q:
+    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> Solved:
         """The posterior with another prior and noise."""
         ...
 
@@ -251,7 +251,7 @@ def chosen(
     prior = posterior.prior.with_precisions(values[:-1])
     tuned = posterior.with_choices(prior, posterior.fitted.scaled(float(values[-1])), steps)
     if draws is None or not isinstance(tuned, SampledPosterior):
-        return tuned
+        return cast(Q, tuned)
     return cast(Q, tuned.begun(draws))
 
 

@@ -231,9 +231,13 @@ class ImagePosterior:
             variance = (b.double() * found.value.double()).sum(0)
         return Interval(a @ self.mean.flatten(), variance.clamp_min(0).sqrt().to(a), level)
 
-    @cached_property
+    @property
     def problem(self) -> Problem:
         """The Gaussian linear model behind it."""
+        return self._problem
+
+    @cached_property
+    def _problem(self) -> Problem:
         diagonal = self.prior.diagonal(self.observed.layout, self.observed.weights)
         return Problem(GGNProduct(self.observed), Diagonal(diagonal), self.noise_scale)
 
@@ -257,7 +261,7 @@ class ImagePosterior:
         """Prior precision of each group, float64."""
         return self.prior.precisions(self.observed.layout).to(self.observed.weights.device)
 
-    @cached_property
+    @property
     def totals(self) -> Totals:
         """How well the network's image fits what was measured."""
         (chunk,) = replace(self.observed, examples=None).visit()
@@ -270,7 +274,7 @@ class ImagePosterior:
         """The posterior with another prior and noise; what products and preconditioners keep is shared."""
         changed = replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
         operator = Diagonal(prior.diagonal(self.observed.layout, self.observed.weights))
-        vars(changed)["problem"] = self.problem.with_prior(operator, changed.noise_scale)
+        vars(changed)["_problem"] = self.problem.with_prior(operator, changed.noise_scale)
         return changed
 
     def tuned(self, method: Any, progress: bool) -> ImagePosterior:
