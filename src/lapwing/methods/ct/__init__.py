@@ -5,18 +5,30 @@ from __future__ import annotations
 from lapwing.methods.ct.geometry import FanBeam, Geometry, Parallel2d, Parallel3d, equidistant
 from lapwing.methods.ct.image import ImagePosterior, Interval, linear_image
 from lapwing.methods.ct.observed import Measurement, Observed
+from lapwing.methods.ct.operators import Fourier, Given, measurement
+from lapwing.methods.ct.phantoms import Ellipses, digits, rectangles, shepp_logan, walnut
+from lapwing.methods.ct.projector import Projector
 from lapwing.methods.ct.unet import UNet
 
 __all__ = [
+    "Ellipses",
     "FanBeam",
+    "Fourier",
     "Geometry",
+    "Given",
     "ImagePosterior",
     "Interval",
     "Measurement",
     "Observed",
     "Parallel2d",
     "Parallel3d",
+    "Projector",
     "UNet",
+    "digits",
     "equidistant",
     "linear_image",
+    "measurement",
+    "rectangles",
+    "shepp_logan",
+    "walnut",
 ]
