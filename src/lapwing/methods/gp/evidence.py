@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from lapwing.likelihoods import Gaussian
 from lapwing.linear.solvers.cholesky import Cholesky
 from lapwing.methods.gp.matrix import KernelMatrix, contracted
 from lapwing.methods.gp.process import Process
+
+logger = logging.getLogger(__name__)
 
 REACH = 1e4
 """Hyper-parameters may grow and shrink by this factor from where they start, the noise by its square."""
@@ -229,8 +232,12 @@ def gradient_by(
 def warn_of_limits(process: Process, x: np.ndarray, limits: list[tuple[float, float]]) -> None:
     """Warn of hyper-parameters that ended where the search does."""
     labels = [*process.kernel.labels(), "noise variance"]
-    pairs = zip(labels, x, limits, strict=True)
+    pairs = list(zip(labels, x, limits, strict=True))
     ended = [name for name, value, (low, high) in pairs if low < high and not low + 1e-6 < value < high - 1e-6]
+    flat = [name for name, value, (_, high) in pairs if "lengthscale[" in name and value >= high - 1e-6]
+    if flat and len(flat) < sum("lengthscale[" in name for name in labels):  # dimensions of no use are no mistake
+        logger.info("%s ended at the upper limit: the targets do not vary along them", ", ".join(flat))
+        ended = [name for name in ended if name not in flat]
     if ended:
         warn(
             f"{', '.join(ended)} ended at a limit of the search, a factor {REACH:g} from the start. The data may say "

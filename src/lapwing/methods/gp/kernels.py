@@ -313,7 +313,8 @@ def check_dimensions(kernel: Kernel, *inputs: Tensor) -> None:
     """Refuse inputs of another dimension than there are length-scales."""
     scales = torch.as_tensor(getattr(kernel, "lengthscale", 1.0)).numel()
     sizes = {x.shape[1] for x in inputs}
-    if len(sizes) > 1 or scales not in (1, *sizes):
-        raise ShapeError(
-            f"inputs with {scales} columns", f"{sorted(sizes)}", "one length-scale a column, or one for all"
-        )
+    if len(sizes) > 1:
+        raise ShapeError("inputs with equally many columns", f"{sorted(sizes)}", "new inputs as those of the data")
+    if scales not in (1, *sizes):
+        hint = "one length-scale a column, or one for all"
+        raise ShapeError(f"inputs with {scales} columns", f"{max(sizes)}", hint)

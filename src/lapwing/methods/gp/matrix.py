@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -131,19 +132,25 @@ def tiles(rows: int, columns: int, side: int = SIDE) -> Iterator[tuple[slice, sl
             yield slice(i, min(i + high, rows)), slice(j, min(j + wide, columns))
 
 
+def check_room(what: str, shape: tuple[int, ...], like: Tensor, hint: str) -> None:
+    """Refuse what would take more than 2 GiB.
+
+    Raises:
+        TooLargeError: Naming its shape and bytes.
+    """
+    needed = math.prod(shape) * like.element_size()
+    if needed > DENSE:
+        got = f"{' x '.join(f'{side:,}' for side in shape)} entries, which need {needed:,} bytes"
+        raise TooLargeError(f"{what} of at most {DENSE:,} bytes", got, hint)
+
+
 def cross(kernel: Kernel, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
     """``k(a_i, b_j)``, written out a tile at a time, so that its intermediate results stay small.
 
     Raises:
         TooLargeError: If it would take more than 2 GiB.
     """
-    needed = len(a) * len(b) * a.element_size()
-    if needed > DENSE:
-        raise TooLargeError(
-            f"a kernel matrix of at most {DENSE:,} bytes",
-            f"{len(a):,} x {len(b):,} entries, which need {needed:,} bytes",
-            "fewer inputs at a time",
-        )
+    check_room("a kernel matrix", (len(a), len(b)), a, "fewer inputs at a time")
     entries, found = kernel.between(a, b), a.new_empty(len(a), len(b))
     for i, j in tiles(len(a), len(b)):
         found[i, j] = entries(i, j)

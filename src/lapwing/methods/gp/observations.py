@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Data, Source, check_finite, check_inputs
+from lapwing.ground.data import Data, Source
 from lapwing.ground.errors import DataError, ShapeError
+
+NAMED = 5
+"""Rows an error message names."""
 
 
 @final
@@ -38,18 +41,19 @@ class Observations:
         """
         batches = list(Data(data))
         inputs, y = (torch.cat([getattr(batch, name) for batch in batches]) for name in ("inputs", "targets"))
-        if inputs.ndim != 2 or not inputs.is_floating_point():
+        if inputs.ndim != 2 or not inputs.shape[1] or inputs.dtype not in (torch.float32, torch.float64):
             got = f"{inputs.dtype} {list(inputs.shape)}"
-            raise ShapeError("inputs of shape [n, p], floating point", got, "x[:, None].float()")
+            hint = "x[:, None] for a single dimension, x.float()"
+            raise ShapeError("inputs of shape [n, p], float32 or float64", got, hint)
         targets = y[:, None] if y.ndim == 1 else y
-        if targets.ndim != 2:
-            raise ShapeError("targets of shape [n] or [n, c]", f"{list(y.shape)}", "y.flatten(1)")
-        check_inputs(inputs)
-        check_finite(targets, "targets", "leaving out observations without a target")
+        if targets.ndim != 2 or not targets.shape[1] or targets.is_complex():
+            raise ShapeError("real targets of shape [n] or [n, c]", f"{y.dtype} {list(y.shape)}", "y.flatten(1)")
+        check_rows(inputs, "inputs")
+        check_rows(targets, "targets")
         ones = inputs.new_ones(len(inputs))
         relative = ones if noise is None else torch.as_tensor(noise).to(inputs)
-        if relative.shape != ones.shape or not bool((relative > 0).all()):
-            got = f"shape {list(relative.shape)}, the smallest {float(relative.min()):.3g}"
+        if relative.shape != ones.shape or not bool(((relative > 0) & relative.isfinite()).all()):
+            got = f"shape {list(relative.shape)}, from {float(relative.min()):.3g} to {float(relative.max()):.3g}"
             raise DataError(f"{len(ones)} positive noise variances", got, "noise=sigma**2 * likelihood.precision")
         return cls(inputs, targets.to(inputs), relative)
 
@@ -79,12 +83,29 @@ class Observations:
         """New inputs, as these are.
 
         Raises:
-            DataError: If they are not finite.
+            DataError: If there are none, or they are not finite.
             ShapeError: If they have another shape.
         """
         p = self.inputs.shape[1]
-        if x.ndim != 2 or x.shape[1] != p:
-            raise ShapeError(f"inputs of shape [m, {p}]", f"{list(x.shape)}", "x[:, None] for a single dimension")
-        placed = x.to(self.inputs)
-        check_inputs(placed)
-        return placed
+        if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DataError(f"a tensor of inputs [m, {p}]", f"a {type(x).__name__}", "torch.as_tensor(x)")
+        if x.ndim != 2 or x.shape[1] != p or x.is_complex():
+            hint = "x[:, None] for a single dimension"
+            raise ShapeError(f"real inputs of shape [m, {p}]", f"{x.dtype} {list(x.shape)}", hint)
+        if not len(x):
+            raise DataError("at least one input", "none", "x[None] for a single one")
+        check_rows(x, "inputs")
+        return x.to(self.inputs)
+
+
+def check_rows(values: Float[Tensor, "n p"] | Int[Tensor, "n p"] | Bool[Tensor, "n p"], what: str) -> None:
+    """Refuse rows that are not finite, by their numbers.
+
+    Raises:
+        DataError: Naming the first few.
+    """
+    bad = (~values.isfinite()).any(1).nonzero()[:, 0].tolist()
+    if bad:
+        first = ", ".join(map(str, bad[:NAMED])) + (", ..." if len(bad) > NAMED else "")
+        hint = "leaving these rows out, or filling them in"
+        raise DataError(f"finite {what}", f"NaN or infinite ones in {len(bad)} of {len(values)} rows: {first}", hint)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.data import Source
-from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, warn
+from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, check_count, check_kind, warn
 from lapwing.ground.results import Estimate, Solution
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
@@ -21,7 +21,7 @@ from lapwing.linalg.functions import log_determinant
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Cholesky, Solver
 from lapwing.methods.gp.kernels import Kernel
-from lapwing.methods.gp.matrix import KernelMatrix, cross_product
+from lapwing.methods.gp.matrix import KernelMatrix, check_room, cross_product
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions
 from lapwing.methods.gp.settings import Settings
@@ -124,8 +124,13 @@ class Process:
 
         Cost:
             A solve for each, all at once.
+
+        Raises:
+            TooLargeError: If their coefficients would take more than 2 GiB.
         """
         check_count("samples", samples)
+        rows = len(self.data) + self.settings.features
+        check_room("functions", (rows, samples, self.data.outputs), self.data.inputs, "fewer samples=, or outputs")
         seed = self.settings.seed if seed is None else seed
         c = self.data.outputs
         with torch.no_grad():
@@ -173,14 +178,16 @@ class Process:
             x: Inputs.
             joint: Whether of all inputs together.
         """
-        x = self.data.check(x)
+        x, c = self.data.check(x), self.data.outputs
+        covariance = (len(x) * c,) * 2 if joint else (len(x), c, c)
+        check_room("covariances of outputs", covariance, x, "fewer inputs at a time, or mean(x)")
         with torch.no_grad():
             mean = self.mean(x)
             if not isinstance(self.solver, Cholesky):
                 drawn = self.functions(x)
                 return Draws(drawn) if joint else _apart(mean, (drawn - mean).square().mean((0, 2)))
             if joint:
-                same = torch.eye(self.data.outputs).to(mean)
+                same = torch.eye(c).to(mean)
                 return JointMoments(mean, torch.einsum("mn,cd->mcnd", self.covariance.joint(x), same))
             return _apart(mean, self.covariance.variance(x))
 
@@ -220,6 +227,8 @@ class Process:
 
     def tuned(self, method: Any, progress: bool) -> Process:
         """See ``lapwing.tune``."""
+        if len(self.data) < 2:
+            raise DataError("at least two observations to tune by", "one", "predictions with the choices as they are")
         from lapwing.methods.gp.evidence import Centroids, Evidence, Pathwise  # they are of processes
 
         method = (Evidence() if len(self.data) <= SMALL else Centroids()) if method is None else method
@@ -242,7 +251,10 @@ class Process:
             initial = torch.zeros_like(block)
             earlier = self.start[place].value
             initial[: len(earlier)] = earlier
-        solution = self.solver.solve(self.problem, block, initial=initial)
+        try:
+            solution = self.solver.solve(self.problem, block, initial=initial)
+        except NumericalError as error:
+            raise self._singular(error) from error
         if not solution.converged:
             warn(
                 f"a solve ended after {solution.iterations} iterations with a relative residual of "
@@ -250,6 +262,17 @@ class Process:
                 ConvergenceWarning,
             )
         return solution
+
+    def _singular(self, error: NumericalError) -> NumericalError:
+        """What a solve that failed says of the data."""
+        n = len(self.data)
+        again = n - len(self.data.inputs.unique(dim=0))
+        return NumericalError(
+            f"noise that keeps K + N away from singular ({error.expected})",
+            f"a smallest noise variance of {float(self.noise.min()):.1e} and {again} of {n} inputs that repeat others "
+            f"({error.got})",
+            "a smaller precision of the likelihood, or the average of targets at one input with noise=; float64",
+        )
 
     def _known(self) -> tuple[Solution, ...]:
         """The solves that were made."""

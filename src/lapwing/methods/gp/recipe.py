@@ -16,6 +16,7 @@ from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.settings import Settings
 from lapwing.methods.gp.stationary import Matern
+from lapwing.methods.gp.suitable import check_suitable
 
 
 @final
@@ -64,10 +65,15 @@ class GP(Settings):
             noise: Where the noise of each observation is known, how many times ``1/ρ`` its variance is.
 
         Raises:
-            DataError: If there are no data, or they are not finite.
-            ShapeError: If inputs or targets have other shapes.
+            DataError: If there are no data, they are not finite, or they do not tell a linear mean.
+            ShapeError: If inputs or targets have other shapes, or the kernel is for other inputs.
+
+        Warns:
+            DataWarning: If the targets never vary.
 
         Cost:
             None yet: solves are made when they are first asked for, and kept.
         """
-        return Process(self.kernel, self.likelihood, Observations.of(data, noise), self)
+        observations = Observations.of(data, noise)
+        check_suitable(self.kernel, self.mean, observations)
+        return Process(self.kernel, self.likelihood, observations, self)

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
+from lapwing.ground.errors import DataError
 from lapwing.methods.gp.kernels import Features, Kernel, check_dimensions
 
 TIMES = 8
@@ -31,6 +32,9 @@ class Tanimoto(Kernel):
     def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
         """See ``Kernel``."""
         check_dimensions(self, a, b)
+        if bool((a < 0).any()) or bool((b < 0).any()):
+            lowest = min(float(a.min()), float(b.min()))
+            raise DataError("counts, which are not negative", f"{lowest:.3g}", "another kernel, such as Matern()")
         total = a.sum(1)[:, None] + b.sum(1)
         apart = torch.cdist(a, b, p=1.0)
         return torch.where(total > 0, (total - apart) / (total + apart).clamp_min(torch.finfo(a.dtype).tiny), 1.0)

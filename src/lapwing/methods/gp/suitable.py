@@ -1,0 +1,46 @@
+"""Whether a kernel, a mean and data go together, looked at once when they first meet."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground.errors import DataError, DataWarning, ShapeError, warn
+from lapwing.methods.gp.kernels import Kernel
+from lapwing.methods.gp.observations import Observations
+from lapwing.methods.gp.trend import Mean
+
+
+def check_suitable(kernel: Kernel, mean: Mean, data: Observations) -> None:
+    """Refuse a kernel for other inputs, and a plane that the inputs do not span; warn of targets that never vary.
+
+    Raises:
+        ShapeError: If the kernel takes inputs of another width, or returns another shape.
+        DataError: If observations do not tell a linear mean.
+    """
+    a, b = data.inputs[:2], data.inputs[:1]
+    found = kernel(a, b)
+    if found.shape != (len(a), 1):
+        raise ShapeError("a kernel from [n, p] and [m, p] to [n, m]", f"{list(found.shape)}", "torch.cdist as a model")
+    if mean == "linear" and not _spanning(data.inputs):
+        n, p = data.inputs.shape
+        raise DataError(
+            f"inputs that tell a linear mean: {p + 1} or more, no column constant or a sum of others",
+            f"{n} observations of {p} columns that do not",
+            "mean='constant'",
+        )
+    same = (data.targets == data.targets[0]).all(0)
+    if len(data) > 1 and bool(same.any()):
+        value = float(data.targets[0, same][0])
+        warn(f"all targets of an output are {value:.6g}: tuning will find neither function nor noise", DataWarning)
+
+
+def _spanning(inputs: Float[Tensor, "n p"]) -> bool:
+    """Whether no column is a constant and a sum of others."""
+    centred = inputs.double() - inputs.double().mean(0)
+    lengths = centred.norm(dim=0)
+    if not bool((lengths > 1e-12 * inputs.double().norm(dim=0)).all()):
+        return False
+    unit = centred / lengths
+    return int(torch.linalg.matrix_rank(unit.mT @ unit, hermitian=True)) == inputs.shape[1]

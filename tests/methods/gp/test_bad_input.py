@@ -1,0 +1,166 @@
+"""Data a Gaussian process cannot use cost a sentence; data that say little cost a warning or a line in the log."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import lapwing as lw
+from lapwing.ground.errors import DataError, DataWarning, LapwingError, NumericalError, ShapeError, TooLargeError
+from lapwing.methods.gp.evidence import warn_of_limits
+from tests.checker import unchecked
+from tests.posterior_cases import normal, refused
+
+X, Y = normal(12, 3), normal(12, seed=1)
+
+
+def with_entry(values: Tensor, row: int, value: float = float("nan")) -> Tensor:
+    changed = values.clone()
+    changed[row] = value
+    return changed
+
+
+FITS: dict[str, tuple[Any, Any, type[LapwingError], str]] = {
+    "rows of NaN": (with_entry(with_entry(X, 3), 7), Y, DataError, "in 2 of 12 rows: 3, 7."),
+    "many rows of NaN": (X / 0, Y, DataError, "in 12 of 12 rows: 0, 1, 2, 3, 4, ..."),
+    "infinite target": (X, with_entry(Y, 4, float("inf")), DataError, "finite targets. Got NaN or infinite ones in 1"),
+    "whole inputs": (X.long(), Y, ShapeError, "Got torch.int64 [12, 3]"),
+    "half precision": (X.half(), Y, ShapeError, "float32 or float64"),
+    "complex inputs": (X + 0j, Y, ShapeError, "Got torch.complex128"),
+    "complex targets": (X, Y + 0j, ShapeError, "real targets"),
+    "no columns": (X[:, :0], Y, ShapeError, "[12, 0]"),
+    "no outputs": (X, X[:, :0], ShapeError, "[12, 0]"),
+    "three axes of targets": (X, Y[:, None, None], ShapeError, "Got torch.float64 [12, 1, 1]"),
+    "one number as targets": (X, Y.sum(), ShapeError, "as many targets as inputs"),
+    "fewer targets": (X, Y[:5], ShapeError, "as many targets as inputs"),
+    "empty": (X[:0], Y[:0], DataError, "at least one example"),
+    "arrays": (X.numpy(), Y.numpy(), DataError, "torch.from_numpy"),
+}
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_data_that_cannot_be_fitted(name: str) -> None:
+    x, y, kind, says = FITS[name]
+    with unchecked(), refused(kind, says):
+        lw.GP().fit((x, y))
+
+
+@pytest.mark.parametrize("y", [torch.arange(12), Y > 0])
+def test_whole_and_true_targets_are_numbers(y: Tensor) -> None:
+    with unchecked():
+        assert torch.equal(lw.GP().fit((X, y)).data.targets, y[:, None].double())
+
+
+@pytest.mark.parametrize(
+    ("x", "kind", "says"),
+    [
+        (X[:, :2], ShapeError, "[m, 3]"),
+        (X[:, 0], ShapeError, "[m, 3]"),
+        (X + 0j, ShapeError, "real inputs"),
+        (X[:0], DataError, "at least one input"),
+        (with_entry(X, 5), DataError, "in 1 of 12 rows: 5."),
+        (X.numpy(), DataError, "torch.as_tensor(x)"),
+        ([[0.0, 1.0, 2.0]], DataError, "a tensor of inputs [m, 3]. Got a list"),
+    ],
+)
+def test_inputs_that_cannot_be_predicted(x: Any, kind: type[LapwingError], says: str) -> None:
+    with unchecked(), refused(kind, says):
+        lw.GP().fit((X, Y)).predict(x)
+
+
+def test_inputs_of_another_width_are_refused_by_functions() -> None:
+    with unchecked(), refused(ShapeError, "equally many columns. Got [2, 3]"):
+        lw.GP(features=10).fit((X, Y)).sample_functions(2)(X[:, :2])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind", "says"),
+    [
+        (lw.gp.RBF((1.0, 1.0)), ShapeError, "inputs with 2 columns. Got 3"),
+        (lw.gp.Constant() + lw.gp.RBF((1.0, 1.0)), ShapeError, "inputs with 2 columns. Got 3"),
+        (lw.gp.Custom(lambda a, b: a), ShapeError, "a kernel from [n, p] and [m, p] to [n, m]. Got [2, 3]"),
+        (lw.gp.Tanimoto(), DataError, "counts, which are not negative"),
+    ],
+)
+def test_a_kernel_for_other_inputs(kernel: lw.gp.Kernel, kind: type[LapwingError], says: str) -> None:
+    with unchecked(), refused(kind, says):
+        lw.GP(kernel).fit((X, Y))
+
+
+TOGETHER = torch.cat([X, X[:, :1] - X[:, 1:2]], 1)
+
+
+@pytest.mark.parametrize("x", [X[:1], X[:3], X * torch.tensor([1.0, 0.0, 1.0]), TOGETHER])
+def test_a_linear_mean_needs_inputs_that_tell_it(x: Tensor) -> None:
+    with refused(DataError, "inputs that tell a linear mean"):
+        lw.GP(mean="linear").fit((x.double(), Y[: len(x)]))
+
+
+@pytest.mark.parametrize("noise", [float("nan"), float("inf"), 0.0, -1.0])
+def test_a_noise_that_is_none(noise: float) -> None:
+    with refused(DataError, "12 positive noise variances"):
+        lw.GP().fit((X, Y), noise=torch.full((12,), noise))
+
+
+def test_repeated_inputs_without_noise_are_counted() -> None:
+    twice = torch.cat([X, X[:5]]), torch.cat([Y, Y[:5] + 1])
+    with refused(NumericalError, "variance of 1.0e-20 and 5 of 17 inputs that repeat others"):
+        lw.GP(likelihood=lw.Gaussian(1e20)).fit(twice).predict(X)
+
+
+def test_repeated_inputs_with_noise_are_averaged() -> None:
+    twice = lw.GP(likelihood=lw.Gaussian(10.0)).fit((torch.cat([X, X]), torch.cat([Y + 1, Y - 1])))
+    once = lw.GP(likelihood=lw.Gaussian(20.0)).fit((X, Y))
+    torch.testing.assert_close(twice.mean(X), once.mean(X))
+
+
+def test_targets_that_never_vary_are_warned_of() -> None:
+    with pytest.warns(DataWarning, match=r"all targets of an output are 2.5"):
+        process = lw.GP().fit((X, torch.stack([Y, torch.full_like(Y, 2.5)], 1)))
+    torch.testing.assert_close(process.mean(X)[:, 1], torch.full_like(Y, 2.5))
+
+
+def test_one_observation_predicts_and_does_not_tune() -> None:
+    process = lw.GP(likelihood=lw.Gaussian(4.0)).fit((X[:1], Y[:1]))
+    torch.testing.assert_close(process.mean(X), Y[:1].expand(12)[:, None])
+    with refused(DataError, "at least two observations to tune by"):
+        lw.tune(process)
+
+
+def test_what_does_not_fit_in_memory_is_not_allocated() -> None:
+    many = lw.GP(features=10).fit((X, Y[:, None].expand(12, 5_000)))
+    with refused(TooLargeError, "covariances of outputs"):
+        many.predict(normal(20, 3))
+    with refused(TooLargeError, "60,000 x 60,000"):
+        many.predict(X, joint=True)
+    with refused(TooLargeError, "functions of at most"):
+        many.sample_functions(10_000)
+
+
+def limits_of(*places: float) -> list[tuple[float, float]]:
+    return [(-1.0, 1.0)] * len(places)
+
+
+def test_dimensions_of_no_use_are_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    process = lw.GP(lw.gp.RBF((1.0, 1.0, 1.0))).fit((X, Y))
+    with caplog.at_level(logging.INFO, "lapwing"):
+        warn_of_limits(process, torch.tensor([1.0, 0.3, 1.0, 0.0]).numpy(), limits_of(*range(4)))
+    assert "lengthscale[0], lengthscale[2] ended at the upper limit" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("places", "says"),
+    [
+        ((1.0, 1.0, 1.0, 0.0), r"lengthscale\[0\], lengthscale\[1\], lengthscale\[2\] ended at a limit"),
+        ((-1.0, 1.0, 0.0, 0.0), r"^lengthscale\[0\] ended at a limit"),
+        ((0.0, 1.0, 0.0, -1.0), r"^noise variance ended at a limit"),
+    ],
+)
+def test_other_limits_are_warned_of(places: tuple[float, ...], says: str) -> None:
+    process = lw.GP(lw.gp.RBF((1.0, 1.0, 1.0))).fit((X, Y))
+    with pytest.warns(lw.ConvergenceWarning, match=says):
+        warn_of_limits(process, torch.tensor(places).numpy(), limits_of(*places))
