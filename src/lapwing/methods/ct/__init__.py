@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lapwing.methods.ct.dip import DeepImagePrior, Reconstruction, pretrained
 from lapwing.methods.ct.geometry import FanBeam, Geometry, Parallel2d, Parallel3d, equidistant
 from lapwing.methods.ct.image import ImagePosterior, Interval, linear_image
 from lapwing.methods.ct.observed import Measurement, Observed
@@ -11,6 +12,7 @@ from lapwing.methods.ct.projector import Projector
 from lapwing.methods.ct.unet import UNet
 
 __all__ = [
+    "DeepImagePrior",
     "Ellipses",
     "FanBeam",
     "Fourier",
@@ -23,11 +25,13 @@ __all__ = [
     "Parallel2d",
     "Parallel3d",
     "Projector",
+    "Reconstruction",
     "UNet",
     "digits",
     "equidistant",
     "linear_image",
     "measurement",
+    "pretrained",
     "rectangles",
     "shepp_logan",
     "walnut",

@@ -1,0 +1,348 @@
+"""The deep image prior: an image that an untrained network makes, fitted to a sinogram."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from tqdm.auto import tqdm
+
+from lapwing.ground import probes
+from lapwing.ground.archive import Archive
+from lapwing.ground.data import check_finite
+from lapwing.ground.errors import (
+    ConvergenceWarning,
+    MismatchError,
+    NumericalError,
+    ShapeError,
+    check_count,
+    check_fraction,
+    check_positive,
+    warn,
+)
+from lapwing.ground.records import Records
+from lapwing.ground.whole import check_directory, file_at
+from lapwing.jacobian.model import undisturbed
+from lapwing.methods.ct.observed import Measurement
+
+logger = logging.getLogger(__name__)
+
+LOOK = 10
+"""Steps between two looks at the rays held out."""
+
+SAVED = 100
+"""Steps between two checkpoints."""
+
+CLIP = 1.0
+"""Longest gradient."""
+
+ARCHIVE = Archive(
+    "lapwing.dip",
+    "lapwing.dip",
+    1,
+    "DeepImagePrior(checkpoint=...)",
+    "another checkpoint=, or deleting the file",
+)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """An image, the network that makes it, and how it was found.
+
+    Args:
+        network: The network at the weights that fit the rays held out best.
+        z: Its input.
+        image: What it makes.
+        held_out: Mean squared residual on the rays held out, over the noise variance: 1 is the noise alone.
+        step: The step it is from.
+        trace: The same at every look.
+    """
+
+    network: nn.Module
+    z: Float[Tensor, "1 c *space"]
+    image: Float[Tensor, "*space"]
+    held_out: float
+    step: int
+    trace: tuple[float, ...] = field(repr=False)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """Where a fit has come to.
+
+    Args:
+        weights: Of the network.
+        first: Adam's average of gradients.
+        second: Its average of their squares.
+        best: The weights that fit the rays held out best.
+        held_out: How well.
+        at: The step they are from.
+        trace: How well every look.
+        step: Steps so far.
+    """
+
+    weights: Float[Tensor, " d"]
+    first: Float[Tensor, " d"]
+    second: Float[Tensor, " d"]
+    best: Float[Tensor, " d"]
+    held_out: float
+    at: int
+    trace: tuple[float, ...]
+    step: int
+
+
+@final
+@dataclass(frozen=True)
+class DeepImagePrior:
+    """``min_v ‖T g(v, z) - y‖² / 2σ² + λ TV(g(v, z))`` by Adam, stopped by rays held out (Antorán 2024, section 7.1).
+
+    A network learns images before it learns noise: the data fit on rays that the descent does not see falls, and then
+    rises. They are single pixels of the detector, at random; the weights of its lowest point are kept.
+
+    Args:
+        tv: λ, the weight of the total variation, in 1 / (units of the image).
+        steps: Most steps.
+        patience: Steps without a better fit to the rays held out after which it ends.
+        rate: Adam's learning rate.
+        held_out: Part of the rays that is held out.
+        checkpoint: A file that is written as it goes, and gone on from if it is there.
+        seed: Of the rays held out, and of the input where none is given.
+
+    Raises:
+        ConfigError: If a number makes no sense.
+
+    Example:
+        >>> DeepImagePrior(tv=3.0).steps
+        3000
+    """
+
+    tv: float = 1.0
+    steps: int = 3000
+    patience: int = 600
+    rate: float = 2e-3
+    held_out: float = 0.05
+    checkpoint: str | PathLike[str] | None = field(default=None, compare=False)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive("tv", self.tv, "1.0")
+        check_positive("rate", self.rate, "2e-3")
+        check_fraction("held_out", self.held_out, "held_out=0.05")
+        for name in ("steps", "patience"):
+            check_count(name, getattr(self, name))
+        check_count("seed", self.seed, 0)
+        if self.checkpoint is not None:
+            check_directory(file_at(self.checkpoint))
+
+    @undisturbed()
+    def fit(
+        self,
+        network: nn.Module,
+        operator: Measurement,
+        sinogram: Float[Tensor, " rows"],
+        z: Float[Tensor, "1 c *space"],
+        *,
+        noise_std: float,
+        progress: bool = False,
+    ) -> Reconstruction:
+        """The reconstruction; a copy of the network is trained.
+
+        Args:
+            network: From ``z`` to an image ``[1, 1, *space]``, such as a ``UNet``.
+            operator: T, which differentiates.
+            sinogram: y, flat.
+            z: The network's input: noise, or a filtered back-projection.
+            noise_std: σ, in the units of y.
+            progress: Whether to show a progress bar, with the loss.
+
+        Raises:
+            DataError: If a measurement is not finite.
+            MismatchError: If the checkpoint is that of another fit.
+            NumericalError: If the loss is not finite: the network does not train.
+            ShapeError: If operator, sinogram and image do not fit.
+
+        Warns:
+            ConvergenceWarning: If the fit to the rays held out was still falling at the end.
+
+        Cost:
+            A step: a forward and a backward pass, and a product with T and its adjoint.
+        """
+        check_positive("noise_std", noise_std, "0.05")
+        check_finite(sinogram, "measurements", "leaving out the rays that have none")
+        rows, pixels = operator.shape
+        if sinogram.shape != (rows,) or z[0, 0].numel() != pixels:
+            came = f"{list(sinogram.shape)} and an input of shape {list(z.shape)}"
+            raise ShapeError(f"a flat sinogram [{rows}] and an input of {pixels} pixels", came, "sinogram.flatten()")
+        trained = copy.deepcopy(network).train()
+        state, settings = self._begun(trained, sinogram, noise_std)
+        generator = torch.Generator().manual_seed(self.seed)
+        order = torch.tensor(probes.permutation(rows, generator=generator), device=sinogram.device)
+        split = max(1, round(self.held_out * rows))
+        task = _Task(trained, operator, sinogram, z, noise_std, self.tv, order[split:], order[:split])
+        state = self._descended(task, state, settings, progress)
+        vector_to_parameters(state.best.clone(), trained.parameters())
+        trained.eval()
+        with torch.no_grad():
+            image = trained(z)[0, 0]
+        if state.at + LOOK > state.step:
+            warn(
+                f"the fit to the rays held out was still falling after {state.step} steps. Try a larger steps=",
+                ConvergenceWarning,
+            )
+        return Reconstruction(trained, z, image, state.held_out, state.at, state.trace)
+
+    def _descended(self, task: _Task, state: Fit, settings: dict[str, str], progress: bool) -> Fit:
+        """Go on from a state to the end."""
+        optimiser = torch.optim.Adam(task.network.parameters(), self.rate)
+        _restore(optimiser, state)
+        best, held_out, at, trace = state.best, state.held_out, state.at, list(state.trace)
+        with tqdm(desc="deep image prior", total=self.steps, initial=state.step, disable=not progress) as bar:
+            for step in range(state.step, self.steps):
+                before = parameters_to_vector(task.network.parameters()).detach().clone() if step % LOOK == 0 else None
+                loss, seen = task.step(optimiser)
+                bar.update()
+                if before is not None:
+                    trace.append(seen)
+                    bar.set_postfix(loss=f"{loss:.3g}", held_out=f"{seen:.3g}", refresh=False)
+                    if seen < held_out:  # by the weights before the step
+                        best, held_out, at = before, seen, step
+                done = step - at >= self.patience
+                if done or (step + 1) % SAVED == 0 or step + 1 == self.steps:
+                    state = _state(optimiser, best, held_out, at, tuple(trace), step + 1)
+                    self._write(state, settings)
+                if done:
+                    break
+        return state
+
+    def _begun(self, network: nn.Module, sinogram: Tensor, noise_std: float) -> tuple[Fit, dict[str, str]]:
+        """Where to start, and what the fit depends on.
+
+        Raises:
+            MismatchError: If the checkpoint is that of another fit.
+        """
+        weights = parameters_to_vector(network.parameters()).detach().clone()
+        none = torch.zeros_like(weights)
+        start = Fit(weights, none, none, weights, float("inf"), 0, (), 0)
+        settings = {
+            "network": f"{len(weights)} weights, {float(weights.double().norm()):.9g} long",
+            "sinogram": f"{len(sinogram)} rays, {float(sinogram.double().norm()):.9g} long",
+            "settings": f"tv {self.tv}, rate {self.rate}, held out {self.held_out}, seed {self.seed}",
+            "noise": f"{noise_std}",
+        }
+        if self.checkpoint is None or not file_at(self.checkpoint).exists():
+            return start, settings
+        path = file_at(self.checkpoint)
+        header = ARCHIVE.header(path)
+        saved = Records().read(dict[str, str], header.get("settings"), "settings")
+        for name, now in settings.items():
+            if saved.get(name) != now:
+                raise MismatchError(f"a checkpoint of this fit, with {now}", f"{saved.get(name)}", ARCHIVE.cure)
+        records = Records(ARCHIVE.tensors(path, header), weights.device)
+        return records.read(Fit, header.get("state"), "state"), settings
+
+    def _write(self, state: Fit, settings: dict[str, str]) -> None:
+        if self.checkpoint is None:
+            return
+        records = Records()
+        header = {"settings": settings, "state": records.state(state)}
+        ARCHIVE.write(file_at(self.checkpoint), header, records.tensors)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """One fit: the loss on the rays seen, and what those held out say."""
+
+    network: nn.Module
+    operator: Measurement
+    sinogram: Float[Tensor, " rows"]
+    z: Float[Tensor, "1 c *space"]
+    noise_std: float
+    tv: float
+    seen: Int[Tensor, " a"]
+    held: Int[Tensor, " b"]
+
+    def step(self, optimiser: torch.optim.Optimizer) -> tuple[float, float]:
+        """One step; the loss before it, and the mean squared residual on the rays held out.
+
+        Raises:
+            NumericalError: If the loss is not finite.
+        """
+        optimiser.zero_grad()
+        image = self.network(self.z)[0, 0]
+        residual = (self.operator.push(image.reshape(-1, 1))[:, 0] - self.sinogram) / self.noise_std
+        loss = (0.5 * residual[self.seen].square().sum() + self.tv * total_variation(image)) / len(self.seen)
+        if not bool(loss.isfinite()):
+            raise NumericalError(
+                "a network that trains", f"a loss of {float(loss.detach())}", "a smaller rate=, or other weights"
+            )
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.network.parameters(), CLIP)
+        optimiser.step()
+        return float(loss.detach()), float(residual[self.held].detach().square().mean())
+
+
+def total_variation(image: Float[Tensor, "*space"]) -> Float[Tensor, ""]:
+    """``Σ |x_ij - x_i+1,j| + Σ |x_ij - x_i,j+1|``, anisotropic, in any number of dimensions.
+
+    Example:
+        >>> total_variation(torch.tensor([[0.0, 1.0], [0.0, 3.0]]))
+        tensor(6.)
+    """
+    return torch.stack([image.diff(dim=axis).abs().sum() for axis in range(image.ndim)]).sum()
+
+
+@undisturbed()
+def pretrained(
+    network: nn.Module,
+    pairs: Iterable[tuple[Float[Tensor, "n c *space"], Float[Tensor, "n 1 *space"]]],
+    *,
+    rate: float = 1e-3,
+    progress: bool = False,
+) -> nn.Module:
+    """A copy of a network after a step of Adam on the squared error of each pair: generated images, before any scan.
+
+    Args:
+        network: The network.
+        pairs: Inputs, such as filtered back-projections of noisy projections, and the images they are to become.
+        rate: Adam's learning rate.
+        progress: Whether to show a progress bar.
+    """
+    trained = copy.deepcopy(network).train()
+    optimiser = torch.optim.Adam(trained.parameters(), rate)
+    for z, image in tqdm(pairs, "pretraining", disable=not progress, leave=False):
+        optimiser.zero_grad()
+        (trained(z) - image).square().mean().backward()
+        optimiser.step()
+    return trained.eval()
+
+
+def _state(
+    optimiser: torch.optim.Adam, best: Tensor, held_out: float, at: int, trace: tuple[float, ...], step: int
+) -> Fit:
+    params = optimiser.param_groups[0]["params"]
+    moments = [torch.cat([optimiser.state[p][name].flatten() for p in params]) for name in ("exp_avg", "exp_avg_sq")]
+    weights = parameters_to_vector(params).detach().clone()
+    return Fit(weights, moments[0], moments[1], best, held_out, at, trace, step)
+
+
+def _restore(optimiser: torch.optim.Adam, state: Fit) -> None:
+    """Put an optimiser and its parameters where a fit has come to."""
+    params = optimiser.param_groups[0]["params"]
+    vector_to_parameters(state.weights.clone(), params)
+    if not state.step:
+        return
+    sizes = [p.numel() for p in params]
+    for p, first, second in zip(params, state.first.split(sizes), state.second.split(sizes), strict=True):
+        moments = {"exp_avg": first.view_as(p).clone(), "exp_avg_sq": second.view_as(p).clone()}
+        optimiser.state[p] = {"step": torch.tensor(float(state.step)), **moments}

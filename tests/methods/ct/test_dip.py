@@ -1,0 +1,94 @@
+"""The deep image prior: it fits what it is shown, stops by what it is not, and goes on where it stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lapwing.ground.errors import ConvergenceWarning, DataError, MismatchError, NumericalError, ShapeError
+from lapwing.methods.ct.dip import LOOK, DeepImagePrior, pretrained, total_variation
+from tests.linear_models import Rays
+from tests.posterior_cases import normal, refused
+
+NOISE = 0.1
+RAYS = Rays(normal(40, 15))
+TRUTH = (normal(15, seed=1) > 0).double()
+SINOGRAM = RAYS.push(TRUTH[:, None])[:, 0] + NOISE * normal(40, seed=2)
+Z = torch.ones(1, 1, 3, 5).double()
+
+
+class Free(nn.Module):
+    """Every pixel a weight of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pixels = nn.Parameter(torch.zeros(1, 1, 3, 5, dtype=torch.float64))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.pixels * z
+
+
+def prior(**options: object) -> DeepImagePrior:
+    return DeepImagePrior(**{"tv": 1.0, "rate": 0.05, "steps": 400, "held_out": 0.2} | options)  # type: ignore[arg-type]
+
+
+def test_it_finds_an_image_and_leaves_the_network_as_it_was() -> None:
+    net = Free()
+    found = prior(rate=0.03, held_out=0.025).fit(net, RAYS, SINOGRAM, Z, noise_std=NOISE)
+    assert torch.equal(net.pixels, torch.zeros_like(net.pixels))
+    assert found.image.shape == (3, 5) and not found.network.training
+    torch.testing.assert_close(found.image, found.network(Z)[0, 0].detach())
+    assert float((found.image - TRUTH.view(3, 5)).abs().mean()) < 0.1
+    assert 0 < found.held_out == min(found.trace) and found.step == LOOK * found.trace.index(found.held_out)
+
+
+def test_it_keeps_the_weights_that_fit_the_rays_held_out_and_stops_when_it_lost_patience() -> None:
+    """Few rays, all of the image free: the descent fits their noise in the end."""
+    rays = Rays(RAYS.matrix[:14])
+    short = prior(patience=50, tv=1e-3, held_out=0.3)
+    found = short.fit(Free(), rays, SINOGRAM[:14], Z, noise_std=NOISE)
+    assert len(found.trace) < 400 / LOOK and found.held_out < found.trace[-1]
+    assert len(found.trace) - 1 == (found.step + short.patience) // LOOK
+    order = torch.randperm(14, generator=torch.Generator().manual_seed(0))[:4]
+    residual = (rays.push(found.image.reshape(-1, 1))[:, 0] - SINOGRAM[:14])[order] / NOISE
+    assert found.held_out == pytest.approx(float(residual.square().mean()))
+
+
+def test_a_fit_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "fit.safetensors"
+    whole = prior(steps=60).fit(Free(), RAYS, SINOGRAM, Z, noise_std=NOISE)
+    with pytest.warns(ConvergenceWarning, match="still falling after 23 steps"):
+        prior(steps=23, checkpoint=path).fit(Free(), RAYS, SINOGRAM, Z, noise_std=NOISE)
+    resumed = prior(steps=60, checkpoint=path).fit(Free(), RAYS, SINOGRAM, Z, noise_std=NOISE)
+    assert resumed.trace == whole.trace and torch.equal(resumed.image, whole.image)
+    with refused(MismatchError, "tv 2.0"):
+        prior(tv=2.0, checkpoint=path).fit(Free(), RAYS, SINOGRAM, Z, noise_std=NOISE)
+
+
+def test_total_variation_is_zero_for_what_does_not_vary_and_adds_up_steps_in_any_dimension() -> None:
+    assert float(total_variation(torch.ones(3, 4, 2))) == 0
+    box = torch.zeros(5, 6, 7)
+    box[1:3, 2:5, 3:4] = 2.0
+    assert float(total_variation(box)) == 2 * 2 * (3 * 1 + 2 * 1 + 2 * 3)
+
+
+def test_a_network_learns_from_generated_pairs() -> None:
+    target = normal(1, 1, 3, 5)
+    net = Free()
+    made = pretrained(net, [(Z, target)] * 300, rate=0.05)
+    assert float((made(Z) - target).detach().abs().max()) < 1e-2 and not net.pixels.any()
+
+
+def test_what_makes_no_sense_is_a_sentence() -> None:
+    with refused(ShapeError, "a flat sinogram [40]"):
+        prior().fit(Free(), RAYS, SINOGRAM[:4], Z, noise_std=NOISE)
+    with refused(DataError, "measurements"):
+        prior().fit(Free(), RAYS, SINOGRAM / 0, Z, noise_std=NOISE)
+    net = Free()
+    with torch.no_grad():
+        net.pixels[0, 0, 0, 0] = torch.inf
+    with refused(NumericalError, "a network that trains"):
+        prior().fit(net, RAYS, SINOGRAM, Z, noise_std=NOISE)
