@@ -7,6 +7,7 @@ from lapwing.methods.ct.geometry import FanBeam, Geometry, Parallel2d, Parallel3
 from lapwing.methods.ct.image import ImagePosterior, Interval, linear_image
 from lapwing.methods.ct.observed import Measurement, Observed
 from lapwing.methods.ct.operators import Fourier, Given, measurement
+from lapwing.methods.ct.patches import log_density, patch_covariance
 from lapwing.methods.ct.phantoms import Ellipses, digits, rectangles, shepp_logan, walnut
 from lapwing.methods.ct.projector import Projector
 from lapwing.methods.ct.unet import UNet
@@ -30,7 +31,9 @@ __all__ = [
     "digits",
     "equidistant",
     "linear_image",
+    "log_density",
     "measurement",
+    "patch_covariance",
     "pretrained",
     "rectangles",
     "shepp_logan",
