@@ -14,10 +14,12 @@ from torch import Tensor
 from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.ggn import GGN, Curvature
 from lapwing.ground.errors import ConfigError
+from lapwing.jacobian.layers.convolution import autocorrelation, slides
 from lapwing.jacobian.layers.factors import Factor, Outer, jacobian_rows, square_sums
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.network import Network
+from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 from lapwing.linalg.structured import finite
 
@@ -29,6 +31,11 @@ class Accumulator(Protocol):
     @property
     def floats(self) -> int:
         """Numbers the structure needs for each example and cotangent, beyond the layer factors."""
+        ...
+
+    @property
+    def at_once(self) -> int:
+        """Cotangents it takes at once: one, where more would share no work."""
         ...
 
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
@@ -72,9 +79,10 @@ def sweep(
         One forward pass, and a backward pass through the activations for each cotangent; memory ``BUDGET``.
     """
     data = Fold(model, chunk_size(model, curvature, total.floats))
+    size = COLUMNS if model.survey.loose else total.at_once
     for forward, f, y in data:
         blocks = curvature.cotangents(model.likelihood, f, y, generator=generator)
-        for number, cotangents in enumerate(blocks):
+        for number, cotangents in enumerate(part for block in blocks for part in block.split(size)):
             total.add(forward.factors(cotangents), again=number > 0)
     return data.totals()
 
@@ -95,6 +103,8 @@ class DenseSum:
     Args:
         network: The network whose weights are uncertain.
     """
+
+    at_once = COLUMNS
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -122,7 +132,7 @@ class DiagonalSum:
         network: The network whose weights are uncertain.
     """
 
-    floats = 0
+    floats, at_once = 0, COLUMNS
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -165,7 +175,7 @@ class KroneckerSum:
         ConfigError: If only single entries of a parameter are uncertain.
     """
 
-    floats = 0
+    floats, at_once = 0, 1
 
     def __init__(self, network: Network, sharing: Sharing = "expand", bias: Bias = "joint") -> None:
         if network.index is not None:
@@ -183,8 +193,7 @@ class KroneckerSum:
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
         """Take in the factors of one block of cotangents of one chunk; its inputs only with the first block."""
         for factor in factors:
-            wide = factor.double()
-            for part in separated(wide) if self._bias == "separate" else (wide,):
+            for part in separated(factor) if self._bias == "separate" else (factor,):
                 names = part.names
                 if names not in self._index:
                     self._index[names] = block_index(part, self._network)
@@ -195,7 +204,7 @@ class KroneckerSum:
                         self._right[names] += right
                         self._count[names] += count
                 else:
-                    rows = part.rows().flatten(0, 1)
+                    rows = part.rows().flatten(0, 1).double()
                     self._exact[names] += rows.mT @ rows if rows.shape[1] <= EXACT else rows.square().sum(0)
 
     def result(self) -> Held:
@@ -228,27 +237,29 @@ def block_index(factor: Factor, network: Network) -> Int[Tensor, " d"]:
 
 
 def gradient_moment(factor: Outer | Lookup, sharing: Sharing) -> Float[Tensor, "*p o o"]:
-    """Second moment of the gradients of one layer, added up."""
+    """Second moment of the gradients of one layer, added up in float64."""
     if isinstance(factor, Lookup):
-        g = factor.uses[2].flatten(0, 1)
+        g = factor.uses[2].flatten(0, 1).double()
         return g.mT @ g
     if sharing == "reduce":
-        g = factor.g.sum(-1)
+        g = factor.g.double().sum(-1)
         return torch.einsum("nkpo,nkpq->poq", g, g)
     g = factor.g if factor.g.stride(0) >= factor.g.stride(1) else factor.g.transpose(0, 1)  # as it lies in memory
-    return sum_outer(g.flatten(0, 1))
+    return sum_outer(g.flatten(0, 1).double())
 
 
 def input_moment(factor: Outer | Lookup, sharing: Sharing) -> tuple[Tensor, int]:
     """Second moment of the inputs of one layer, added up, and over how many inputs; for embeddings its diagonal."""
     if isinstance(factor, Lookup):
         row = factor.uses[1]
-        return torch.bincount(row, minlength=factor.shape[0]).to(factor.g), len(row)
-    n, t = len(factor.g), factor.positions
+        return torch.bincount(row, minlength=factor.shape[0]).double(), len(row)
+    n, t, wide = len(factor.g), factor.positions, replace(factor, a=factor.a.double())
     if sharing == "reduce":
-        a = factor.columns.mean(-1)
+        a = wide.columns.mean(-1)
         return torch.einsum("npi,npj->pij", a, a), n
-    return sum_outer(factor.columns), n * t
+    if wide.weight is not None and wide.options is not None and slides(wide.a, wide.options):
+        return autocorrelation(wide.a, wide.options, int(wide.bias is not None)), n * t
+    return sum_outer(wide.columns), n * t
 
 
 def sum_outer(x: Float[Tensor, "n p i t"]) -> Float[Tensor, "p i i"]:

@@ -19,7 +19,8 @@ from lapwing.ground.data import Data, Inputs, count
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, leaves
-from lapwing.jacobian.layers.factors import Factor, Outer, Rows, patches
+from lapwing.jacobian.layers.convolution import patches
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.layers.loose import loose_rows
 from lapwing.jacobian.network.network import Network, ordinary
@@ -148,6 +149,9 @@ class Pass:
             pulled = torch.autograd.grad(along(outputs, cotangent), edges, retain_graph=True, allow_unused=True)
             for i, ((layer, call), g) in enumerate(zip(uses, pulled, strict=True)):
                 part = self._kept(layer, call, outputs.new_zeros(call.shape) if g is None else g)
+                if len(cotangents) == 1:
+                    held.append(part.unsqueeze(1))
+                    continue
                 if k == 0:
                     held.append(part.new_empty(part.shape[0], len(cotangents), *part.shape[1:]))
                 held[i][:, k] = part

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, Rows, patches
+from lapwing.jacobian.layers.convolution import ConvOptions
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.products.forms import count
 from tests.curvature import naive
@@ -186,29 +187,3 @@ def test_what_is_held_is_what_was_counted(name: str) -> None:
     slack = 60 if isinstance(factor, Lookup) else 0  # a padding row is not held
     assert held <= 3 * counted.held <= held + slack
     assert (counted.rows > 0) == isinstance(factor.for_products(), Rows)
-
-
-GEOMETRIES = {
-    "plain-1d": ((2, 3, 5), ConvOptions((2,), (1,), ((0, 0),), (1,), 1)),
-    "uneven-padding": ((2, 2, 5), ConvOptions((4,), (1,), ((1, 2),), (1,), 1)),
-    "stride-and-dilation": ((2, 2, 7, 6), ConvOptions((2, 3), (2, 1), ((1, 1), (0, 0)), (1, 2), 1)),
-    "groups": ((3, 4, 3, 3), ConvOptions((2, 2), (1, 1), ((0, 0), (1, 1)), (1, 1), 2)),
-    "depthwise": ((2, 3, 4, 4), ConvOptions((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 3)),
-    "pointwise": ((2, 5, 3, 3), ConvOptions((1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1), 1)),
-    "3d": ((2, 2, 3, 4, 2), ConvOptions((2, 3, 1), (1, 2, 1), ((0, 0), (1, 1), (0, 0)), (1, 1, 1), 2)),
-}
-
-
-@pytest.mark.parametrize("name", GEOMETRIES)
-@pytest.mark.parametrize("layout", ["contiguous", "channels-last"])
-def test_patches_are_those_under_each_pixel(name: str, layout: str) -> None:
-    shape, options = GEOMETRIES[name]
-    image = torch.randn(shape, dtype=torch.float64)
-    expected = naive.patches(image, options)
-    if layout == "channels-last":
-        image = image.movedim(1, -1).contiguous().movedim(-1, 1)
-    with_ones = patches(image, options, 1)
-    assert torch.equal(patches(image, options), expected)
-    assert torch.equal(with_ones[:, :, :-1], expected) and bool((with_ones[:, :, -1] == 1).all())
-    factor = Outer("w", None, torch.randn(len(image), 3, options.groups, 2, expected.shape[3]), image, options)
-    assert factor.width == expected.shape[2]

@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import TypeVar, final
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from lapwing.jacobian.layers.convolution import ConvOptions, patches
 from lapwing.jacobian.network.network import Network
 
 T = TypeVar("T", bound="Factor")
@@ -98,18 +98,6 @@ class Rows(Factor):
 
 
 @final
-@dataclass(frozen=True)
-class ConvOptions:
-    """Geometry of a convolution, one entry a spatial axis; padding as (before, after)."""
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    dilation: tuple[int, ...]
-    groups: int
-
-
-@final
 @dataclass(frozen=True, eq=False)
 class Outer(Factor):
     """A linear map or convolution, with its bias: weight gradient ``sum_t g_t a_tᵀ``, bias gradient ``sum_t g_t``.
@@ -152,7 +140,7 @@ class Outer(Factor):
     def columns(self) -> Float[Tensor, "n p i t"]:
         """The layer's inputs as columns, with a last input of ones where the bias is uncertain."""
         n, _, p, _, t = self.g.shape
-        ones = self.g.new_ones(()).expand(n, p, int(self.bias is not None), t)
+        ones = self.a.new_ones(()).expand(n, p, int(self.bias is not None), t)
         if self.weight is None:
             return ones
         if self.options is not None:
@@ -219,27 +207,6 @@ class Outer(Factor):
         if self.weight is None or self.bias is None:
             return flat.view(p, o, -1)
         return torch.cat([flat[: -p * o].view(p, o, -1), flat[-p * o :].view(p, o, 1)], dim=-1)
-
-
-def patches(image: Float[Tensor, "n channels *space"], options: ConvOptions, ones: int = 0) -> Float[Tensor, "n p i t"]:
-    """The patch of a convolution's input under each output position, followed by ``ones`` inputs that are one.
-
-    Cost:
-        ``n * channels * prod(kernel) * t`` numbers, those of one input side by side for all examples; the only place
-        where patches are unfolded.
-    """
-    axes = len(options.kernel)
-    windows = F.pad(image, [side for sides in reversed(options.padding) for side in sides])
-    for axis, (k, s, d) in enumerate(zip(options.kernel, options.stride, options.dilation, strict=True)):
-        windows = windows.unfold(2 + axis, d * (k - 1) + 1, s)[..., ::d]
-    windows = windows.unflatten(1, (options.groups, -1))  # [n, p, channels, *space, *kernel]
-    space, kernel = range(3, 3 + axes), range(3 + axes, 3 + 2 * axes)
-    windows = windows.permute(1, 2, *kernel, 0, *space)
-    inputs, positions = windows.shape[1 : 2 + axes], windows.shape[2 + axes :]
-    out = image.new_empty(options.groups, inputs.numel() + ones, *positions)
-    out[:, : inputs.numel()].unflatten(1, inputs).copy_(windows)
-    out[:, inputs.numel() :] = 1.0
-    return out.flatten(3).movedim(2, 0)
 
 
 def outer(g: Float[Tensor, "n k p o t"], a: Float[Tensor, "n p i t"]) -> Float[Tensor, "n k p o i"]:
