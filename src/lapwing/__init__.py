@@ -13,7 +13,7 @@ from lapwing.jacobian.network.invariance import normalised
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
 from lapwing.linear import preconditioners, solvers
 from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows
-from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, Contour, Lanczos, Perturb
+from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, Contour, Lanczos, Perturb, PrimalSGD
 from lapwing.linear.tangent import Tangent
 from lapwing.methods import ct, gp, hessian_free, marginal
 from lapwing.methods.gp import GP
@@ -86,6 +86,7 @@ __all__ = [
     "Poisson",
     "Posterior",
     "PreTrained",
+    "PrimalSGD",
     "Probed",
     "RankOne",
     "Sampled",

@@ -17,6 +17,7 @@ from tests.store.test_contents import through
 SOLVERS = [
     lw.CG(),
     lw.CG(rtol=1e-3, max_iterations=7, max_bytes=2**20),
+    lw.PrimalSGD(steps=9, features=7, inducing=0.8, step=0.5),
     lw.SGD(epochs=3, batch=17, rtol=0.2, step=0.5, momentum=0.8, clip=2.0, seed=4),
     *(
         lw.CG(preconditioner=preconditioner)
@@ -52,7 +53,7 @@ def test_those_of_others_are_refused(inside: bool) -> None:
         def approximate(self, problem: Any) -> Any: ...
 
     solver = lw.CG(preconditioner=LowRank()) if inside else Odd()
-    expected = "KFAC, LowRank" if inside else "Cholesky, SDD, SGD"
+    expected = "KFAC, LowRank" if inside else "PrimalSGD, SDD, SGD"
     with refused(UnsupportedError, expected):
         records().state(solver, "solver")
 

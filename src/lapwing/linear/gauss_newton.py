@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lapwing.ground import probes
 from lapwing.ground.data import Inputs, count, tensors
 from lapwing.ground.errors import DataError
 from lapwing.ground.tree import together
@@ -34,15 +35,31 @@ class Gram(Operator):
     def diagonal(self) -> Float[Tensor, " d"]:
         """``diag G``."""
 
-    def rows(self, index: Int[Tensor, " r"]) -> Float[Tensor, "r d"]:
+    def rows(self, index: Int[Tensor, " r"], columns: Int[Tensor, " m"] | None = None) -> Float[Tensor, "r m"]:
         """Some rows, here by products with unit vectors.
 
         Args:
             index: Which.
+            columns: Of these columns; ``None`` for all.
         """
         units = self._like.new_zeros(self.shape[0], len(index))
         units[index, torch.arange(len(index), device=index.device)] = 1.0
-        return (self @ units).mT
+        found = (self @ units).mT
+        return found if columns is None else found[:, columns]
+
+    def features(
+        self, count: int, generator: torch.Generator, index: Int[Tensor, " m"] | None = None
+    ) -> Float[Tensor, "m D"]:
+        """Some rows of a random Φ with ``E Φ Φᵀ = G``, here of noise that R colours.
+
+        Args:
+            count: Columns D.
+            generator: Source of randomness.
+            index: Which rows; ``None`` for all.
+        """
+        noise = probes.gaussian([self.root.shape[1], count], like=self._like, generator=generator)
+        found = self.root @ (noise / count**0.5)
+        return found if index is None else found[index]
 
     @property
     def T(self) -> Gram:

@@ -19,7 +19,7 @@ from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, S
 from lapwing.linalg import Diagonal as DiagonalMatrix
 from lapwing.linalg.structured import Eigenbasis
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, TopRows
-from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, Solver
+from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, PrimalSGD, Solver
 from lapwing.methods import gp
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.methods.hessian_free.posterior import Amortised, Answers, Table
@@ -114,7 +114,7 @@ FAMILIES: Families = {
     Operator: OPERATORS,
     Preconditioner: named(Diagonal, KFAC, LowRankStructure, PivotedCholesky, RankOne, Subsample, TopRows),
     Prior: named(DiagonalPrior, GPrior, Isotropic, Layerwise),
-    Solver: named(AlternatingProjections, CG, Cholesky, SDD, SGD),
+    Solver: named(AlternatingProjections, CG, Cholesky, PrimalSGD, SDD, SGD),
     Structured: OPERATORS,
 }
 

@@ -51,6 +51,24 @@ class Solver(abc.ABC):
         """
         return self.solve(problem, b, initial=start)
 
+    def drawn(
+        self,
+        problem: Problem,
+        values: Float[Tensor, "d k"],
+        noise: Float[Tensor, "d k"],
+        *,
+        initial: Float[Tensor, "d k"] | None = None,
+    ) -> Solution:
+        """The solution for a draw ``values + noise`` whose noise is from N(0, A): in function view, f(X) + ε.
+
+        Args:
+            problem: The problem.
+            values: The one part.
+            noise: The other.
+            initial: Where to start; ``None`` for 0.
+        """
+        return self.solve(problem, values + noise, initial=initial)
+
     def prepared(self, problem: Problem) -> Structured | None:
         """The preconditioner this solver has for a problem, made on first use; ``None`` for none."""
         return None

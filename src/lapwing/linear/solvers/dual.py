@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -14,12 +13,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground import probes
-from lapwing.ground.errors import NumericalError, check_count
+from lapwing.ground.errors import check_count
 from lapwing.ground.results import Solution
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.stochastic import Stochastic, residual_of
-
-logger = logging.getLogger(__name__)
+from lapwing.linear.solvers.stochastic import Stochastic, residual_of, shortened
 
 SUBSET = 2000
 """Rows from which the largest eigenvalue is estimated; it grows with their number."""
@@ -41,9 +38,6 @@ LOOKS = 20
 
 GROWTH = 10.0
 """A residual so many times that of zero tells of divergence."""
-
-SHORTER, TRIES = 2.0, 8
-"""A step that diverges is divided by the first, and so many times at most."""
 
 
 @final
@@ -106,24 +100,14 @@ class SDD(Stochastic):
         """See ``Stochastic.descent``."""
         generator = torch.Generator().manual_seed(self.seed)
         step = (self.step or longest_step(problem, self.momentum, generator)) / problem.size
-        return partial(self._settled, problem, step=step, generator=generator)
 
-    def _settled(
-        self, problem: Problem, b: Tensor, start: Tensor, *, step: float, generator: torch.Generator
-    ) -> Solution:
-        """The solution, by shorter steps where longer ones diverge."""
-        for _ in range(TRIES):
-            solution = self._descend(problem, b, start, step, generator)
-            if solution is not None:
-                return solution
-            step /= SHORTER
-            logger.info("a step diverged; βn = %.3g now", step * problem.size)
-        raise NumericalError(
-            "a descent that converges", f"divergence down to steps βn = {step * problem.size:.3g}", "float64, or CG()"
-        )
+        def solve(b: Tensor, start: Tensor) -> Solution:
+            return shortened(partial(self._descend, problem, b, start, generator), step, problem.size)
+
+        return solve
 
     def _descend(
-        self, problem: Problem, b: Tensor, start: Tensor, step: float, generator: torch.Generator
+        self, problem: Problem, b: Tensor, start: Tensor, generator: torch.Generator, step: float
     ) -> Solution | None:
         """One descent with a constant step; ``None`` where it diverges."""
         path = _Path(start, self.momentum, min(1.0, WINDOW / self.steps))
@@ -131,9 +115,9 @@ class SDD(Stochastic):
         look, stopped, residual = max(1, self.steps // LOOKS), "iterations", torch.zeros(0)
         bar = tqdm(total=self.steps, desc="dual descent", disable=not self.progress, unit="step", leave=False)
         with bar:
-            coordinates = _coordinates(n, self.batch, b.device, generator)
+            order = coordinates(n, self.batch, b.device, generator)
             while path.taken < self.steps:
-                index, p = next(coordinates), path.ahead()
+                index, p = next(order), path.ahead()
                 rows = problem.curvature.rows(index)
                 gradient = problem.scale * (rows @ p) + noise[index] * p[index] - b[index]
                 path.move(index, gradient.mul_(-step * n / len(index)))
@@ -199,7 +183,7 @@ class _Path:
         return self._ahead.div_(1 - self._rho).add_(self._start)
 
 
-def _coordinates(n: int, batch: int, device: torch.device, generator: torch.Generator) -> Iterator[Int[Tensor, " r"]]:
+def coordinates(n: int, batch: int, device: torch.device, generator: torch.Generator) -> Iterator[Int[Tensor, " r"]]:
     """Coordinates in random order, pass after pass without end."""
     while True:
         order = torch.tensor(probes.permutation(n, generator=generator), device=device)
@@ -207,9 +191,12 @@ def _coordinates(n: int, batch: int, device: torch.device, generator: torch.Gene
 
 
 def longest_step(problem: Problem, momentum: float, generator: torch.Generator) -> float:
-    """``β n``: a safe part of the longest step at which Nesterov's method is stable.
+    """``β n``: a safe part of the longest step at which Nesterov's method is stable."""
+    return SAFE * 2 * (1 + momentum) / ((1 + 2 * momentum) * largest_eigenvalue(problem, generator)) * problem.size
 
-    The largest eigenvalue of ``s K`` is that of some rows and columns of it, raised in proportion to their number.
+
+def largest_eigenvalue(problem: Problem, generator: torch.Generator) -> float:
+    """``λ₁`` of ``s K + N``: that of some rows and columns of ``s K``, raised in proportion to their number.
 
     Cost:
         2,000 rows, of which as many columns are kept, and twenty products with them.
@@ -217,11 +204,10 @@ def longest_step(problem: Problem, momentum: float, generator: torch.Generator) 
     n = problem.size
     order = probes.permutation(n, generator=generator)[: min(n, SUBSET)]
     index = torch.tensor(order, device=problem.prior.values.device)
-    block = torch.cat([problem.curvature.rows(part)[:, index] for part in index.split(128)])
+    block = problem.curvature.rows(index, index)
     v = probes.gaussian([len(index)], like=block, generator=generator)
     largest = 0.0
     for _ in range(POWER):
         v = block @ (v / torch.linalg.vector_norm(v))
         largest = float(torch.linalg.vector_norm(v))
-    largest = problem.scale * largest * n / len(index) + float(problem.prior.values.max())
-    return SAFE * 2 * (1 + momentum) / ((1 + 2 * momentum) * largest) * n
+    return problem.scale * largest * n / len(index) + float(problem.prior.values.max())

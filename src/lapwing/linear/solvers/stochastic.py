@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import logging
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -10,10 +11,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import check_count, check_fraction, check_positive
+from lapwing.ground.errors import NumericalError, check_count, check_fraction, check_positive
 from lapwing.ground.results import Solution
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.cg import Solver, in_blocks
+
+logger = logging.getLogger(__name__)
+
+SHORTER, TRIES = 2.0, 8
+"""A step that diverges is divided by the first, and so many times at most."""
 
 
 class Stochastic(Solver):
@@ -65,6 +71,28 @@ class Stochastic(Solver):
             return descend(block, torch.zeros_like(block) if start is None else start)
 
         return in_blocks(solve, problem, b, initial, width)
+
+
+def shortened(attempt: Callable[[float], Solution | None], step: float, n: int) -> Solution:
+    """The solution of a descent, by shorter steps where longer ones diverge.
+
+    Args:
+        attempt: A descent with steps of some length β; ``None`` where it diverges.
+        step: The first β.
+        n: Its unit, as the source has it: βn.
+
+    Raises:
+        NumericalError: If every step diverged.
+    """
+    for _ in range(TRIES):
+        solution = attempt(step)
+        if solution is not None:
+            return solution
+        step /= SHORTER
+        logger.info("a step diverged; βn = %.3g now", step * n)
+    raise NumericalError(
+        "a descent that converges", f"divergence down to steps βn = {step * n:.3g}", "float64, or CG()"
+    )
 
 
 def residual_of(problem: Problem, b: Float[Tensor, "d k"], x: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:

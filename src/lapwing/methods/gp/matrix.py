@@ -69,18 +69,36 @@ class KernelMatrix(Gram):
         with torch.no_grad():
             return self.kernel.diagonal(self.inputs)
 
-    def rows(self, index: Int[Tensor, " r"]) -> Float[Tensor, "r n"]:
+    def rows(self, index: Int[Tensor, " r"], columns: Int[Tensor, " m"] | None = None) -> Float[Tensor, "r m"]:
         """Some rows of K.
 
         Args:
             index: Which.
+            columns: Of these columns; ``None`` for all.
         """
+        wide = len(self.inputs) if columns is None else len(columns)
         with torch.no_grad():
-            found = self.inputs.new_empty(len(index), len(self.inputs))
-            for i, j in tiles(len(index), len(self.inputs)):
-                found[i, j] = self._entries(index[i], j)
-            found[torch.arange(len(index), device=index.device), index] = self.kernel.diagonal(self.inputs[index])
+            found = self.inputs.new_empty(len(index), wide)
+            for i, j in tiles(len(index), wide):
+                found[i, j] = self._entries(index[i], j if columns is None else columns[j])
+            if columns is None:
+                own = torch.arange(len(index), device=index.device)
+                found[own, index] = self.kernel.diagonal(self.inputs[index])
         return found
+
+    def features(
+        self, count: int, generator: torch.Generator, index: Int[Tensor, " m"] | None = None
+    ) -> Float[Tensor, "m D"]:
+        """Random features of the kernel at the inputs.
+
+        Args:
+            count: Features D.
+            generator: Source of randomness.
+            index: At which of them; ``None`` for all.
+        """
+        at = self.inputs if index is None else self.inputs[index]
+        with torch.no_grad():
+            return self.kernel.features(count, at, generator)(at)
 
     @property
     def _like(self) -> Tensor:

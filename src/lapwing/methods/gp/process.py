@@ -137,8 +137,7 @@ class Process:
             generator = torch.Generator().manual_seed(seed)
             prior = PriorFunctions.drawn(self.kernel, self.data.inputs, samples * c, self.settings.features, generator)
             noise = probes.gaussian([len(self.data), samples * c], like=self.data.inputs, generator=generator)
-            drawn = prior(self.data.inputs) + self.noise.sqrt()[:, None] * noise
-            solution = self._solved(drawn, 1)
+            solution = self._solved(prior(self.data.inputs), 1, self.noise.sqrt()[:, None] * noise)
             (alpha, beta), (shift, slope) = self.representers, self._fitted(solution.value)
         return FunctionSamples(
             self.kernel,
@@ -244,15 +243,18 @@ class Process:
         """The posterior by another solver."""
         return self if solver == self.settings.solver else replace(self, settings=replace(self.settings, solver=solver))
 
-    def _solved(self, block: Float[Tensor, "n k"], place: int) -> Solution:
-        """``(K + N)⁻¹`` of a block, from where an earlier solve came to."""
+    def _solved(self, block: Float[Tensor, "n k"], place: int, noise: Float[Tensor, "n k"] | None = None) -> Solution:
+        """``(K + N)⁻¹`` of a block, and of the noise of a draw, from where an earlier solve came to."""
         initial = None
         if place < len(self.start) and self.start[place].value.shape[1] == block.shape[1]:
             initial = torch.zeros_like(block)
             earlier = self.start[place].value
             initial[: len(earlier)] = earlier
         try:
-            solution = self.solver.solve(self.problem, block, initial=initial)
+            if noise is None:
+                solution = self.solver.solve(self.problem, block, initial=initial)
+            else:
+                solution = self.solver.drawn(self.problem, block, noise, initial=initial)
         except NumericalError as error:
             raise self._singular(error) from error
         if not solution.converged:

@@ -1,0 +1,212 @@
+"""Stochastic gradient descent in the function view: on the squared error of the data, with a random regulariser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from lapwing.ground import probes
+from lapwing.ground.errors import check_count, check_fraction
+from lapwing.ground.results import Solution
+from lapwing.linear.gauss_newton import Gram
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers.descent import Gradient, descend
+from lapwing.linear.solvers.dual import GROWTH, LOOKS, SAFE, coordinates, largest_eigenvalue
+from lapwing.linear.solvers.stochastic import Stochastic, relative, shortened
+
+
+@final
+@dataclass(frozen=True)
+class PrimalSGD(Stochastic):
+    """Mini-batch descent on ``½ |b - K x|²_{N⁻¹} + ½ xᵀ K x``, whose minimum solves ``(K + N) x = b``.
+
+        g = n/r Σ_{i∈I} (ν/N_i) k_i (k_iᵀ x - b_i) + ν Φ Φᵀ x                (Antorán 2024, equations 4.5 and 4.6)
+
+    for r random rows of K, fresh random features Φ each step, and ν the mean noise variance. Its condition is that of K
+    squared, so that steps are short and the solution itself is far, but what it predicts near data is good early: it
+    stands for the method that ``SDD`` improves on. Draws are solved for in their low-variance form (equation 4.7): the
+    noise enters through the regulariser, which no mini-batch perturbs.
+
+    With ``inducing`` the mean and the draws are sums over fewer points: of those more alike than that, one is kept
+    (section 4.3). A step then costs ``r m`` entries of K for m kept points. Where they are too sparse, about half a
+    length-scale apart, what is not known is overstated.
+
+    Args:
+        steps: Steps T.
+        batch: Rows r of a step, none twice.
+        features: Random features of a step.
+        inducing: Correlation under the prior above which one of two points is left out; ``None`` keeps all.
+        rtol: Relative residual at which it ends; with inducing points that of the normal equations.
+        step: β n, in the units of the source, whose objective is ν times the above; ``None`` for three quarters of the
+            longest stable one, ``2 (1 + ρ) / ((1 + 2ρ) λ₁ (λ₁ + ν))``. One that diverges is halved.
+        momentum: ρ.
+        seed: Of everything random.
+        max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
+        progress: Whether to show a progress bar with the residual.
+
+    Raises:
+        ConfigError: If a number makes no sense; it names the one.
+
+    Cost:
+        A step: r rows, ``features`` random features of every point, and ``2 n (r + features)`` multiplications a
+        column. Twenty products with the matrix for residuals in all.
+
+    Example:
+        >>> PrimalSGD(steps=5_000).features
+        100
+    """
+
+    cure = "more steps, SDD(), or CG()"
+    columns: ClassVar[int] = 6
+
+    steps: int = 100_000
+    batch: int = 128
+    features: int = 100
+    inducing: float | None = None
+    rtol: float = 1e-2
+    step: float | None = None
+    momentum: float = 0.9
+    seed: int = 0
+    max_bytes: int = 2**30
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("steps", self.steps)
+        check_count("features", self.features)
+        if self.inducing is not None:
+            check_fraction("inducing", self.inducing, "PrimalSGD(inducing=0.8)")
+
+    def drawn(
+        self,
+        problem: Problem,
+        values: Float[Tensor, "d k"],
+        noise: Float[Tensor, "d k"],
+        *,
+        initial: Float[Tensor, "d k"] | None = None,
+    ) -> Solution:
+        """See ``Solver.drawn``; with all points by ``x = γ + N⁻¹ ε``, where γ has no noise among its targets."""
+        if self.inducing is not None:
+            return super().drawn(problem, values, noise, initial=initial)
+        shift = noise / problem.prior.values[:, None]
+        rest = values - problem.scale * (problem.curvature @ shift)
+        length = torch.linalg.vector_norm(rest, dim=0) / torch.linalg.vector_norm(values + noise, dim=0)
+        solver = replace(self, rtol=self.rtol / max(1.0, float(length.max())))
+        found = solver.solve(problem, rest, initial=-shift if initial is None else initial - shift)
+        return replace(found, value=found.value + shift, residual=found.residual * length)
+
+    def descent(
+        self, problem: Problem, columns: int
+    ) -> Callable[[Float[Tensor, "n k"], Float[Tensor, "n k"]], Solution]:
+        """See ``Stochastic.descent``."""
+        generator = torch.Generator().manual_seed(self.seed)
+        noise, n = problem.prior.values, problem.size
+        level = float(noise.mean())
+        step = self.step
+        if step is None:
+            largest = largest_eigenvalue(problem, generator)
+            curvature = largest * (largest * level / float(noise.min()) + level)
+            step = SAFE * 2 * (1 + self.momentum) / ((1 + 2 * self.momentum) * curvature) * n
+        points = None if self.inducing is None else thinned(problem.curvature, self.inducing, generator)
+
+        def solve(b: Tensor, start: Tensor) -> Solution:
+            return shortened(partial(self._descend, problem, b, start, points, generator), step / n, n)
+
+        return solve
+
+    def _descend(
+        self,
+        problem: Problem,
+        b: Tensor,
+        start: Tensor,
+        points: Tensor | None,
+        generator: torch.Generator,
+        step: float,
+    ) -> Solution | None:
+        """One descent with a constant step; ``None`` where it diverges."""
+        look = max(1, self.steps // LOOKS)
+        at = slice(None) if points is None else points
+        passes = descend(
+            start[at],
+            lambda: islice(self._gradients(problem, b, points, generator), look),
+            step=step,
+            steps=self.steps,
+            momentum=self.momentum,
+        )
+        x, taken, residual, stopped = start, 0, torch.zeros(0), "iterations"
+        bar = tqdm(total=self.steps, desc="primal descent", disable=not self.progress, unit="step", leave=False)
+        with bar:
+            for now in islice(passes, -(-self.steps // look)):
+                bar.update(now.steps - taken)
+                x, taken = torch.zeros_like(start), now.steps
+                x[at] = now.value
+                residual = self._residual(problem, b, x, points)
+                bar.set_postfix(residual=f"{float(residual.max()):.1e}")
+                if now.diverged or not float(residual.max()) < GROWTH:
+                    return None
+                if float(residual.max()) <= self.rtol:
+                    stopped = "converged"
+                    break
+        return Solution(x, residual, taken, b.shape[1] * (2 * taken * self.batch // problem.size + LOOKS), stopped)
+
+    def _gradients(
+        self, problem: Problem, b: Tensor, points: Tensor | None, generator: torch.Generator
+    ) -> Iterator[Gradient]:
+        """Unbiased estimates of the gradient, without end."""
+        noise, n, gram = problem.prior.values, problem.size, problem.curvature
+        level = float(noise.mean())
+        for index in coordinates(n, self.batch, b.device, generator):
+            rows = problem.scale * gram.rows(index, points)
+            phi = gram.features(self.features, generator, points)
+            weight = level / noise[index, None] * n / len(index)
+
+            def gradient(
+                x: Tensor, rows: Tensor = rows, phi: Tensor = phi, weight: Tensor = weight, index: Tensor = index
+            ) -> Tensor:
+                found = rows.mT @ (weight * (rows @ x - b[index]))
+                return found.addmm_(phi, phi.mT @ x, alpha=level * problem.scale)
+
+            yield gradient
+
+    def _residual(self, problem: Problem, b: Tensor, x: Tensor, points: Tensor | None) -> Float[Tensor, " k"]:
+        """How much of the right-hand side is left, of the normal equations where there are fewer points."""
+        rest = b - problem.precision @ x
+        if points is None:
+            return relative(rest, b)
+        noise = problem.prior.values[:, None]
+        rest = rest / noise + x
+        at_points = problem.curvature @ torch.cat([rest, b / noise], 1)
+        left, right = at_points[points].chunk(2, 1)
+        return relative(left - (problem.curvature @ x)[points], right)
+
+
+def thinned(gram: Gram, correlation: float, generator: torch.Generator) -> Int[Tensor, " m"]:
+    """Points of a kernel matrix none two of which are more alike, with every other one near one of them.
+
+    Args:
+        gram: K.
+        correlation: ``k(x, x') / √(k(x, x) k(x', x'))`` above which one of two is left out.
+        generator: The order in which they are gone through.
+
+    Cost:
+        A row for each that is kept; memory of 128 rows.
+    """
+    root = gram.diagonal().sqrt()
+    order = torch.tensor(probes.permutation(len(root), generator=generator), device=root.device)
+    left, kept = torch.ones_like(root, dtype=torch.bool), list[Tensor]()
+    for part in order.split(128):
+        block = part[left[part]]
+        near = gram.rows(block) > correlation * root[block, None] * root
+        for point, neighbours in zip(block, near, strict=True):
+            if left[point]:
+                kept.append(point)
+                left &= ~neighbours
+    return torch.stack(kept).sort().values
