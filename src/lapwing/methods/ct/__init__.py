@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lapwing.methods.ct.design import Design, pixel_prior
 from lapwing.methods.ct.dip import DeepImagePrior, Reconstruction, pretrained
 from lapwing.methods.ct.geometry import FanBeam, Geometry, Parallel2d, Parallel3d, equidistant
 from lapwing.methods.ct.image import ImagePosterior, Interval, linear_image
@@ -14,6 +15,7 @@ from lapwing.methods.ct.unet import UNet
 
 __all__ = [
     "DeepImagePrior",
+    "Design",
     "Ellipses",
     "FanBeam",
     "Fourier",
@@ -34,6 +36,7 @@ __all__ = [
     "log_density",
     "measurement",
     "patch_covariance",
+    "pixel_prior",
     "pretrained",
     "rectangles",
     "shepp_logan",

@@ -1,0 +1,270 @@
+"""Which angles to measure next: by how much each would still tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, final, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing.ground import probes
+from lapwing.ground.errors import ConfigError, check_count, check_option
+from lapwing.ground.tree import together
+from lapwing.jacobian.model import undisturbed
+from lapwing.linalg import Dense, Diagonal
+from lapwing.linear.matrix import Matrix
+from lapwing.linear.model import LinearModel
+from lapwing.methods.ct.image import ImagePosterior
+from lapwing.methods.ct.observed import Measurement
+
+Criterion: TypeAlias = Literal["ese", "eig"]
+"""Expected squared error of what an angle would measure, or its expected information gain."""
+
+BLOCK = 64
+"""Rays, or draws, that go through the network together."""
+
+
+def pixel_prior(shape: Sequence[int], lengthscale: float | None = None, *, like: Tensor | None = None) -> Matrix:
+    """An image whose pixels are Gaussian: independent, or with the Matérn-1/2 correlation ``exp(-distance / ψ)``.
+
+    A ``LinearModel`` with standard normal weights, in place of a network's.
+
+    Args:
+        shape: Of the image.
+        lengthscale: ψ, in pixels; ``None`` for independent pixels.
+        like: Tensor whose device and dtype it takes; ``None`` for float32 on the CPU.
+
+    Cost:
+        Memory ``pixels²`` numbers; with a length-scale ``pixels³`` multiplications in float64.
+
+    Example:
+        >>> pixel_prior((2, 3), 1.0).features.shape
+        torch.Size([1, 2, 3, 1, 6])
+    """
+    tensor = torch.zeros(()) if like is None else like
+    axes = [torch.arange(side, dtype=torch.float64) for side in shape]
+    points = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, -2)
+    root = torch.eye(len(points), dtype=torch.float64)
+    if lengthscale is not None:
+        root = torch.linalg.cholesky(torch.exp(-torch.cdist(points, points) / lengthscale))
+    return Matrix(root.to(tensor).view(1, *shape, 1, -1))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Design:
+    """The angles of a scan that are measured, and what the others would tell (Antorán 2024, section 7.5).
+
+        ȳ_i = T̄ x_i - T̄ K Tᵀ (K_yy + σ² I)⁻¹ (T x_i + σ ε_i),     S_β = 1/m Σ_i ȳ_i^β ȳ_i^βᵀ
+
+    over m draws ``x_i ~ N(0, K)`` of the prior, for all angles at once. An angle scores ``½ log det(I + S_β / σ²)``,
+    nats, its expected information gain, or ``tr S_β``, the expected squared error of its measurement. Where an angle is
+    measured, ``T̄ K Tᵀ`` and with it ``K_yy`` grow by a block (equation 7.18). What was measured has no part in it but
+    for the prior, which a deep image prior takes from it.
+
+    Args:
+        image: The linear model of the image.
+        prior: Precision A of its weights: ``K = J A⁻¹ Jᵀ``.
+        operator: T of all angles there might be, its rows angle by angle.
+        angles: How many.
+        noise_std: σ.
+        chosen: The angles that are measured, in order.
+        cross: ``T̄ K Tᵀ`` of all rays with those of the chosen angles.
+        drawn: ``T̄ x_i``, a draw a column.
+        noise: ``ε_i``, of all rays.
+    """
+
+    image: LinearModel
+    prior: Diagonal
+    operator: Measurement
+    angles: int
+    noise_std: float
+    chosen: tuple[int, ...]
+    cross: Float[Tensor, "rows c"]
+    drawn: Float[Tensor, "rows m"]
+    noise: Float[Tensor, "rows m"]
+
+    @classmethod
+    @undisturbed()
+    def of(
+        cls,
+        image: LinearModel,
+        prior: Diagonal,
+        operator: Measurement,
+        angles: int,
+        chosen: Sequence[int],
+        *,
+        noise_std: float,
+        samples: int = 1000,
+        generator: torch.Generator | None = None,
+    ) -> Design:
+        """A design with some angles measured.
+
+        Args:
+            image: The linear model of the image: a network's, or a ``pixel_prior``.
+            prior: Precision A of its weights.
+            operator: T of all angles there might be, its rows angle by angle, such as a ``Projector``.
+            angles: How many.
+            chosen: Those that are measured.
+            noise_std: σ, in the units of a measurement.
+            samples: Draws m.
+            generator: Source of randomness.
+
+        Raises:
+            ConfigError: If an angle is not among them, or the rows do not divide into so many.
+
+        Cost:
+            A push of every draw; for every ray of an angle that is measured, a pull and a push. Memory ``2 m + c``
+            numbers a ray of all angles, for c rays that are measured.
+
+        Example:
+            >>> class Sums:  # of rows, and of columns
+            ...     shape = (6, 9)
+            ...     def push(self, v): return torch.cat([v.view(3, 3, -1).sum(1), v.view(3, 3, -1).sum(0)])
+            ...     def pull(self, u): return (u[:3, None] + u[None, 3:]).flatten(0, 1)
+            >>> design = Design.of(
+            ...     pixel_prior((3, 3)), Diagonal(torch.ones(9)), Sums(), 2, [0], noise_std=0.1,
+            ...     generator=torch.Generator().manual_seed(0),
+            ... )
+            >>> design.propose(1)
+            [1]
+        """
+        check_count("samples", samples)
+        check_count("angles", angles)
+        rows = operator.shape[0]
+        if rows % angles:
+            raise ConfigError(f"rows of {angles} angles", f"{rows} rows", "one block of rows an angle")
+        like = image.weights
+        draws = [
+            operator.push(_pushed(image, prior.inverse_root() @ eps))
+            for eps in probes.gaussian((len(like), samples), like=like, generator=generator).split(BLOCK, 1)
+        ]
+        noise = probes.gaussian((rows, samples), like=like, generator=generator)
+        none = like.new_zeros(rows, 0)
+        empty = cls(image, prior, operator, angles, noise_std, (), none, together(draws, 1), noise)
+        for angle in chosen:
+            empty = empty.measured(angle)
+        return empty
+
+    @classmethod
+    def after(
+        cls,
+        posterior: ImagePosterior,
+        operator: Measurement,
+        angles: int,
+        chosen: Sequence[int],
+        *,
+        samples: int = 1000,
+        generator: torch.Generator | None = None,
+    ) -> Design:
+        """A design with the prior of a posterior over images; see ``of``.
+
+        Args:
+            posterior: Of the image, given the angles measured.
+            operator: T of all angles there might be.
+            angles: How many.
+            chosen: Those that are measured.
+            samples: Draws m.
+            generator: Source of randomness.
+        """
+        noise_std = (posterior.likelihood.noise or 1.0) ** -0.5
+        image, prior = posterior.observed.image, posterior.problem.prior
+        return cls.of(image, prior, operator, angles, chosen, noise_std=noise_std, samples=samples, generator=generator)
+
+    @undisturbed()
+    def measured(self, angle: int) -> Design:
+        """The design with one angle more measured; a block of ``K_yy`` more (equation 7.18).
+
+        Args:
+            angle: Its number.
+
+        Raises:
+            ConfigError: If it is measured already, or there is none such.
+        """
+        if angle not in range(self.angles) or angle in self.chosen:
+            expected = f"an angle below {self.angles} that is not measured yet"
+            raise ConfigError(expected, f"{angle}, with {list(self.chosen)} measured", "design.propose(1)")
+        units = self.image.weights.new_zeros(len(self.drawn), self.bins)
+        rays = self.rays([angle])
+        units[rays, torch.arange(self.bins, device=units.device)] = 1.0
+        columns = []
+        for block in units.split(BLOCK, 1):
+            weights = self.prior.solve(_pulled(self.image, self.operator.pull(block)))
+            columns.append(self.operator.push(_pushed(self.image, weights)))
+        return replace(self, chosen=(*self.chosen, angle), cross=torch.cat([self.cross, *columns], 1))
+
+    def scores(self, criterion: Criterion = "ese") -> Float[Tensor, " angles"]:
+        """What each angle would tell; nothing, ``-inf``, for one that is measured.
+
+        Args:
+            criterion: ``"eig"``, in nats, or ``"ese"``, in squared units of a measurement.
+
+        Cost:
+            ``rows c m`` multiplications, and the Cholesky factor of ``K_yy``.
+        """
+        check_option("criterion", criterion, get_args(Criterion))
+        blocks = self._left().view(self.angles, self.bins, -1)
+        covariance = blocks @ blocks.mT / blocks.shape[-1]
+        if criterion == "ese":
+            found = covariance.diagonal(dim1=-2, dim2=-1).sum(-1)
+        else:
+            eye = torch.eye(self.bins, dtype=torch.float64, device=covariance.device)
+            found = (0.5 * torch.logdet(eye + covariance.double() / self.noise_std**2)).to(covariance)
+        found[list(self.chosen)] = -torch.inf
+        return found
+
+    def propose(self, count: int = 1, criterion: Criterion = "ese") -> list[int]:
+        """The next angles to measure, the best first, each given those before (greedy).
+
+        Args:
+            count: How many.
+            criterion: See ``scores``.
+
+        Raises:
+            ConfigError: If there are not so many left.
+
+        Example:
+            See ``of``.
+        """
+        check_count("count", count)
+        if count > self.angles - len(self.chosen):
+            left = self.angles - len(self.chosen)
+            raise ConfigError(f"count of at most {left}, the angles left", f"{count}", f"count={left}")
+        design, found = self, list[int]()
+        for _ in range(count):
+            found.append(int(design.scores(criterion).argmax()))
+            if len(found) < count:
+                design = design.measured(found[-1])
+        return found
+
+    @property
+    def bins(self) -> int:
+        """Rows of an angle."""
+        return len(self.drawn) // self.angles
+
+    def rays(self, angles: Sequence[int]) -> Int[Tensor, " c"]:
+        """The rows of some angles."""
+        first = torch.tensor(list(angles), dtype=torch.long, device=self.drawn.device) * self.bins
+        return (first[:, None] + torch.arange(self.bins, device=first.device)).flatten()
+
+    def _left(self) -> Float[Tensor, "rows m"]:
+        """``ȳ_i``: draws of what all angles would measure, given those that are."""
+        if not self.chosen:
+            return self.drawn
+        rays = self.rays(self.chosen)
+        kyy = Dense(0.5 * (self.cross[rays] + self.cross[rays].mT).double())
+        noisy = kyy.plus_diagonal(Diagonal(torch.full_like(kyy.diagonal(), self.noise_std**2)))
+        solved = noisy.solve((self.drawn[rays] + self.noise_std * self.noise[rays]).double())
+        return self.drawn - self.cross @ solved.to(self.cross)
+
+
+def _pushed(image: LinearModel, block: Float[Tensor, "d k"]) -> Float[Tensor, "pixels k"]:
+    return next(iter(image.visit(block.shape[1]))).push(block).flatten(1).mT
+
+
+def _pulled(image: LinearModel, block: Float[Tensor, "pixels k"]) -> Float[Tensor, "d k"]:
+    chunk = next(iter(image.visit(block.shape[1])))
+    return chunk.pull(block.mT.reshape(-1, *chunk.outputs.shape))
