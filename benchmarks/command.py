@@ -131,7 +131,7 @@ def _add(parser: argparse.ArgumentParser, study: Study) -> None:
     repeats = "how often what is random, or a timing, is repeated"
     parser.add_argument("--seeds", "--rounds", "--splits", type=int, default=study.seeds, help=repeats)
     only = "networks, data, methods, ... to run, by name"
-    parser.add_argument("--only", "--networks", nargs="*", action="extend", default=[], help=only)
+    parser.add_argument("--only", "--networks", "--sets", nargs="*", action="extend", default=[], help=only)
     images = "training examples the curvature is summed over"
     parser.add_argument("--images", "--train", "--fitted", type=int, help=images)
     parser.add_argument("--epochs", type=int, help="passes over the data networks are trained for")

@@ -43,16 +43,17 @@ class Split:
     test: tuple[Tensor, Tensor]
 
 
-def split(path: Path, number: int) -> Split:
+def split(path: Path, number: int, most: int | None = ROWS) -> Split:
     """A split of a set; of a large one that of 2000 rows.
 
     Args:
         path: Has ``x``, ``y`` and ``test_mask``.
         number: Column of ``test_mask``.
+        most: Rows, at most; ``None`` for all.
     """
     with np.load(path) as held:
         x, y, test = (torch.as_tensor(held[name]) for name in ("x", "y", "test_mask"))
-    kept = torch.randperm(len(x), generator=generator())[:ROWS]
+    kept = torch.randperm(len(x), generator=generator())[:most]
     x, y, test = x[kept].double(), y[kept].double().view(-1, 1), test[kept, number]
     x, y = (standardised(part, part[~test]) for part in (x, y))
     return Split((x[~test], y[~test]), (x[test], y[test]))

@@ -53,8 +53,8 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
             network, whose outputs predictions have for their mean, and the linear model, trained anew, fits the data
             better than it.
             ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the noise from the
-            residuals alone. Of a Gaussian process ``gp.Evidence()``, ``gp.Pathwise()`` or ``gp.Centroids()``; without
-            any, the first up to 2,000 observations, else the last.
+            residuals alone. Of a Gaussian process ``gp.Evidence()``, ``gp.Subset()``, ``gp.Pathwise()`` or
+            ``gp.Centroids()``; without any, the first up to 2,000 observations, else the second.
         progress: Whether to show a progress bar.
 
     Returns:

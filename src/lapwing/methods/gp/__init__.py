@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lapwing.methods.gp.evidence import Centroids, Evidence, Pathwise
+from lapwing.methods.gp.evidence import Evidence, Pathwise
 from lapwing.methods.gp.kernels import Custom, Kernel, Product, Scaled, Sum
 from lapwing.methods.gp.matrix import KernelMatrix
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions
@@ -12,6 +12,7 @@ from lapwing.methods.gp.polynomial import Constant, Linear
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.recipe import GP
 from lapwing.methods.gp.stationary import RBF, Matern, Periodic
+from lapwing.methods.gp.subsets import Centroids, Subset
 from lapwing.methods.gp.tanimoto import Tanimoto
 from lapwing.methods.gp.thompson import Search, choose, maximise, thompson
 
@@ -38,6 +39,7 @@ __all__ = [
     "Product",
     "Scaled",
     "Search",
+    "Subset",
     "Sum",
     "Tanimoto",
     "choose",

@@ -14,8 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ground import probes
-from lapwing.ground.errors import ConvergenceWarning, check_count, check_positive, warn
+from lapwing.ground.errors import ConvergenceWarning, NumericalError, check_count, check_positive, warn
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.solvers.cholesky import Cholesky
 from lapwing.methods.gp.matrix import KernelMatrix, contracted
@@ -25,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 REACH = 1e4
 """Hyper-parameters may grow and shrink by this factor from where they start, the noise by its square."""
+
+FAILED = 1e3
+"""What is minimised where a step has failed, over its best value: the line search takes a much shorter one."""
 
 
 @final
@@ -68,31 +70,29 @@ class Evidence:
         Warns:
             ConvergenceWarning: If the steps were too few, or a hyper-parameter ended at a limit.
         """
-        from scipy.optimize import minimize  # half a second to import
-
-        start = logs_of(posterior)
-        best: list[tuple[float, Process]] = []
-        limits = [
-            (float(v) - reach, float(v) + reach)
-            for v, reach in zip(start, reaches(len(start), self.noise), strict=True)
-        ]
-        with tqdm(total=self.steps, desc="evidence", disable=not progress, unit="step", leave=False) as bar:
-
-            def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
-                process = at(posterior, torch.as_tensor(x))
-                value, gradient = value_and_gradient(process)
-                if not best or value > best[0][0]:
-                    best[:] = [(value, process)]
-                bar.update()
-                bar.set_postfix(log_marginal=f"{value:.6g}")
-                return -value, -gradient.numpy()
-
-            options = {"maxiter": self.steps, "ftol": 1e-12, "gtol": 1e-6}
-            found = minimize(objective, start.numpy(), jac=True, method="L-BFGS-B", bounds=limits, options=options)
-        if found.status == 1:
+        found = climbed(posterior, self.steps, self.noise, progress)
+        if not found.done:
             warn(f"the evidence still rose after {self.steps} steps. Try a larger steps=", ConvergenceWarning)
-        warn_of_limits(best[0][1], found.x, limits)
-        return best[0][1]
+        warn_of_limits(found)
+        return found.process
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Climbed:
+    """Where a climb of the evidence came to.
+
+    Args:
+        process: The posterior of the highest evidence met.
+        logs: Where it ended, as ``logs_of`` has it.
+        limits: Lowest and highest value of each.
+        done: Whether the steps were enough.
+    """
+
+    process: Process
+    logs: np.ndarray
+    limits: list[tuple[float, float]]
+    done: bool
 
 
 @final
@@ -143,46 +143,6 @@ class Pathwise:
         return process
 
 
-@final
-@dataclass(frozen=True)
-class Centroids:
-    """The average of the optima on a few neighbourhoods (Antorán 2024, section 4.5.1).
-
-    The observations nearest to a random one keep the local detail that a random subset would alias.
-
-    Args:
-        count: Neighbourhoods.
-        size: Observations in each.
-        noise: Whether the noise is chosen too.
-        seed: Of their centres.
-
-    Raises:
-        ConfigError: If a number is not positive.
-
-    Cost:
-        ``Evidence`` on each neighbourhood.
-    """
-
-    count: int = 5
-    size: int = 2000
-    noise: bool = True
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_count("count", self.count)
-        check_count("size", self.size, 2)
-
-    def tune(self, posterior: Process, progress: bool = False) -> Process:
-        """See ``Evidence.tune``."""
-        n, optima = len(posterior.data.inputs), list[Tensor]()
-        centres = probes.permutation(n, generator=torch.Generator().manual_seed(self.seed))[: self.count]
-        for centre in tqdm(centres, "neighbourhoods", disable=not progress, leave=False):
-            apart = (posterior.data.inputs - posterior.data.inputs[centre]).square().sum(1)
-            near = posterior.select(apart.topk(min(self.size, n), largest=False).indices)
-            optima.append(logs_of(Evidence(noise=self.noise).tune(near, progress)))
-        return at(posterior, torch.stack(optima).mean(0))
-
-
 def logs_of(process: Process) -> Float[Tensor, " h"]:
     """Logarithms of the kernel's hyper-parameters, and of the noise variance, which comes last."""
     return torch.cat([process.kernel.hyper, -torch.tensor([process.likelihood.noise]).double().log()])
@@ -197,6 +157,48 @@ def reaches(size: int, noise: bool) -> list[float]:
     """How far each logarithm may move."""
     reach = math.log(REACH)
     return [reach] * (size - 1) + [2 * reach * noise]
+
+
+def climbed(
+    posterior: Process, steps: int, noise: bool, progress: bool, *, rtol: float = 1e-12, floor: float = 0.0
+) -> Climbed:
+    """The highest exact evidence, by L-BFGS.
+
+    Args:
+        posterior: Where to start.
+        steps: Most steps.
+        noise: Whether the noise is chosen too.
+        progress: Whether to show a progress bar.
+        rtol: A step that gains a smaller part of the evidence is the last.
+        floor: Least noise variance.
+    """
+    from scipy.optimize import minimize  # half a second to import
+
+    start = logs_of(posterior)
+    best: list[tuple[float, Process]] = []
+    reach = reaches(len(start), noise)
+    limits = [(float(v) - r, float(v) + r) for v, r in zip(start, reach, strict=True)]
+    if noise and floor > 0:
+        limits[-1] = (max(limits[-1][0], min(math.log(floor), float(start[-1]))), limits[-1][1])
+    with tqdm(total=steps, desc="evidence", disable=not progress, unit="step", leave=False) as bar:
+
+        def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
+            process = at(posterior, torch.as_tensor(x))
+            try:
+                value, gradient = value_and_gradient(process)
+            except NumericalError:  # a step so long that K + N is singular up to rounding
+                if not best:
+                    raise
+                return FAILED * (1 + abs(best[0][0])), np.zeros(len(x))
+            if not best or value > best[0][0]:
+                best[:] = [(value, process)]
+            bar.update()
+            bar.set_postfix(log_marginal=f"{value:.6g}")
+            return -value, -gradient.numpy()
+
+        options = {"maxiter": steps, "ftol": rtol, "gtol": 1e-6}
+        found = minimize(objective, start.numpy(), jac=True, method="L-BFGS-B", bounds=limits, options=options)
+    return Climbed(best[0][1], found.x, limits, found.status != 1)
 
 
 def value_and_gradient(process: Process) -> tuple[float, Float[Tensor, " h"]]:
@@ -229,10 +231,10 @@ def gradient_by(
     return torch.cat([contracted(matrix, weight), (diagonal * process.noise).double().sum()[None].cpu()])
 
 
-def warn_of_limits(process: Process, x: np.ndarray, limits: list[tuple[float, float]]) -> None:
+def warn_of_limits(found: Climbed) -> None:
     """Warn of hyper-parameters that ended where the search does."""
-    labels = [*process.kernel.labels(), "noise variance"]
-    pairs = list(zip(labels, x, limits, strict=True))
+    labels = [*found.process.kernel.labels(), "noise variance"]
+    pairs = list(zip(labels, found.logs, found.limits, strict=True))
     ended = [name for name, value, (low, high) in pairs if low < high and not low + 1e-6 < value < high - 1e-6]
     flat = [name for name, value, (_, high) in pairs if "lengthscale[" in name and value >= high - 1e-6]
     if flat and len(flat) < sum("lengthscale[" in name for name in labels):  # dimensions of no use are no mistake

@@ -228,10 +228,11 @@ class Process:
         """See ``lapwing.tune``."""
         if len(self.data) < 2:
             raise DataError("at least two observations to tune by", "one", "predictions with the choices as they are")
-        from lapwing.methods.gp.evidence import Centroids, Evidence, Pathwise  # they are of processes
+        from lapwing.methods.gp.evidence import Evidence, Pathwise  # they are of processes
+        from lapwing.methods.gp.subsets import Centroids, Subset
 
-        method = (Evidence() if len(self.data) <= SMALL else Centroids()) if method is None else method
-        kinds = (Evidence, Pathwise, Centroids)
+        method = (Evidence() if len(self.data) <= SMALL else Subset()) if method is None else method
+        kinds = (Evidence, Pathwise, Subset, Centroids)
         check_kind("the method", method, kinds, "gp.Evidence()")
         return method.tune(self, progress)
 

@@ -28,7 +28,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Gaussian process regression with a Matérn 3/2 kernel, one length-scale a dimension, and learnt noise.
 
     Inputs and targets are standardised, hyper-parameters start where a function varies once over the data, and are
-    chosen by the evidence: of all observations up to 2,000, else by ``Centroids``. Predictions are in the units of
+    chosen by the evidence: of all observations up to 2,000, else by ``Subset``. Predictions are in the units of
     the targets, the noise included.
 
     Args:

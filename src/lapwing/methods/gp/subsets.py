@@ -1,0 +1,110 @@
+"""Hyper-parameters from parts of the data: a random one, or neighbourhoods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from lapwing.ground import probes
+from lapwing.ground.errors import check_count
+from lapwing.methods.gp.evidence import Climbed, Evidence, at, climbed, logs_of, warn_of_limits
+from lapwing.methods.gp.process import Process
+
+RTOL = 1e-5
+"""A step that gains a smaller part of the evidence is the last: a subset does not know it better."""
+
+ROUNDING = 10.0
+"""The noise variance stays above so many times the rounding of the dtype, over the variance of the targets."""
+
+
+@final
+@dataclass(frozen=True)
+class Subset:
+    """The optimum of the evidence of a random part of the observations.
+
+    It is climbed on half of the part, and from there on all of it. A random part spans the data as they are; it sees
+    less of what varies over short distances, and is sure of fewer length-scales, than all observations. The noise
+    stays above what the dtype resolves.
+
+    Args:
+        size: Observations of the part.
+        steps: Most steps on each.
+        noise: Whether the noise is chosen too.
+        seed: Of the part.
+
+    Raises:
+        ConfigError: If a number is not positive.
+
+    Cost:
+        A step as of ``Evidence`` on the part; half of them an eighth of that.
+    """
+
+    size: int = 2000
+    steps: int = 50
+    noise: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("size", self.size, 2)
+        check_count("steps", self.steps)
+        check_count("seed", self.seed, 0)
+
+    def tune(self, posterior: Process, progress: bool = False) -> Process:
+        """See ``Evidence.tune``; without its warning of few steps."""
+        data, size = posterior.data, min(self.size, len(posterior.data))
+        order = torch.tensor(probes.permutation(len(data), generator=torch.Generator().manual_seed(self.seed)))
+        floor = ROUNDING * torch.finfo(data.inputs.dtype).eps * float(data.targets.double().square().mean())
+
+        def climb(logs: Tensor, rows: int) -> Climbed:
+            part = at(posterior.select(order[:rows].to(data.inputs.device)), logs)
+            return climbed(part, self.steps, self.noise, progress, rtol=RTOL, floor=floor)
+
+        half = climb(logs_of(posterior), size - size // 2)
+        found = climb(logs_of(half.process), size)
+        warn_of_limits(found)
+        return at(posterior, logs_of(found.process))
+
+
+@final
+@dataclass(frozen=True)
+class Centroids:
+    """The average of the optima on a few neighbourhoods (Antorán 2024, section 4.5.1).
+
+    The observations nearest to a random one keep the local detail that a random subset would alias. They must be many:
+    over a small neighbourhood nothing varies that tells the long length-scales.
+
+    Args:
+        count: Neighbourhoods.
+        size: Observations in each.
+        noise: Whether the noise is chosen too.
+        seed: Of their centres.
+
+    Raises:
+        ConfigError: If a number is not positive.
+
+    Cost:
+        ``Evidence`` on each neighbourhood.
+    """
+
+    count: int = 5
+    size: int = 2000
+    noise: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("count", self.count)
+        check_count("size", self.size, 2)
+
+    def tune(self, posterior: Process, progress: bool = False) -> Process:
+        """See ``Evidence.tune``."""
+        n, optima = len(posterior.data.inputs), list[Tensor]()
+        centres = probes.permutation(n, generator=torch.Generator().manual_seed(self.seed))[: self.count]
+        for centre in tqdm(centres, "neighbourhoods", disable=not progress, leave=False):
+            apart = (posterior.data.inputs - posterior.data.inputs[centre]).square().sum(1)
+            near = posterior.select(apart.topk(min(self.size, n), largest=False).indices)
+            optima.append(logs_of(Evidence(noise=self.noise).tune(near, progress)))
+        return at(posterior, torch.stack(optima).mean(0))

@@ -1,0 +1,101 @@
+"""What the studies are run on: UCI sets, a process of standard form, and how predictions are scored."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import lapwing as lw
+from benchmarks.command import Setting
+from benchmarks.data import generator
+from benchmarks.report import Row
+from lapwing.linear.solvers import Cholesky, Solver
+from lapwing.methods.gp import GP, Matern, Process
+from studies import uci
+
+NOISE = 0.1
+"""Noise variance before tuning, for targets of variance 1."""
+
+SOLVERS: dict[str, Solver | str] = {
+    "auto": "auto",
+    "Cholesky": Cholesky(max_bytes=2**34),
+    "CG": lw.CG(rtol=1e-2, preconditioner=lw.PivotedCholesky(100)),
+    "SDD": lw.SDD(),
+}
+"""By the name of the option ``--solver``."""
+
+
+def split(setting: Setting, name: str, number: int) -> uci.Split:
+    """A split of a UCI set, z-scored; ``--train`` leaves so many of its rows, at random."""
+    if setting.data is None and setting.quick:
+        return uci.read(name, number, setting)
+    whole = uci.split(setting.folder / "uci" / f"{name}.npz", number, None)
+    x, y = whole.train
+    kept = torch.randperm(len(x), generator=generator(number))[: setting.images or (100 if setting.quick else None)]
+    return uci.Split((x[kept], y[kept]), whole.test)
+
+
+def start(dimensions: int, **options: Any) -> GP:
+    """Matérn 3/2, a length-scale a dimension, with which a function varies about once over z-scored inputs."""
+    return GP(1.0 * Matern((dimensions**0.5,) * dimensions), lw.Gaussian(1 / NOISE), mean="zero", **options)
+
+
+def scores(process: Process, mean: Tensor, variance: Tensor, truth: Tensor) -> Row:
+    """RMSE, and NLL in nats with the noise added to the variance of the function."""
+    noise = 1 / process.likelihood.noise
+    found = uci.scores(mean, (variance + noise).sqrt(), noise**0.5, truth)
+    return {key: found[key] for key in ("rmse", "nll", "coverage")}
+
+
+def drawn_scores(process: Process, new: Tensor, truth: Tensor) -> Row:
+    """Scores with the variance of the functions drawn, as the source has it."""
+    with torch.no_grad():
+        mean = process.mean(new)
+        return scores(process, mean, (process.functions(new) - mean).square().mean(0), truth)
+
+
+def chosen(process: Process) -> Row:
+    """Hyper-parameters and noise of a process."""
+    named = dict(zip(process.kernel.labels(), process.kernel.hyper.exp().tolist(), strict=True))
+    scales = [value for name, value in named.items() if "lengthscale" in name]
+    return {
+        "noise_variance": 1 / process.likelihood.noise,
+        "variance": named.get("variance", 1.0),
+        "lengthscales": [float(f"{value:.4g}") for value in scales],
+    }
+
+
+def earlier(setting: Setting) -> list[Row]:
+    """The rows of an interrupted report, ``--resume FILE``, each with the commit that measured it.
+
+    Read before the run writes the same file.
+    """
+    path = Path(str(setting.more.get("resume", "")))
+    if not path.is_file():
+        return []
+    report = json.loads(path.read_text(encoding="utf-8"))
+    source = {key: report[key] for key in ("commit", "command", "machine")}
+    found = [row for row in report["rows"] if not row.get("summary") and "verdict" not in row]
+    return [{"source": source} | {key: value for key, value in row.items() if key != "study"} for row in found]
+
+
+def resumed(known: Sequence[Row], case: Row, work: Callable[[], Row]) -> Row:
+    """The row of a case that is known, else that of the work.
+
+    Args:
+        known: As ``earlier`` has them.
+        case: What tells the row from others.
+        work: Measures it anew.
+    """
+    return next((row for row in known if case.items() <= row.items()), None) or case | work()
+
+
+def within(found: float, published: float, tolerance: float) -> bool:
+    """Whether a score is no worse than a published one, by more than the tolerance."""
+    return math.isfinite(found) and found <= published + tolerance

@@ -1,0 +1,59 @@
+"""Optima on parts of the data against the exact ones on the same parts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lapwing as lw
+from lapwing.ground import probes
+from lapwing.ground.errors import ConvergenceWarning, NumericalError
+from lapwing.methods.gp import GP, RBF, Matern, evidence
+from lapwing.methods.gp.evidence import Evidence, logs_of, value_and_gradient
+from lapwing.methods.gp.process import SMALL
+from lapwing.methods.gp.subsets import Centroids, Subset
+from tests.methods.gp.test_process import data
+from tests.posterior_cases import normal
+
+
+def test_a_part_has_the_optimum_of_those_observations() -> None:
+    process = GP(1.0 * RBF(1.0), lw.Gaussian(10.0)).fit(data(90))
+    order = torch.tensor(probes.permutation(90, generator=torch.Generator().manual_seed(3)))
+    part = process.select(order[:60])
+    exact, found = Evidence().tune(part), Subset(60, seed=3).tune(process)
+    torch.testing.assert_close(logs_of(found), logs_of(exact), rtol=0, atol=0.05)
+    assert len(found.data) == 90
+
+
+def test_the_noise_stays_above_what_the_dtype_resolves() -> None:
+    x = normal(40, 1).float()
+    with pytest.warns(ConvergenceWarning, match="noise"):
+        found = Subset(40).tune(GP(1.0 * Matern(1.0), lw.Gaussian(10.0)).fit((x, 3 * x)))
+    floor = 10 * torch.finfo(torch.float32).eps * float((3 * x).square().mean())
+    assert 1 / found.likelihood.noise == pytest.approx(floor, rel=1e-3)
+
+
+def test_a_neighbourhood_of_all_observations_has_their_optimum() -> None:
+    process = GP(1.0 * RBF(1.0), lw.Gaussian(10.0)).fit(data(50))
+    torch.testing.assert_close(logs_of(Centroids(1, 50).tune(process)), logs_of(Evidence().tune(process)))
+
+
+def test_a_step_that_fails_is_made_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    process, calls = GP(1.0 * RBF(1.0), lw.Gaussian(10.0)).fit(data(40)), list[int]()
+
+    def failing(at: lw.gp.Process) -> tuple[float, torch.Tensor]:
+        calls.append(1)
+        if len(calls) == 3:
+            raise NumericalError("a matrix", "none", "another")
+        return value_and_gradient(at)
+
+    exact = Evidence().tune(process)
+    monkeypatch.setattr(evidence, "value_and_gradient", failing)
+    torch.testing.assert_close(logs_of(Evidence().tune(process)), logs_of(exact), rtol=0, atol=1e-3)
+
+
+def test_many_observations_are_tuned_on_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Subset] = []
+    monkeypatch.setattr(Subset, "tune", lambda self, posterior, progress: seen.append(self) or posterior)
+    lw.tune(GP().fit((torch.zeros(SMALL + 1, 1), torch.zeros(SMALL + 1))))
+    assert seen == [Subset()]
