@@ -20,7 +20,7 @@ from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.hessian import HessianProduct
 from lapwing.linalg import FunctionOperator, Operator
-from lapwing.methods.hessian_free.regularisers import PIECE, Regulariser
+from lapwing.methods.hessian_free.regularisers import PIECE, InSample, Regulariser
 
 SMALL = 4096
 """Weights up to which products with the Hessian are vectorised rather than recorded, which takes time of its own."""
@@ -149,7 +149,8 @@ class Refit:
         value = 0.5 * (self.prior * theta * theta).sum(1) - reward
         share = 1.0 if batch is None else self.model.data.examples / len(batch)
         for each in self.model.data if batch is None else (batch,):
-            part = self.copies.losses(weights, each, along=self._slope(fits, each) if fits.in_sample else None)
+            along = self._slope(fits, each) if isinstance(fits, InSample) else None
+            part = self.copies.losses(weights, each, along=along)
             gradient += share * part[0].double()
             value += share * part[1].double()
         if self.centred:
@@ -163,8 +164,9 @@ class Refit:
         """``∇r`` of each fit at the trained weights, float64."""
         weights = self.network.weights.expand(len(fits), -1)
         total = fits.pull(self.copies, weights)[0]
-        for batch in self.model.data if fits.in_sample else ():
-            total += self.copies.pull(weights, batch.inputs, self._slope(fits, batch))[0]
+        if isinstance(fits, InSample):
+            for batch in self.model.data:
+                total += self.copies.pull(weights, batch.inputs, self._slope(fits, batch))[0]
         return total
 
     def outputs(self, changes: Float[Tensor, "f d"], inputs: Inputs) -> Float[Tensor, "f n *event c"]:
@@ -188,6 +190,6 @@ class Refit:
             found = found + share * self.copies.losses(weights, batch)[0][0].double()
         return found
 
-    def _slope(self, fits: Regulariser, batch: Batch) -> Float[Tensor, "f n *event c"]:
+    def _slope(self, fits: InSample, batch: Batch) -> Float[Tensor, "f n *event c"]:
         """``∂r / ∂f`` at the outputs for a batch."""
         return fits.slope(self.copies.outputs(self.network.weights[None], batch.inputs)[0])

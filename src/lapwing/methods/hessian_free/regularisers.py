@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar, final
+from typing import TypeVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -23,15 +23,12 @@ R = TypeVar("R", bound="Regulariser")
 class Regulariser(abc.ABC):
     """A functional ``r_f(θ)`` for each fit, which the fit maximises beside its likelihood and prior.
 
-    What is a function of the outputs at the training data joins their loss batch by batch, by its ``slope`` there; the
-    rest is added by ``pull``.
+    What is a function of the outputs at the training data, ``InSample``, joins their loss batch by batch, by its
+    ``slope`` there; the rest is added by ``pull``.
 
     Args:
         omega: Coefficients of each functional, float64.
     """
-
-    in_sample: ClassVar[bool] = False
-    """Whether r is a function of the outputs at the training data."""
 
     omega: Float[Tensor, "f *shape"]
 
@@ -55,14 +52,6 @@ class Regulariser(abc.ABC):
         """
         gradient = torch.zeros(weights.shape, dtype=torch.float64, device=weights.device)
         return gradient, gradient.new_zeros(len(weights))
-
-    def slope(self, trained: Float[Tensor, "n *event c"]) -> Float[Tensor, "f n *event c"]:
-        """``∂r / ∂f`` at the outputs for a batch of training examples, where ``in_sample``.
-
-        Args:
-            trained: Outputs at the trained weights.
-        """
-        raise NotImplementedError
 
 
 @final
@@ -108,11 +97,13 @@ class InSample(Regulariser):
         signed: Whether the outputs are taken by their absolute values.
     """
 
-    in_sample = True
-
     signed: bool
 
     def slope(self, trained: Float[Tensor, "n *event c"]) -> Float[Tensor, "f n *event c"]:
-        """``ω``, or ``ω sign f``."""
+        """``∂r / ∂f`` at the outputs for a batch of training examples: ``ω``, or ``ω sign f``.
+
+        Args:
+            trained: Outputs at the trained weights.
+        """
         omega = self.omega.to(trained).view(len(self.omega), *(1,) * (trained.ndim - 1), -1)
         return omega * (trained.sign() if self.signed else torch.ones_like(trained))
