@@ -43,6 +43,14 @@ def test_the_recurrence_holds_and_its_basis_is_orthonormal(reorthogonalise) -> N
         torch.testing.assert_close(torch.linalg.vector_norm(rest[:, -1]), full.beta[column, -1])
 
 
+def test_a_basis_stays_orthonormal_where_ritz_values_have_converged() -> None:
+    """To rounding in float64, also where the operator has float32 alone."""
+    krylov = lanczos(Dense(spd(60, 1e5).float()), normal(60, 2), 60)
+    assert krylov.basis is not None and krylov.steps > 40
+    products = krylov.basis @ krylov.basis.mT
+    torch.testing.assert_close(products, torch.eye(krylov.steps).double().expand_as(products), atol=1e-14, rtol=0)
+
+
 def test_a_ritz_residual_is_that_of_its_pair() -> None:
     matrix = spd(20, 1e3)
     krylov = lanczos(Dense(matrix), normal(20), 6)

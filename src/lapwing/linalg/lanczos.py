@@ -53,7 +53,10 @@ class Recurrence:
         self.beta = torch.zeros_like(self.length)
 
     def step(self, columns: slice | Bool[Tensor, " k"], known: Float[Tensor, "k j d"] | None = None) -> Row:
-        """Multiply these columns, and make what comes orthogonal to what is ``known``, twice."""
+        """Multiply these columns, and make what comes orthogonal to what is ``known``.
+
+        Once is enough: the recurrence itself has taken off the long parts.
+        """
         v, before = self.v, self.beta
         p = torch.zeros_like(v)
         p[:, columns] = self.product @ v[:, columns]
@@ -61,9 +64,7 @@ class Recurrence:
         p.addcmul_(self.z, alpha.expand_as(p), value=-1).addcmul_(self.before, before.expand_as(p), value=-1)
         if known is not None:
             w = p.mT
-            for _ in range(2):
-                w = torch.baddbmm(w[:, None], (known @ w[..., None]).mT, known, alpha=-1)[:, 0]
-            p = w.mT
+            p = torch.baddbmm(w[:, None], (known @ w[..., None]).mT, known, alpha=-1)[:, 0].mT
         self.before, self.scale = self.z, torch.maximum(self.scale, alpha.abs() + before)
         self.beta = self._normalise(p)
         return Row(v, alpha, before, self.beta)
@@ -168,7 +169,7 @@ def lanczos(
         operator: Symmetric ``A``, ``[d, d]``.
         start: One start ``[d]`` or several ``[d, k]``, in the operator's dtype or float64.
         steps: Steps at most; fewer where every Krylov space is exhausted.
-        reorthogonalise: Whether the basis is kept and each new vector made orthogonal to all of it, twice. Without it
+        reorthogonalise: Whether the basis is kept and each new vector made orthogonal to all of it. Without it
             three blocks are kept: converged Ritz values return as copies, which quadratures and extreme values bear.
         until: Asked after each step, later after each tenth more, whether to stop there.
 
