@@ -12,7 +12,7 @@ from torch import Tensor
 from lapwing.ground.errors import NumericalError
 from lapwing.likelihoods import Bernoulli, Gaussian
 from lapwing.linalg import Diagonal
-from lapwing.linear.loss import Loss
+from lapwing.linear.loss import Line, Loss
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.solvers import CG, SGD
 from lapwing.linear.solvers.newton import minimise, search
@@ -42,10 +42,21 @@ def at(*values: float) -> Tensor:
 def test_the_minimum_has_no_gradient_from_wherever_it_started(start: float, size: float) -> None:
     x = size * normal(8, 3)
     loss = margins(x)
-    found = minimise(loss, loss.at(at(start)), CG(), rtol=1e-9, steps=60)
+    found = minimise(loss, loss.at(at(start)), CG(), rtol=1e-9, steps=20)
     slope = torch.func.grad(objective(x))(found.weights)
     assert found.stopped == "converged" and found.gradient <= 1e-9
     assert slope.norm() <= 1e-7 * (PRIOR @ found.weights).norm()
+
+
+def test_far_too_long_steps_are_mended_by_few_looks_along_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From where all outputs are certain, and most of them wrong."""
+    looks, slope = list[float](), Line.slope
+    monkeypatch.setattr(Line, "slope", lambda line, length: (looks.append(length), slope(line, length))[1])
+    prior = Diagonal(torch.logspace(-1, 1, 10, dtype=torch.float64))
+    x = 50.0 * normal(40, 10)
+    loss = Loss(Matrix(x, torch.ones(40, 1).to(x), Bernoulli()), prior)
+    found = minimise(loss, loss.at(torch.full((10,), -300.0, dtype=torch.float64)), CG(), rtol=1e-9, steps=120)
+    assert found.stopped == "converged" and len(looks) < 12 * found.iterations
 
 
 def test_the_objective_never_rises() -> None:

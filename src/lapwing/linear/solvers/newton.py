@@ -13,7 +13,6 @@ from tqdm.auto import tqdm
 
 from lapwing.ground.errors import NumericalError
 from lapwing.ground.results import Solution
-from lapwing.linalg import Diagonal
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linear.loss import Line, Loss, Mode, Point, dot
 from lapwing.linear.problem import Problem
@@ -28,9 +27,6 @@ LOOSEST, TIGHTEST = 0.3, 0.5
 FLAT = 0.2
 """A step ends where the slope along it is at most this part of what it was."""
 
-USABLE = 0.5
-"""A step of which less could be used asks for more damping."""
-
 REACH = 2.0**20
 """A step is not made longer or shorter by more."""
 
@@ -41,11 +37,10 @@ PATIENCE = 4
 def minimise(loss: Loss, start: Point, solver: Solver, *, rtol: float, steps: int, progress: bool = False) -> Mode:
     """The minimum by Newton-CG with a line search.
 
-        (Λ + μ A) p = -∇,   w ← w + t p                                     (Nocedal & Wright 2006, algorithm 7.1)
+        Λ p = -∇,   w ← w + t p                                             (Nocedal & Wright 2006, algorithm 7.1)
 
-    with t = 1 where the slope along p has all but gone there, else where it has. Where the network is certain its
-    outputs hardly bend, and steps are far too long: the damping μ grows when t is small (Marquardt 1963), and is 0 in
-    the end.
+    with t = 1 where the slope along p has all but gone there, else where it has: where the network is certain its
+    outputs hardly bend, and steps are far too long. Damping Λ as well only makes for more of them.
 
     A quadratic takes more than one step where a solve is by mini-batches. Its residual is small beside a right-hand
     side that is large where the data determine much; all other directions may be as far off as they were. What the next
@@ -69,7 +64,7 @@ def minimise(loss: Loss, start: Point, solver: Solver, *, rtol: float, steps: in
     if math.isnan(start.nll) or not bool(start.score.isfinite().all()):
         raise NumericalError("a finite loss and gradient at the start", f"a loss of {start.nll}", "initial=None")
     point, spent, before, number, stopped = start, 0, 1.0, 0, None
-    best, lowest, since, damping = math.inf, math.inf, 0, 0.0
+    best, lowest, since = math.inf, math.inf, 0
     most = math.inf
     if isinstance(solver, SGD):
         step = solver.survey(loss.problem(point), 1, torch.Generator().manual_seed(solver.seed))[1]
@@ -91,12 +86,10 @@ def minimise(loss: Loss, start: Point, solver: Solver, *, rtol: float, steps: in
             if stopped is not None:
                 return Mode(point.weights, point.nll, point.misfit, relative, number, spent, stopped)
             tolerance = max(min(LOOSEST, (relative / before) ** 2), min(LOOSEST, TIGHTEST * rtol / relative))
-            problem, prior = loss.problem(point), loss.prior
-            stronger = problem.with_prior(Diagonal((1.0 + damping) * prior.values), problem.scale)
-            solution = solved(stronger if damping else problem, -slope, solver, tolerance, float(most - spent))
+            solution = solved(loss.problem(point), -slope, solver, tolerance, float(most - spent))
             line = loss.line(point, solution.value)
             length = search(line)
-            point, damping = line.end(length), damped(damping, length)
+            point = line.end(length)
             spent, number, before = spent + solution.matvecs + 1, number + 1, relative
             bar.update()
             words = "Newton step %d: gradient %.2g, objective %.6g, %d products, length %.2g"
@@ -135,31 +128,18 @@ def search(line: Line) -> float:
     pull, bend = dot(prior @ point.weights, step), dot(step, prior @ step)
     first, here = line.slope(0.0) + pull, line.value(0.0)
     noise = rounding(point) * (abs(here) + abs(pull) + bend)
-    low, high, below, above, length = 0.0, math.inf, first, 0.0, 1.0
+    low, high, length = 0.0, math.inf, 1.0
     while 1 / REACH < length < REACH:
         slope = line.slope(length) + pull + length * bend
         if abs(slope) <= FLAT * abs(first) + noise:
             rise = line.value(length) - here + length * pull + 0.5 * length**2 * bend
             if rise <= noise:
                 return length
-        if slope > 0:
-            high, above = length, slope
-        else:
-            low, below = length, slope
-        if high == math.inf:
-            length *= 2.0
-        elif high - low <= 1e-3 * high:
+        low, high = (low, length) if slope > 0 else (length, high)
+        if high - low <= 1e-3 * high < math.inf:
             return low
-        else:
-            length = low + (high - low) * min(0.9, max(0.1, below / (below - above)))
+        length = 2.0 * length if high == math.inf else (low + high) / 2
     return length
-
-
-def damped(damping: float, length: float) -> float:
-    """The damping of the next step, from how much of the last one could be used."""
-    if length < USABLE:
-        return (1.0 + damping) / max(length, 0.01) ** 0.75 - 1.0
-    return damping / 4.0 if damping > 0.1 else 0.0
 
 
 def rounding(point: Point) -> float:
