@@ -7,6 +7,8 @@ SHELL := /bin/bash
 export OMP_WAIT_POLICY := PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONUNBUFFERED := 1
+# Bytecode is kept, also where the environment says otherwise: each process of the tests would compile PyTorch anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON = $(shell for p in python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
