@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from typing import overload
@@ -56,7 +57,9 @@ def read_header(path: str | PathLike[str]) -> Json:
     return POSTERIOR.header(path)
 
 
-def save(posterior: Saved | Kernels, path: str | PathLike[str]) -> None:
+def save(
+    posterior: Saved | Kernels, path: str | PathLike[str], *, notes: Mapping[str, str | float | list[str]] | None = None
+) -> None:
     """Writes a posterior to a file, without its network: save that as you always do.
 
     The file is safetensors with a JSON header and holds no code. It is written beside ``path`` and then moved there, so
@@ -65,6 +68,7 @@ def save(posterior: Saved | Kernels, path: str | PathLike[str]) -> None:
     Args:
         posterior: Any posterior, a Gaussian process among them, or functions drawn from one.
         path: The file; one already there is replaced. ``.safetensors`` is the usual ending.
+        notes: Words and numbers of your own, such as the names of columns: ``read_header(path)["notes"]``.
 
     Raises:
         ConfigError: If the directory does not exist, or the path is one; if it is no posterior.
@@ -98,6 +102,7 @@ def save(posterior: Saved | Kernels, path: str | PathLike[str]) -> None:
     else:
         posterior.network.check_unchanged()
         own = {"network": network_state(posterior.network, tensors), **state(posterior, tensors)}
+    own |= {} if notes is None else {"notes": dict(notes)}
     versions = {"lapwing": installed(), "torch": str(torch.__version__)}
     POSTERIOR.write(target, {"versions": versions, "posterior": type(posterior).__name__, **own}, tensors)
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from lapwing.show.plots.evidence import plot_evidence, plot_evidence_curves, plot_stopping
 from lapwing.show.plots.predictions import plot_band, plot_confidence, plot_rejection, plot_reliability, plot_sweep
+from lapwing.show.plots.regression import plot_coverage, plot_residuals
 from lapwing.show.plots.weights import plot_diagnosis, plot_intervals, plot_pruning
 
 __all__ = [
     "plot_band",
     "plot_confidence",
+    "plot_coverage",
     "plot_diagnosis",
     "plot_evidence",
     "plot_evidence_curves",
@@ -22,6 +24,7 @@ __all__ = [
     "plot_pruning",
     "plot_rejection",
     "plot_reliability",
+    "plot_residuals",
     "plot_stopping",
     "plot_sweep",
 ]

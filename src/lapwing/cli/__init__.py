@@ -1,4 +1,4 @@
-"""The command line: ``lapwing fit | evaluate | compare | report``.
+"""The command line: ``lapwing fit | evaluate | compare | report``, and ``lapwing gp fit | predict`` for tables.
 
 ``fit``, ``evaluate`` and ``compare`` take ``module:function``, a function of yours without arguments that returns what
 there is to work on: ``(model, train)``, ``(model, train, test)``, or a mapping with any of the names ``model``,
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lapwing as lw
+from lapwing.cli import gp
+from lapwing.cli.say import say
 from lapwing.comparison import likelihood_of
 from lapwing.ground.errors import ConfigError, DataError, LapwingError
 from lapwing.show.report import write_json, write_report
@@ -119,10 +121,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"
     logging.getLogger("lapwing").setLevel(logging.INFO)
     sys.path.insert(0, str(Path.cwd()))  # as python -m has it, as long as the user's code may import
-    commands = {"fit": fit, "evaluate": evaluate, "compare": compare, "report": report}
+    typed, prog, about = list(sys.argv[1:] if arguments is None else arguments), "lapwing", __doc__
+    commands: dict[str, Callable[..., None]] = {"fit": fit, "evaluate": evaluate, "compare": compare, "report": report}
+    if typed[:1] == ["gp"]:
+        typed, prog, about, commands = typed[1:], "lapwing gp", gp.__doc__, {"fit": gp.fit, "predict": gp.predict}
     try:
         tyro.extras.subcommand_cli_from_dict(
-            commands, prog="lapwing", description=(__doc__ or "").replace("``", ""), args=arguments
+            commands, prog=prog, description=(about or "").replace("``", ""), args=typed
         )
     except LapwingError as error:
         say(f"lapwing: {error}", sys.stderr)
@@ -189,8 +194,3 @@ def function_of(setup: str) -> Callable[[], Any]:
     except TypeError as error:
         raise ConfigError(f"{setup} to be a function without arguments", str(error), f"def {name}():") from error
     return function
-
-
-def say(text: str, stream: Any = None) -> None:
-    """Write a line to stdout, or to another stream."""
-    (stream or sys.stdout).write(text + "\n")

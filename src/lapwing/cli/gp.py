@@ -1,0 +1,113 @@
+"""Gaussian processes of tables: ``lapwing gp fit | predict``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import lapwing as lw
+from lapwing.cli.say import say
+from lapwing.cli.table import Table, read_table, write_table
+from lapwing.ground import probes
+from lapwing.ground.errors import DataError, check_fraction
+from lapwing.ground.whole import check_directory
+from lapwing.methods.gp import RBF, Kernel, Matern, Process
+from lapwing.show.report.regression import write_regression_report
+
+PRECISE = 5_000
+"""Rows up to which numbers are float64."""
+
+KERNELS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
+"""Smoothness by name."""
+
+NOISE = 0.1
+"""Part of the variance of the target that is noise before tuning."""
+
+
+def fit(
+    data: Path,
+    /,
+    *,
+    target: str,
+    columns: tuple[str, ...] = (),
+    kernel: Literal["matern12", "matern32", "matern52", "rbf"] = "matern32",
+    out: Path = Path("posterior.safetensors"),
+    report: Path = Path("report.html"),
+    held_out: float = 0.1,
+    seed: int = 0,
+) -> None:
+    """Fit a Gaussian process to a table, choose its hyper-parameters, and save it.
+
+    Args:
+        data: A CSV file whose first line names the columns, or an .npz file.
+        target: The column to predict.
+        columns: The columns to predict it from; all others if not given.
+        kernel: The kernel; each column has a length-scale of its own.
+        out: Where the posterior goes, in the units of the table.
+        report: Where the page goes, with scores on rows held out.
+        held_out: Part of the rows held out for the report; the posterior saved has them too.
+        seed: Of everything random.
+    """
+    check_fraction("held_out", held_out, "--held-out 0.1")
+    for path in (out, report):
+        check_directory(path)
+    table = read_table(data, [*columns, target] if columns else None)
+    names = [name for name in table.names if name != target]
+    if len(names) != len(table.names) - 1 or not names or len(table.values) < 4:
+        got = f"{len(table.values)} rows of {', '.join(table.names[:9])}"
+        raise DataError(f"four rows or more of a column {target!r} and others in {data}", got, "--target with its name")
+    x, y = _tensors(table, target)
+    order = probes.permutation(len(x), generator=torch.Generator().manual_seed(seed))
+    count = max(1, round(held_out * len(x)))
+    test, train = order[:count], order[count:]
+    posterior = lw.tune(_recipe(kernel, x[train], y[train], seed).fit((x[train], y[train])), progress=True)
+    say(str(write_regression_report(posterior, (x[test], y[test]), names, target, report)))
+    say(f"log evidence  {float(posterior.log_marginal()):.6g} nats")
+    lw.save(posterior.updated((x[test], y[test])), out, notes={"columns": names, "target": target})
+    say(f"saved         {out}")
+
+
+def predict(posterior: Path, data: Path, /, *, out: Path = Path("predictions.csv"), level: float = 0.95) -> None:
+    """Predict the rows of a table: mean, standard deviation and interval of the target, noise included.
+
+    Args:
+        posterior: What lapwing gp fit saved.
+        data: A table with the columns it was fitted to, in any order.
+        out: Where the predictions go, one line a row.
+        level: Probability of the interval.
+    """
+    check_fraction("level", level, "--level 0.95")
+    if not posterior.exists():
+        raise DataError("a posterior that lapwing gp fit saved", f"no file {posterior}", "its path, or lapwing gp fit")
+    notes: Any = lw.read_header(posterior).get("notes") or {}
+    process = lw.load(posterior)
+    if not isinstance(process, Process):
+        raise DataError("a Gaussian process", f"{posterior}, which holds functions", "what lapwing gp fit saved")
+    table = read_table(data, notes.get("columns"))
+    prediction: Any = process.predict(torch.from_numpy(table.values))
+    low, high = prediction.interval(level)
+    columns = {"mean": prediction.mean, "std": prediction.std, "low": low, "high": high}
+    write_table(out, {name: values[:, 0].numpy() for name, values in columns.items()})
+    say(f"{out}: {len(table.values)} rows, intervals at {100 * level:g} %")
+
+
+def _tensors(table: Table, target: str) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:
+    """Inputs and targets, in single precision where there are many."""
+    values = torch.from_numpy(table.values).to(torch.float64 if len(table.values) <= PRECISE else torch.float32)
+    place = table.names.index(target)
+    return torch.cat([values[:, :place], values[:, place + 1 :]], 1), values[:, place]
+
+
+def _recipe(kernel: str, x: Float[Tensor, "n p"], y: Float[Tensor, " n"], seed: int) -> lw.GP:
+    """A process that varies once over the data, in the units of the table."""
+    spread, variance = x.double().std(0, correction=0), float(y.double().var(correction=0)) or 1.0
+    scales = tuple((x.shape[1] ** 0.5 * torch.where(spread > 0, spread, 1.0)).tolist())
+    shape: Kernel = RBF(scales) if kernel == "rbf" else Matern(scales, KERNELS[kernel])
+    recipe = lw.GP(variance * shape, lw.Gaussian(1 / (NOISE * variance)), seed=seed)
+    solver = recipe.solver_for(len(x))
+    return replace(recipe, solver=replace(solver, progress=True)) if isinstance(solver, lw.SDD) else recipe

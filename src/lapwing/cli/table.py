@@ -1,0 +1,122 @@
+"""Tables of numbers with named columns, from files and to them."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from lapwing.ground.errors import DataError
+from lapwing.ground.whole import replacing
+
+
+@final
+@dataclass(frozen=True)
+class Table:
+    """Columns of numbers.
+
+    Args:
+        names: Of the columns.
+        values: One row an example, ``[n, p]``, float64.
+    """
+
+    names: tuple[str, ...]
+    values: np.ndarray
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
+    """Columns of a CSV file whose first line names them, or of the arrays of an ``.npz`` file.
+
+    Args:
+        path: The file. An array ``[n]`` of an ``.npz`` file is a column of its name, one ``[n, p]`` is p of them,
+            ``x[0]``, ``x[1]``, ...
+        columns: Which, in this order; ``None`` for all.
+
+    Raises:
+        DataError: If it has no such columns, or a column holds anything but numbers.
+    """
+    names = _names_of(path)
+    chosen = names if columns is None else list(columns)
+    absent = [name for name in chosen if names.count(name) != 1]
+    if absent or not chosen:
+        hint = f"names among {', '.join(names[:9])}"
+        raise DataError(f"one column of each name in {path}", f"none or several of {', '.join(absent)}", hint)
+    places = [names.index(name) for name in chosen]
+    if path.suffix == ".npz":
+        return Table(tuple(chosen), _arrays(path)[1][:, places])
+    try:
+        options: dict[str, Any] = {"delimiter": ",", "skiprows": 1, "ndmin": 2, "quotechar": '"', "comments": None}
+        with warnings.catch_warnings(action="ignore"):  # that there are no data is told below
+            values = np.loadtxt(path, usecols=places, encoding="utf-8-sig", **options)
+    except ValueError as error:
+        raise _culprit(path, names, places) or DataError(f"a table of numbers in {path}", str(error), "CSV") from error
+    if not len(values):
+        raise DataError(f"rows below the header of {path}", "none", "one example a line")
+    return Table(tuple(chosen), values)
+
+
+def write_table(path: Path, columns: dict[str, Any]) -> None:
+    """A CSV file with a header, each number with as many digits as it has.
+
+    Args:
+        path: Where to.
+        columns: Arrays of one length by name.
+    """
+    with replacing(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*(np.asarray(values).tolist() for values in columns.values()), strict=True))
+
+
+def _names_of(path: Path) -> list[str]:
+    if path.suffix == ".npz":
+        return _arrays(path)[0]
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            return [name.strip() for name in next(csv.reader(file), [])]
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise DataError(f"a CSV file with a header, or .npz, at {path}", str(error), "CSV in UTF-8") from error
+
+
+def _arrays(path: Path) -> tuple[list[str], np.ndarray]:
+    """Names and columns of an ``.npz`` file."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays: dict[str, np.ndarray] = {name: np.asarray(file[name]) for name in file.files}
+    except ValueError as error:
+        raise DataError(f"arrays of numbers in {path}", str(error), "numpy.savez") from error
+    names, parts = list[str](), list[np.ndarray]()
+    for name, array in arrays.items():
+        lengths = {len(each) if each.ndim else 0 for each in arrays.values()}
+        if array.ndim not in (1, 2) or array.dtype.kind not in "fiub" or len(lengths) > 1:
+            got = f"{name} {array.dtype} {list(array.shape)}"
+            raise DataError(
+                f"arrays [n] or [n, p] of numbers and of one length in {path}", got, "numpy.savez(x=x, y=y)"
+            )
+        names += [name] if array.ndim == 1 else [f"{name}[{i}]" for i in range(array.shape[1])]
+        parts.append(array.reshape(len(array), -1).astype(np.float64))
+    return names, np.concatenate(parts, 1) if parts else np.zeros((0, 0))
+
+
+def _culprit(path: Path, names: list[str], places: list[int]) -> DataError | None:
+    """The first entry that is no number."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        next(reader)
+        for row in reader:
+            if row and len(row) != len(names):
+                got = f"{len(row)} in line {reader.line_num} of {path}"
+                return DataError(f"{len(names)} entries a line, as the header has", got, "CSV with commas")
+            for place in places if row else ():
+                try:
+                    float(row[place])
+                except ValueError:
+                    got = f"{row[place]!r:.40} in line {reader.line_num} of {path}"
+                    hint = "--columns with those that are numbers, or a number for each word"
+                    return DataError(f"numbers in column {names[place]!r}", got, hint)
+    return None

@@ -1,0 +1,119 @@
+"""``lapwing gp``: a table in, a posterior and a page out; what is no table of numbers is named."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lapwing as lw
+from lapwing import cli
+from tests.posterior_cases import normal
+
+X = normal(40, 2) * torch.tensor([3.0, 50.0])
+Y = 20 * torch.sin(X[:, 0]) + normal(40, seed=1) + 100
+FILE = "posterior.safetensors"
+
+
+def table(path: Path, columns: dict[str, Any]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*(list(values) for values in columns.values()), strict=True))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a table, who is in it."""
+    monkeypatch.chdir(tmp_path)
+    columns = {"width": X[:, 0].tolist(), "a, b": X[:, 1].tolist(), "town": ["Bath"] * 40, "y": Y.tolist()}
+    table(tmp_path / "data.csv", columns)
+    return tmp_path
+
+
+def test_what_fit_saves_predicts_rows_in_the_units_of_the_table(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    cli.main(["gp", "fit", "data.csv", "--target", "y", "--columns", "width", "a, b", "--held-out", "0.2"])
+    assert "log evidence" in capsys.readouterr().out
+    new = normal(6, 2, seed=2) * torch.tensor([3.0, 50.0])
+    table(folder / "new.csv", {"note": ["x"] * 6, "a, b": new[:, 1].tolist(), "width": new[:, 0].tolist()})
+    cli.main(["gp", "predict", FILE, "new.csv", "--level", "0.8"])
+    process: Any = lw.load(FILE)
+    expected = process.predict(new)
+    low, high = expected.interval(0.8)
+    found = np.loadtxt("predictions.csv", delimiter=",", skiprows=1)
+    np.testing.assert_array_equal(found, torch.cat([expected.mean, expected.std, low, high], 1).numpy())
+    assert len(process.data) == 40 and float((process.mean(X)[:, 0] - Y).square().mean().sqrt()) < 3
+    page = (folder / "report.html").read_text()
+    assert "width" in page and "a, b" in page and "in 80 %" in page and "32 rows and scored on 8" in page
+
+
+def test_arrays_are_columns(folder: Path) -> None:
+    np.savez(folder / "data.npz", x=X.numpy(), y=Y.numpy())
+    cli.main(["gp", "fit", "data.npz", "--target", "y", "--kernel", "rbf", "--out", "arrays.safetensors"])
+    assert lw.read_header("arrays.safetensors")["notes"] == {"columns": ["x[0]", "x[1]"], "target": "y"}
+    process: Any = lw.load("arrays.safetensors")
+    assert isinstance(process.kernel.kernel, lw.gp.RBF)
+    torch.testing.assert_close(process.data.targets[:, 0].sort().values, Y.sort().values)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "message"),
+    [
+        (["fit", "data.csv", "--target", "y"], "", "numbers in column 'town'. Got 'Bath' in line 2 of data.csv"),
+        (["fit", "data.csv", "--target", "z", "--columns", "width"], "", "none or several of z"),
+        (["fit", "data.csv", "--target", "y", "--columns", "length"], "", "none or several of length"),
+        (
+            ["fit", "other.csv", "--target", "y"],
+            "x,y\n1,2\n3\n",
+            "2 entries a line, as the header has. Got 1 in line 3",
+        ),
+        (["fit", "other.csv", "--target", "y"], "x,y\n1,\n3,4\n", "numbers in column 'y'. Got '' in line 2"),
+        (["fit", "other.csv", "--target", "y"], "x,y\n1,nan\n3,4\n1,2\n5,4\n", "finite targets"),
+        (["fit", "other.csv", "--target", "y"], "x,y\n1,2\n", "four rows or more"),
+        (["fit", "other.csv", "--target", "y"], "x,y\n", "rows below the header"),
+        (["fit", "other.csv", "--target", "y"], "x,y,y\n1,2,3\n", "none or several of y, y"),
+        (["fit", "nothere.csv", "--target", "y"], "", "nothere.csv to be read or written"),
+        (["fit", "data.csv", "--target", "y", "--held-out", "1.5"], "", "held_out between 0 and 1"),
+        (["fit", "data.csv", "--target", "y", "--out", "nothere/p"], "", "nothere"),
+        (["predict", "nothere.safetensors", "data.csv"], "", "no file nothere.safetensors"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    capsys: pytest.CaptureFixture[str], folder: Path, arguments: list[str], content: str, message: str
+) -> None:
+    (folder / "other.csv").write_text(content)
+    with pytest.raises(SystemExit) as info:
+        cli.main(["gp", *arguments])
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lapwing: ")]
+    assert (info.value.code, len(lines)) == (2, 1)
+    assert message in lines[0]
+
+
+def test_a_table_without_a_column_of_the_fit(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    lw.save(lw.GP().fit((X, Y)), FILE, notes={"columns": ["width", "height"]})
+    with pytest.raises(SystemExit):
+        cli.main(["gp", "predict", FILE, "data.csv"])
+    assert "none or several of height" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.zeros((4, 2)), "y": np.zeros(3)}, "of one length"),
+        ({"x": np.array(["a", "b"]), "y": np.zeros(2)}, "x <U1 [2]"),
+        ({"x": np.zeros((2, 2, 2)), "y": np.zeros(2)}, "[2, 2, 2]"),
+        ({"x": np.array([None, 1]), "y": np.zeros(2)}, "numpy.savez"),
+    ],
+)
+def test_arrays_that_are_no_table(capsys: pytest.CaptureFixture[str], arrays: dict[str, Any], message: str) -> None:
+    np.savez("bad.npz", **arrays)
+    with pytest.raises(SystemExit):
+        cli.main(["gp", "fit", "bad.npz", "--target", "y"])
+    assert message in capsys.readouterr().err
