@@ -13,11 +13,18 @@ from torch import Tensor
 
 from lapwing.evaluation.diagnosis import statistics
 from lapwing.evaluation.diagnosis.statistics import Check, Family, directions_of, inner, project
+from lapwing.ground import probes
 from lapwing.ground.errors import DataError, NumericalError, ShapeError, UnsupportedError, check_count, check_fraction
-from lapwing.linalg import Operator
+from lapwing.linalg import Dense, Operator
+from lapwing.linear.solvers import Cholesky
+from lapwing.methods.gp import Process
+from lapwing.methods.gp.settings import EXACT
 from lapwing.posteriors import SampledPosterior
 
 LEVEL = 0.01
+
+POINTS = 200
+"""Inputs at which a Gaussian process is looked at."""
 
 
 @final
@@ -119,6 +126,7 @@ def diagnose(
     *,
     directions: int | Mapping[str, Tensor] = 16,
     level: float = LEVEL,
+    inputs: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Diagnosis:
     """Whether a posterior's draws have the covariance Λ⁻¹ it claims, without that covariance.
@@ -130,12 +138,14 @@ def diagnose(
 
     Args:
         posterior: A posterior over weights, or whatever else has their mean as its ``network.weights``, their precision
-            Λ as its ``precision_operator``, and ``sample(samples, generator=...)``, one draw a row.
+            Λ as its ``precision_operator``, and ``sample(samples, generator=...)``, one draw a row. Or a Gaussian
+            process: functions drawn from it, with noise, against the covariance of targets at ``inputs``.
         samples: Draws S; of a posterior made of draws no more than there are.
         directions: Random, stiff and sloppy directions, this many of each (at most half the weights), 0 for none; or
             directions of your own by name, ``[d, k]`` each.
         level: Chance of calling right draws wrong, all tests together. With more draws smaller errors are found, also
             those of a sampler that is good enough: 0.01 suits 200 draws.
+        inputs: Where a Gaussian process is looked at, ``[m, p]``; ``None`` for the first 200 of its data.
         generator: Source of randomness.
 
     Raises:
@@ -152,6 +162,10 @@ def diagnose(
         >>> diagnose_samples(2 * draws.mT, torch.zeros(40, dtype=torch.float64), precision, directions=0).passed
         False
     """
+    options: dict[str, Any] = {"directions": directions, "level": level, "generator": generator}
+    if isinstance(posterior, Process):
+        check_count("samples", samples, 2, usual=200)
+        return diagnose_samples(*_targets(posterior, inputs, samples, generator), **options)
     if not all(hasattr(posterior, name) for name in ("network", "precision_operator", "sample")):
         raise UnsupportedError(
             "a posterior with sample(), network.weights and precision_operator",
@@ -162,8 +176,22 @@ def diagnose(
     if isinstance(posterior, SampledPosterior):
         samples = min(samples, posterior.samples)
     draws = posterior.sample(samples, generator=generator)
-    options: dict[str, Any] = {"directions": directions, "level": level, "generator": generator}
     return diagnose_samples(draws, posterior.network.weights, posterior.precision_operator, **options)
+
+
+def _targets(
+    process: Process, inputs: Tensor | None, samples: int, generator: torch.Generator | None
+) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"], Operator]:
+    """Targets that functions drawn from a process give, less their mean, one row a draw and output; mean; precision."""
+    exact = process.with_solver(Cholesky()) if len(process.data) <= EXACT else process
+    x = process.data.inputs[:POINTS] if inputs is None else process.data.check(inputs)
+    seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
+    with torch.no_grad():
+        drawn = process.sample_functions(samples, seed=seed)(x)
+        noise = probes.gaussian(list(drawn.shape), like=drawn, generator=generator) / process.likelihood.noise**0.5
+        away = (drawn + noise - exact.mean(x)).double().movedim(2, 1).flatten(0, 1)
+        covariance = exact.covariance.joint(x).double() + torch.eye(len(x)).to(away) / process.likelihood.noise
+    return away, away.new_zeros(len(x)), Dense(torch.linalg.inv(covariance))
 
 
 def diagnose_samples(

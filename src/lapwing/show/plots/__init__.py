@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from lapwing.show.plots.evidence import plot_evidence, plot_evidence_curves, plot_stopping
 from lapwing.show.plots.predictions import plot_band, plot_confidence, plot_rejection, plot_reliability, plot_sweep
+from lapwing.show.plots.processes import plot_maps, plot_norms, plot_process, plot_regions
 from lapwing.show.plots.regression import plot_coverage, plot_residuals
 from lapwing.show.plots.weights import plot_diagnosis, plot_intervals, plot_pruning
 
@@ -21,7 +22,11 @@ __all__ = [
     "plot_evidence",
     "plot_evidence_curves",
     "plot_intervals",
+    "plot_maps",
+    "plot_norms",
+    "plot_process",
     "plot_pruning",
+    "plot_regions",
     "plot_rejection",
     "plot_reliability",
     "plot_residuals",

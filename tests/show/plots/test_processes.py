@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lapwing as lw
+from lapwing.ground.errors import DataError, ShapeError
+from lapwing.methods.gp import KernelMatrix
+from lapwing.methods.gp.diagnosis import error_norms, spectral_basis
+from lapwing.show.plots import plot_maps, plot_norms, plot_process, plot_regions
+from tests.posterior_cases import normal, refused
+
+X = normal(30, 1)
+LINE = torch.linspace(3, -4, 25).double()
+PROCESS = lw.GP(lw.gp.Matern(0.7), lw.Gaussian(50.0), features=100).fit((X, X.sin()))
+PLANE = lw.GP(lw.gp.RBF(), lw.Gaussian(50.0)).fit((normal(20, 2), normal(20)))
+
+
+def test_a_line_has_mean_bands_functions_and_data() -> None:
+    ax = plot_process(PROCESS, LINE, samples=2)
+    lines = {str(line.get_label()): line for line in ax.lines}
+    order = LINE.argsort()
+    prediction: Any = PROCESS.predict(LINE[order][:, None])
+    np.testing.assert_allclose(lines["mean"].get_ydata(), prediction.mean[:, 0])
+    np.testing.assert_allclose(lines["30 observations"].get_xdata(), X[:, 0])
+    drawn = PROCESS.sample_functions(2)(LINE[order][:, None])[0, :, 0]
+    np.testing.assert_allclose(lines["2 functions drawn"].get_ydata(), drawn)
+    low, high = prediction.interval(noise=True)
+    band = np.asarray(ax.collections[0].get_paths()[0].vertices)[:, 1]
+    assert (band.min(), band.max()) == pytest.approx((float(low.min()), float(high.max())), rel=1e-6)
+
+
+def test_maps_lie_over_the_data() -> None:
+    mean, deviation = plot_maps(PLANE, side=5)
+    inputs = PLANE.data.inputs
+    for panel in (mean, deviation):
+        assert panel.dataLim.x0 == pytest.approx(float(inputs[:, 0].min()))
+        assert panel.dataLim.y1 == pytest.approx(float(inputs[:, 1].max()))
+    grid = torch.cartesian_prod(*(torch.linspace(float(c.min()), float(c.max()), 5).double() for c in inputs.mT))
+    drawn: Any = deviation.collections[0]
+    assert drawn.zmax == pytest.approx(float(PLANE.outputs(grid).std.max()), rel=1e-6)
+
+
+def test_norms_of_a_solve_fall() -> None:
+    matrix, exact = KernelMatrix(PROCESS.kernel, X), PROCESS.representers[0]
+    trace = [(1.0, error_norms(matrix, 0 * exact, exact)), (9.0, error_norms(matrix, 0.9 * exact, exact))]
+    axes = plot_norms({"SDD": trace})
+    for panel in axes:
+        np.testing.assert_allclose(panel.lines[0].get_xydata(), [[1.0, 1.0], [9.0, 0.1]], rtol=1e-9)
+    with refused(DataError, "traces of at least one point"):
+        plot_norms({"SDD": []})
+
+
+def test_regions_show_distance_and_basis() -> None:
+    basis = spectral_basis(PROCESS.kernel, X, 3)
+    above, below = plot_regions(PROCESS, PROCESS.with_solver(lw.Cholesky()), basis, LINE)
+    np.testing.assert_allclose(above.lines[0].get_ydata(), 0, atol=1e-6)
+    np.testing.assert_allclose(below.lines[2].get_ydata(), basis(LINE.sort().values[:, None])[:, 2])
+
+
+def test_a_line_is_of_one_input_and_a_map_of_two() -> None:
+    with refused(ShapeError, "a process of 1 inputs and one output"):
+        plot_process(PLANE, LINE)
+    with refused(ShapeError, "a process of 2 inputs and one output"):
+        plot_maps(PROCESS)
