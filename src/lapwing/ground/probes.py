@@ -102,3 +102,17 @@ def permutation(size: int, *, generator: torch.Generator | None = None) -> list[
         [0, 1, 2]
     """
     return torch.randperm(size, generator=generator, device=device_of(generator)).tolist()
+
+
+def poisson(mean: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    """Poisson counts of these means, drawn on the generator's device.
+
+    Args:
+        mean: Of each count, not negative.
+        generator: Source of randomness; ``None`` draws from PyTorch's global one.
+
+    Example:
+        >>> poisson(torch.zeros(2)).tolist()
+        [0.0, 0.0]
+    """
+    return torch.poisson(mean.to(device_of(generator)), generator=generator).to(mean.device)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from lapwing.methods.ct.design import Design, pixel_prior
 from lapwing.methods.ct.dip import DeepImagePrior, Reconstruction, pretrained
+from lapwing.methods.ct.filtered import filtered_back_projection
 from lapwing.methods.ct.geometry import FanBeam, Geometry, Parallel2d, Parallel3d, equidistant
 from lapwing.methods.ct.image import ImagePosterior, Interval, linear_image
+from lapwing.methods.ct.noise import add_gaussian, count_photons, log_transform, noise_level
 from lapwing.methods.ct.observed import Measurement, Observed
 from lapwing.methods.ct.operators import Fourier, Given, measurement
 from lapwing.methods.ct.patches import log_density, patch_covariance
 from lapwing.methods.ct.phantoms import Ellipses, digits, rectangles, shepp_logan, walnut
 from lapwing.methods.ct.projector import Projector
 from lapwing.methods.ct.unet import UNet
+from lapwing.methods.ct.variation import tv_reconstruction
 
 __all__ = [
     "DeepImagePrior",
@@ -30,15 +33,21 @@ __all__ = [
     "Projector",
     "Reconstruction",
     "UNet",
+    "add_gaussian",
+    "count_photons",
     "digits",
     "equidistant",
+    "filtered_back_projection",
     "linear_image",
     "log_density",
+    "log_transform",
     "measurement",
+    "noise_level",
     "patch_covariance",
     "pixel_prior",
     "pretrained",
     "rectangles",
     "shepp_logan",
+    "tv_reconstruction",
     "walnut",
 ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.data import check_finite
@@ -314,16 +314,16 @@ def in_radians(angles: Any) -> Float[Tensor, " angles"]:
         >>> in_radians([0, 90])
         Traceback (most recent call last):
         ...
-        lapwing.ground.errors.ConfigError: Expected angles in radians, at most 2π. Got values up to 90, ... degrees...
+        lapwing.ground.errors.ConfigError: Expected angles in radians, at most 3π. Got values up to 90, ... degrees...
     """
     theta = torch.as_tensor(angles, dtype=torch.float64).cpu()
     if theta.ndim != 1 or not len(theta):
         raise ShapeError("angles as a vector [angles]", f"shape {list(theta.shape)}", "equidistant(60)")
     check_finite(theta, "angles", "leaving out those projections")
     largest = float(theta.abs().max())
-    if largest > 2 * math.pi + 1e-3:
+    if largest > 3 * math.pi:  # a turn from any start
         raise ConfigError(
-            "angles in radians, at most 2π",
+            "angles in radians, at most 3π",
             f"values up to {largest:g}, which look like degrees",
             "torch.deg2rad(angles), or angles % (2 * torch.pi) if they are radians of several turns",
         )
@@ -338,13 +338,22 @@ def check_rays(sinogram: Float[Tensor, "*shape"]) -> None:
     """
     bad = (~torch.isfinite(sinogram)).nonzero()
     if len(bad):
-        names = ("angle", "bin") if sinogram.ndim == 2 else ("angle", "slice", "bin")
-        place = ", ".join(f"{axis} {i}" for axis, i in zip(names, bad[0].tolist(), strict=True))
         raise DataError(
             "a sinogram that is finite",
-            f"{len(bad)} NaN or infinite rays of {sinogram.numel()}, the first at {place}",
+            f"{len(bad)} NaN or infinite rays of {sinogram.numel()}, the first at {place(bad[0])}",
             "geometry.select(index) and sinogram[index] without their angles, or their neighbours' mean in their place",
         )
+
+
+def place(index: Int[Tensor, " axes"]) -> str:
+    """A ray of a sinogram in words.
+
+    Example:
+        >>> place(torch.tensor([3, 0, 7]))
+        'angle 3, slice 0, bin 7'
+    """
+    names = {1: ("ray",), 2: ("angle", "bin")}.get(len(index), ("angle", "slice", "bin"))
+    return ", ".join(f"{name} {i}" for name, i in zip(names, index.tolist(), strict=True))
 
 
 def _axes(shape: tuple[int, ...]) -> str:
