@@ -13,6 +13,7 @@ from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.recipe import GP
 from lapwing.methods.gp.stationary import RBF, Matern, Periodic
 from lapwing.methods.gp.subsets import Centroids, Subset
+from lapwing.methods.gp.tangent import Tangent
 from lapwing.methods.gp.tanimoto import Tanimoto
 from lapwing.methods.gp.thompson import Search, choose, maximise, thompson
 
@@ -41,6 +42,7 @@ __all__ = [
     "Search",
     "Subset",
     "Sum",
+    "Tangent",
     "Tanimoto",
     "choose",
     "maximise",

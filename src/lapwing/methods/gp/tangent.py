@@ -1,0 +1,118 @@
+"""The tangent kernel of a network: Gaussian processes whose prior functions are its linearisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lapwing.curvature.gram import TangentKernel
+from lapwing.ground import probes
+from lapwing.ground.data import Data, chunks
+from lapwing.ground.errors import ShapeError
+from lapwing.jacobian.layers.factors import jacobian_rows
+from lapwing.jacobian.model import BUDGET, undisturbed
+from lapwing.jacobian.survey import surveyed, unwrapped
+from lapwing.likelihoods import Gaussian
+from lapwing.methods.gp.kernels import Features, Kernel
+from lapwing.methods.gp.matrix import check_room
+from lapwing.priors import Isotropic
+from lapwing.structures.selection import All, Selection
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Tangent(Kernel):
+    """``k(x, x') = J(x) J(x')ᵀ`` of a network with one output, at its weights as they are (Antorán 2024, section 3.3).
+
+    A process with this kernel has the variances that ``Laplace`` gives the network's outputs under a unit prior;
+    ``(1/a) * Tangent(model)`` those under the prior precision a. The mean is of the targets given, not of the network:
+    fit ``y - model(x)`` and add ``model(x)`` for that of ``Laplace``. A network of several outputs has a kernel between
+    these too, which no process here takes: take ``Laplace`` with ``Full(view="functions")``.
+
+    Args:
+        model: The network, from inputs ``[n, p]`` to ``[n, 1]``; used in eval mode and left exactly as it is.
+        weights: Which weights it is linearised in.
+
+    Raises:
+        ConfigError: If the model is no network, or no weight is left.
+        ShapeError: If it has several outputs.
+
+    Cost:
+        A tile: a forward and a backward pass over its rows and its columns; J is never held where layers are known.
+        Random features hold J of the rows they are asked for. Entries have no gradient in the inputs.
+
+    Example:
+        >>> x, model = torch.randn(5, 2), nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+        >>> Tangent(model)(x, x[:3]).shape
+        torch.Size([5, 3])
+    """
+
+    model: nn.Module
+    weights: Selection = field(default_factory=All)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", unwrapped(self.model, "Tangent(model)"))
+
+    def __repr__(self) -> str:
+        return f"Tangent({type(self.model).__name__}, weights={self.weights})"
+
+    def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
+        """See ``Kernel``; a constant in hyper-parameters and inputs."""
+        with torch.enable_grad(), undisturbed():
+            kernel = self._kernel(a)
+            a_, b_ = (part.detach().to(kernel.model.network.like) for part in (a, b))
+            found = kernel.cross(a_, b_, b_.new_ones(1, len(b_), 1), self._ones(kernel))
+        return found.detach().to(a)
+
+    def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
+        """See ``Kernel``."""
+        with torch.enable_grad(), undisturbed():
+            return torch.cat([rows.square().sum(1) for rows in self._rows(x)]).to(x)
+
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+        """The gradients themselves where they are no more than asked for, else projections on random directions."""
+        size = self._kernel(x).model.network.size
+        directions: Tensor | None = None
+        if size > count:
+            check_room("random directions in the weights", (size, count), x, "fewer features=")
+            directions = probes.gaussian([size, count], like=x, generator=generator) / count**0.5
+
+        def draw(inputs: Tensor) -> Tensor:
+            with torch.enable_grad(), undisturbed():
+                parts = [rows.detach().to(x) for rows in self._rows(inputs)]
+            return torch.cat([part if directions is None else part @ directions for part in parts])
+
+        return draw
+
+    def _kernel(self, x: Tensor) -> TangentKernel:
+        """The network, surveyed on the first inputs it sees; refused where it was written to since."""
+        if "known" not in vars(self):
+            likelihood, like = Gaussian(), next(self.model.parameters(), torch.zeros(())).detach()
+            data = Data((x.detach(), x.new_zeros(len(x), 1)), like=like)
+            with undisturbed():
+                network = self.weights.choose(self.model, data, likelihood, Isotropic())
+                model = surveyed(network, likelihood, data)
+            if model.width != 1:
+                hint = "Laplace with Full(view='functions'), which has the kernel between outputs too"
+                raise ShapeError("a network with one output", f"{model.width} outputs", hint)
+            vars(self)["known"] = TangentKernel(model)
+        known: TangentKernel = vars(self)["known"]
+        known.model.network.check_unchanged(values=False)
+        return known
+
+    def _rows(self, x: Tensor) -> list[Float[Tensor, "m d"]]:
+        """Gradients of the output in the weights, a chunk of inputs at a time."""
+        kernel = self._kernel(x)
+        network = kernel.model.network
+        parts = chunks(x.detach().to(network.like), max(1, min(kernel.model.chunk(1, BUDGET), len(x))))
+        return [jacobian_rows(network, kernel.rows(part)).flatten(0, 1).detach() for _, part in parts]
+
+    @staticmethod
+    def _ones(kernel: TangentKernel) -> Float[Tensor, " d"]:
+        """Prior variance of each weight, float64."""
+        network = kernel.model.network
+        return torch.ones(network.size, dtype=torch.float64, device=network.like.device)
