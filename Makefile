@@ -42,7 +42,7 @@ $(READY): pyproject.toml constraints.txt Makefile
 demo: $(READY)
 	@$(BIN)/python -m demo
 
-# All tests run with line coverage, those that ARGS names without. CHECKED=1 checks shapes and types at every call.
+# All tests run with line coverage, those that ARGS names without. CHECKED=1 checks shapes and types on the way.
 COVERAGE := --cov=lapwing --cov-report=term:skip-covered --cov-fail-under=95
 CHECKER := --jaxtyping-packages=lapwing,tests.checker.checked
 

@@ -2,4 +2,9 @@
 
 from __future__ import annotations
 
-import tests.checker  # noqa: F401
+import tests.checker
+
+
+def pytest_runtest_setup() -> None:
+    """Before each test and doctest."""
+    tests.checker.begin()

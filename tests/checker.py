@@ -1,21 +1,63 @@
-"""The type checker of the tests: beartype, which a function inside another one goes through once; and without it."""
+"""The type checker of the tests: beartype, at the first calls of each function in each test; and without it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial, wraps
+from types import CodeType, FunctionType
 from typing import Any
 
+import jaxtyping
 from jaxtyping import config
 
+CALLS = 20
+"""Calls of a function that are checked in each test: those of a loop are alike, and took most of the time."""
+
 _checked: dict[tuple[str, str, tuple[tuple[str, str], ...]], Callable[..., Any]] = {}
+_seen: Counter[CodeType] = Counter()
+_whole = jaxtyping.jaxtyped
+
+
+def begin() -> None:
+    """A test begins: the next calls of every function are checked."""
+    _seen.clear()
+
+
+def at_first(fn: Any = None, *, typechecker: Any) -> Any:
+    """What jaxtyping makes of a function, for its first calls in a test; after them, the function itself.
+
+    An inner function is made anew by each call of the outer one, and each time takes jaxtyping a thousand times as
+    long as a call: after as many it is left as it is.
+    """
+    if fn is None:
+        return partial(at_first, typechecker=typechecker)
+    if not isinstance(fn, FunctionType):
+        return _whole(fn, typechecker=typechecker)
+    code = fn.__code__
+    if _seen[code] >= CALLS:
+        return fn
+    whole = _whole(fn, typechecker=typechecker)
+
+    @wraps(fn)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        if _seen[code] >= CALLS:
+            return fn(*args, **kwargs)
+        _seen[code] += 1
+        return whole(*args, **kwargs)
+
+    return counted
+
+
+jaxtyping.jaxtyped = at_first  # its import hook decorates every function with the one that is here
 
 
 def checked(stub: Callable[..., Any]) -> Callable[..., Any]:
     """What beartype makes of a stub that jaxtyping wrote for a function.
 
-    Jaxtyping writes a new stub whenever a ``def`` is executed, for an inner function at every call of the outer one,
-    and beartype compiles each. Stubs have no body, so one stands for all that have its name and annotations.
+    Jaxtyping writes a new stub whenever a ``def`` is executed, and beartype compiles each. Stubs have no body, so one
+    stands for all that have its name and annotations.
     """
     key = (stub.__module__, stub.__qualname__, tuple((name, str(hint)) for name, hint in stub.__annotations__.items()))
     if key not in _checked:

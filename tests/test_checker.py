@@ -1,4 +1,4 @@
-"""The type checker of the tests still checks: inner functions share a compiled check, and only with their like."""
+"""The type checker of the tests still checks, at first; inner functions share a compiled check, with their like."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
 from jaxtyping import Float, TypeCheckError, jaxtyped
 from torch import Tensor
 
-from tests.checker import checked
+from tests.checker import CALLS, begin, checked
 
 
 def made(columns: bool) -> Callable[[Tensor], Tensor]:
@@ -43,6 +44,7 @@ def test_functions_of_one_name_are_told_apart_by_their_annotations() -> None:
 def test_without_beartype_the_checker_loads_and_checks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """``scripts/gpu.sh`` runs tests on bare machines."""
     monkeypatch.setitem(sys.modules, "beartype", None)
+    monkeypatch.setattr(jaxtyping, "jaxtyped", jaxtyping.jaxtyped)  # which the checker replaces
     loaded = runpy.run_path(str(Path(__file__).with_name("checker.py")))
     with pytest.raises(ImportError):
         loaded["checked"](lambda x: x)
@@ -51,3 +53,21 @@ def test_without_beartype_the_checker_loads_and_checks_nothing(monkeypatch: pyte
 def test_what_is_returned_is_checked_against_the_arguments() -> None:
     with pytest.raises(TypeCheckError):
         made(False)(torch.ones(4))
+
+
+def test_the_first_calls_of_each_test_are_checked() -> None:
+    inner = made(False)
+    for _ in range(2):
+        begin()
+        for _ in range(CALLS):
+            with pytest.raises(TypeCheckError):
+                inner(torch.ones(4))
+        assert inner(torch.ones(4)).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_so_are_inner_functions_that_are_made_anew() -> None:
+    begin()
+    for _ in range(CALLS):
+        with pytest.raises(TypeCheckError):
+            made(False)(torch.ones(4))
+    assert made(False)(torch.ones(4)).tolist() == [1.0, 1.0, 1.0]
