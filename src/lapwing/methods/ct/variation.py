@@ -22,6 +22,9 @@ from lapwing.methods.ct.projector import Projector
 POWERS = 30
 """Steps of the power method, which finds the norm of T to a few per cent."""
 
+BALANCE = 0.1
+"""Dual steps over those as long as the primal ones: on phantoms of 32 to 64 pixels, 0.3 and 0.03 took longer."""
+
 
 def tv_reconstruction(
     sinogram: Float[Tensor, "*shape"],
@@ -38,7 +41,7 @@ def tv_reconstruction(
     """The image that fits a sinogram and varies little, in two dimensions or three.
 
     ``min_x ½ Σ b_i (T x − y)_i² + λ TV(x)``, where TV is the sum of ``|x_i − x_j|`` over neighbouring pixels, by the
-    primal-dual method of Chambolle and Pock (2011), whose two steps are kept in balance as Goldstein et al. (2013) do.
+    primal-dual method of Chambolle and Pock (2011).
 
     Args:
         sinogram: y.
@@ -69,8 +72,8 @@ def tv_reconstruction(
     Example:
         >>> from lapwing.methods.ct.operators import measurement
         >>> y = torch.tensor([0.0, 0.0, 3.0, 3.0])
-        >>> tv_reconstruction(y, measurement(torch.eye(4)), 0.5, image=(1, 4), rtol=1e-6).value
-        tensor([[0.2500, 0.2500, 2.7500, 2.7500]])
+        >>> tv_reconstruction(y, measurement(torch.eye(4)), 0.5, image=(1, 4), rtol=1e-4).value.mul(100).round()
+        tensor([[ 25.,  25., 275., 275.]])
     """
     check_positive("weight", weight, "0.1")
     check_positive("rtol", rtol, "1e-2")
@@ -96,14 +99,12 @@ def tv_reconstruction(
 @final
 @dataclass(frozen=True, eq=False)
 class _State:
-    """Image x and multipliers u = (p, q), with their products by K = (T, D), and c, which balances their steps."""
+    """Image x and multipliers u = (p, q), with their products by K = (T, D)."""
 
     x: Tensor
     u: Tensor
     kx: Tensor
     ku: Tensor
-    c: float
-    change: float
     residual: float
 
 
@@ -155,7 +156,7 @@ class _Saddle:
         """Nothing."""
         x, ku = (self.y.new_zeros(self.operator.shape[1]) for _ in range(2))
         kx = self.push(x)
-        return _State(x, torch.zeros_like(kx), kx, ku, self.norm * float(self.b.mean()), 0.5, math.inf)
+        return _State(x, torch.zeros_like(kx), kx, ku, math.inf)
 
     def push(self, x: Float[Tensor, " pixels"]) -> Float[Tensor, " duals"]:
         """``K x = (T x, D x)``."""
@@ -175,9 +176,12 @@ class _Saddle:
 
     def step(self, at: _State) -> _State:
         """One step of each side, and how far the optimality conditions are from met."""
-        rows = len(self.y)
-        data, variation = at.c / (2 * self.norm), at.c / (8 * len(self.shape))  # |D|² ≤ 4 a dimension
-        x = at.x - at.ku / at.c
+        rows, c = len(self.y), BALANCE * self.norm * float(self.b.mean())
+        data, variation = (
+            c / (2 * self.norm),
+            c / (8 * len(self.shape)),
+        )  # |D|² ≤ 4 a dimension: (data |T|² + ...) / c = 1
+        x = at.x - at.ku / c
         x = x.clamp(min=0) if self.nonnegative else x
         kx = self.push(x)
         ahead = 2 * kx - at.kx
@@ -185,15 +189,11 @@ class _Saddle:
         q = (at.u[rows:] + variation * ahead[rows:]).clamp(-self.weight, self.weight)
         u, back = torch.cat([p, q]), self.differences(q)
         ku = _column(self.operator.pull, p) + back
-        primal = float((at.c * (at.x - x) - (at.ku - ku)).norm() / back.norm().clamp(min=1e-30))
+        primal = float((c * (at.x - x) - (at.ku - ku)).norm() / back.norm().clamp(min=1e-30))
         moved, change = at.u - u, at.kx - kx
         misfit = (moved[:rows] / data - change[:rows]).norm() / self.y.norm().clamp(min=1e-30)
         rough = (moved[rows:] / variation - change[rows:]).norm() / kx[rows:].norm().clamp(min=1e-30)
-        dual = float(torch.maximum(misfit, rough))
-        c, by = at.c, at.change
-        if not 0.5 < primal / max(dual, 1e-30) < 2:
-            c, by = c * (1 - by) if primal > dual else c / (1 - by), 0.95 * by
-        return _State(x, u, kx, ku, c, by, max(primal, dual))
+        return _State(x, u, kx, ku, max(primal, float(misfit), float(rough)))
 
 
 def _column(product: Callable[[Tensor], Tensor], v: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
