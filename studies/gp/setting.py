@@ -31,13 +31,13 @@ SOLVERS: dict[str, Solver | str] = {
 """By the name of the option ``--solver``."""
 
 
-def split(setting: Setting, name: str, number: int) -> uci.Split:
-    """A split of a UCI set, z-scored; ``--train`` leaves so many of its rows, at random."""
+def split(setting: Setting, name: str, number: int, most: int | None = None) -> uci.Split:
+    """A split of a UCI set, z-scored; ``--train`` leaves so many of its rows, at random, instead of the study's own."""
     if setting.data is None and setting.quick:
         return uci.read(name, number, setting)
     whole = uci.split(setting.folder / "uci" / f"{name}.npz", number, None)
     x, y = whole.train
-    kept = torch.randperm(len(x), generator=generator(number))[: setting.images or (100 if setting.quick else None)]
+    kept = torch.randperm(len(x), generator=generator(number))[: setting.images or (100 if setting.quick else most)]
     return uci.Split((x[kept], y[kept]), whole.test)
 
 

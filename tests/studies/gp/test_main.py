@@ -16,6 +16,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::lapwing.ground.errors.Convergen
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_each_study_runs(name: str, tmp_path: Path) -> None:
+    if name == "search":
+        pytest.importorskip("gpytorch")
     report = tmp_path / "report.json"
     main({name: STUDIES[name], "": Study(lambda _: ())}, [name, "--quick", "--seeds", "1", "--json", str(report)])
     rows = json.loads(report.read_text())["rows"]

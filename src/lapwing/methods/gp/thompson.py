@@ -80,7 +80,7 @@ def thompson(
     search = Search() if search is None else search
     bounds = _box(posterior, bounds)
     functions = posterior.sample_functions(batch, seed=seed)
-    candidates = _candidates(posterior, bounds, search)
+    candidates = proposals(posterior, bounds, search)
     starts = candidates[_best(functions, candidates, min(search.starts, len(candidates)))]
     refined = _refined(functions, starts, bounds, search.steps)
     with torch.no_grad():
@@ -175,8 +175,14 @@ def _box(posterior: Process, bounds: Tensor) -> Tensor:
     return bounds.to(posterior.data.inputs)
 
 
-def _candidates(posterior: Process, bounds: Tensor, search: Search) -> Float[Tensor, "m p"]:
-    """Uniform ones, and some around observations, the better ones more often."""
+def proposals(posterior: Process, bounds: Tensor, search: Search) -> Float[Tensor, "m p"]:
+    """Inputs to look at: uniform ones, and some around observations, the better ones more often.
+
+    Args:
+        posterior: Has the observations.
+        bounds: Of its dtype.
+        search: How many, and their seed.
+    """
     generator, inputs = torch.Generator().manual_seed(search.seed), posterior.data.inputs
     low, high = bounds
     local = int(LOCAL * search.candidates)
