@@ -114,7 +114,7 @@ def rectangles(size: int, count: int = 3, *, generator: torch.Generator | None =
     """Rectangles on top of each other that nearly share a direction, values from 0 to 1, float64.
 
     Densities are uniform on (0.5, 1), half-sides on (0.1, 0.8) and centres on (−0.75, 0.75) of an image from −1 to 1;
-    angles are normal about one uniform direction, with a standard deviation of 0.05 rad {cite:p}`antoran2024`, §7.6.
+    angles are normal about one uniform direction, with a standard deviation of 0.05 rad (Antorán 2024, §7.6).
 
     Args:
         size: Pixels along a side.
