@@ -19,7 +19,7 @@ LOG := .venv/install.log
 
 # Peers for the oracle tests and the benchmarks. Their metadata asks for a torchvision that nothing here imports.
 PEERS := laplace-torch curvlinops-for-pytorch backpack-for-pytorch asdfghjkl \
-         einconv einops linear_operator opt_einsum unfoldNd
+         gpytorch einconv einops linear_operator opt_einsum unfoldNd
 
 BENCHMARKS := structures products sampling
 RESULTS := benchmarks/results

@@ -1,0 +1,228 @@
+"""Gaussian processes: seconds, memory and scores beside GPyTorch, cost against rows, small noise, and the search.
+
+    python -m benchmarks.gp --data DIR --json FILE [--only pol growth noise search ...] [--splits 1]
+
+Of each set both sides get the same hyper-parameters, found by ours on neighbourhoods, in single precision, and predict
+a held-out tenth: ours by ``solver="auto"``; GPyTorch by conjugate gradients with its pivoted Cholesky preconditioner,
+with and without ``fast_pred_var``; and its variational process, whose time is that of training. Each in a process of
+its own, in turn; a side that runs out of memory is a row that says so.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import lapwing as lw
+from benchmarks import gp_sides as sides
+from benchmarks.command import Setting, Study, main
+from benchmarks.measure import Step, run_isolated
+from benchmarks.report import Row, timed
+from lapwing.ground.results import Estimate
+from lapwing.linear.solvers import Solver
+from lapwing.methods.gp.evidence import at, logs_of
+
+SETS = ("pol", "elevators", "bike", "protein", "keggdirected")
+PARTS = ("growth", "noise", "search")
+SIZES = (1_000, 3_000, 10_000, 30_000, 49_000, 100_000, 200_000)
+SMALL_NOISE = 1e-6
+COLUMNS = ("seconds", "peak_mib", "rmse", "nll", "residual", "iterations", "evidence")
+
+Split = dict[str, Tensor]
+
+
+def rows(setting: Setting) -> Iterator[Row]:
+    """The sets, or the parts, that were asked for; all where none was."""
+    for name in setting.among((*SETS, *PARTS)):
+        if name == "growth":
+            yield from grown(setting)
+        elif name == "noise":
+            yield from quiet(setting)
+        elif name == "search":
+            yield from searched(setting)
+        else:
+            yield from beside_peers(name, setting)
+
+
+def split(name: str, number: int, setting: Setting) -> Split:
+    """Standardised training and test parts of a set, single precision; generated where a quick run has no data."""
+    if setting.quick:
+        source = torch.Generator().manual_seed(SETS.index(name))
+        x = torch.rand(300, 3, generator=source)
+        y = torch.sin(6 * x[:, 0]) + 0.1 * torch.randn(300, generator=source)
+        test = torch.arange(300) % 10 == 0
+    else:
+        with np.load(setting.folder / "uci" / f"{name}.npz") as held:
+            x, y, test = (torch.as_tensor(held[key]) for key in ("x", "y", "test_mask"))
+        x, y, test = x.float(), y.float(), test[:, number]
+
+    def standardised(values: Tensor) -> Tensor:
+        spread = values[~test].std(0)
+        return (values - values[~test].mean(0)) / torch.where(spread > 0, spread, 1.0)
+
+    x, y = standardised(x), standardised(y)
+    return {"x": x[~test], "y": y[~test], "new": x[test], "truth": y[test]}
+
+
+def initial(data: Split) -> Tensor:
+    """Where searches start: length-scales of the square root of the dimensions, a noise of a tenth of the variance."""
+    p = data["x"].shape[1]
+    return torch.tensor([1.0, *[p**0.5] * p, 0.1], dtype=torch.float64).log()
+
+
+def tuned(data: Split, setting: Setting) -> tuple[Tensor, float]:
+    """Hyper-parameters by the average of a few neighbourhoods, and the seconds it took."""
+    method = lw.gp.Centroids(count=2, size=100 if setting.quick else setting.more["neighbours"])
+    start = sides.process(data["x"], data["y"], initial(data))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        process, seconds = timed(lambda: method.tune(start))
+    return logs_of(process), seconds
+
+
+def beside_peers(name: str, setting: Setting) -> Iterator[Row]:
+    """Every side on the splits of a set."""
+    points, epochs = (20, 1) if setting.quick else (1024, setting.epochs or 50)
+    works = {
+        "lapwing auto": (sides.ours, {}),
+        "GPyTorch CG": (sides.exact, {"fast": False}),
+        "GPyTorch CG, fast_pred_var": (sides.exact, {"fast": True}),
+        f"GPyTorch SVGP {points}, {epochs} epochs": (sides.variational, {"points": points, "epochs": epochs}),
+    }
+    for number in setting.repeats:
+        data = split(name, number, setting)
+        logs, seconds = tuned(data, setting)
+        with tempfile.TemporaryDirectory() as folder:
+            case, told = Path(folder) / "case.pt", Path(folder) / "told.json"
+            torch.save(data | {"logs": logs}, case)
+            about = {"part": "peers", "data": name, "observations": len(data["x"]), "seed": number}
+            yield about | {"side": "tuning of both", "seconds": seconds}
+            for side, (work, options) in works.items():
+                told.unlink(missing_ok=True)
+                steps = run_isolated(
+                    work, timeout=setting.more["limit"], limit_gib=64.0, case=str(case), told=str(told), **options
+                )
+                scores = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {}
+                yield about | {"side": side} | cost(steps[0]) | scores
+
+
+def cost(step: Step) -> Row:
+    """Seconds and memory of a step, or why it has none."""
+    if step.seconds is None:
+        return {"failure": step.note or "no number"}
+    return {"seconds": step.seconds, "peak_mib": step.peak_mib}
+
+
+def grown(setting: Setting) -> Iterator[Row]:
+    """Seconds and peak memory of a product and of a step against the number of generated rows."""
+    for n in (500, 1000) if setting.quick else SIZES:
+        for step in run_isolated(sides.growth, timeout=setting.more["limit"], n=n):
+            yield {"part": "growth", "observations": n, "work": step.name} | cost(step)
+
+
+def quiet(setting: Setting) -> Iterator[Row]:
+    """RMSE of the mean at the tuned noise and at a noise variance of 1e-6, by descent and by conjugate gradients."""
+    steps = 200 if setting.quick else setting.more["steps"]
+    solvers: dict[str, Solver] = {
+        "SDD": lw.SDD(steps=steps, rtol=1e-4),
+        "CG": lw.CG(rtol=0.01, max_iterations=100, preconditioner=lw.PivotedCholesky(100)),
+    }
+    for name in setting.among(SETS, SETS[:1] if setting.quick else SETS[:2]):
+        for number in setting.repeats:
+            data = split(name, number, setting)
+            logs, _ = tuned(data, setting)
+            data = {key: value.double() for key, value in data.items()}  # single precision resolves no such noise
+            for noise in (None, SMALL_NOISE):
+                moved = logs.clone()
+                if noise is not None:
+                    moved[-1] = torch.tensor(noise).log()
+                for solver, made in solvers.items():
+                    about = {"part": "noise", "data": name, "seed": number, "solver": solver}
+                    yield about | {"at": "tuned" if noise is None else f"{noise:g}"} | mean_by(made, data, moved)
+
+
+def mean_by(solver: Solver, data: Split, logs: Tensor) -> Row:
+    """What a solver makes of the mean."""
+    process = sides.process(data["x"], data["y"], logs, solver=solver)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            mean, seconds = timed(lambda: process.mean(data["new"])[:, 0])
+        except lw.LapwingError as error:
+            return {"failure": f"{error}"[:200]}
+    solution = process.answers
+    return {
+        "seconds": seconds,
+        "rmse": float((mean - data["truth"]).square().mean().sqrt()),
+        "residual": float(solution.residual.max()),
+        "iterations": float(solution.iterations),
+    }
+
+
+def searched(setting: Setting) -> Iterator[Row]:
+    """The evidence reached by our pathwise gradients, by exact ones, and by GPyTorch's, against seconds."""
+    steps = 3 if setting.quick else setting.more["search_steps"]
+    limit, name = setting.more["limit"], setting.among(SETS, ("pol",))[0]
+    for number in setting.repeats:
+        data = split(name, number, setting)
+        order = torch.randperm(len(data["x"]), generator=torch.Generator().manual_seed(0))
+        kept = order[: setting.more["rows"] or None]
+        x, y, first = data["x"][kept], data["y"][kept], initial(data)
+        model = sides.Regression(x, y)
+        sides.given(model.covar_module, model.likelihood, first)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            paths = {"lapwing pathwise": sides.descended(sides.process(x, y, first), steps, limit)}
+            paths["GPyTorch Adam"] = sides.climbed(model, x, y, steps, limit)
+            exact = sides.process(x.double(), y.double(), first, solver=lw.Cholesky(max_bytes=2**33))
+            best, seconds = timed(partial(lw.gp.Evidence(steps=steps).tune, exact))
+            paths["lapwing exact"] = [(seconds, logs_of(best))]
+        for side, path in paths.items():
+            for point, (seconds, logs) in enumerate(thinned(path)):
+                value = at(exact, logs).log_marginal()
+                assert not isinstance(value, Estimate)
+                about = {"part": "search", "data": name, "observations": len(x), "seed": number, "side": side}
+                yield about | {"point": point, "seconds": seconds, "evidence": value / len(x)}
+
+
+def thinned(path: list[tuple[float, Tensor]], most: int = 6) -> list[tuple[float, Tensor]]:
+    """The last places of a search, and a few between."""
+    step = max(1, len(path) // most)
+    return path[::-1][::step][::-1]
+
+
+def verdict(found: Sequence[Row]) -> Iterator[Row]:
+    """Of each set the ratio of our seconds to the peer's, means over the splits, and the difference of RMSE."""
+    means = {(row["data"], row["side"]): row for row in found if row.get("summary") and row.get("part") == "peers"}
+    for (data, side), row in means.items():
+        mine = means.get((data, "lapwing auto"), {})
+        if side.startswith("GPyTorch") and "seconds" in row and "seconds" in mine:
+            told = {"verdict": f"{data}: lapwing over {side}", "ratio": mine["seconds"] / row["seconds"]}
+            yield told | {"rmse_apart": mine["rmse"] - row["rmse"]}
+
+
+STUDY = Study(
+    rows,
+    columns=COLUMNS,
+    verdict=verdict,
+    seeds=1,
+    needs="uci/*.npz",
+    options={
+        "neighbours": (1000, "rows of each of the two neighbourhoods hyper-parameters are found on"),
+        "steps": (30_000, "steps of stochastic dual descent at small noise"),
+        "search_steps": (50, "steps of each search of hyper-parameters"),
+        "rows": (5000, "rows of the search, 0 for all"),
+        "limit": (1800.0, "seconds a side may take"),
+    },
+)
+
+if __name__ == "__main__":
+    main({"gp": STUDY})

@@ -1,0 +1,209 @@
+"""What each side of the comparison of Gaussian processes does, in a process of its own."""
+
+# The peer's annotations name every class its modules could return.
+# pyright: reportArgumentType=false, reportOptionalMemberAccess=false, reportCallIssue=false
+# pyright: reportOptionalCall=false, reportOperatorIssue=false
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gpytorch
+import torch
+from torch import Tensor
+
+import lapwing as lw
+from benchmarks.meter import Meter
+from lapwing.methods.gp import KernelMatrix, Matern
+from lapwing.methods.gp.evidence import at, logs_of
+from lapwing.methods.gp.process import Process
+
+COLUMNS, ROWS = 65, 128
+"""A mean and 64 samples; the rows of a step of stochastic dual descent."""
+
+
+class Regression(gpytorch.models.ExactGP):
+    """The exact process of the peer: the kernel of ours, no mean.
+
+    Args:
+        x: Inputs.
+        y: Targets ``[n]``.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        positive = gpytorch.constraints.GreaterThan(1e-8)
+        super().__init__(x, y, gpytorch.likelihoods.GaussianLikelihood(noise_constraint=positive))
+        self.mean_module, self.covar_module = gpytorch.means.ZeroMean(), matern(x.shape[1])
+
+    def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
+        """The prior."""
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+class Variational(gpytorch.models.ApproximateGP):
+    """The peer's variational process with inducing points that are learnt.
+
+    Args:
+        points: Where they start.
+    """
+
+    def __init__(self, points: Tensor) -> None:
+        family = gpytorch.variational.CholeskyVariationalDistribution(len(points))
+        super().__init__(gpytorch.variational.VariationalStrategy(self, points, family))
+        self.mean_module, self.covar_module = gpytorch.means.ZeroMean(), matern(points.shape[1])
+
+    def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
+        """The prior."""
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+def matern(dimensions: int) -> gpytorch.kernels.ScaleKernel:
+    """A variance and one length-scale a dimension."""
+    return gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=dimensions))
+
+
+def given(kernel: gpytorch.kernels.ScaleKernel, likelihood: Any, logs: Tensor) -> None:
+    """Set hyper-parameters, as ``logs_of`` a process has them: variance, length-scales, noise variance."""
+    kernel.outputscale = float(logs[0].exp())
+    kernel.base_kernel.lengthscale = logs[1:-1].exp()[None].float()
+    likelihood.noise = float(logs[-1].exp())
+
+
+def found(model: Regression) -> Tensor:
+    """The hyper-parameters of the peer, as ``logs_of`` a process has them."""
+    kernel = model.covar_module
+    parts = [kernel.outputscale[None], kernel.base_kernel.lengthscale[0], model.likelihood.noise]
+    return torch.cat([part.detach().double() for part in parts]).log()
+
+
+def process(x: Tensor, y: Tensor, logs: Tensor, **options: Any) -> Process:
+    """Ours, with given hyper-parameters."""
+    fitted = lw.GP(1.0 * Matern((1.0,) * x.shape[1]), lw.Gaussian(1.0), mean="zero", **options).fit((x, y))
+    return at(fitted, logs)
+
+
+def scored(mean: Tensor, variance: Tensor, truth: Tensor) -> dict[str, float]:
+    """RMSE, and negative log likelihood in nats, noise included."""
+    apart = (truth - mean).square()
+    nll = 0.5 * float((apart / variance + variance.log()).mean()) + 0.5 * math.log(2 * math.pi)
+    return {"rmse": float(apart.mean().sqrt()), "nll": nll}
+
+
+def predicted(meter: Meter, case: str, told: str, side: Callable[..., tuple[Tensor, Tensor]], **options: Any) -> None:
+    """Measure solving and predicting, and tell the scores."""
+    held = torch.load(case)
+    x, y, new, truth, logs = (held[name] for name in ("x", "y", "new", "truth", "logs"))
+    warnings.simplefilter("ignore")
+    side(x[:50], y[:50], new[:5], logs, **options)  # what is done at first use is not counted
+    meter.ready()
+    done = meter.step("predict", lambda: side(x, y, new, logs, **options))
+    if done.value is not None:
+        Path(told).write_text(json.dumps(scored(*done.value, truth)), encoding="utf-8")
+
+
+def ours(meter: Meter, *, case: str, told: str) -> None:
+    """By the solver that ``"auto"`` takes."""
+
+    def side(x: Tensor, y: Tensor, new: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
+        prediction: Any = process(x, y, logs).predict(new)
+        return prediction.mean[:, 0], prediction.variance[:, 0]
+
+    predicted(meter, case, told, side)
+
+
+def exact(meter: Meter, *, case: str, told: str, fast: bool) -> None:
+    """Conjugate gradients with a pivoted Cholesky preconditioner of rank 100, to a relative residual of 0.01."""
+
+    def side(x: Tensor, y: Tensor, new: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
+        model = Regression(x, y).eval()
+        given(model.covar_module, model.likelihood, logs)
+        settings = gpytorch.settings
+        with (
+            torch.no_grad(), settings.fast_pred_var(fast), settings.max_preconditioner_size(100),
+            settings.eval_cg_tolerance(0.01), settings.max_cg_iterations(1000),
+        ):  # fmt: skip
+            prediction = model.likelihood(model(new))
+            return prediction.mean, prediction.variance
+
+    predicted(meter, case, told, side)
+
+
+def variational(meter: Meter, *, case: str, told: str, points: int, epochs: int) -> None:
+    """Inducing points and everything else by Adam on the lower bound, from the same hyper-parameters."""
+
+    def side(x: Tensor, y: Tensor, new: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(0)
+        model = Variational(x[torch.randperm(len(x))[:points]])
+        likelihood = gpytorch.likelihoods.GaussianLikelihood()
+        given(model.covar_module, likelihood, logs)
+        bound = gpytorch.mlls.VariationalELBO(likelihood, model, len(x))
+        adam = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=0.01)
+        for _ in range(epochs):
+            for part in torch.randperm(len(x)).split(1024):
+                adam.zero_grad()
+                (-bound(model(x[part]), y[part])).backward()
+                adam.step()
+        model.eval()
+        with torch.no_grad():
+            prediction = likelihood(model(new))
+            return prediction.mean, prediction.variance
+
+    predicted(meter, case, told, side)
+
+
+def growth(meter: Meter, *, n: int) -> None:
+    """A product with a column, and a step of stochastic dual descent with 65, on n generated rows in 8 dimensions."""
+    source = torch.Generator().manual_seed(0)
+    x, block = torch.rand(n, 8, generator=source), torch.randn(n, COLUMNS, generator=source)
+    index = torch.randperm(n, generator=source)[:ROWS]
+    meter.ready()
+    matrix = KernelMatrix(1.0 * Matern((0.5,) * 8), x)
+    for _ in range(3):
+        meter.step("step", lambda: matrix.rows(index) @ block)
+    meter.step("product", lambda: matrix @ block[:, :1])
+
+
+def climbed(model: Regression, x: Tensor, y: Tensor, steps: int, limit: float) -> list[tuple[float, Tensor]]:
+    """The peer's search: Adam on its estimate of the evidence; seconds and hyper-parameters after each step.
+
+    Args:
+        model: With the hyper-parameters to start from.
+        x: Inputs.
+        y: Targets.
+        steps: Most steps.
+        limit: Seconds after which no further one begins.
+    """
+    path, start = [(0.0, found(model))], time.perf_counter()
+    evidence = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
+    adam = torch.optim.Adam(model.parameters(), lr=0.1)
+    model.train()
+    with gpytorch.settings.max_preconditioner_size(100):
+        while len(path) <= steps and path[-1][0] < limit:
+            adam.zero_grad()
+            (-evidence(model(x), y)).backward()
+            adam.step()
+            path.append((time.perf_counter() - start, found(model)))
+    return path
+
+
+def descended(start: Process, steps: int, limit: float) -> list[tuple[float, Tensor]]:
+    """Our search by pathwise gradients, as ``climbed``: after steps in full, since its rate falls with their number.
+
+    Args:
+        start: With the hyper-parameters to start from.
+        steps: Steps.
+        limit: Seconds; with more than that for a fifth of the steps, only those are taken.
+    """
+    path = [(0.0, logs_of(start))]
+    for share in (max(1, steps // 5), steps):
+        if path[-1][0] * steps / max(1, steps // 5) < limit:
+            begun = time.perf_counter()
+            tuned = lw.gp.Pathwise(steps=share).tune(start)
+            path.append((time.perf_counter() - begun, logs_of(tuned)))
+    return path

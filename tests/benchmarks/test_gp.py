@@ -1,0 +1,60 @@
+"""Both sides of the comparison of Gaussian processes are one process; its parts are rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import gp, gp_sides
+from benchmarks.command import Setting
+from benchmarks.meter import Attempt
+from lapwing.methods.gp.evidence import logs_of
+
+
+class Once:
+    """A meter that measures nothing."""
+
+    def ready(self) -> None: ...
+
+    def step(self, name: str, work: Any) -> Attempt[Any]:
+        return Attempt(work())
+
+
+MORE = {name: default for name, (default, _) in gp.STUDY.options.items()}
+QUICK = Setting(quick=True, seeds=1, more=MORE)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_both_sides_predict_alike(tmp_path: Path) -> None:
+    data = gp.split("pol", 0, QUICK)
+    case, told = tmp_path / "case.pt", tmp_path / "told.json"
+    torch.save(data | {"logs": gp.initial(data)}, case)
+    scores: list[dict[str, float]] = []
+    for side, options in ((gp_sides.ours, {}), (gp_sides.exact, {"fast": False})):
+        side(Once(), case=str(case), told=str(told), **options)  # type: ignore[operator]
+        scores.append(json.loads(told.read_text()))
+    assert scores[0] == pytest.approx(scores[1], abs=1e-3)
+    gp_sides.variational(Once(), case=str(case), told=str(told), points=30, epochs=2)  # type: ignore[arg-type]
+    assert json.loads(told.read_text())["rmse"] < 1.1
+
+
+def test_hyper_parameters_of_both_sides_are_one_vector() -> None:
+    x, logs = torch.rand(9, 3), torch.tensor([0.3, -0.2, 0.1, 0.4, -3.0]).double()
+    model = gp_sides.Regression(x, x[:, 0])
+    gp_sides.given(model.covar_module, model.likelihood, logs)
+    torch.testing.assert_close(gp_sides.found(model), logs, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logs_of(gp_sides.process(x, x[:, 0], logs)), logs)
+
+
+def test_the_search_and_the_small_noise_make_rows() -> None:
+    rows = list(gp.rows(Setting(quick=True, seeds=1, only=("noise", "search"), more=MORE)))
+    assert {row["part"] for row in rows} == {"noise", "search"}
+    assert {row["side"] for row in rows if row["part"] == "search"} == {
+        "lapwing pathwise", "lapwing exact", "GPyTorch Adam",
+    }  # fmt: skip
+    tuned = [row["rmse"] for row in rows if row.get("at") == "tuned"]
+    assert tuned == pytest.approx([tuned[0]] * 2, rel=0.05)
