@@ -25,20 +25,21 @@ def begin() -> None:
     _seen.clear()
 
 
-def at_first(fn: Any = None, *, typechecker: Any) -> Any:
+def at_first(*given: Any, **options: Any) -> Any:
     """What jaxtyping makes of a function, for its first calls in a test; after them, the function itself.
 
     An inner function is made anew by each call of the outer one, and each time takes jaxtyping a thousand times as
     long as a call: after as many it is left as it is.
     """
-    if fn is None:
-        return partial(at_first, typechecker=typechecker)
-    if not isinstance(fn, FunctionType):
-        return _whole(fn, typechecker=typechecker)
+    if not given and "typechecker" in options:
+        return partial(at_first, **options)
+    if not given or not isinstance(given[0], FunctionType):
+        return _whole(*given, **options)
+    (fn,) = given
     code = fn.__code__
     if _seen[code] >= CALLS:
         return fn
-    whole = _whole(fn, typechecker=typechecker)
+    whole = _whole(fn, **options)
 
     @wraps(fn)
     def counted(*args: Any, **kwargs: Any) -> Any:

@@ -71,3 +71,9 @@ def test_so_are_inner_functions_that_are_made_anew() -> None:
         with pytest.raises(TypeCheckError):
             made(False)(torch.ones(4))
     assert made(False)(torch.ones(4)).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_whatever_else_jaxtyping_is_asked_for_is_its_own() -> None:
+    with jaxtyped("context"):  # type: ignore[no-untyped-call]
+        assert isinstance(torch.ones(2), Float[Tensor, " n"])
+        assert not isinstance(torch.ones(3), Float[Tensor, " n"])
