@@ -13,7 +13,7 @@ from lapwing.evaluation.metrics import gaussian_wasserstein
 from lapwing.ground.errors import DataError, ShapeError, check_count
 from lapwing.methods.gp import Process
 from lapwing.methods.gp.diagnosis import Norms, SpectralBasis
-from lapwing.show.plots.canvas import GREY, INK, ORANGE, SKY, colour, panels
+from lapwing.show.plots.canvas import GREY, INK, ORANGE, colour, panels
 from lapwing.show.plots.predictions import plot_band
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ def plot_process(
         order = x.argsort()
         for number, values in enumerate(drawn):
             label = f"{samples} functions drawn" if not number else None
-            ax.plot(x[order].numpy(force=True), values[order].numpy(force=True), color=SKY, linewidth=0.9, label=label)
+            ax.plot(
+                x[order].numpy(force=True), values[order].numpy(force=True), color=ORANGE, linewidth=0.9, label=label
+            )
     inputs, targets = (part[:, 0].numpy(force=True) for part in (process.data.inputs, process.data.targets))
     ax.plot(inputs, targets, color=INK, linestyle="none", marker=".", markersize=3, label=f"{len(inputs)} observations")
     ax.legend(frameon=False)
