@@ -1,5 +1,6 @@
-"""The command line: ``lapwing fit | evaluate | compare | report``, and ``lapwing gp fit | predict`` for tables.
+"""The command line: ``lapwing fit | evaluate | compare | report``, and ``lapwing gp``, ``lapwing ct``.
 
+``lapwing gp fit | predict`` is for tables, ``lapwing ct reconstruct`` for scans.
 ``fit``, ``evaluate`` and ``compare`` take ``module:function``, a function of yours without arguments that returns what
 there is to work on: ``(model, train)``, ``(model, train, test)``, or a mapping with any of the names ``model``,
 ``train``, ``test``, ``validation``, ``ood``, ``likelihood`` and ``unpack``. The module is looked for in the current
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lapwing as lw
-from lapwing.cli import gp
+from lapwing.cli import ct, gp
 from lapwing.cli.say import say
 from lapwing.comparison import likelihood_of
 from lapwing.ground.errors import ConfigError, DataError, LapwingError
@@ -125,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands: dict[str, Callable[..., None]] = {"fit": fit, "evaluate": evaluate, "compare": compare, "report": report}
     if typed[:1] == ["gp"]:
         typed, prog, about, commands = typed[1:], "lapwing gp", gp.__doc__, {"fit": gp.fit, "predict": gp.predict}
+    elif typed[:1] == ["ct"]:
+        typed, prog, about, commands = typed[1:], "lapwing ct", ct.__doc__, {"reconstruct": ct.reconstruct}
     try:
         tyro.extras.subcommand_cli_from_dict(
             commands, prog=prog, description=(about or "").replace("``", ""), args=typed

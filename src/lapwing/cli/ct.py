@@ -1,0 +1,119 @@
+"""Tomography of files: ``lapwing ct reconstruct``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import lapwing as lw
+from lapwing.cli.say import say
+from lapwing.ground.errors import DataError
+from lapwing.methods.ct import FanBeam, Geometry, Parallel2d, Parallel3d, Scan
+
+LEAST = 0.01
+"""Noise over the mean of a sinogram, at least: rays through pixels are off by as much at the edges of an object."""
+
+
+def reconstruct(
+    scan: Path,
+    /,
+    *,
+    angles: Path | None = None,
+    method: Literal["tv", "fbp"] = "tv",
+    pixels: int | None = None,
+    pixel_size: float = 1.0,
+    bin_size: float | None = None,
+    offset: float = 0.0,
+    source: float | None = None,
+    distance: float = 0.0,
+    weight: float = 2.0,
+    out: Path = Path("runs/ct/image.npy"),
+) -> None:
+    """Reconstruct an image from a sinogram, and save it.
+
+    Args:
+        scan: The sinogram [angles, bins] or [angles, slices, bins]: .npy, .npz (sinogram, angles), .tif or a folder.
+        angles: A .npy or text file of the angles in radians, where the scan has none.
+        method: Little total variation, or filtered back-projection with Hann's window.
+        pixels: Along each side of the image; as many as bins if not given.
+        pixel_size: Side of a pixel, in a unit of yours that all lengths have.
+        bin_size: Width of a bin of the detector; that of a pixel as it is seen there if not given.
+        offset: How far the middle of the detector stands from where the middle ray meets it.
+        source: From the source of a fan beam to the axis; parallel rays if not given.
+        distance: From the axis to the detector of a fan beam.
+        weight: Of the total variation of the image over its mean along the largest ray; larger is smoother.
+        out: Where the image goes; a picture is put beside it where matplotlib is installed.
+    """
+    read = lw.ct.read_scan(scan)
+    y = read.sinogram
+    of, bins = angles_of(read, angles), y.shape[-1]
+    side = (pixels or bins, pixels or bins)
+    geometry: Geometry
+    if source is not None:
+        geometry = FanBeam(side, of, bins, pixel_size, bin_size, offset, source, distance)
+    elif y.ndim == 3:
+        geometry = Parallel3d(side, of, bins, pixel_size, bin_size, offset, y.shape[1])
+    else:
+        geometry = Parallel2d(side, of, bins, pixel_size, bin_size, offset)
+    geometry.check(y)
+    std = lw.ct.noise_level(y)
+    say(f"sinogram     {' × '.join(map(str, y.shape))}, standard deviation of its noise about {std:.3g}")
+    if method == "fbp":
+        image = lw.ct.filtered_back_projection(y, geometry, "hann")
+    else:
+        precision = max(std, LEAST * float(y.abs().mean()) + 1e-30) ** -2
+        mean = float(y.abs().max()) / (side[0] * pixel_size) + 1e-30
+        found = lw.ct.tv_reconstruction(y, lw.ct.Projector(geometry), weight / mean, precision=precision, progress=True)
+        image = found.value
+        say(f"steps        {found.iterations}, to a residual of {float(found.residual):.2g}")
+    say(f"image        {' × '.join(map(str, image.shape))}, from {float(image.min()):.3g} to {float(image.max()):.3g}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("wb") as file:
+        np.save(file, image.numpy())
+    say(f"saved        {', '.join(map(str, [out, *picture(image, out.with_suffix('.png'))]))}")
+
+
+def angles_of(scan: Scan, path: Path | None) -> Float[Tensor, " angles"]:
+    """Those of a file, those of the scan, or equidistant ones over half a turn, which is said.
+
+    Args:
+        scan: What was read.
+        path: The file.
+
+    Raises:
+        DataError: If the file holds no numbers, or another count of them.
+    """
+    count = len(scan.sinogram)
+    if path is None:
+        if scan.angles is None:
+            say(f"angles       none given: {count} equidistant ones over half a turn; --angles FILE for others")
+        return lw.ct.equidistant(count) if scan.angles is None else scan.angles
+    try:
+        found = np.load(path) if path.suffix == ".npy" else np.loadtxt(path)
+    except ValueError as error:
+        raise DataError("a file of angles", f"{path}: {error}", "one number a line, or a .npy") from error
+    if found.shape != (count,):
+        raise DataError(
+            f"{count} angles, one a projection", f"{list(found.shape)} in {path}", "the angles of this scan"
+        )
+    return torch.as_tensor(found, dtype=torch.float64)
+
+
+def picture(image: Float[Tensor, "*shape"], path: Path) -> list[Path]:
+    """Draw an image, or the middle slice, if matplotlib is there; what was written.
+
+    Args:
+        image: ``[height, width]`` or ``[slices, height, width]``.
+        path: Where to.
+    """
+    try:
+        from matplotlib.image import imsave
+    except ImportError:
+        return []
+    imsave(path, (image if image.ndim == 2 else image[len(image) // 2]).numpy(), cmap="gray")
+    return [path]

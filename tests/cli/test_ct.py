@@ -1,0 +1,87 @@
+"""``lapwing ct reconstruct``: a scan in, an image out."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lapwing.cli import main
+from lapwing.methods.ct import Ellipses, FanBeam, Geometry, Parallel2d, equidistant
+
+DISC = Ellipses(((1.0, 5.0, 5.0, 1.0, -2.0, 0.0),))
+PLANE = Parallel2d((20, 20), equidistant(24), detector=24)
+
+
+def typed(*arguments: str | Path) -> None:
+    main(["ct", "reconstruct", *map(str, arguments)])
+
+
+def saved(path: Path, geometry: Geometry) -> Path:
+    np.savez(path, sinogram=DISC.sinogram(geometry).numpy(), angles=geometry.theta.numpy())
+    return path
+
+
+@pytest.mark.parametrize("method", ["fbp", "tv"])
+def test_a_disc_is_found_and_drawn(method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scan, out = saved(tmp_path / "scan.npz", PLANE), tmp_path / "made" / "image.npy"
+    typed(scan, "--method", method, "--pixels", "20", "--out", out)
+    image, said = torch.tensor(np.load(out)), capsys.readouterr().out
+    truth = DISC.image(PLANE)
+    assert image.shape == (20, 20) and float((image - truth).norm() / truth.norm()) < 0.25
+    assert out.with_suffix(".png").stat().st_size > 0
+    assert f"saved        {out}" in said and "24 × 24" in said and ("steps" in said) == (method == "tv")
+
+
+def test_fans_and_slices_have_their_geometry(tmp_path: Path) -> None:
+    fan = FanBeam((20, 20), equidistant(40, 2 * math.pi), 30, 0.5, None, 0.0, 30.0, 15.0)
+    flags = ("--pixels", "20", "--pixel-size", "0.5", "--source", "30", "--distance", "15", "--method", "fbp")
+    typed(saved(tmp_path / "fan.npz", fan), *flags, "--out", tmp_path / "fan.npy")
+    image, truth = np.load(tmp_path / "fan.npy"), DISC.image(fan).numpy()
+    assert abs(image[truth == 1].mean() - 1) < 0.1 > abs(image[truth == 0].mean())
+    np.save(tmp_path / "stack.npy", np.stack([DISC.sinogram(PLANE).numpy(), np.zeros((24, 24))], 1))
+    typed(tmp_path / "stack.npy", "--method", "fbp", "--out", tmp_path / "volume.npy")
+    volume = np.load(tmp_path / "volume.npy")
+    assert volume.shape == (2, 24, 24) and volume[0].max() > 0.8 and abs(volume[1]).max() == 0
+
+
+def test_the_weight_is_of_any_unit(tmp_path: Path) -> None:
+    """The same scan with lengths in hundredths has an image a hundred times as large."""
+    scan = saved(tmp_path / "scan.npz", PLANE)
+    for size, name in (("1", "one"), ("0.01", "small")):
+        typed(scan, "--pixels", "20", "--pixel-size", size, "--out", tmp_path / f"{name}.npy")
+    one, small = (np.load(tmp_path / f"{name}.npy") for name in ("one", "small"))
+    np.testing.assert_allclose(small / 100, one, atol=0.01)
+
+
+def test_angles_come_from_a_file_or_are_said_to_be_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "scan.npy", DISC.sinogram(PLANE).numpy())
+    np.savetxt(tmp_path / "angles.txt", PLANE.theta.numpy())
+    flags = (tmp_path / "scan.npy", "--method", "fbp", "--out", tmp_path / "image.npy")
+    typed(*flags)
+    assert "24 equidistant ones over half a turn" in capsys.readouterr().out
+    taken = np.load(tmp_path / "image.npy")
+    typed(*flags, "--angles", tmp_path / "angles.txt")
+    np.testing.assert_allclose(np.load(tmp_path / "image.npy"), taken, atol=1e-6)
+    assert "equidistant" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("written", "sentence"),
+    [
+        ("\n".join(map(str, range(0, 180, 60))), "Expected 24 angles, one a projection. Got [3]"),
+        ("\n".join(map(str, range(24))), "which look like degrees. Try torch.deg2rad"),
+        ("north", "Expected a file of angles"),
+    ],
+)
+def test_wrong_angles_are_a_sentence(
+    written: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "scan.npy", DISC.sinogram(PLANE).numpy())
+    (tmp_path / "angles.txt").write_text(written, encoding="utf-8")
+    with pytest.raises(SystemExit, match="2"):
+        typed(tmp_path / "scan.npy", "--angles", tmp_path / "angles.txt")
+    assert sentence in capsys.readouterr().err
