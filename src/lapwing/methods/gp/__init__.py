@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lapwing.methods.gp.evidence import Evidence, Pathwise
 from lapwing.methods.gp.kernels import Custom, Kernel, Product, Scaled, Sum
+from lapwing.methods.gp.laplace import LaplaceProcess
 from lapwing.methods.gp.matrix import KernelMatrix
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions
 from lapwing.methods.gp.polynomial import Constant, Linear
@@ -31,6 +32,7 @@ __all__ = [
     "GPRegressor",
     "Kernel",
     "KernelMatrix",
+    "LaplaceProcess",
     "Linear",
     "Matern",
     "Pathwise",

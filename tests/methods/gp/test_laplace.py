@@ -1,0 +1,71 @@
+"""Laplace's approximation of a process: scikit-learn's for two classes, the exact one for Gaussian noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.gaussian_process import GaussianProcessClassifier
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+import lapwing as lw
+from lapwing.ground.errors import ConfigError, DataError
+from lapwing.methods.gp import LaplaceProcess
+from tests.checker import unchecked
+from tests.posterior_cases import labels, normal, refused
+
+X, NEW = normal(25, 2), normal(6, 2, seed=1)
+TWO = ((X[:, 0] + 0.5 * normal(25, seed=2)) > 0).long()
+KERNEL = 1.7 * lw.gp.RBF(0.9)
+
+
+def test_two_classes_are_those_of_scikit_learn() -> None:
+    theirs = GaussianProcessClassifier(ConstantKernel(1.7) * RBF(0.9), optimizer=None).fit(X.numpy(), TWO.numpy())
+    inner: Any = theirs.base_estimator_
+    process = LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (X, TWO))
+    np.testing.assert_allclose(process.fitted[:, 0], inner.f_cached, rtol=1e-6, atol=1e-6)
+    assert process.log_marginal() == pytest.approx(float(theirs.log_marginal_likelihood_value_), rel=1e-7)
+    k = KERNEL(X, NEW)
+    mean = k.mT @ torch.as_tensor(inner.y_train_ - inner.pi_)
+    v = torch.linalg.solve(torch.as_tensor(inner.L_), torch.as_tensor(inner.W_sr_)[:, None] * k)
+    outputs = process.outputs(NEW)
+    torch.testing.assert_close(outputs.mean[:, 0], mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(outputs.variance[:, 0], 1.7 - v.square().sum(0), rtol=1e-6, atol=1e-6)
+
+
+def test_classes_that_are_two_are_one_difference() -> None:
+    """A softmax of two functions is the logistic function of their difference, of twice the variance."""
+    two = LaplaceProcess.fit(KERNEL, lw.Categorical(), (X, TWO))
+    one = LaplaceProcess.fit(2.0 * KERNEL, lw.Bernoulli(), (X, TWO))
+    difference = two.fitted[:, 1] - two.fitted[:, 0]
+    torch.testing.assert_close(difference, one.fitted[:, 0], rtol=1e-6, atol=1e-6)
+    assert two.log_marginal() == pytest.approx(one.log_marginal(), rel=1e-8)
+
+
+def test_with_gaussian_noise_it_is_the_process() -> None:
+    y = normal(25, 2, seed=3)
+    exact = lw.GP(KERNEL, lw.Gaussian(8.0), mean="zero").fit((X, y))
+    process = LaplaceProcess.fit(KERNEL, lw.Gaussian(8.0), (X, y))
+    ours, theirs = process.outputs(NEW), exact.outputs(NEW)
+    torch.testing.assert_close(ours.mean, theirs.mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(ours.variance, theirs.variance, rtol=1e-6, atol=1e-6)
+    assert process.log_marginal() == pytest.approx(float(exact.log_marginal()), rel=1e-7)
+
+
+def test_three_classes_and_counts_are_scored() -> None:
+    three = labels(25, classes=3)
+    scores = lw.evaluate(LaplaceProcess.fit(KERNEL, lw.Categorical(), (X, three)), (X, three))
+    assert scores["nll"] < 1.0986 and scores["accuracy"] > 0.5
+    counts = LaplaceProcess.fit(KERNEL, lw.Poisson(), (X, TWO.double()))
+    assert lw.evaluate(counts, (X, TWO.double()[:, None]))["nll"] < 1.0
+
+
+def test_what_is_no_class_is_refused() -> None:
+    with refused(DataError, "targets"):
+        _ = LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (X, TWO + 1)).mode
+    with unchecked(), refused(DataError, "in 1 of 25 rows: 0."):
+        LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (torch.cat([X[:1] / 0, X[1:]]), TWO))
+    with unchecked(), refused(ConfigError, "likelihood to be one of Bernoulli, Categorical"):
+        LaplaceProcess.fit(KERNEL, "logistic", (X, TWO))  # type: ignore[arg-type]
