@@ -11,7 +11,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.ground.errors import DataError, DataWarning, LapwingError, NumericalError, ShapeError, TooLargeError
-from lapwing.methods.gp.evidence import warn_of_limits
+from lapwing.methods.gp.evidence import Climbed, warn_of_limits
 from tests.checker import unchecked
 from tests.posterior_cases import normal, refused
 
@@ -113,8 +113,9 @@ def test_repeated_inputs_without_noise_are_counted() -> None:
 
 
 def test_repeated_inputs_with_noise_are_averaged() -> None:
-    twice = lw.GP(likelihood=lw.Gaussian(10.0)).fit((torch.cat([X, X]), torch.cat([Y + 1, Y - 1])))
-    once = lw.GP(likelihood=lw.Gaussian(20.0)).fit((X, Y))
+    kernel = lw.gp.Matern()
+    twice = lw.GP(kernel, lw.Gaussian(10.0)).fit((torch.cat([X, X]), torch.cat([Y + 1, Y - 1])))
+    once = lw.GP(kernel, lw.Gaussian(20.0)).fit((X, Y))
     torch.testing.assert_close(twice.mean(X), once.mean(X))
 
 
@@ -141,14 +142,14 @@ def test_what_does_not_fit_in_memory_is_not_allocated() -> None:
         many.sample_functions(10_000)
 
 
-def limits_of(*places: float) -> list[tuple[float, float]]:
-    return [(-1.0, 1.0)] * len(places)
+def ended_at(*places: float) -> Climbed:
+    process = lw.GP(lw.gp.RBF((1.0, 1.0, 1.0))).fit((X, Y))
+    return Climbed(process, torch.tensor(places).numpy(), [(-1.0, 1.0)] * len(places), True)
 
 
 def test_dimensions_of_no_use_are_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    process = lw.GP(lw.gp.RBF((1.0, 1.0, 1.0))).fit((X, Y))
     with caplog.at_level(logging.INFO, "lapwing"):
-        warn_of_limits(process, torch.tensor([1.0, 0.3, 1.0, 0.0]).numpy(), limits_of(*range(4)))
+        warn_of_limits(ended_at(1.0, 0.3, 1.0, 0.0))
     assert "lengthscale[0], lengthscale[2] ended at the upper limit" in caplog.text
 
 
@@ -161,6 +162,5 @@ def test_dimensions_of_no_use_are_a_line_in_the_log(caplog: pytest.LogCaptureFix
     ],
 )
 def test_other_limits_are_warned_of(places: tuple[float, ...], says: str) -> None:
-    process = lw.GP(lw.gp.RBF((1.0, 1.0, 1.0))).fit((X, Y))
     with pytest.warns(lw.ConvergenceWarning, match=says):
-        warn_of_limits(process, torch.tensor(places).numpy(), limits_of(*places))
+        warn_of_limits(ended_at(*places))

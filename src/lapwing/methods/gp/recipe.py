@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground import probes
 from lapwing.ground.data import Source
 from lapwing.ground.errors import UnsupportedError, check_kind
 from lapwing.likelihoods import Gaussian
@@ -27,7 +29,8 @@ class GP(Settings):
         y = h(x) β + f(x) + ε,   f ~ GP(0, k),   ε ~ N(0, 1/ρ)                       (Antorán 2024, section 2.2)
 
     Args:
-        kernel: k.
+        kernel: k; ``None`` for a Matérn 3/2 with one length-scale a dimension, see ``lengthscales``, and the variance
+            of the targets.
         likelihood: Noise of the targets, a precision ρ for all outputs.
         mean: See ``Settings``, and so for the rest.
         solver: What solves.
@@ -46,12 +49,13 @@ class GP(Settings):
         tensor([[0.1410]])
     """
 
-    kernel: Kernel = field(default_factory=Matern, kw_only=False)
+    kernel: Kernel | None = field(default=None, kw_only=False)
     likelihood: Gaussian = field(default_factory=Gaussian, kw_only=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_kind("kernel", self.kernel, (Kernel,), "Matern(1.0)")
+        if self.kernel is not None:
+            check_kind("kernel", self.kernel, (Kernel,), "Matern(1.0)")
         check_kind("likelihood", self.likelihood, (Gaussian,), "Gaussian(precision=100.0)")
         if isinstance(self.likelihood.precision, tuple):
             hint = "a process for each output, or outputs divided by their noise"
@@ -75,5 +79,35 @@ class GP(Settings):
             None yet: solves are made when they are first asked for, and kept.
         """
         observations = Observations.of(data, noise)
-        check_suitable(self.kernel, self.mean, observations)
-        return Process(self.kernel, self.likelihood, observations, self)
+        kernel = _started(observations) if self.kernel is None else self.kernel
+        check_suitable(kernel, self.mean, observations)
+        return Process(kernel, self.likelihood, observations, self)
+
+
+def lengthscales(inputs: Float[Tensor, "n p"]) -> tuple[float, ...]:
+    """Length-scales at which functions vary about once over the data: ``√p`` times the median of ``|x_j - x'_j|``.
+
+    Where most inputs are alike in a dimension it is their standard deviation, and 1 where all are.
+
+    Args:
+        inputs: X.
+
+    Returns:
+        One a dimension, in the units of the inputs.
+
+    Example:
+        >>> import torch
+        >>> lengthscales(torch.tensor([[0.0], [4.0]]))
+        (4.0,)
+    """
+    x = inputs.double().cpu()
+    x = x[torch.tensor(probes.permutation(len(x), generator=torch.Generator().manual_seed(0)))]
+    apart, spread = (x - x.roll(1, 0)).abs().median(0).values, x.std(0, correction=0)
+    scales = x.shape[1] ** 0.5 * torch.where(apart > 0, apart, spread)
+    return tuple(torch.where(spread > 0, scales, 1.0).tolist())
+
+
+def _started(data: Observations) -> Kernel:
+    """A kernel to start from."""
+    variance = float(data.targets.double().var(0, correction=0).mean())
+    return (variance or 1.0) * Matern(lengthscales(data.inputs))

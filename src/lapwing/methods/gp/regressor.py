@@ -14,7 +14,6 @@ from torch import Tensor
 from lapwing.likelihoods import Gaussian
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.recipe import GP
-from lapwing.methods.gp.stationary import Matern
 from lapwing.tuning import tune
 
 PRECISE = 5_000
@@ -78,11 +77,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         dtype = torch.float64 if len(inputs) <= PRECISE else torch.float32
         self._flat = y.ndim == 1
         x, targets = self._inputs(inputs, dtype), torch.as_tensor(_standardised(y, self._target_scale)).to(dtype)
-        p = inputs.shape[1]
-        kernel = 1.0 * Matern((p**0.5,) * p) if self.kernel is None else self.kernel
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         options: dict[str, Any] = {"mean": self.mean, "solver": self.solver, "samples": self.samples, "seed": seed}
-        recipe = GP(kernel, Gaussian(1 / NOISE), **options)
+        recipe = GP(self.kernel, Gaussian(1 / NOISE), **options)
         posterior = recipe.fit((x, targets))
         if self.tune and len(x) > 1:
             posterior = tune(posterior)
