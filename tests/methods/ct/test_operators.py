@@ -13,6 +13,7 @@ from torch.func import jvp, vjp, vmap
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
 from lapwing.linalg import FunctionOperator
 from lapwing.methods.ct.geometry import FanBeam, Parallel2d, Parallel3d, equidistant
+from lapwing.methods.ct.observed import Measurement
 from lapwing.methods.ct.operators import ForwardOperator, Fourier, Given, measurement
 from lapwing.methods.ct.projector import Projector
 from tests.checker import unchecked
@@ -40,6 +41,7 @@ every_measurement = pytest.mark.parametrize("name", MEASUREMENTS)
 @every_measurement
 def test_pull_is_the_adjoint_of_push(name: str) -> None:
     t = MEASUREMENTS[name]()
+    assert isinstance(t, Measurement)
     rows, pixels = t.shape
     dense = t.push(torch.eye(pixels).double())
     torch.testing.assert_close(t.pull(torch.eye(rows).double()), dense.mT)
