@@ -150,7 +150,7 @@ MUTANTS = (
     m("k.mT / q.shape[-1] ** 0.5", "k.mT / q.shape[-1]", "jacobian"),
     m("root = self.rows() * variance.sqrt()", "root = self.rows() * variance", "jacobian", "curvature"),
     m("self._right[names], 1.0 / max(self._count[names], 1))", "self._right[names])", "curvature", "structures"),
-    m("return sum_outer(factor.columns), n * t", "return sum_outer(factor.columns), n", "curvature", "structures"),
+    m("return sum_outer(wide.columns), n * t", "return sum_outer(wide.columns), n", "curvature", "structures"),
     m(
         "gain = sigma[:, None] / (tau[:, None] + sigma[:, None] * sizes)",
         "gain = sigma[:, None] / (tau[:, None] - sigma[:, None] * sizes)",

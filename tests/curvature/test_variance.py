@@ -79,6 +79,17 @@ def test_chunks_do_not_matter(name: str, structure: str, monkeypatch: pytest.Mon
     torch.testing.assert_close(joint_of(given, case.case.inputs)[1], joint, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("structure", ["kfac", "diagonal"])
+def test_rows_of_few_examples_at_a_time_give_what_all_give(structure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = known("lenet")
+    given = propagation(case, structure)
+    monkeypatch.setattr(variance, "NUMBERS", 1)
+    covariances = given.moments(case.case.inputs)[1]
+    for number, covariance in enumerate(covariances):
+        together = blocks(case, expected(case, given, number))
+        torch.testing.assert_close(covariance, together, rtol=1e-8, atol=1e-10)
+
+
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_one_example_is_as_good_as_many(structure: str) -> None:
     case = known("transformer_batch_first")

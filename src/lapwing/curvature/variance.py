@@ -81,10 +81,18 @@ class Propagation:
         if key not in self._variances:
             self._variances[key] = torch.stack([variance_of(block, factor) for block in blocks])
         variances = self._variances[key]
-        if all(same_basis(block, first) for block in blocks):
-            return covariances(in_basis(factor, first), variances)
-        each = zip(blocks, variances, strict=True)
-        return torch.stack([in_basis(factor, block).covariance(variance) for block, variance in each])
+        shared = all(same_basis(block, first) for block in blocks)
+
+        def few(factor: Factor) -> Float[Tensor, "m few k k"]:
+            if shared:
+                return covariances(in_basis(factor, first), variances)
+            each = zip(blocks, variances, strict=True)
+            return torch.stack([in_basis(factor, block).covariance(variance) for block, variance in each])
+
+        n, k = factor.g.shape[:2]
+        rows = isinstance(factor, Outer) and factor.positions > 1
+        size = max(1, NUMBERS // (k * variances.shape[1])) if rows else n
+        return torch.cat([few(factor.taken(slice(start, start + size))) for start in range(0, n, size)], dim=1)
 
     @cached_property
     def _variances(self) -> dict[tuple[tuple[str, ...], type], Float[Tensor, "m d"]]:
@@ -204,7 +212,7 @@ def explicit(factor: Factor) -> Factor:
 
 
 NUMBERS = 2**19
-"""Products of rows made at a time: few enough to stay in a processor's cache."""
+"""Entries of rows, or of their products, made at a time: few enough to stay in a processor's cache."""
 
 
 WIDTH = 512
