@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Stopped: TypeAlias = Literal["converged", "iterations", "stagnated", "breakdown"]
-"""Why an iteration ended: at its tolerance, at its limit, where rounding lets it go no further, or out of room."""
+Stopped: TypeAlias = Literal["converged", "iterations", "stagnated", "breakdown", "interrupted"]
+"""Why an iteration ended: at its tolerance, its limit, where rounding lets it go no further, out of room, by Ctrl-C."""
 
 
 class Ended:

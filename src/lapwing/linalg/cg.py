@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, check_kind
 from lapwing.ground.results import Solution, Stopped
@@ -26,6 +28,7 @@ def conjugate_gradients(
     preconditioner: Structured | None = None,
     initial: Float[Tensor, "..."] | None = None,
     unit: Float[Tensor, " d"] | None = None,
+    progress: bool = False,
 ) -> Solution:
     """Solve ``A x = b`` for a symmetric positive definite ``A`` by breakdown-free block conjugate gradients.
 
@@ -49,11 +52,13 @@ def conjugate_gradients(
         preconditioner: ``P``, near ``A`` and cheap to solve with.
         initial: Where to start, shaped as ``b``; 0 unless given.
         unit: What each entry of a residual counts: all lengths are those of ``unit * (b - A x)``.
+        progress: Whether to show a progress bar with the residual.
 
     Returns:
         The value, shaped as ``b`` and in the operator's dtype. "converged" only if the true residual of every column
         is within ``rtol``; "stagnated" where rounding keeps it above, in float32 often near ``1e-7`` times the
-        condition number; "breakdown" where ``A`` is singular to rounding along a search direction.
+        condition number; "breakdown" where ``A`` is singular to rounding along a search direction;
+        "interrupted" by Ctrl-C, with what was reached.
 
     Raises:
         ShapeError: ``A``, ``b``, ``initial`` and the preconditioner do not fit together, or ``b`` has no column.
@@ -94,7 +99,7 @@ def conjugate_gradients(
     while True:
         goal, rounding = rtol * size, rounding_of(operator.dtype)
         recurrence = _recurrence(product, preconditioner, x, rest, goal, weights, rounding)
-        steps, stopped = _run(recurrence, steps, max_iterations)
+        steps, stopped = _run(recurrence, steps, max_iterations, rtol if progress else None)
         rest = block - product(x)
         residual = _measured(rest, weights) / size
         before, reached = reached, residual.max().item()
@@ -114,19 +119,27 @@ def _start(operator: Operator, b: Tensor, initial: Tensor) -> Float[Tensor, "d k
     return finite(initial.detach()).to(torch.float64, copy=True).reshape(len(b), -1)
 
 
-def _run(recurrence: Iterator[float], steps: int, max_iterations: int) -> tuple[int, Stopped]:
-    """Step until the recurrence ends by itself or one of the rules ends it; ``steps`` were taken before."""
+def _run(recurrence: Iterator[float], steps: int, max_iterations: int, shown: float | None) -> tuple[int, Stopped]:
+    """Step until the recurrence ends by itself or one of the rules ends it; ``steps`` were taken before.
+
+    With the tolerance ``shown`` there is a progress bar.
+    """
     patience = max(50, max_iterations // 4)
     best, since, ratio = math.inf, steps, math.inf
-    for ratio in recurrence:
-        steps += 1
-        if ratio > 1 and steps == max_iterations:
-            return steps, "iterations"
-        if ratio < best:
-            best, since = ratio, steps
-        elif steps - since == patience:
-            return steps, "stagnated"
-    return steps, "converged" if ratio <= 1 else "breakdown"
+    bar = tqdm(initial=steps, total=max_iterations, desc="conjugate gradients", disable=shown is None, leave=False)
+    with bar, suppress(KeyboardInterrupt):
+        for ratio in recurrence:
+            steps += 1
+            bar.update()
+            bar.set_postfix(residual=f"{ratio * (shown or 0.0):.1e}")
+            if ratio > 1 and steps == max_iterations:
+                return steps, "iterations"
+            if ratio < best:
+                best, since = ratio, steps
+            elif steps - since == patience:
+                return steps, "stagnated"
+        return steps, "converged" if ratio <= 1 else "breakdown"
+    return steps, "interrupted"
 
 
 def _recurrence(

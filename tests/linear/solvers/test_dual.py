@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,8 +11,9 @@ from torch import Tensor
 from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers import SDD
+from lapwing.linear.solvers import SDD, dual
 from lapwing.linear.solvers.dual import SAFE, longest_step
+from lapwing.linear.solvers.stochastic import announce
 from lapwing.methods.gp import KernelMatrix, Matern
 from tests.posterior_cases import normal
 
@@ -60,6 +63,17 @@ def test_it_goes_on_from_where_another_solve_ended() -> None:
     near = torch.linalg.solve(dense, b) * (1 + 1e-7)
     solution = SDD(steps=200, batch=32, rtol=1e-5).solve(kernel, b, initial=near)
     assert solution.converged and solution.iterations <= 10
+
+
+def test_a_descent_of_minutes_says_so_before(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, _ = problem()
+    clock = iter(range(2))
+    monkeypatch.setattr(dual.time, "perf_counter", lambda: 50.0 * next(clock))
+    with caplog.at_level(logging.INFO, logger="lapwing"):
+        SDD(steps=90, batch=32, rtol=1e-6).solve(kernel, normal(N, 1))
+        assert caplog.messages == ["90 steps of 1000.0 ms: 2 minutes at most"]
+        announce(50, 1.0)
+    assert len(caplog.messages) == 1
 
 
 def test_a_number_that_makes_no_sense_is_named() -> None:

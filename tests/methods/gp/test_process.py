@@ -8,9 +8,10 @@ import pytest
 import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from torch import Tensor
+from tqdm.auto import tqdm
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, ShapeError, UnsupportedError
 from lapwing.linear.solvers import SDD, AlternatingProjections, Cholesky, Solver
 from lapwing.methods.gp import GP, RBF, Matern, Process
 from lapwing.predictive import Draws, JointMoments, Regression
@@ -143,6 +144,49 @@ def test_more_data_come_to_the_same_as_all_at_once() -> None:
     torch.testing.assert_close(
         predicted(half.updated((x[25:], y[25:])), new).mean, predicted(recipe.fit((x, y)), new).mean
     )
+
+
+@pytest.mark.filterwarnings("ignore::lapwing.ConvergenceWarning")
+@pytest.mark.parametrize("solver", [lw.CG(rtol=1e-4), SDD(steps=200, batch=32, rtol=1e-9)], ids=["CG", "SDD"])
+def test_more_data_are_solved_for_from_what_is_known(solver: Solver) -> None:
+    (x, y), new = data(120), normal(5, 3, seed=2)
+    recipe = GP(Matern(1.0), lw.Gaussian(5.0), solver=solver, samples=4)
+    most, whole = recipe.fit((x[:116], y[:116])), recipe.fit((x, y))
+    most.predict(new)
+    more = most.updated((x[116:], y[116:]))
+    torch.testing.assert_close(more.mean(new), whole.mean(new), rtol=0, atol=0.02)
+    if isinstance(solver, SDD):
+        assert float(more.answers.residual.max()) < 0.5 * float(whole.answers.residual.max())
+    else:
+        assert more.answers.iterations < 0.9 * whole.answers.iterations
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [lw.CG(rtol=1e-12), SDD(steps=100, rtol=1e-12), lw.PrimalSGD(steps=100, rtol=1e-12),
+     AlternatingProjections(block=10, rtol=1e-12)],
+    ids=lambda solver: type(solver).__name__,
+)  # fmt: skip
+def test_an_interrupted_solve_says_its_residual_keeps_what_it_has_and_goes_on(
+    solver: Solver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = GP(Matern(1.5), lw.Gaussian(NOISE), solver=solver, mean="zero", progress=True).fit(data())
+    calls, said = iter(range(12)), list[str]()
+
+    def interrupted(bar: tqdm, n: float = 1) -> None:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.warns(ConvergenceWarning, match="relative residual"):
+        patch.setattr(tqdm, "update", interrupted)
+        patch.setattr(tqdm, "set_postfix", lambda bar, residual: said.append(residual))
+        found = process.answers
+    rest = data()[1] - process.problem.precision.dense() @ found.value
+    relative = torch.linalg.vector_norm(rest) / torch.linalg.vector_norm(data()[1])
+    assert found.stopped == "interrupted" and float(found.residual) == pytest.approx(float(relative))
+    assert len(said) > 1 and float(said[0]) > float(relative)
+    further = process.with_solver(lw.CG(rtol=1e-11))
+    assert further.start == (found,) and further.answers.converged
 
 
 def test_what_cannot_be_fitted_is_refused() -> None:

@@ -87,6 +87,7 @@ class CG(Solver):
             ``Diagonal()``, ``RankOne()``; ``None`` for the prior alone, P = A: free, and nothing where all
             its precisions are alike.
         max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
+        progress: Whether to show a progress bar with the residual.
 
     Raises:
         ConfigError: If a number is not positive.
@@ -96,7 +97,7 @@ class CG(Solver):
 
     Example:
         >>> CG(rtol=1e-4)
-        CG(rtol=0.0001, max_iterations=1000, preconditioner=None, max_bytes=1073741824)
+        CG(rtol=0.0001, max_iterations=1000, preconditioner=None, max_bytes=1073741824, progress=False)
     """
 
     cure = "a preconditioner such as CG(preconditioner=PivotedCholesky(100)), or a larger max_iterations"
@@ -105,6 +106,7 @@ class CG(Solver):
     max_iterations: int = 1000
     preconditioner: Preconditioner | None = None
     max_bytes: int = 2**30
+    progress: bool = False
 
     def __post_init__(self) -> None:
         if self.rtol is not None:
@@ -128,6 +130,7 @@ class CG(Solver):
                 max_iterations=self.max_iterations,
                 preconditioner=problem.prior if prepared is None else prepared,
                 initial=start,
+                progress=self.progress,
             )
 
         return in_blocks(solve, problem, b, initial, self.width(problem))

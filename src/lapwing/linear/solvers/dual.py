@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, final
@@ -14,9 +16,9 @@ from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count
-from lapwing.ground.results import Solution
+from lapwing.ground.results import Solution, Stopped
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.stochastic import Stochastic, residual_of, shortened
+from lapwing.linear.solvers.stochastic import Stochastic, announce, residual_of, shortened
 
 SUBSET = 2000
 """Rows from which the largest eigenvalue is estimated; it grows with their number."""
@@ -35,6 +37,9 @@ SKIPPED = 10
 
 LOOKS = 20
 """Looks at the true residual in a whole descent; each is one product with the matrix."""
+
+TIMED = 50
+"""Steps after which it is said how long all will take."""
 
 GROWTH = 10.0
 """A residual so many times that of zero tells of divergence."""
@@ -112,9 +117,11 @@ class SDD(Stochastic):
         """One descent with a constant step; ``None`` where it diverges."""
         path = _Path(start, self.momentum, min(1.0, WINDOW / self.steps))
         n, noise = problem.size, problem.prior.values[:, None]
-        look, stopped, residual = max(1, self.steps // LOOKS), "iterations", torch.zeros(0)
+        look, residual = max(1, self.steps // LOOKS), torch.zeros(0)
+        stopped: Stopped = "interrupted"
         bar = tqdm(total=self.steps, desc="dual descent", disable=not self.progress, unit="step", leave=False)
-        with bar:
+        begun = time.perf_counter()
+        with bar, suppress(KeyboardInterrupt):
             order = coordinates(n, self.batch, b.device, generator)
             while path.taken < self.steps:
                 index, p = next(order), path.ahead()
@@ -122,6 +129,8 @@ class SDD(Stochastic):
                 gradient = problem.scale * (rows @ p) + noise[index] * p[index] - b[index]
                 path.move(index, gradient.mul_(-step * n / len(index)))
                 bar.update()
+                if path.taken == TIMED:
+                    announce(self.steps, (time.perf_counter() - begun) / TIMED)
                 if path.taken % look and path.taken < self.steps:
                     continue
                 residual = residual_of(problem, b, path.average())
@@ -132,6 +141,10 @@ class SDD(Stochastic):
                 if worst <= self.rtol:
                     stopped = "converged"
                     break
+            else:
+                stopped = "iterations"
+        if stopped == "interrupted":
+            residual = residual_of(problem, b, path.average())
         matvecs = b.shape[1] * (path.taken * self.batch // n + path.taken // look)
         return Solution(path.average(), residual, path.taken, matvecs, stopped)
 

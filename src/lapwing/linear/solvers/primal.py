@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -15,7 +16,7 @@ from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count, check_fraction
-from lapwing.ground.results import Solution
+from lapwing.ground.results import Solution, Stopped
 from lapwing.linear.gauss_newton import Gram
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.descent import Gradient, descend
@@ -141,9 +142,10 @@ class PrimalSGD(Stochastic):
             steps=self.steps,
             momentum=self.momentum,
         )
-        x, taken, residual, stopped = start, 0, torch.zeros(0), "iterations"
+        x, taken, residual = start, 0, torch.zeros(0)
+        stopped: Stopped = "interrupted"
         bar = tqdm(total=self.steps, desc="primal descent", disable=not self.progress, unit="step", leave=False)
-        with bar:
+        with bar, suppress(KeyboardInterrupt):
             for now in islice(passes, -(-self.steps // look)):
                 bar.update(now.steps - taken)
                 x, taken = torch.zeros_like(start), now.steps
@@ -155,6 +157,10 @@ class PrimalSGD(Stochastic):
                 if float(residual.max()) <= self.rtol:
                     stopped = "converged"
                     break
+            else:
+                stopped = "iterations"
+        if not taken:
+            residual = self._residual(problem, b, x, points)
         return Solution(x, residual, taken, b.shape[1] * (2 * taken * self.batch // problem.size + LOOKS), stopped)
 
     def _gradients(

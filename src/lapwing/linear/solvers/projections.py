@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import final
@@ -9,11 +10,13 @@ from typing import final
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from lapwing.ground.errors import check_count, check_fraction
 from lapwing.ground.results import Solution
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.cg import Solver, in_blocks
+from lapwing.linear.solvers.stochastic import residual_of
 
 
 @final
@@ -30,6 +33,7 @@ class AlternatingProjections(Solver):
         block: Coordinates to a block.
         epochs: Most passes, each of as many steps as there are blocks.
         rtol: Relative residual of the worst column at which it ends.
+        progress: Whether to show a progress bar with the residual.
 
     Raises:
         ConfigError: If a number makes no sense.
@@ -40,7 +44,7 @@ class AlternatingProjections(Solver):
 
     Example:
         >>> AlternatingProjections(block=500)
-        AlternatingProjections(block=500, epochs=50, rtol=0.01)
+        AlternatingProjections(block=500, epochs=50, rtol=0.01, progress=False)
     """
 
     cure = "more epochs, a larger block, or CG()"
@@ -48,6 +52,7 @@ class AlternatingProjections(Solver):
     block: int = 1000
     epochs: int = 50
     rtol: float = 1e-2
+    progress: bool = False
 
     def __post_init__(self) -> None:
         check_count("block", self.block)
@@ -67,17 +72,24 @@ class AlternatingProjections(Solver):
         x, rest = (torch.zeros_like(b), b.clone()) if start is None else (start.clone(), b - problem.precision @ start)
         size = torch.linalg.vector_norm(b, dim=0).clamp_min(torch.finfo(b.dtype).tiny)
         residual, taken = torch.linalg.vector_norm(rest, dim=0) / size, 0
-        while float(residual.max()) > self.rtol and taken < self.epochs * len(blocks):
-            worst = int(torch.stack([(rest[part] / size).square().sum() for part in blocks]).argmax())
-            index = blocks[worst]
-            rows = problem.scale * problem.curvature.rows(index)
-            rows[torch.arange(len(index)), index] += problem.prior.values[index]
-            if worst not in factors:
-                factors[worst] = torch.linalg.cholesky(rows[:, index])
-            change = torch.cholesky_solve(rest[index], factors[worst])
-            x[index] += change
-            rest -= rows.mT @ change
-            residual, taken = torch.linalg.vector_norm(rest, dim=0) / size, taken + 1
-        met = bool((residual <= self.rtol).all())
+        steps, stopped = self.epochs * len(blocks), "interrupted"
+        bar = tqdm(total=steps, desc="alternating projections", disable=not self.progress, unit="step", leave=False)
+        with bar, suppress(KeyboardInterrupt):
+            while float(residual.max()) > self.rtol and taken < steps:
+                worst = int(torch.stack([(rest[part] / size).square().sum() for part in blocks]).argmax())
+                index = blocks[worst]
+                rows = problem.scale * problem.curvature.rows(index)
+                rows[torch.arange(len(index)), index] += problem.prior.values[index]
+                if worst not in factors:
+                    factors[worst] = torch.linalg.cholesky(rows[:, index])
+                change = torch.cholesky_solve(rest[index], factors[worst])
+                x[index] += change
+                rest -= rows.mT @ change
+                residual, taken = torch.linalg.vector_norm(rest, dim=0) / size, taken + 1
+                bar.update()
+                bar.set_postfix(residual=f"{float(residual.max()):.1e}")
+            stopped = "converged" if bool((residual <= self.rtol).all()) else "iterations"
+        if stopped == "interrupted":
+            residual = residual_of(problem, b, x)
         matvecs = b.shape[1] * -(-taken // len(blocks))
-        return Solution(x, residual.double(), taken, matvecs, "converged" if met else "iterations")
+        return Solution(x, residual.double(), taken, matvecs, stopped)

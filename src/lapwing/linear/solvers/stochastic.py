@@ -95,6 +95,17 @@ def shortened(attempt: Callable[[float], Solution | None], step: float, n: int) 
     )
 
 
+def announce(steps: int, seconds: float) -> None:
+    """Say how long a descent will take at most, where that is more than a minute.
+
+    Args:
+        steps: Its steps.
+        seconds: What one takes.
+    """
+    if steps * seconds > 60:
+        logger.info("%d steps of %.1f ms: %.0f minutes at most", steps, 1e3 * seconds, steps * seconds / 60)
+
+
 def residual_of(problem: Problem, b: Float[Tensor, "d k"], x: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
     """The true relative residual ``|b - Λ x| / |b|`` of each column, float64."""
     return relative(b - problem.precision @ x, b)

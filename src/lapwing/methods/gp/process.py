@@ -241,8 +241,10 @@ class Process:
         return replace(self, kernel=kernel, likelihood=likelihood, start=self._known())
 
     def with_solver(self, solver: Solver) -> Process:
-        """The posterior by another solver."""
-        return self if solver == self.settings.solver else replace(self, settings=replace(self.settings, solver=solver))
+        """The posterior by another solver, which starts from what is known."""
+        if solver == self.settings.solver:
+            return self
+        return replace(self, settings=replace(self.settings, solver=solver), start=self._known())
 
     def _solved(self, block: Float[Tensor, "n k"], place: int, noise: Float[Tensor, "n k"] | None = None) -> Solution:
         """``(K + N)⁻¹`` of a block, and of the noise of a draw, from where an earlier solve came to."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Literal, TypeAlias, get_args
 
 from lapwing.ground.errors import check_count, check_kind, check_option
@@ -27,6 +27,7 @@ class Settings:
             stochastic dual descent beyond.
         samples: Functions from which variances are read where the solver is not exact.
         features: Random features of a function drawn from the prior.
+        progress: Whether solves show a bar with their residual.
         seed: Of the functions and the noise.
 
     Raises:
@@ -37,6 +38,7 @@ class Settings:
     solver: Solver | Automatic = "auto"
     samples: int = 64
     features: int = 2000
+    progress: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -53,8 +55,14 @@ class Settings:
         Args:
             observations: n.
         """
-        if isinstance(self.solver, Solver):
-            return self.solver
-        if observations <= EXACT:
-            return Cholesky()
-        return CG(rtol=1e-3, preconditioner=PivotedCholesky(100)) if observations <= MEDIUM else SDD()
+        solver = self.solver if isinstance(self.solver, Solver) else automatic(observations)
+        if self.progress and any(field.name == "progress" for field in fields(solver)):
+            return replace(solver, progress=True)  # type: ignore[call-arg]
+        return solver
+
+
+def automatic(observations: int) -> Solver:
+    """What ``"auto"`` takes for so many observations."""
+    if observations <= EXACT:
+        return Cholesky()
+    return CG(rtol=1e-3, preconditioner=PivotedCholesky(100)) if observations <= MEDIUM else SDD()
