@@ -151,6 +151,7 @@ def test_a_network_in_and_error_bars_out_the_network_as_it_was(generator: torch.
     assert found.std.shape == (5, 3) and bool((found.std > 0).all())
     torch.testing.assert_close(found.mean, net(z)[0, 0].detach())
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+    assert found.solver.solve(found.problem, torch.ones(len(found.observed.weights))).iterations <= 3
     assert found.likelihood == lw.Gaussian(4.0) and isinstance(found.prior, lw.GPrior)
 
 

@@ -1,0 +1,164 @@
+"""A scan simulated, reconstructed, given error bars, and continued: numbers, pictures and a page."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.comparison import Column
+from lapwing.ground import probes
+from lapwing.ground.whole import write_json
+from lapwing.methods import ct
+from lapwing.show.plots.canvas import panels
+from lapwing.show.report.page import write_report
+from lapwing.tuning import EM, tune
+
+INSIDE = 0.05
+"""Attenuation from which a pixel belongs to the object."""
+
+REACH = 1.96
+"""Standard deviations to either side of a 95 % interval."""
+
+COLUMNS = (
+    Column("psnr", "PSNR", "higher", ".2f", "peak signal-to-noise ratio of the image, dB"),
+    Column("coverage", "coverage", "neither", ".3f", "pixels of the object inside their 95 % interval"),
+    Column("marginal", "pixels", "higher", ".3f", "log density of the true image by single pixels, nats a pixel"),
+    Column("patches", "patches", "higher", ".3f", "log density of the true image by 10 x 10 patches, nats a pixel"),
+)
+
+
+@final
+@dataclass(frozen=True)
+class Size:
+    """How much of everything.
+
+    Args:
+        side: Of the image, in pixels.
+        angles: That are measured.
+        candidates: That might be, the measured ones among them.
+        channels: Of the U-net.
+        steps: Of its fit, at most.
+        samples: Draws of the image.
+    """
+
+    side: int = 64
+    angles: int = 20
+    candidates: int = 60
+    channels: int = 8
+    steps: int = 1500
+    samples: int = 256
+
+
+QUICK = Size(side=16, angles=4, candidates=8, channels=4, steps=30, samples=16)
+
+
+def demonstrate(out: Path, *, size: Size | None = None, seed: int = 0, progress: bool = False) -> dict[str, Any]:
+    """Scan a walnut that was never there: FBP, total variation, deep image prior, error bars, the next angles.
+
+    Args:
+        out: Folder for ``results.json``, ``reconstruction.png`` and ``report.html``.
+        size: How much of everything.
+        seed: Of everything random.
+        progress: Whether to show progress bars.
+
+    Returns:
+        What ``results.json`` holds.
+    """
+    start, size, generator = time.monotonic(), size or Size(), torch.Generator().manual_seed(seed)
+    side = size.side
+    whole = ct.Projector(ct.Parallel2d((side, side), ct.equidistant(size.candidates), detector=side))
+    measured = list(range(0, size.candidates, size.candidates // size.angles))[: size.angles]
+    operator = whole.select(measured)
+    truth = ct.walnut((side, side), generator=generator).float()
+    y, std = ct.add_gaussian(operator.push(truth.flatten()), 0.05, generator=generator)
+    images = {
+        "FBP": ct.filtered_back_projection(y, operator.geometry),
+        "TV": ct.tv_reconstruction(y, operator, 3.0, precision=std**-2, progress=progress).value,
+    }
+    z = probes.gaussian((1, 1, side, side), like=truth, generator=generator)
+    net = ct.UNet(channels=size.channels, generator=generator)
+    prior = ct.DeepImagePrior(tv=3.0, rate=5e-3, steps=size.steps, patience=400, seed=seed)
+    found = prior.fit(net, operator, y, z, noise_std=std, progress=progress)
+    images["DIP"] = found.image
+    posterior = ct.ImagePosterior.of(found.network, z, operator, y, noise_std=std, samples=size.samples, seed=seed)
+    begun = time.monotonic()
+    posterior = tune(posterior, EM(samples=4, steps=6, noise=False), progress=progress)
+    tuning = time.monotonic() - begun
+    design = ct.Design.after(posterior, whole, size.candidates, measured, generator=generator)
+    proposed = design.propose(min(5, size.candidates - size.angles))
+    inside = truth > INSIDE
+    error, deviations = truth - posterior.mean, posterior.deviations
+    scores = {
+        "coverage": float((error.abs() < REACH * posterior.std)[inside].float().mean()),
+        "marginal": ct.log_density(posterior.mean, deviations, truth),
+        "patches": ct.log_density(posterior.mean, deviations, truth, size=10),
+    }
+    psnr = {name.lower(): psnr_of(image, truth) for name, image in images.items()}
+    out.mkdir(parents=True, exist_ok=True)
+    _draw(images, truth, posterior.std, out / "reconstruction.png")
+    results: dict[str, Any] = _page(size, psnr, scores, proposed, std) | {
+        "psnr": psnr,
+        "coverage": scores["coverage"],
+        "marginal_log_likelihood": scores["marginal"],
+        "patch_log_likelihood": scores["patches"],
+        "next_angles": [math.pi * angle / size.candidates for angle in proposed],
+        "precisions": [step.prior_precision[0] for step in posterior.trace],
+        "held_out": found.held_out,
+        "settings": asdict(size) | {"seed": seed, "noise_std": std, "weights": len(posterior.observed.weights)},
+        "tuning_seconds": tuning,
+        "seconds": time.monotonic() - start,
+    }
+    write_json(results, out / "results.json")
+    write_report(out / "results.json")
+    return results
+
+
+def psnr_of(image: Float[Tensor, "*space"], truth: Float[Tensor, "*space"]) -> float:
+    """``20 log₁₀ range - 10 log₁₀ MSE``, dB, with the range of the truth."""
+    error = float((image - truth).double().square().mean())
+    return 20 * math.log10(float(truth.max() - truth.min())) - 10 * math.log10(error)
+
+
+def _page(
+    size: Size, psnr: dict[str, float], scores: dict[str, float], angles: list[int], std: float
+) -> dict[str, Any]:
+    """What the page says."""
+    rows: list[dict[str, Any]] = [
+        {"method": name.upper(), "tuned_by": None, "psnr": {"mean": value}} for name, value in psnr.items()
+    ]
+    rows[-1] |= {"tuned_by": "evidence"} | {name: {"mean": value} for name, value in scores.items()}
+    degrees = ", ".join(f"{180 * angle / size.candidates:.4g}" for angle in angles)
+    text = [
+        f"A generated walnut of {size.side} x {size.side} pixels, seen from {size.angles} angles with noise of 5 % "
+        f"of the mean (standard deviation {std:.3g}), by filtered back-projection, by total variation, and by a "
+        "U-net that was fitted to this scan alone and then made linear: its error bars are those of a Gaussian linear "
+        "model, its prior's precision chosen by expectation maximisation.",
+        f"The angles to measure next, the most telling first: {degrees} degrees.",
+    ]
+    caption = "The standard deviation of every pixel beside its error, in one scale."
+    figure = {"file": "reconstruction.png", "title": "Reconstruction and error bars", "caption": caption}
+    columns = [asdict(column) for column in COLUMNS]
+    return {"title": "Tomography", "text": text, "rows": rows, "columns": columns, "figures": [figure]}
+
+
+def _draw(images: dict[str, Tensor], truth: Tensor, std: Tensor, path: Path) -> None:
+    """The truth, the reconstructions, and the error of the last beside its error bars."""
+    shown = {"truth": truth} | images
+    error = (truth - images["DIP"]).abs()
+    axes = panels(11.0, 6.2, 3, 2)
+    largest = float(torch.maximum(error, 2 * std).max())
+    for ax, (name, image) in zip(
+        axes, (shown | {"|error| of DIP": error, "2 standard deviations": 2 * std}).items(), strict=True
+    ):
+        look = {"vmax": largest, "cmap": "magma"} if name not in shown else {"vmax": float(truth.max()), "cmap": "gray"}
+        drawn = ax.imshow(image.numpy(force=True), vmin=0.0, **look)
+        ax.figure.colorbar(drawn, ax=ax, fraction=0.046)
+        ax.set(title=name, xticks=[], yticks=[])
+    axes[0].figure.savefig(path)
