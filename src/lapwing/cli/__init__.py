@@ -1,6 +1,6 @@
 """The command line: ``lapwing fit | evaluate | compare | report``, and ``lapwing gp``, ``lapwing ct``.
 
-``lapwing gp fit | predict`` is for tables, ``lapwing ct reconstruct`` for scans.
+``lapwing gp fit | predict`` is for tables, ``lapwing ct reconstruct | demo`` for scans.
 ``fit``, ``evaluate`` and ``compare`` take ``module:function``, a function of yours without arguments that returns what
 there is to work on: ``(model, train)``, ``(model, train, test)``, or a mapping with any of the names ``model``,
 ``train``, ``test``, ``validation``, ``ood``, ``likelihood`` and ``unpack``. The module is looked for in the current
@@ -127,7 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if typed[:1] == ["gp"]:
         typed, prog, about, commands = typed[1:], "lapwing gp", gp.__doc__, {"fit": gp.fit, "predict": gp.predict}
     elif typed[:1] == ["ct"]:
-        typed, prog, about, commands = typed[1:], "lapwing ct", ct.__doc__, {"reconstruct": ct.reconstruct}
+        typed, prog, about = typed[1:], "lapwing ct", ct.__doc__
+        commands = {"reconstruct": ct.reconstruct, "demo": ct.demo}
     try:
         tyro.extras.subcommand_cli_from_dict(
             commands, prog=prog, description=(about or "").replace("``", ""), args=typed

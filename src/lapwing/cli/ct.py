@@ -1,4 +1,4 @@
-"""Tomography of files: ``lapwing ct reconstruct``."""
+"""Tomography: ``lapwing ct reconstruct`` of files, and ``lapwing ct demo``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import lapwing as lw
 from lapwing.cli.say import say
 from lapwing.ground.errors import DataError
 from lapwing.methods.ct import FanBeam, Geometry, Parallel2d, Parallel3d, Scan
+from lapwing.show.report.tomography import QUICK, demonstrate
 
 LEAST = 0.01
 """Noise over the mean of a sinogram, at least: rays through pixels are off by as much at the edges of an object."""
@@ -76,6 +77,23 @@ def reconstruct(
     with out.open("wb") as file:
         np.save(file, image.numpy())
     say(f"saved        {', '.join(map(str, [out, *picture(image, out.with_suffix('.png'))]))}")
+
+
+def demo(*, out: Path = Path("runs/ct"), seed: int = 0, quick: bool = False) -> None:
+    """Scan a generated walnut, reconstruct it three ways, give it error bars, and propose the next angles.
+
+    Args:
+        out: Folder for results.json, reconstruction.png and report.html.
+        seed: Of everything random.
+        quick: Very small, to see that everything runs.
+    """
+    found = demonstrate(out, size=QUICK if quick else None, seed=seed, progress=True)
+    say("PSNR         " + ", ".join(f"{name.upper()} {value:.2f} dB" for name, value in found["psnr"].items()))
+    say(f"coverage     {found['coverage']:.3f} of the object's pixels in their 95 % intervals")
+    marginal, patches = (found[f"{name}_log_likelihood"] for name in ("marginal", "patch"))
+    say(f"log density  {marginal:.3f} nats a pixel, {patches:.3f} by patches")
+    say("next angles  " + ", ".join(f"{angle:.3f}" for angle in found["next_angles"]) + " radians")
+    say(f"saved        {out / 'results.json'}, {out / 'report.html'}: {found['seconds']:.0f} seconds")
 
 
 def angles_of(scan: Scan, path: Path | None) -> Float[Tensor, " angles"]:

@@ -24,7 +24,7 @@ def test_the_demo_leaves_its_numbers_a_picture_and_a_page(tmp_path: Path) -> Non
     assert 0 <= written["coverage"] <= 1 and math.isfinite(written["marginal_log_likelihood"])
     assert math.isfinite(written["patch_log_likelihood"]) and written["seconds"] > written["tuning_seconds"] > 0
     places = [angle * QUICK.candidates / math.pi for angle in written["next_angles"]]
-    assert sorted(places) == pytest.approx([1, 3, 5, 7])  # those that are not measured
+    assert sorted(places) == pytest.approx([1, 3])  # those that are not measured
     assert written["precisions"][-1] != written["precisions"][0]
     page = (tmp_path / "ct" / "report.html").read_text()
     assert "PSNR" in page and "data:image/png;base64" in page and (tmp_path / "ct" / "reconstruction.png").exists()

@@ -80,7 +80,8 @@ def linear_image(network: nn.Module, z: Float[Tensor, "1 c *space"]) -> Linearis
     made = Network.of(network)
     with torch.no_grad():
         blank = torch.zeros_like(network(z))
-    return Linearisation(surveyed(made, likelihood, Data([(z, blank)], like=made.like)))
+    model = surveyed(made, likelihood, Data([(z, blank)], like=made.like))
+    return Linearisation(model, form="plain")  # as fast as split here, and recording takes seconds
 
 
 @final

@@ -46,6 +46,7 @@ class Size:
         channels: Of the U-net.
         steps: Of its fit, at most.
         samples: Draws of the image.
+        draws: By which angles are judged.
     """
 
     side: int = 64
@@ -54,9 +55,10 @@ class Size:
     channels: int = 8
     steps: int = 1500
     samples: int = 256
+    draws: int = 1000
 
 
-QUICK = Size(side=16, angles=4, candidates=8, channels=4, steps=30, samples=16)
+QUICK = Size(side=8, angles=2, candidates=4, channels=4, steps=30, samples=16, draws=32)
 
 
 def demonstrate(out: Path, *, size: Size | None = None, seed: int = 0, progress: bool = False) -> dict[str, Any]:
@@ -91,7 +93,7 @@ def demonstrate(out: Path, *, size: Size | None = None, seed: int = 0, progress:
     begun = time.monotonic()
     posterior = tune(posterior, EM(samples=4, steps=6, noise=False), progress=progress)
     tuning = time.monotonic() - begun
-    design = ct.Design.after(posterior, whole, size.candidates, measured, generator=generator)
+    design = ct.Design.after(posterior, whole, size.candidates, measured, samples=size.draws, generator=generator)
     proposed = design.propose(min(5, size.candidates - size.angles))
     inside = truth > INSIDE
     error, deviations = truth - posterior.mean, posterior.deviations
@@ -157,8 +159,11 @@ def _draw(images: dict[str, Tensor], truth: Tensor, std: Tensor, path: Path) -> 
     for ax, (name, image) in zip(
         axes, (shown | {"|error| of DIP": error, "2 standard deviations": 2 * std}).items(), strict=True
     ):
-        look = {"vmax": largest, "cmap": "magma"} if name not in shown else {"vmax": float(truth.max()), "cmap": "gray"}
+        look: dict[str, Any] = (
+            {"vmax": largest, "cmap": "magma"} if name not in shown else {"vmax": float(truth.max()), "cmap": "gray"}
+        )
         drawn = ax.imshow(image.numpy(force=True), vmin=0.0, **look)
         ax.figure.colorbar(drawn, ax=ax, fraction=0.046)
         ax.set(title=name, xticks=[], yticks=[])
-    axes[0].figure.savefig(path)
+    figure: Any = axes[0].figure
+    figure.savefig(path)
