@@ -1,4 +1,4 @@
-"""Sixty-odd faults put into the library one at a time, each of which the tests must notice.
+"""Some ninety faults put into the library one at a time, each of which the tests must notice.
 
     python scripts/mutants.py [--only TEXT]
 
@@ -113,12 +113,31 @@ MUTANTS = (
         "tuning",
     ),
     m("2.0 * factor.diagonal().log().sum()", "factor.diagonal().log().sum()", "linear", "tuning"),
-    m("Diagonal((1.0 + damping) * prior.values)", "Diagonal((2.0 + damping) * prior.values)", "linear", "jacobian"),
+    m(
+        "low, high = (low, length) if slope > 0",
+        "low, high = (low, length) if slope < 0",
+        "linear/solvers/test_newton.py",
+    ),
+    m("else (low + high) / 2", "else high / 2", "linear/solvers/test_newton.py"),
     m(
         "slope = line.slope(length) + pull + length * bend",
         "slope = line.slope(length) - pull + length * bend",
         "linear",
         "jacobian",
+    ),
+    m("value = start if stopped is None else now.value", "value = now.value", "linear/solvers/test_sgd.py"),
+    m(
+        "largest, steps = max(largest, found), steps + 1",
+        "largest, steps = found, steps + 1",
+        "linear/solvers/test_sgd.py",
+    ),
+    m("-step * n / len(index)", "-step", "linear/solvers/test_dual.py"),
+    m("1 - (1 - forget) ** SKIPPED", "forget", "linear/solvers/test_dual.py"),
+    m("step = step / 2", "step = step / 1", "tuning/test_ascent.py"),
+    m(
+        "prior = (precisions[self.group] * self._relative).to(self.weights)",
+        "prior = precisions[self.group].to(self.weights)",
+        "tuning/test_evidence.py",
     ),
     m("rest = b - problem.precision @ start", "rest = b + problem.precision @ start", "linear"),
     m(
@@ -235,6 +254,26 @@ MUTANTS = (
         "self.value - self.stderr, self.value + self.stderr",
         "methods/hessian_free",
     ),
+    m(
+        "self.omega[:, place].to(weights)",
+        "self.omega[:, : len(range(*place.indices(PIECE)))].to(weights)",
+        "methods/hessian_free/test_responses.py",
+    ),
+    m(
+        "0.5 * (alpha @ alpha.mT - c * inverse)",
+        "0.5 * (alpha @ alpha.mT + c * inverse)",
+        "methods/gp/test_evidence.py",
+    ),
+    m("alpha[i] @ alpha[j].mT - drawn[i]", "alpha[i] @ alpha[j].mT + drawn[i]", "methods/gp/test_evidence.py"),
+    m("0.5 * n * c * math.log(2 * math.pi)", "0.5 * n * math.log(2 * math.pi)", "methods/gp/test_process.py"),
+    m("(across * self.solve(across)).sum(0) - (rest", "(across * self.solve(across)).sum(0) + (rest", "methods/gp"),
+    m("self.solve(across) + rest.mT @ slopes", "self.solve(across)", "methods/gp/test_process.py"),
+    m("self.noise.sqrt()[:, None] * noise", "0 * noise", "methods/gp/test_process.py"),
+    m("alpha.repeat(1, samples) - shift", "alpha.repeat(1, samples) + shift", "methods/gp/test_process.py"),
+    m("(1 if i == j else 2)", "1", "methods/gp/test_evidence.py"),
+    m("total[j] += tile.mT @ block[i]", "total[j] += tile @ block[i]", "methods/gp"),
+    m("torch.addcmul(r, r, r, value=LN2 / 3)", "torch.addcmul(r, r, r, value=LN2)", "methods/gp/test_kernels.py"),
+    m("(diagonal * process.noise).double()", "diagonal.double()", "methods/gp/test_evidence.py"),
     # scores
     m("gap = (self.accuracy - self.confidence).abs()", "gap = self.accuracy - self.confidence", "evaluation/metrics"),
     m(
