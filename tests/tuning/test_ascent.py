@@ -70,9 +70,9 @@ def test_a_step_of_newton_is_one_on_the_conditions(observations: float, generato
     torch.testing.assert_close(moved, -torch.linalg.solve(jacobian, conditions(start.log())))
 
 
-@pytest.mark.parametrize("seed", [26, 174, 658])
+@pytest.mark.parametrize("seed", [26, 318, 882])
 def test_newton_ends_at_the_best_point_it_passed(seed: int) -> None:
-    """Spectra on which whole steps go to and fro for ever."""
+    """Spectra on the last two of which whole steps go to and fro for ever."""
     generator = torch.Generator().manual_seed(seed)
 
     def random(size: int) -> Tensor:
