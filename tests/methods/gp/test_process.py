@@ -67,11 +67,14 @@ def test_an_unknown_mean_is_one_of_great_variance(mean: str) -> None:
 
 def test_two_outputs_are_two_processes_of_one_kernel() -> None:
     (x, y), new = data(c=2), normal(5, 3, seed=2)
-    both = predicted(GP(RBF(1.5), lw.Gaussian(NOISE)).fit((x, y)), new)
-    for j in range(2):
-        one = predicted(GP(RBF(1.5), lw.Gaussian(NOISE)).fit((x, y[:, j])), new)
+    joined = GP(RBF(1.5), lw.Gaussian(NOISE)).fit((x, y))
+    apart = [GP(RBF(1.5), lw.Gaussian(NOISE)).fit((x, y[:, j])) for j in range(2)]
+    both = predicted(joined, new)
+    for j, process in enumerate(apart):
+        one = predicted(process, new)
         torch.testing.assert_close(both.mean[:, j : j + 1], one.mean)
         torch.testing.assert_close(both.variance[:, j : j + 1], one.variance)
+    assert joined.log_marginal() == pytest.approx(sum(float(process.log_marginal()) for process in apart))
 
 
 def test_known_noise_of_each_observation_is_that_of_scikit_learn() -> None:
