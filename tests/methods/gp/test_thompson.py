@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -40,6 +42,14 @@ def test_the_loop_finds_the_maximum_and_keeps_what_it_saw() -> None:
     assert len(found.data.targets) == 22
     torch.testing.assert_close(peak(found.data.inputs), found.data.targets[:, 0])
     assert float(found.data.targets.max()) > 0.98 > float(start.data.targets.max())
+
+
+def test_a_search_that_was_saved_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    options = {"batch": 2, "search": Search(candidates=100, starts=2, steps=5)}
+    whole = maximise(peak, posterior(10), BOX, rounds=3, **options)  # type: ignore[arg-type]
+    lw.save(maximise(peak, posterior(10), BOX, rounds=1, **options), tmp_path / "search")  # type: ignore[arg-type]
+    rest = maximise(peak, lw.load(tmp_path / "search"), BOX, rounds=2, seed=1, **options)  # type: ignore[arg-type]
+    torch.testing.assert_close(rest.data.inputs, whole.data.inputs)
 
 
 def test_candidates_are_chosen_once_each() -> None:
