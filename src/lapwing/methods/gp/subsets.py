@@ -27,8 +27,8 @@ class Subset:
     """The optimum of the evidence of a random part of the observations.
 
     It is climbed on half of the part, and from there on all of it. A random part spans the data as they are; it sees
-    less of what varies over short distances, and is sure of fewer length-scales, than all observations. The noise
-    stays above what the dtype resolves.
+    less of what varies over short distances, and is sure of fewer length-scales, than all observations. Too small a
+    part is overfitted where dimensions are many: its noise ends at the limit, which is what the dtype resolves.
 
     Args:
         size: Observations of the part.
