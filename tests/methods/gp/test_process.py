@@ -63,6 +63,9 @@ def test_an_unknown_mean_is_one_of_great_variance(mean: str) -> None:
     torch.testing.assert_close(prediction.mean, across @ torch.linalg.solve(c, y + 4.0), rtol=1e-5, atol=1e-5)
     whole = k(new, new) + great * h_new @ h_new.mT - across @ torch.linalg.solve(c, across.mT)
     torch.testing.assert_close(prediction.variance[:, 0], whole.diagonal() + 1 / NOISE, rtol=1e-4, atol=1e-5)
+    outputs = process.outputs(new, joint=True)
+    assert isinstance(outputs, JointMoments)
+    torch.testing.assert_close(outputs.covariance[:, 0, :, 0], whole, rtol=1e-4, atol=1e-5)
 
 
 def test_two_outputs_are_two_processes_of_one_kernel() -> None:
@@ -129,8 +132,9 @@ def test_sampled_functions_are_functions() -> None:
 
 
 def test_sampled_functions_have_the_moments_of_the_posterior() -> None:
-    (x, y), new = data(c=2), normal(4, 3, seed=2)
-    process = GP(RBF(1.5), lw.Gaussian(NOISE), features=2_000).fit((x, y))
+    """At the data, where the noise is most of what is not known."""
+    x, y = data(c=2)
+    process, new = GP(RBF(1.5), lw.Gaussian(2.0), features=2_000).fit((x, y)), x[:4]
     values = process.sample_functions(4_000)(new)
     moments = process.predict(new, joint=True).outputs
     assert isinstance(moments, JointMoments)
