@@ -10,7 +10,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
-from lapwing.methods.gp import GP, RBF, Constant, Kernel, Matern, Periodic
+from lapwing.methods.gp import GP, RBF, Constant, Kernel, Matern, Periodic, matrix
 from lapwing.methods.gp.evidence import Evidence, Pathwise, at, estimated_gradient, logs_of, value_and_gradient
 from tests.methods.gp.test_process import data
 from tests.posterior_cases import refused
@@ -30,6 +30,13 @@ def test_the_gradient_is_that_of_differences(kernel: Kernel, mean: str) -> None:
         step[k] = 1e-5
         up, down = (float(at(process, logs + sign * step).log_marginal()) for sign in (1, -1))
         assert float(gradient[k]) == pytest.approx((up - down) / 2e-5, rel=1e-5, abs=1e-5)
+
+
+def test_the_gradient_of_tiles_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = GP(RBF((0.7, 1.3, 2.0)), lw.Gaussian(20.0)).fit(data(30))
+    whole = value_and_gradient(process)[1]
+    monkeypatch.setattr(matrix, "WIDE", 7)
+    torch.testing.assert_close(value_and_gradient(process)[1], whole)
 
 
 def test_the_estimated_gradient_has_the_exact_one_for_its_mean() -> None:
