@@ -21,7 +21,7 @@ Function: TypeAlias = Callable[[Tensor], Tensor]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Row:
+class LanczosStep:
     """One more row of ``T``: ``v_j``, ``α_j``, and beside it ``β_{j-1}`` (first 0) and ``β_j`` (0 where exhausted)."""
 
     v: Float[Tensor, "d k"]
@@ -52,7 +52,7 @@ class Recurrence:
         self.length = self._normalise(start.clone())
         self.beta = torch.zeros_like(self.length)
 
-    def step(self, columns: slice | Bool[Tensor, " k"], known: Float[Tensor, "k j d"] | None = None) -> Row:
+    def step(self, columns: slice | Bool[Tensor, " k"], known: Float[Tensor, "k j d"] | None = None) -> LanczosStep:
         """Multiply these columns, and make what comes orthogonal to what is ``known``.
 
         Once is enough: the recurrence itself has taken off the long parts.
@@ -67,7 +67,7 @@ class Recurrence:
             p = torch.baddbmm(w[:, None], (known @ w[..., None]).mT, known, alpha=-1)[:, 0].mT
         self.before, self.scale = self.z, torch.maximum(self.scale, alpha.abs() + before)
         self.beta = self._normalise(p)
-        return Row(v, alpha, before, self.beta)
+        return LanczosStep(v, alpha, before, self.beta)
 
     def _normalise(self, z: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
         """The next pair from ``β z``, zero where the space of a column is exhausted; returns ``β``."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from lapwing.ground.errors import NumericalError, ShapeError, check_option
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg.cg import check_system
-from lapwing.linalg.lanczos import Recurrence, Row
+from lapwing.linalg.lanczos import LanczosStep, Recurrence
 from lapwing.linalg.operator import Operator, in_float64
 from lapwing.linalg.structured import Structured, finite, rounding_of
 
@@ -131,7 +131,7 @@ class _Systems(abc.ABC):
         return self.residual.abs() > rtol
 
     @abc.abstractmethod
-    def advance(self, left: Bool[Tensor, "q k"], row: Row) -> None:
+    def advance(self, left: Bool[Tensor, "q k"], row: LanczosStep) -> None:
         """Take in one more row of ``T``; systems that are not ``left`` keep their value and residual.
 
         A system that cannot go on is ``broken``.
@@ -153,7 +153,7 @@ class _Factors(_Systems):
         super().__init__(shifts, weights, process)
         self.pivot = torch.ones_like(self.residual)
 
-    def advance(self, left: Bool[Tensor, "q k"], row: Row) -> None:
+    def advance(self, left: Bool[Tensor, "q k"], row: LanczosStep) -> None:
         """One more row of ``L`` and ``D``."""
         lower = row.before / self.pivot
         pivot = row.alpha + self.shifts - row.before * lower
@@ -183,7 +183,7 @@ class _Rotations(_Systems):
         self.sin = self.sin_before = torch.zeros_like(self.residual)
         self.d_before = torch.zeros_like(self.d)
 
-    def advance(self, left: Bool[Tensor, "q k"], row: Row) -> None:
+    def advance(self, left: Bool[Tensor, "q k"], row: LanczosStep) -> None:
         """One more rotation."""
         diagonal = row.alpha + self.shifts
         epsilon, zeta = self.sin_before * row.before, self.cos_before * row.before
