@@ -91,7 +91,7 @@ MUTANTS = (
         "linear",
     ),
     m("now.std(1) / samples**0.5", "now.std(1)", "linalg", "linear"),
-    m("LowRank(c**0.5 * self.factor", "LowRank(c * self.factor", "linalg"),
+    m("LowRank(c**0.5 * self.factor", "LowRank(c * self.factor", "laws/test_linalg.py"),
     # the linear model
     m(
         "problem.scale**0.5 * self.data + problem.prior.root() @ self.prior",
