@@ -9,7 +9,7 @@ from lapwing.linalg import Diagonal
 from lapwing.linear.preconditioners import PivotedCholesky
 from lapwing.linear.problem import Problem
 from lapwing.methods.gp import RBF, Constant, Kernel, KernelMatrix, Matern, Periodic
-from lapwing.methods.gp.matrix import SIDE, WIDE, contracted, cross, cross_product, tiles
+from lapwing.methods.gp.matrix import SIDE, WIDE, contracted, cross, cross_product, side_of, tiles
 from tests.posterior_cases import normal
 
 N = 2 * SIDE + 7
@@ -29,7 +29,11 @@ def test_products_rows_and_blocks_are_those_of_the_kernel(kernel: Kernel) -> Non
 
 def test_tiles_cover_a_matrix_once() -> None:
     for shape in ((N, N), (3, 100 * SIDE**2), (N, 1)):
-        assert sum((i.stop - i.start) * (j.stop - j.start) for i, j in tiles(*shape)) == shape[0] * shape[1]
+        assert sum((i.stop - i.start) * (j.stop - j.start) for i, j in tiles(*shape, SIDE)) == shape[0] * shape[1]
+
+
+def test_an_accelerator_gets_larger_tiles() -> None:
+    assert side_of(torch.empty(0, device="meta")) > side_of(torch.empty(0)) == SIDE
 
 
 def test_a_contraction_over_tiles_is_the_gradient_of_the_whole() -> None:

@@ -18,7 +18,10 @@ from lapwing.linear.gauss_newton import Gram
 from lapwing.methods.gp.kernels import Entries, Kernel
 
 SIDE = 384
-"""Rows and columns of K that are held at once: few passes over what stays in a processor's cache are fastest."""
+"""Rows and columns of K that a processor holds at once: few passes over what stays in its cache are fastest."""
+
+BROAD = 4096
+"""The same on an accelerator, which has to be given much to do at once: 64 MiB a tile in float32."""
 
 WIDE = 1024
 """The same where derivatives are taken, whose graphs cost as much for small tiles as for large ones."""
@@ -30,7 +33,7 @@ DENSE = 2**31
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelMatrix(Gram):
-    """``K_ij = k(x_i, x_j)``, a tile of 384 x 384 entries at a time.
+    """``K_ij = k(x_i, x_j)``, a tile at a time: 384 x 384 entries in a processor's cache.
 
     Args:
         kernel: k.
@@ -79,7 +82,7 @@ class KernelMatrix(Gram):
         wide = len(self.inputs) if columns is None else len(columns)
         with torch.no_grad():
             found = self.inputs.new_empty(len(index), wide)
-            for i, j in tiles(len(index), wide):
+            for i, j in tiles(len(index), wide, side_of(self.inputs)):
                 found[i, j] = self._entries(index[i], j if columns is None else columns[j])
             if columns is None:
                 own = torch.arange(len(index), device=index.device)
@@ -107,7 +110,7 @@ class KernelMatrix(Gram):
     def _matmat(self, block: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
         total = torch.zeros_like(block)
         with torch.no_grad():
-            for i, j in self.tiles():
+            for i, j in self.tiles(side_of(self.inputs)):
                 tile = self.tile(i, j)
                 total[i] += tile @ block[j]
                 if i != j:
@@ -117,12 +120,12 @@ class KernelMatrix(Gram):
     def _dense(self) -> Float[Tensor, "n n"]:
         whole = self.inputs.new_empty(self.shape)
         with torch.no_grad():
-            for i, j in self.tiles():
+            for i, j in self.tiles(side_of(self.inputs)):
                 tile = self.tile(i, j)
                 whole[i, j], whole[j, i] = tile, tile.mT
         return whole
 
-    def tiles(self, side: int = SIDE) -> Iterator[tuple[slice, slice]]:
+    def tiles(self, side: int) -> Iterator[tuple[slice, slice]]:
         """Rows and columns of the tiles on and above the diagonal."""
         parts = [slice(i, i + side) for i in range(0, len(self.inputs), side)]
         return ((i, j) for i in parts for j in parts if i.start <= j.start)
@@ -141,7 +144,12 @@ class KernelMatrix(Gram):
         return torch.diagonal_scatter(0.5 * (found + found.mT), (kernel or self.kernel).diagonal(self.inputs[i]))
 
 
-def tiles(rows: int, columns: int, side: int = SIDE) -> Iterator[tuple[slice, slice]]:
+def side_of(like: Tensor) -> int:
+    """Rows and columns of a tile, where such a tensor is."""
+    return SIDE if like.device.type == "cpu" else BROAD
+
+
+def tiles(rows: int, columns: int, side: int) -> Iterator[tuple[slice, slice]]:
     """Rows and columns of the tiles of a matrix; fewer rows make longer ones."""
     high = max(1, min(side, rows))
     wide = side**2 // high
@@ -170,7 +178,7 @@ def cross(kernel: Kernel, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> F
     """
     check_room("a kernel matrix", (len(a), len(b)), a, "fewer inputs at a time")
     entries, found = kernel.between(a, b), a.new_empty(len(a), len(b))
-    for i, j in tiles(len(a), len(b)):
+    for i, j in tiles(len(a), len(b), side_of(a)):
         found[i, j] = entries(i, j)
     return found
 
@@ -184,7 +192,7 @@ def cross_product(
         ``n m`` entries, never held at once.
     """
     entries, found = kernel.between(a, b), a.new_zeros(len(a), block.shape[1])
-    for i, j in tiles(len(a), len(b)):
+    for i, j in tiles(len(a), len(b), side_of(a)):
         found[i] += entries(i, j) @ block[j]
     return found
 
@@ -201,7 +209,7 @@ def contracted(matrix: KernelMatrix, weight: Callable[[slice, slice], Float[Tens
     """
     hyper = matrix.kernel.hyper
     slope = torch.zeros_like(hyper)
-    for i, j in matrix.tiles(WIDE):
+    for i, j in matrix.tiles(max(WIDE, side_of(matrix.inputs))):
         with torch.enable_grad():
             at = hyper.clone().requires_grad_()
             part = (matrix.tile(i, j, matrix.kernel.with_hyper(at)) * weight(i, j)).sum() * (1 if i == j else 2)
