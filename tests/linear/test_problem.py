@@ -8,7 +8,7 @@ import weakref
 import torch
 
 from lapwing.linalg import Diagonal, LowRank
-from lapwing.linear.gauss_newton import Kernel
+from lapwing.linear.kernel import Kernel
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.preconditioners import Known, approximation
 from lapwing.linear.problem import Problem

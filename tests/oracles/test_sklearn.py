@@ -17,7 +17,7 @@ import lapwing as lw
 from lapwing.ground.errors import UnsupportedError
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linalg.functions import log_determinant
-from lapwing.linear.gauss_newton import Kernel
+from lapwing.linear.kernel import Kernel
 from lapwing.linear.preconditioners import Known
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Solver

@@ -16,7 +16,7 @@ from lapwing.ground import probes
 from lapwing.ground.data import Inputs, count, tensors
 from lapwing.ground.errors import DataError
 from lapwing.ground.tree import together
-from lapwing.linalg import FunctionOperator, Operator, Structured
+from lapwing.linalg import FunctionOperator, Operator
 from lapwing.linear.model import Chunk, LinearModel, batches
 
 SPARE = 2**28
@@ -79,44 +79,6 @@ class Gram(Operator):
             generator: Shuffles the mini-batches, where they can be; without one they come as the data do.
         """
         yield iter([self])
-
-
-@final
-@dataclass(frozen=True, eq=False, repr=False)
-class Kernel(Gram):
-    """A ``G`` given as a matrix, such as ``B^½ K B^½`` for a kernel matrix K: the function view, where there is no J.
-
-    Args:
-        matrix: G.
-
-    Example:
-        >>> from lapwing.linalg import Dense
-        >>> Kernel(Dense(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))).diagonal()
-        tensor([2., 2.])
-    """
-
-    matrix: Structured
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """That of the matrix."""
-        return self.matrix.shape
-
-    @property
-    def root(self) -> Operator:
-        """Its root."""
-        return self.matrix.root()
-
-    def diagonal(self) -> Float[Tensor, " d"]:
-        """Its diagonal."""
-        return self.matrix.diagonal()
-
-    @property
-    def _like(self) -> Tensor:
-        return self.matrix._like
-
-    def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        return self.matrix @ block
 
 
 @final

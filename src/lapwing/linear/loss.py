@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.results import Ended, Stopped
-from lapwing.linalg import Diagonal, Structured
+from lapwing.linalg import Diagonal
 from lapwing.linear.gauss_newton import SPARE, GGNProduct, moved, signature
 from lapwing.linear.model import Chunk, LinearModel, batches
-from lapwing.linear.problem import Problem
+from lapwing.linear.problem import Kept, Problem
 
 Ray: TypeAlias = tuple[bytes, Tensor, Tensor, Tensor]
 """Of a chunk of the data its signature, the outputs h, how a step moves them, ``J p``, and the targets."""
@@ -94,7 +94,7 @@ class Loss:
     prior: Diagonal
     scale: float = 1.0
     affine: bool = True
-    kept: dict[object, Structured] = field(default_factory=dict, repr=False)
+    kept: dict[object, Kept] = field(default_factory=dict, repr=False)
 
     def at(self, weights: Float[Tensor, " d"]) -> Point:
         """A pass over the data."""

@@ -15,13 +15,11 @@ from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, TooLargeError, UnsupportedError
 from lapwing.linalg import Diagonal, FunctionOperator, Operator, Structured
 from lapwing.linear.gauss_newton import GGNProduct, Gram
+from lapwing.linear.kernel import FunctionView
 from lapwing.linear.model import LinearModel
 
 NOISE = 2**34
 """Bytes the noise of the draws of a posterior may take, unless more is asked for (16 GiB)."""
-
-COLUMNS = 64
-"""Columns of a root that are multiplied together where its diagonal is asked for."""
 
 
 @final
@@ -88,7 +86,7 @@ class Problem:
     curvature: Gram
     prior: Diagonal
     scale: float = 1.0
-    kept: dict[object, Structured] = field(default_factory=dict, repr=False)
+    kept: dict[object, Kept] = field(default_factory=dict, repr=False)
     prepared: dict[object, Structured] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -185,51 +183,6 @@ class Problem:
         return Perturbation(self.root @ data, prior)
 
 
-@final
-@dataclass(frozen=True, eq=False, repr=False)
-class FunctionView(Gram):
-    """``Rᵀ A⁻¹ R``, what the data make of the prior's functions, by products with R.
-
-    Args:
-        curvature: ``G = R Rᵀ``.
-        prior: A.
-    """
-
-    curvature: Gram
-    prior: Diagonal
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """One coordinate a column of R."""
-        columns = self.curvature.root.shape[1]
-        return (columns, columns)
-
-    @property
-    def root(self) -> FunctionOperator:
-        """``Rᵀ A^-½``."""
-        root, unit = self.curvature.root, self.prior.inverse_root()
-        size = (root.shape[1], root.shape[0])
-        return FunctionOperator(lambda v: root.T @ (unit @ v), lambda u: unit @ (root @ u), size, self._like)
-
-    def diagonal(self) -> Float[Tensor, " r"]:
-        """The squared lengths of the columns of ``A^-½ R``, a product with a few of them at a time."""
-        unit, root = self.prior.inverse_root(), self.curvature.root
-        found: list[Tensor] = []
-        for part in torch.arange(self.shape[0], device=self.device).split(COLUMNS):
-            columns = self.prior.values.new_zeros(self.shape[0], len(part))
-            columns[part, torch.arange(len(part))] = 1.0
-            found.append((unit @ (root @ columns)).square().sum(0))
-        return torch.cat(found)
-
-    @property
-    def _like(self) -> Tensor:
-        return self.prior.values
-
-    def _matmat(self, block: Float[Tensor, "r k"]) -> Float[Tensor, "r k"]:
-        root = self.root
-        return root @ (root.T @ block)
-
-
 @runtime_checkable
 class Preconditioner(Protocol):
     """A recipe for a structured approximation of the posterior precision."""
@@ -268,6 +221,27 @@ class Known(CurvatureRecipe):
         return self.matrix
 
 
+@final
+@dataclass(eq=False)
+class Kept:
+    """G̃ that a recipe made, with the last precision made of it: Newton steps and draws ask for the same in turn.
+
+    Args:
+        curvature: G̃.
+    """
+
+    curvature: Structured
+    _last: tuple[Tensor, float, Structured] | None = field(default=None, init=False, repr=False)
+
+    def precision(self, problem: Problem) -> Structured:
+        """``s G̃ + A``, made anew where A or s is another than before."""
+        values, scale = problem.prior.values, problem.scale
+        if self._last is None or self._last[1] != scale or not torch.equal(self._last[0], values):
+            self._last = None  # gone before the next is made: there is room for one
+            self._last = (values, scale, problem.with_curvature(self.curvature))
+        return self._last[2]
+
+
 def approximation(problem: Problem, recipe: Preconditioner) -> Structured:
     """What a recipe makes of a problem, made once for each problem; what does not know its prior, once for all.
 
@@ -278,13 +252,12 @@ def approximation(problem: Problem, recipe: Preconditioner) -> Structured:
         raise ConfigError(
             "a recipe that is frozen, so that it can be told from others", f"{recipe}", "@dataclass(frozen=True)"
         )
-    if recipe not in problem.prepared:
-        if not isinstance(recipe, CurvatureRecipe):
-            problem.prepared[recipe] = recipe.approximate(problem)
-            return problem.prepared[recipe]
+    if isinstance(recipe, CurvatureRecipe):
         if recipe not in problem.kept:
-            problem.kept[recipe] = recipe.curvature(problem)
-        problem.prepared[recipe] = problem.with_curvature(problem.kept[recipe])
+            problem.kept[recipe] = Kept(recipe.curvature(problem))
+        return problem.kept[recipe].precision(problem)
+    if recipe not in problem.prepared:
+        problem.prepared[recipe] = recipe.approximate(problem)
     return problem.prepared[recipe]
 
 

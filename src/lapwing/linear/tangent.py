@@ -11,11 +11,11 @@ from torch import Tensor
 
 from lapwing.ground.data import Inputs, checked
 from lapwing.ground.errors import ShapeError, check_count, check_kind, check_option, check_positive
-from lapwing.linalg import Diagonal, Structured
+from lapwing.linalg import Diagonal
 from lapwing.linear.gauss_newton import GGNProduct, moved
 from lapwing.linear.loss import Loss, Mode, Point
 from lapwing.linear.model import LinearModel
-from lapwing.linear.problem import Problem
+from lapwing.linear.problem import Kept, Problem
 from lapwing.linear.solvers import CG, SGD, Solver
 from lapwing.linear.solvers.newton import lowest, minimise
 from lapwing.linear.solvers.sgd import descend_loss
@@ -51,7 +51,7 @@ class Tangent:
 
     training: LinearModel
     target: Target = "affine"
-    _kept: dict[object, Structured] = field(default_factory=dict, init=False, repr=False)
+    _kept: dict[object, Kept] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_kind("the training", self.training, (LinearModel,), "Tangent(posterior.training)")

@@ -13,7 +13,7 @@ import lapwing as lw
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, TooLargeError, UnsupportedError
 from lapwing.linalg import Diagonal, LowRank
-from lapwing.linear.gauss_newton import Kernel
+from lapwing.linear.kernel import Kernel
 from lapwing.linear.preconditioners import Pivots, Preconditioner, approximation, balanced
 from lapwing.linear.problem import Problem
 from lapwing.posteriors import MatrixFreePosterior

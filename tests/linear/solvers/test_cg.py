@@ -10,7 +10,7 @@ import torch
 import lapwing as lw
 from lapwing.ground.errors import ConfigError
 from lapwing.linalg import Diagonal, LowRank
-from lapwing.linear.gauss_newton import Kernel
+from lapwing.linear.kernel import Kernel
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.cg import VECTORS
 from tests.checker import unchecked

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConfigError
 from lapwing.linalg import Diagonal
-from lapwing.linear.gauss_newton import Kernel as Known
+from lapwing.linear.kernel import Kernel as Known
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import SDD, PrimalSGD
 from lapwing.linear.solvers.primal import thinned

@@ -12,7 +12,8 @@ from torch import Tensor
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, UnsupportedError
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Dense, Diagonal, Operator
-from lapwing.linear.gauss_newton import GGNProduct, Kernel
+from lapwing.linear.gauss_newton import GGNProduct
+from lapwing.linear.kernel import Kernel
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.model import batches
 from lapwing.linear.problem import Problem
