@@ -18,6 +18,8 @@ CALLS = 20
 _checked: dict[tuple[str, str, tuple[tuple[str, str], ...]], Callable[..., Any]] = {}
 _seen: Counter[CodeType] = Counter()
 _whole = jaxtyping.jaxtyped
+_jaxtyping = {**globals(), "__name__": "jaxtyping._decorator"}
+"""By this name jaxtyping knows what it has wrapped, and warnings of the library pass over its frames."""
 
 
 def begin() -> None:
@@ -41,14 +43,14 @@ def at_first(*given: Any, **options: Any) -> Any:
         return fn
     whole = _whole(fn, **options)
 
-    @wraps(fn)
     def counted(*args: Any, **kwargs: Any) -> Any:
         if _seen[code] >= CALLS:
             return fn(*args, **kwargs)
         _seen[code] += 1
         return whole(*args, **kwargs)
 
-    return counted
+    passing = FunctionType(counted.__code__, _jaxtyping, counted.__name__, None, counted.__closure__)
+    return wraps(fn)(passing)
 
 
 jaxtyping.jaxtyped = at_first  # its import hook decorates every function with the one that is here
