@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lapwing.ground.data import Data, Inputs, take
 from lapwing.jacobian.layers.capture import Survey
-from lapwing.jacobian.layers.convolution import ConvOptions
+from lapwing.jacobian.layers.factors import ConvOptions
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network, outputs_of
 from lapwing.jacobian.survey import find_layers

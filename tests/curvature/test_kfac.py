@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lapwing.curvature import sums
-from lapwing.curvature.ggn import GGN, MCFisher
-from lapwing.curvature.sums import Held, KroneckerSum, sweep
+from lapwing.curvature import kfac
+from lapwing.curvature.ggn import GGN, MCFisher, sweep
+from lapwing.curvature.kfac import KroneckerSum
+from lapwing.curvature.sums import Held
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.network.network import Network
@@ -142,7 +143,7 @@ def test_sequences_of_different_lengths_weigh_as_their_positions_do(sharing: Sha
 
 def test_large_blocks_without_structure_keep_only_their_diagonal(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = blocks(held("bare_parameter"))
-    monkeypatch.setattr(sums, "EXACT", 3)
+    monkeypatch.setattr(kfac, "EXACT", 3)
     found = held("bare_parameter")
     assert isinstance(found.operator, BlockDiagonal)
     kinds = {names: type(block) for names, block in zip(found.partition, found.operator.blocks, strict=True)}
@@ -197,4 +198,4 @@ def test_single_weights_cannot_be_uncertain() -> None:
 @pytest.mark.parametrize("shape", [(3, 2, 2, 5), (3, 2, 5, 2), (1, 1, 4, 4)], ids=["wide", "tall", "square"])
 def test_outer_products_add_up_over_examples_and_positions(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, dtype=torch.float64)
-    torch.testing.assert_close(sums.sum_outer(x), torch.einsum("npit,npjt->pij", x, x))
+    torch.testing.assert_close(kfac.sum_outer(x), torch.einsum("npit,npjt->pij", x, x))

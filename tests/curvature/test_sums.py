@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.curvature import sums
+from lapwing.curvature import ggn
 from lapwing.curvature.fold import Fold, Totals
-from lapwing.curvature.ggn import GGN, EmpiricalFisher, MCFisher
-from lapwing.curvature.sums import Accumulator, DenseSum, DiagonalSum, Held, KroneckerSum, chunk_size, sweep
+from lapwing.curvature.ggn import GGN, Accumulator, EmpiricalFisher, MCFisher, chunk_size, sweep
+from lapwing.curvature.kfac import KroneckerSum
+from lapwing.curvature.sums import DenseSum, DiagonalSum, Held
 from lapwing.ground.data import Data
 from lapwing.ground.errors import DataError, NumericalError, ShapeError
 from lapwing.jacobian.layers.capture import FEW
@@ -50,7 +51,7 @@ def test_chunks_of_one_give_what_all_at_once_gives(name: str, structure: str, mo
     case = known(name)
     with unchanged(case.case.model):
         whole, totals = swept(case, structure)
-    monkeypatch.setattr(sums, "BUDGET", 1)
+    monkeypatch.setattr(ggn, "BUDGET", 1)
     single, parts = swept(case, structure)
     assert len(totals.parts) == 1 and len(parts.parts) == 4
     torch.testing.assert_close(single.operator.dense(), whole.operator.dense(), rtol=1e-9, atol=1e-11)
@@ -132,7 +133,7 @@ def test_cotangents_return_to_the_axes_of_the_network() -> None:
 def test_chunks_follow_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     case = known("unet")
     assert chunk_size(case.model, GGN()) == 4096
-    monkeypatch.setattr(sums, "BUDGET", 40 * 8 * sum(case.survey.floats))
+    monkeypatch.setattr(ggn, "BUDGET", 40 * 8 * sum(case.survey.floats))
     assert chunk_size(case.model, MCFisher()) == 40 and FEW <= chunk_size(case.model, GGN()) < 40
     assert chunk_size(case.model, MCFisher(), floats=10**6) == 1
 
@@ -167,7 +168,7 @@ def test_an_interrupted_sweep_leaves_the_module_as_it_was(
     name: str, structure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = known(name)
-    monkeypatch.setattr(sums, "BUDGET", 1)
+    monkeypatch.setattr(ggn, "BUDGET", 1)
     passes = 0
 
     def interrupt(*_: object) -> None:

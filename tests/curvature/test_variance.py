@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.curvature import gram, sums, variance
-from lapwing.curvature.ggn import GGN
+from lapwing.curvature import gram, kfac, variance
+from lapwing.curvature.ggn import GGN, Accumulator, sweep
 from lapwing.curvature.gram import joint as joint_of
-from lapwing.curvature.sums import Accumulator, DenseSum, DiagonalSum, Held, KroneckerSum, sweep
+from lapwing.curvature.kfac import KroneckerSum
+from lapwing.curvature.sums import DenseSum, DiagonalSum, Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground.data import take
 from lapwing.jacobian.network.network import Network
@@ -113,7 +114,7 @@ def test_single_weights_can_be_uncertain(structure: str) -> None:
 
 
 def test_blocks_with_only_a_diagonal_are_independent_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sums, "EXACT", 3)
+    monkeypatch.setattr(kfac, "EXACT", 3)
     case = known("bare_parameter")
     given = propagation(case, "kfac")
     joint = expected(case, given)

@@ -15,8 +15,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher
-from lapwing.curvature.sums import Accumulator, DenseSum, DiagonalSum, Held, KroneckerSum, sweep
+from lapwing.curvature.ggn import GGN, Accumulator, Curvature, EmpiricalFisher, sweep
+from lapwing.curvature.kfac import KroneckerSum
+from lapwing.curvature.sums import DenseSum, DiagonalSum, Held
 from lapwing.ground.data import Data
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network

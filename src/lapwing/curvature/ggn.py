@@ -1,18 +1,22 @@
-"""Which matrix: the directions pulled back through the network, whose outer products add up to the curvature."""
+"""Which matrix: the directions pulled back through the network, and the sweep that adds up their outer products."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import Protocol, TypeAlias, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
+from lapwing.curvature.fold import Fold, Totals
+from lapwing.curvature.sums import Held
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, UnsupportedError, check_count
+from lapwing.jacobian.layers.factors import Factor
+from lapwing.jacobian.model import BUDGET, Model
 from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import COLUMNS, by_position
 
@@ -195,3 +199,57 @@ class Hessian(Curvature):
 def keep_ignored(draw: Tensor, targets: Tensor) -> Tensor:
     """Drawn labels, ignored where the data's own are."""
     return draw if draw.is_floating_point() else torch.where(targets == IGNORED, targets, draw)
+
+
+@runtime_checkable
+class Accumulator(Protocol):
+    """A structure being added up."""
+
+    @property
+    def floats(self) -> int:
+        """Numbers the structure needs for each example and cotangent, beyond the layer factors."""
+        ...
+
+    @property
+    def at_once(self) -> int:
+        """Cotangents it takes at once: one, where more would share no work."""
+        ...
+
+    def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
+        """Take in the factors of one block of cotangents of one chunk, ``again`` after the chunk's first block."""
+        ...
+
+    def result(self) -> Held:
+        """What was added up."""
+        ...
+
+
+def sweep(model: Model, curvature: Curvature, total: Accumulator, *, generator: Generator | None = None) -> Totals:
+    """One pass over the data that feeds ``total``.
+
+    Args:
+        model: The network, its likelihood, and the data.
+        curvature: Which matrix.
+        total: What adds up the factors.
+        generator: Source of randomness of the curvature.
+
+    Returns:
+        Sums over the data.
+
+    Cost:
+        One forward pass, and a backward pass through the activations for each cotangent; memory ``BUDGET``.
+    """
+    data = Fold(model, chunk_size(model, curvature, total.floats))
+    size = COLUMNS if model.survey.loose else total.at_once
+    for forward, f, y in data:
+        blocks = curvature.cotangents(model.likelihood, f, y, generator=generator)
+        for number, cotangents in enumerate(part for block in blocks for part in block.split(size)):
+            total.add(forward.factors(cotangents), again=number > 0)
+    return data.totals()
+
+
+def chunk_size(model: Model, curvature: Curvature, floats: int = 0) -> int:
+    """Examples to a chunk so that their factors stay within ``BUDGET``."""
+    outputs = model.event[-1]
+    roots = 3 * model.width * outputs if isinstance(curvature, GGN) else 0
+    return model.chunk(curvature.width(outputs), BUDGET, floats, roots)

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.sums import Held, separated
+from lapwing.curvature.kfac import separated
+from lapwing.curvature.sums import Held
 from lapwing.ground.data import Inputs, chunks, count
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows, outer
 from lapwing.jacobian.layers.lookup import Lookup

@@ -19,8 +19,7 @@ from lapwing.ground.data import Data, Inputs, count
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, leaves
-from lapwing.jacobian.layers.convolution import patches
-from lapwing.jacobian.layers.factors import Factor, Outer, Rows
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows, patches
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.layers.loose import loose_rows
 from lapwing.jacobian.network.network import Network, ordinary

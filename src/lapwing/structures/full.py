@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from lapwing.curvature.fold import Fold, Totals
-from lapwing.curvature.ggn import Hessian
+from lapwing.curvature.ggn import Hessian, chunk_size
 from lapwing.curvature.gram import TangentKernel
-from lapwing.curvature.sums import DenseSum, Held, chunk_size
+from lapwing.curvature.sums import DenseSum, Held
 from lapwing.ground.data import Inputs, concatenated
 from lapwing.ground.errors import (
     NumericalError,

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing import linalg
-from lapwing.curvature.sums import DiagonalSum, Held, sweep
+from lapwing.curvature.ggn import sweep
+from lapwing.curvature.sums import DiagonalSum, Held
 from lapwing.ground.errors import check_count, check_fraction, check_option
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import nystrom, randomised_eigenpairs, top_eigenpairs

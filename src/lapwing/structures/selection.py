@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from lapwing.curvature.ggn import GGN
-from lapwing.curvature.sums import DiagonalSum, sweep
+from lapwing.curvature.ggn import GGN, sweep
+from lapwing.curvature.sums import DiagonalSum
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_option
 from lapwing.jacobian.layers.capture import captured, leaves

@@ -10,8 +10,9 @@ import torch
 
 from lapwing import linalg
 from lapwing.curvature.fold import Fold, Totals
-from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher, Noise
-from lapwing.curvature.sums import Accumulator, Bias, DiagonalSum, KroneckerSum, Sharing, chunk_size, sweep
+from lapwing.curvature.ggn import GGN, Accumulator, Curvature, EmpiricalFisher, Noise, chunk_size, sweep
+from lapwing.curvature.kfac import Bias, KroneckerSum, Sharing
+from lapwing.curvature.sums import DiagonalSum
 from lapwing.ground.errors import UnsupportedError, check_option
 from lapwing.jacobian.layers.capture import NORMS
 from lapwing.jacobian.model import Model

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.layers.capture import Call, Capture, spread
-from lapwing.jacobian.layers.convolution import ConvOptions, patches
+from lapwing.jacobian.layers.factors import ConvOptions, patches
 
 
 def watched(*names: str, shape: tuple[int, ...] = (3, 3)) -> dict[str, Tensor]:

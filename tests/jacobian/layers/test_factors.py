@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lapwing.jacobian.layers.convolution import ConvOptions
-from lapwing.jacobian.layers.factors import Factor, Outer, Rows
+from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, Rows
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.products.forms import count
 from tests.curvature import naive

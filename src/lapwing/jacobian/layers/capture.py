@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from lapwing.ground.data import Inputs
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.tree import Params
-from lapwing.jacobian.layers.convolution import ConvOptions
+from lapwing.jacobian.layers.factors import ConvOptions
 from lapwing.jacobian.layers.loose import Way
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.spelled import SPELLED, attend

@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import TypeVar, final
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from lapwing.jacobian.layers.convolution import ConvOptions, patches
 from lapwing.jacobian.network.network import Network
 
 T = TypeVar("T", bound="Factor")
@@ -95,6 +95,22 @@ class Rows(Factor):
     def rows(self) -> Float[Tensor, "n k d"]:
         """The explicit Jacobian."""
         return self.g
+
+
+@final
+@dataclass(frozen=True)
+class ConvOptions:
+    """Geometry of a convolution, one entry a spatial axis; padding as (before, after)."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def padded(self, image: Float[Tensor, "n channels *space"]) -> Float[Tensor, "n channels *larger"]:
+        """An image with the zeros around it."""
+        return F.pad(image, [side for sides in reversed(self.padding) for side in sides])
 
 
 @final
@@ -207,6 +223,27 @@ class Outer(Factor):
         if self.weight is None or self.bias is None:
             return flat.view(p, o, -1)
         return torch.cat([flat[: -p * o].view(p, o, -1), flat[-p * o :].view(p, o, 1)], dim=-1)
+
+
+def patches(image: Float[Tensor, "n channels *space"], options: ConvOptions, ones: int = 0) -> Float[Tensor, "n p i t"]:
+    """The patch of a convolution's input under each output position, followed by ``ones`` inputs that are one.
+
+    Cost:
+        ``n * channels * prod(kernel) * t`` numbers, those of one input side by side for all examples; the only place
+        where patches are unfolded.
+    """
+    axes = len(options.kernel)
+    windows = options.padded(image)
+    for axis, (k, s, d) in enumerate(zip(options.kernel, options.stride, options.dilation, strict=True)):
+        windows = windows.unfold(2 + axis, d * (k - 1) + 1, s)[..., ::d]
+    windows = windows.unflatten(1, (options.groups, -1))  # [n, p, channels, *space, *kernel]
+    space, kernel = range(3, 3 + axes), range(3 + axes, 3 + 2 * axes)
+    windows = windows.permute(1, 2, *kernel, 0, *space)
+    inputs, positions = windows.shape[1 : 2 + axes], windows.shape[2 + axes :]
+    out = image.new_empty(options.groups, inputs.numel() + ones, *positions)
+    out[:, : inputs.numel()].unflatten(1, inputs).copy_(windows)
+    out[:, inputs.numel() :] = 1.0
+    return out.flatten(3).movedim(2, 0)
 
 
 def outer(g: Float[Tensor, "n k p o t"], a: Float[Tensor, "n p i t"]) -> Float[Tensor, "n k p o i"]:

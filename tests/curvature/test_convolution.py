@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.jacobian.layers.convolution import ConvOptions, autocorrelation, patches, slides
-from lapwing.jacobian.layers.factors import Outer
+from lapwing.curvature.kfac import autocorrelation, slides
+from lapwing.jacobian.layers.factors import ConvOptions, Outer, patches
 from tests.curvature import naive
 
 GEOMETRIES = {
