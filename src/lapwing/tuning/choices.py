@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, Protocol, TypeAlias, TypeGuard, TypeVar, cast, get_args, runtime_checkable
+from typing import Literal, TypeAlias, TypeGuard, TypeVar, cast, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.fold import Totals
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, NumericalError, UnsupportedError, check_option, warn
-from lapwing.likelihoods import Likelihood
 from lapwing.linalg.structured import Eigenbasis
 from lapwing.linear.evidence import Evidence, Spectrum
-from lapwing.linear.model import LinearModel
-from lapwing.linear.problem import Problem
-from lapwing.linear.solvers import Solver
 from lapwing.posteriors import ExactPosterior, Posterior, SolvedWeights, Step, WeightPosterior
 from lapwing.posteriors.draws import SampledPosterior
-from lapwing.priors import Prior
+from lapwing.tuning.solved import Solved
 
 P = TypeVar("P", bound=Posterior)
 Q = TypeVar("Q", bound="Posterior | Solved")
@@ -35,60 +30,6 @@ EDGE = 1.01
 
 At: TypeAlias = Literal["weights", "mode"]
 """Where the evidence is taken: at the trained weights, or at the mode of the linear model around them."""
-
-
-@runtime_checkable
-class Solved(Protocol):
-    """What expectation by draws asks of a posterior: that of a network solved with, or of any Gaussian linear model."""
-
-    @property
-    def prior(self) -> Prior:
-        """p(θ)."""
-        ...
-
-    @property
-    def fitted(self) -> Likelihood:
-        """The likelihood G was computed with."""
-        ...
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """The likelihood now."""
-        ...
-
-    @property
-    def totals(self) -> Totals:
-        """Sums over the data at the weights where the model was made linear."""
-        ...
-
-    @property
-    def training(self) -> LinearModel:
-        """The linear model with its data."""
-        ...
-
-    @property
-    def problem(self) -> Problem:
-        """The linear model under the prior and the noise."""
-        ...
-
-    @property
-    def solver(self) -> Solver:
-        """What solves with Λ."""
-        ...
-
-    @property
-    def prior_precisions(self) -> Float[Tensor, " g"]:
-        """Prior precision of each group, float64."""
-        ...
-
-    @property
-    def noise_scale(self) -> float:
-        """Noise precision relative to the fitted one."""
-        ...
-
-    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> Solved:
-        """The posterior with another prior and noise."""
-        ...
 
 
 def solves(posterior: Posterior | Solved) -> TypeGuard[Solved]:

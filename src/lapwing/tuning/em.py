@@ -23,8 +23,9 @@ from lapwing.posteriors.dimension import LEAST, Estimator
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.solved import warn_unless
 from lapwing.tuning.checkpoint import Checkpoint, State
-from lapwing.tuning.choices import Q, Solved, ended, fixed_point, tunes_noise
+from lapwing.tuning.choices import Q, ended, fixed_point, tunes_noise
 from lapwing.tuning.expectation import Expectation, Expected, tangent_of, warn_unless_found, with_data
+from lapwing.tuning.solved import Solved
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,8 @@ from lapwing.posteriors.dimension import Dimensions, Estimator, by_draws, output
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.structures.selection import last_layer
 from lapwing.tuning.checkpoint import State
-from lapwing.tuning.choices import P, Q, Solved, at_mode, check_definite, chosen, solves, step_of
+from lapwing.tuning.choices import P, Q, at_mode, check_definite, chosen, solves, step_of
+from lapwing.tuning.solved import Solved
 
 logger = logging.getLogger(__name__)
 

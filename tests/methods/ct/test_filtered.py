@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from lapwing.ground.errors import ConfigError, DataError
+from lapwing.methods.ct.beams import FanBeam, Parallel2d, Parallel3d
 from lapwing.methods.ct.filtered import Window, filtered_back_projection
-from lapwing.methods.ct.geometry import FanBeam, Geometry, Parallel2d, Parallel3d, equidistant
+from lapwing.methods.ct.geometry import Geometry, equidistant
 from lapwing.methods.ct.phantoms import Ellipses
 from tests.checker import unchecked
 from tests.posterior_cases import normal, refused

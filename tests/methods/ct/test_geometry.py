@@ -9,7 +9,8 @@ import torch
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
-from lapwing.methods.ct.geometry import FanBeam, Geometry, Parallel2d, Parallel3d, equidistant
+from lapwing.methods.ct.beams import FanBeam, Parallel2d, Parallel3d
+from lapwing.methods.ct.geometry import Geometry, equidistant
 from tests.checker import unchecked
 from tests.posterior_cases import normal, refused
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
-from lapwing.methods.ct.geometry import Parallel2d, equidistant
+from lapwing.methods.ct.beams import Parallel2d
+from lapwing.methods.ct.geometry import equidistant
 from lapwing.methods.ct.noise import add_gaussian, count_photons, log_transform, noise_level
 from lapwing.methods.ct.phantoms import shepp_logan, walnut
 from lapwing.methods.ct.projector import Projector

@@ -12,7 +12,8 @@ from torch.func import jvp, vjp, vmap
 
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
 from lapwing.linalg import FunctionOperator
-from lapwing.methods.ct.geometry import FanBeam, Parallel2d, Parallel3d, equidistant
+from lapwing.methods.ct.beams import FanBeam, Parallel2d, Parallel3d
+from lapwing.methods.ct.geometry import equidistant
 from lapwing.methods.ct.observed import Measurement
 from lapwing.methods.ct.operators import ForwardOperator, Fourier, Given, measurement
 from lapwing.methods.ct.projector import Projector

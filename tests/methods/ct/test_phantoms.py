@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lapwing.ground.errors import ConfigError
-from lapwing.methods.ct.geometry import Parallel2d
+from lapwing.methods.ct.beams import Parallel2d
 from lapwing.methods.ct.phantoms import Ellipses, digits, rectangles, shepp_logan, walnut
 from tests.posterior_cases import refused
 

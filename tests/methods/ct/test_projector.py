@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.methods.ct.geometry import FanBeam, Geometry, Parallel2d, Parallel3d, equidistant
+from lapwing.methods.ct.beams import FanBeam, Parallel2d, Parallel3d
+from lapwing.methods.ct.geometry import Geometry, equidistant
 from lapwing.methods.ct.phantoms import Ellipses
 from lapwing.methods.ct.projector import Projector
 from tests.posterior_cases import normal

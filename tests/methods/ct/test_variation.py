@@ -9,7 +9,8 @@ from scipy.optimize import lsq_linear
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, ShapeError
-from lapwing.methods.ct.geometry import Parallel2d, Parallel3d, equidistant
+from lapwing.methods.ct.beams import Parallel2d, Parallel3d
+from lapwing.methods.ct.geometry import equidistant
 from lapwing.methods.ct.operators import measurement
 from lapwing.methods.ct.projector import Projector
 from lapwing.methods.ct.variation import tv_reconstruction

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from lapwing.methods.ct.beams import FanBeam, Parallel2d, Parallel3d
 from lapwing.methods.ct.design import Design, pixel_prior
 from lapwing.methods.ct.dip import DeepImagePrior, Reconstruction, pretrained
 from lapwing.methods.ct.files import Scan, read_scan
 from lapwing.methods.ct.filtered import filtered_back_projection
-from lapwing.methods.ct.geometry import FanBeam, Geometry, Parallel2d, Parallel3d, equidistant
-from lapwing.methods.ct.image import ImagePosterior, Interval, linear_image
+from lapwing.methods.ct.geometry import Geometry, equidistant
+from lapwing.methods.ct.image import ImagePosterior, Interval
 from lapwing.methods.ct.noise import add_gaussian, count_photons, log_transform, noise_level
-from lapwing.methods.ct.observed import Measurement, Observed
+from lapwing.methods.ct.observed import Measurement, Observed, linear_image
 from lapwing.methods.ct.operators import Fourier, Given, measurement
 from lapwing.methods.ct.patches import log_density, patch_covariance
 from lapwing.methods.ct.phantoms import Ellipses, digits, rectangles, shepp_logan, walnut

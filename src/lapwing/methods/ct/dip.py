@@ -16,11 +16,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from tqdm.auto import tqdm
 
 from lapwing.ground import probes
-from lapwing.ground.archive import Archive
 from lapwing.ground.data import check_finite
 from lapwing.ground.errors import (
     ConvergenceWarning,
-    MismatchError,
     NumericalError,
     ShapeError,
     check_count,
@@ -28,9 +26,9 @@ from lapwing.ground.errors import (
     check_positive,
     warn,
 )
-from lapwing.ground.records import Records
 from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.model import undisturbed
+from lapwing.methods.ct.checkpoint import Fit, reached, read, resume, write
 from lapwing.methods.ct.observed import Measurement
 
 logger = logging.getLogger(__name__)
@@ -43,14 +41,6 @@ SAVED = 100
 
 CLIP = 1.0
 """Longest gradient."""
-
-ARCHIVE = Archive(
-    "lapwing.dip",
-    "lapwing.dip",
-    1,
-    "DeepImagePrior(checkpoint=...)",
-    "another checkpoint=, or deleting the file",
-)
 
 
 @final
@@ -73,32 +63,6 @@ class Reconstruction:
     held_out: float
     step: int
     trace: tuple[float, ...] = field(repr=False)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Fit:
-    """Where a fit has come to.
-
-    Args:
-        weights: Of the network.
-        first: Adam's average of gradients.
-        second: Its average of their squares.
-        best: The weights that fit the rays held out best.
-        held_out: How well.
-        at: The step they are from.
-        trace: How well every look.
-        step: Steps so far.
-    """
-
-    weights: Float[Tensor, " d"]
-    first: Float[Tensor, " d"]
-    second: Float[Tensor, " d"]
-    best: Float[Tensor, " d"]
-    held_out: float
-    at: int
-    trace: tuple[float, ...]
-    step: int
 
 
 @final
@@ -204,7 +168,7 @@ class DeepImagePrior:
     def _descended(self, task: _Task, state: Fit, settings: dict[str, str], progress: bool) -> Fit:
         """Go on from a state to the end."""
         optimiser = torch.optim.Adam(task.network.parameters(), self.rate)
-        _restore(optimiser, state)
+        resume(optimiser, state)
         best, held_out, at, trace = state.best, state.held_out, state.at, list(state.trace)
         with tqdm(desc="deep image prior", total=self.steps, initial=state.step, disable=not progress) as bar:
             for step in range(state.step, self.steps):
@@ -218,8 +182,9 @@ class DeepImagePrior:
                         best, held_out, at = before, seen, step
                 done = step - at >= self.patience
                 if done or (step + 1) % SAVED == 0 or step + 1 == self.steps:
-                    state = _state(optimiser, best, held_out, at, tuple(trace), step + 1)
-                    self._write(state, settings)
+                    state = reached(optimiser, best, held_out, at, tuple(trace), step + 1)
+                    if self.checkpoint is not None:
+                        write(file_at(self.checkpoint), state, settings)
                 if done:
                     break
         return state
@@ -241,21 +206,7 @@ class DeepImagePrior:
         }
         if self.checkpoint is None or not file_at(self.checkpoint).exists():
             return start, settings
-        path = file_at(self.checkpoint)
-        header = ARCHIVE.header(path)
-        saved = Records().read(dict[str, str], header.get("settings"), "settings")
-        for name, now in settings.items():
-            if saved.get(name) != now:
-                raise MismatchError(f"a checkpoint of this fit, with {now}", f"{saved.get(name)}", ARCHIVE.cure)
-        records = Records(ARCHIVE.tensors(path, header), weights.device)
-        return records.read(Fit, header.get("state"), "state"), settings
-
-    def _write(self, state: Fit, settings: dict[str, str]) -> None:
-        if self.checkpoint is None:
-            return
-        records = Records()
-        header = {"settings": settings, "state": records.state(state)}
-        ARCHIVE.write(file_at(self.checkpoint), header, records.tensors)
+        return read(file_at(self.checkpoint), settings, weights.device), settings
 
 
 @final
@@ -325,24 +276,3 @@ def pretrained(
         (trained(z) - image).square().mean().backward()
         optimiser.step()
     return trained.eval()
-
-
-def _state(
-    optimiser: torch.optim.Adam, best: Tensor, held_out: float, at: int, trace: tuple[float, ...], step: int
-) -> Fit:
-    params = optimiser.param_groups[0]["params"]
-    moments = [torch.cat([optimiser.state[p][name].flatten() for p in params]) for name in ("exp_avg", "exp_avg_sq")]
-    weights = parameters_to_vector(params).detach().clone()
-    return Fit(weights, moments[0], moments[1], best, held_out, at, trace, step)
-
-
-def _restore(optimiser: torch.optim.Adam, state: Fit) -> None:
-    """Put an optimiser and its parameters where a fit has come to."""
-    params = optimiser.param_groups[0]["params"]
-    vector_to_parameters(state.weights.clone(), params)
-    if not state.step:
-        return
-    sizes = [p.numel() for p in params]
-    for p, first, second in zip(params, state.first.split(sizes), state.second.split(sizes), strict=True):
-        moments = {"exp_avg": first.view_as(p).clone(), "exp_avg_sq": second.view_as(p).clone()}
-        optimiser.state[p] = {"step": torch.tensor(float(state.step)), **moments}

@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import DataError, check_option
-from lapwing.methods.ct.geometry import FanBeam, Geometry
+from lapwing.methods.ct.beams import FanBeam
+from lapwing.methods.ct.geometry import Geometry
 
 Window: TypeAlias = Literal["ramp", "shepp-logan", "cosine", "hamming", "hann"]
 """What the ramp filter is multiplied by: nothing, or less and less at high frequencies."""
@@ -41,7 +42,8 @@ def filtered_back_projection(
         A few operations an angle and pixel; memory of a few images.
 
     Example:
-        >>> from lapwing.methods.ct.geometry import Parallel2d, equidistant
+        >>> from lapwing.methods.ct.beams import Parallel2d
+        >>> from lapwing.methods.ct.geometry import equidistant
         >>> from lapwing.methods.ct.phantoms import Ellipses
         >>> geometry = Parallel2d(pixels=(32, 32), angles=equidistant(40))
         >>> disc = Ellipses(((1.0, 9.0, 9.0, 0.0, 0.0, 0.0),))

@@ -12,12 +12,8 @@ from torch import Tensor, nn
 
 from lapwing.curvature.fold import Fingerprint, Totals
 from lapwing.ground import probes
-from lapwing.ground.data import Data
 from lapwing.ground.errors import ShapeError, check_count, check_fraction, check_kind
 from lapwing.jacobian.model import undisturbed
-from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.linearisation import Linearisation
-from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.linalg import Diagonal
 from lapwing.linear.gauss_newton import GGNProduct
@@ -25,7 +21,7 @@ from lapwing.linear.preconditioners import Subsample
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG, Perturb, Solver
 from lapwing.linear.tangent import Tangent
-from lapwing.methods.ct.observed import Measurement, Observed
+from lapwing.methods.ct.observed import Measurement, Observed, linear_image
 from lapwing.posteriors import Step
 from lapwing.posteriors.solved import warn_unless
 from lapwing.priors import GPrior, Prior
@@ -67,21 +63,6 @@ class Interval:
     @property
     def _width(self) -> Float[Tensor, " m"]:
         return torch.special.ndtri(self.std.new_tensor(0.5 + 0.5 * self.level)) * self.std
-
-
-def linear_image(network: nn.Module, z: Float[Tensor, "1 c *space"]) -> Linearisation:
-    """A network that makes one image from a fixed input, made linear in its weights.
-
-    Args:
-        network: The network, trained.
-        z: Its input.
-    """
-    likelihood = Gaussian(event_dim=z.ndim - 2, class_dim=1)
-    made = Network.of(network)
-    with torch.no_grad():
-        blank = torch.zeros_like(network(z))
-    model = surveyed(made, likelihood, Data([(z, blank)], like=made.like))
-    return Linearisation(model, form="plain")  # as fast as split here, and recording takes seconds
 
 
 @final

@@ -9,11 +9,14 @@ from typing import Protocol, cast, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from lapwing.ground.data import Batch, Data, Inputs
 from lapwing.ground.errors import ShapeError
 from lapwing.ground.tree import Layout
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.products.linearisation import Linearisation
+from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.linear.model import Chunk, Directions, LinearModel
 
@@ -199,3 +202,18 @@ class Observed:
             return self._pulled(image, whole)
 
         return Chunk(index, f, y, push, pull, image.width, None)
+
+
+def linear_image(network: nn.Module, z: Float[Tensor, "1 c *space"]) -> Linearisation:
+    """A network that makes one image from a fixed input, made linear in its weights.
+
+    Args:
+        network: The network, trained.
+        z: Its input.
+    """
+    likelihood = Gaussian(event_dim=z.ndim - 2, class_dim=1)
+    made = Network.of(network)
+    with torch.no_grad():
+        blank = torch.zeros_like(network(z))
+    model = surveyed(made, likelihood, Data([(z, blank)], like=made.like))
+    return Linearisation(model, form="plain")  # as fast as split here, and recording takes seconds

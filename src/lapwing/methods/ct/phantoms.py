@@ -13,7 +13,8 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import UnsupportedError, check_count
-from lapwing.methods.ct.geometry import Geometry, Parallel2d
+from lapwing.methods.ct.beams import Parallel2d
+from lapwing.methods.ct.geometry import Geometry
 
 Ellipse: TypeAlias = tuple[float, float, float, float, float, float]
 """Density, half-axes a and b, centre (x, y), and angle of a from the x-axis in radians."""
@@ -43,7 +44,7 @@ class Ellipses:
         scale: Length of 1 in the parts; lengths and densities are in your unit and its inverse.
 
     Example:
-        >>> from lapwing.methods.ct.geometry import Parallel2d
+        >>> from lapwing.methods.ct.beams import Parallel2d
         >>> disc = Ellipses(((0.5, 2.0, 2.0, 0.0, 0.0, 0.0),))
         >>> disc.sinogram(Parallel2d((4, 4), [0.0, 1.0], detector=1)).tolist()
         [[2.0], [2.0]]

@@ -40,7 +40,8 @@ class Projector(ForwardOperator):
         int32: 32 bytes times ``max(height, width)`` a ray in float32. ``bytes`` tells.
 
     Example:
-        >>> from lapwing.methods.ct.geometry import Parallel2d, equidistant
+        >>> from lapwing.methods.ct.beams import Parallel2d
+        >>> from lapwing.methods.ct.geometry import equidistant
         >>> projector = Projector(Parallel2d(pixels=(2, 2), angles=equidistant(2), detector=2))
         >>> projector.push(torch.tensor([1.0, 2.0, 3.0, 4.0])).tolist()
         [4.0, 6.0, 7.0, 3.0]

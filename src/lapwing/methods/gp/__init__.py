@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lapwing.methods.gp.custom import Custom
 from lapwing.methods.gp.evidence import Evidence, Pathwise
-from lapwing.methods.gp.kernels import Custom, Kernel, Product, Scaled, Sum
+from lapwing.methods.gp.kernels import Kernel, Product, Scaled, Sum
 from lapwing.methods.gp.laplace import LaplaceProcess
 from lapwing.methods.gp.matrix import KernelMatrix
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions

@@ -1,0 +1,106 @@
+"""Where the fit of a deep image prior has come to, on disk and in its optimiser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from lapwing.ground.archive import Archive
+from lapwing.ground.errors import MismatchError
+from lapwing.ground.records import Records
+
+ARCHIVE = Archive(
+    "lapwing.dip",
+    "lapwing.dip",
+    1,
+    "DeepImagePrior(checkpoint=...)",
+    "another checkpoint=, or deleting the file",
+)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """Where a fit has come to.
+
+    Args:
+        weights: Of the network.
+        first: Adam's average of gradients.
+        second: Its average of their squares.
+        best: The weights that fit the rays held out best.
+        held_out: How well.
+        at: The step they are from.
+        trace: How well every look.
+        step: Steps so far.
+    """
+
+    weights: Float[Tensor, " d"]
+    first: Float[Tensor, " d"]
+    second: Float[Tensor, " d"]
+    best: Float[Tensor, " d"]
+    held_out: float
+    at: int
+    trace: tuple[float, ...]
+    step: int
+
+
+def read(path: Path, settings: dict[str, str], device: torch.device) -> Fit:
+    """What a file holds of a fit.
+
+    Args:
+        path: The file.
+        settings: What the fit depends on, in words.
+        device: Where the network is.
+
+    Raises:
+        MismatchError: If it is of another fit.
+    """
+    header = ARCHIVE.header(path)
+    saved = Records().read(dict[str, str], header.get("settings"), "settings")
+    for name, now in settings.items():
+        if saved.get(name) != now:
+            raise MismatchError(f"a checkpoint of this fit, with {now}", f"{saved.get(name)}", ARCHIVE.cure)
+    return Records(ARCHIVE.tensors(path, header), device).read(Fit, header.get("state"), "state")
+
+
+def write(path: Path, state: Fit, settings: dict[str, str]) -> None:
+    """Write a fit to a file."""
+    records = Records()
+    ARCHIVE.write(path, {"settings": settings, "state": records.state(state)}, records.tensors)
+
+
+def reached(
+    optimiser: torch.optim.Adam, best: Tensor, held_out: float, at: int, trace: tuple[float, ...], step: int
+) -> Fit:
+    """Where an optimiser and its parameters have come to.
+
+    Args:
+        optimiser: Adam, after a step.
+        best: The weights that fit the rays held out best.
+        held_out: How well.
+        at: The step they are from.
+        trace: How well every look.
+        step: Steps so far.
+    """
+    params = optimiser.param_groups[0]["params"]
+    moments = [torch.cat([optimiser.state[p][name].flatten() for p in params]) for name in ("exp_avg", "exp_avg_sq")]
+    weights = parameters_to_vector(params).detach().clone()
+    return Fit(weights, moments[0], moments[1], best, held_out, at, trace, step)
+
+
+def resume(optimiser: torch.optim.Adam, state: Fit) -> None:
+    """Put an optimiser and its parameters where a fit has come to."""
+    params = optimiser.param_groups[0]["params"]
+    vector_to_parameters(state.weights.clone(), params)
+    if not state.step:
+        return
+    sizes = [p.numel() for p in params]
+    for p, first, second in zip(params, state.first.split(sizes), state.second.split(sizes), strict=True):
+        moments = {"exp_avg": first.view_as(p).clone(), "exp_avg_sq": second.view_as(p).clone()}
+        optimiser.state[p] = {"step": torch.tensor(float(state.step)), **moments}
