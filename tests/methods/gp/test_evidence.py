@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -12,6 +14,7 @@ import lapwing as lw
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from lapwing.methods.gp import GP, RBF, Constant, Kernel, Matern, Periodic, matrix
 from lapwing.methods.gp.evidence import Evidence, Pathwise, at, estimated_gradient, logs_of, value_and_gradient
+from lapwing.methods.gp.subsets import Subset
 from tests.methods.gp.test_process import data
 from tests.posterior_cases import refused
 
@@ -59,6 +62,19 @@ def test_pathwise_gradients_come_near_the_exact_optimum() -> None:
     found = Pathwise(steps=60).tune(start)
     best, reached = (float(value_and_gradient(each)[0]) for each in (exact, found))
     assert best - 1.0 < reached <= best + 1e-6
+
+
+def test_every_way_leaves_a_trace_of_its_steps() -> None:
+    start = GP(1.0 * RBF(1.0), lw.Gaussian(10.0)).fit(data(20))
+    with pytest.warns(ConvergenceWarning, match="still rose"):
+        tuned = Evidence(steps=5).tune(start)
+    first = tuned.trace[0]
+    assert first.values == pytest.approx({"variance": 1.0, "RBF.lengthscale": 1.0, "noise variance": 0.1})
+    assert first.log_marginal == pytest.approx(float(start.log_marginal()))
+    assert float(tuned.log_marginal()) == max(step.log_marginal or -math.inf for step in tuned.trace)
+    again = Pathwise(steps=2).tune(Subset(10, steps=2).tune(tuned))
+    assert again.trace[: len(tuned.trace)] == tuned.trace and again.trace[-1].log_marginal is None
+    assert again.trace[-1].values["noise variance"] == pytest.approx(1 / again.likelihood.noise)
 
 
 def test_a_hyper_parameter_that_the_data_do_not_know_is_told_of() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -19,6 +19,7 @@ from lapwing.likelihoods import Gaussian
 from lapwing.linear.solvers.cholesky import Cholesky
 from lapwing.methods.gp.matrix import KernelMatrix, contracted
 from lapwing.methods.gp.process import Process
+from lapwing.methods.gp.settings import Chosen
 
 logger = logging.getLogger(__name__)
 
@@ -140,12 +141,19 @@ class Pathwise:
             with torch.no_grad():
                 logs.clamp_(start - reach, start + reach)
             process = at(process, logs.detach())
+            process = replace(process, trace=(*process.trace, chosen(process)))
         return process
 
 
 def logs_of(process: Process) -> Float[Tensor, " h"]:
     """Logarithms of the kernel's hyper-parameters, and of the noise variance, which comes last."""
     return torch.cat([process.kernel.hyper, -torch.tensor([process.likelihood.noise]).double().log()])
+
+
+def chosen(process: Process, log_marginal: float | None = None) -> Chosen:
+    """What a step of tuning leaves in the trace."""
+    names = [*process.kernel.labels(), "noise variance"]
+    return Chosen(dict(zip(names, logs_of(process).exp().tolist(), strict=True)), log_marginal)
 
 
 def at(process: Process, logs: Float[Tensor, " h"]) -> Process:
@@ -176,6 +184,7 @@ def climbed(
 
     start = logs_of(posterior)
     best: list[tuple[float, Process]] = []
+    trace = list(posterior.trace)
     reach = reaches(len(start), noise)
     limits = [(float(v) - r, float(v) + r) for v, r in zip(start, reach, strict=True)]
     if noise and floor > 0:
@@ -190,6 +199,7 @@ def climbed(
                 if not best:
                     raise
                 return FAILED * (1 + abs(best[0][0])), np.zeros(len(x))
+            trace.append(chosen(process, value))
             if not best or value > best[0][0]:
                 best[:] = [(value, process)]
             bar.update()
@@ -198,7 +208,7 @@ def climbed(
 
         options = {"maxiter": steps, "ftol": rtol, "gtol": 1e-6}
         found = minimize(objective, start.numpy(), jac=True, method="L-BFGS-B", bounds=limits, options=options)
-    return Climbed(best[0][1], found.x, limits, found.status != 1)
+    return Climbed(replace(best[0][1], trace=tuple(trace)), found.x, limits, found.status != 1)
 
 
 def value_and_gradient(process: Process) -> tuple[float, Float[Tensor, " h"]]:

@@ -24,7 +24,7 @@ from lapwing.methods.gp.kernels import Kernel
 from lapwing.methods.gp.matrix import KernelMatrix, check_room, cross_product
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions
-from lapwing.methods.gp.settings import Settings
+from lapwing.methods.gp.settings import Chosen, Settings
 from lapwing.methods.gp.trend import Covariance, Trend, least_squares
 from lapwing.predictive import Draws, JointMoments, Moments, Outputs, Predictive, predictive
 
@@ -43,6 +43,7 @@ class Process:
         data: X and y.
         settings: Mean and solver.
         start: Solutions to start from, for as many observations or fewer.
+        trace: Steps of tuning.
     """
 
     kernel: Kernel
@@ -50,6 +51,7 @@ class Process:
     data: Observations
     settings: Settings
     start: tuple[Solution, ...] = ()
+    trace: tuple[Chosen, ...] = ()
 
     def __repr__(self) -> str:
         n, p = self.data.inputs.shape

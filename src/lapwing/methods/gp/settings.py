@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, final, get_args
 
 from lapwing.ground.errors import check_count, check_kind, check_option
 from lapwing.linear.preconditioners import PivotedCholesky
@@ -59,6 +59,21 @@ class Settings:
         if self.progress and any(field.name == "progress" for field in fields(solver)):
             return replace(solver, progress=True)  # type: ignore[call-arg]
         return solver
+
+
+@final
+@dataclass(frozen=True)
+class Chosen:
+    """Hyper-parameters that a step of tuning looked at.
+
+    Args:
+        values: By name, the noise variance last.
+        log_marginal: Log evidence with them, nats, of the observations that were looked at; ``None`` where the step did
+            without.
+    """
+
+    values: dict[str, float]
+    log_marginal: float | None = None
 
 
 def automatic(observations: int) -> Solver:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -59,14 +59,15 @@ class Subset:
         order = torch.tensor(probes.permutation(len(data), generator=torch.Generator().manual_seed(self.seed)))
         floor = ROUNDING * torch.finfo(data.inputs.dtype).eps * float(data.targets.double().square().mean())
 
-        def climb(logs: Tensor, rows: int) -> Climbed:
-            part = at(posterior.select(order[:rows].to(data.inputs.device)), logs)
+        def climb(start: Process, rows: int) -> Climbed:
+            part = at(posterior.select(order[:rows].to(data.inputs.device)), logs_of(start))
+            part = replace(part, trace=start.trace)
             return climbed(part, self.steps, self.noise, progress, rtol=RTOL, floor=floor)
 
-        half = climb(logs_of(posterior), size - size // 2)
-        found = climb(logs_of(half.process), size)
+        half = climb(posterior, size - size // 2)
+        found = climb(half.process, size)
         warn_of_limits(found)
-        return at(posterior, logs_of(found.process))
+        return replace(at(posterior, logs_of(found.process)), trace=found.process.trace)
 
 
 @final
@@ -101,10 +102,12 @@ class Centroids:
 
     def tune(self, posterior: Process, progress: bool = False) -> Process:
         """See ``Evidence.tune``."""
-        n, optima = len(posterior.data.inputs), list[Tensor]()
+        n, optima, trace = len(posterior.data.inputs), list[Tensor](), posterior.trace
         centres = probes.permutation(n, generator=torch.Generator().manual_seed(self.seed))[: self.count]
         for centre in tqdm(centres, "neighbourhoods", disable=not progress, leave=False):
             apart = (posterior.data.inputs - posterior.data.inputs[centre]).square().sum(1)
-            near = posterior.select(apart.topk(min(self.size, n), largest=False).indices)
-            optima.append(logs_of(Evidence(noise=self.noise).tune(near, progress)))
-        return at(posterior, torch.stack(optima).mean(0))
+            near = replace(posterior.select(apart.topk(min(self.size, n), largest=False).indices), trace=trace)
+            found = Evidence(noise=self.noise).tune(near, progress)
+            optima.append(logs_of(found))
+            trace = found.trace
+        return replace(at(posterior, torch.stack(optima).mean(0)), trace=trace)
