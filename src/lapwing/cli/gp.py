@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from lapwing.ground import probes
 from lapwing.ground.errors import DataError, check_fraction
 from lapwing.ground.whole import check_directory
 from lapwing.methods.gp import RBF, Kernel, Matern, Process
+from lapwing.methods.gp.recipe import lengthscales
 from lapwing.show.report.regression import write_regression_report
 
 PRECISE = 5_000
@@ -24,9 +24,6 @@ PRECISE = 5_000
 
 KERNELS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
 """Smoothness by name."""
-
-NOISE = 0.1
-"""Part of the variance of the target that is noise before tuning."""
 
 
 def fit(
@@ -105,9 +102,6 @@ def _tensors(table: Table, target: str) -> tuple[Float[Tensor, "n p"], Float[Ten
 
 def _recipe(kernel: str, x: Float[Tensor, "n p"], y: Float[Tensor, " n"], seed: int) -> lw.GP:
     """A process that varies once over the data, in the units of the table."""
-    spread, variance = x.double().std(0, correction=0), float(y.double().var(correction=0)) or 1.0
-    scales = tuple((x.shape[1] ** 0.5 * torch.where(spread > 0, spread, 1.0)).tolist())
+    scales, variance = lengthscales(x), float(y.double().var(correction=0)) or 1.0
     shape: Kernel = RBF(scales) if kernel == "rbf" else Matern(scales, KERNELS[kernel])
-    recipe = lw.GP(variance * shape, lw.Gaussian(1 / (NOISE * variance)), seed=seed)
-    solver = recipe.solver_for(len(x))
-    return replace(recipe, solver=replace(solver, progress=True)) if isinstance(solver, lw.SDD) else recipe
+    return lw.GP(variance * shape, progress=True, seed=seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TypeAlias, final
 
 import torch
@@ -62,9 +62,8 @@ def process_state(saved: Kernels, tensors: Tensors) -> Json:
     if isinstance(saved, FunctionSamples):
         base = Base(saved.kernel, saved.inputs, saved.trend.kind, saved.outputs)
         return {"base": state(base, "base"), "functions": state(_drawn(saved), "functions")}
-    choices = {each.name: getattr(saved.settings, each.name) for each in fields(Settings)}
     own = records(tensors, given={Settings: None, tuple[Solution, ...]: None}).state(saved)
-    own |= {"settings": state(Settings(**choices), "settings"), "answers": state(saved.answers, "answers")}
+    own |= {"settings": state(saved.settings, "settings"), "answers": state(saved.answers, "answers")}
     if "functions" in vars(saved) or not isinstance(saved.solver, Cholesky):
         own["functions"] = state(_drawn(saved.functions), "functions")
     return own

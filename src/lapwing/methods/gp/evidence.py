@@ -184,7 +184,7 @@ def climbed(
 
     start = logs_of(posterior)
     best: list[tuple[float, Process]] = []
-    trace = list(posterior.trace)
+    trace, looked = list(posterior.trace), dict[bytes, float]()
     reach = reaches(len(start), noise)
     limits = [(float(v) - r, float(v) + r) for v, r in zip(start, reach, strict=True)]
     if noise and floor > 0:
@@ -199,16 +199,26 @@ def climbed(
                 if not best:
                     raise
                 return FAILED * (1 + abs(best[0][0])), np.zeros(len(x))
-            trace.append(chosen(process, value))
+            if not looked:
+                trace.append(chosen(process, value))
+            looked[x.tobytes()] = value
             if not best or value > best[0][0]:
                 best[:] = [(value, process)]
             bar.update()
             bar.set_postfix(log_marginal=f"{value:.6g}")
             return -value, -gradient.numpy()
 
+        def accept(x: np.ndarray) -> None:
+            trace.append(chosen(at(posterior, torch.as_tensor(x)), looked.get(x.tobytes())))
+
         options = {"maxiter": steps, "ftol": rtol, "gtol": 1e-6}
-        found = minimize(objective, start.numpy(), jac=True, method="L-BFGS-B", bounds=limits, options=options)
-    return Climbed(replace(best[0][1], trace=tuple(trace)), found.x, limits, found.status != 1)
+        found = minimize(
+            objective, start.numpy(), jac=True, method="L-BFGS-B", bounds=limits, options=options, callback=accept
+        )
+    highest, process = best[0]
+    if trace[-1].log_marginal != highest:  # a look that the line search passed over
+        trace.append(chosen(process, highest))
+    return Climbed(replace(process, trace=tuple(trace)), found.x, limits, found.status != 1)
 
 
 def value_and_gradient(process: Process) -> tuple[float, Float[Tensor, " h"]]:

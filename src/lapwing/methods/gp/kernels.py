@@ -97,8 +97,9 @@ class Kernel(abc.ABC):
         found: list[str] = []
         for name, size in zip(self.names, self._sizes(), strict=True):
             found += [name] if size == 1 else [f"{name}[{i}]" for i in range(size)]
-        for kernel in self._inner():
-            found += [f"{type(kernel).__name__}.{label}" for label in kernel.labels()]
+        several = len(self.within) > 1
+        for name, kernel in zip(self.within, self._inner(), strict=True):
+            found += [f"{name}.{label}" if several or label in found else label for label in kernel.labels()]
         return found
 
     def with_hyper(self: K, values: Float[Tensor, " h"]) -> K:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import final
 
 import torch
@@ -20,6 +20,9 @@ from lapwing.methods.gp.settings import Settings
 from lapwing.methods.gp.stationary import Matern
 from lapwing.methods.gp.suitable import check_suitable
 
+NOISE = 0.1
+"""Part of the targets' variance that tuning takes for noise at first."""
+
 
 @final
 @dataclass(frozen=True)
@@ -31,11 +34,13 @@ class GP(Settings):
     Args:
         kernel: k; ``None`` for a Matérn 3/2 with one length-scale a dimension, see ``lengthscales``, and the variance
             of the targets.
-        likelihood: Noise of the targets, a precision ρ for all outputs.
-        mean: See ``Settings``, and so for the rest.
-        solver: What solves.
+        likelihood: Noise of the targets, a precision ρ for all outputs; ``None`` for a tenth of the targets' variance,
+            to tune from.
+        mean: h: ``"zero"``, an unknown ``"constant"``, or an unknown plane, ``"linear"``.
+        solver: What solves, or ``"auto"``; see ``Settings``.
         samples: Functions behind variances.
         features: Random features of a function.
+        progress: Whether solves show a bar with their residual.
         seed: Of everything random.
 
     Raises:
@@ -50,14 +55,15 @@ class GP(Settings):
     """
 
     kernel: Kernel | None = field(default=None, kw_only=False)
-    likelihood: Gaussian = field(default_factory=Gaussian, kw_only=False)
+    likelihood: Gaussian | None = field(default=None, kw_only=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kernel is not None:
             check_kind("kernel", self.kernel, (Kernel,), "Matern(1.0)")
-        check_kind("likelihood", self.likelihood, (Gaussian,), "Gaussian(precision=100.0)")
-        if isinstance(self.likelihood.precision, tuple):
+        hint = "Gaussian(precision=100.0), or gp.LaplaceProcess.fit(kernel, likelihood, data) for classes and counts"
+        check_kind("likelihood", self.likelihood, (Gaussian, type(None)), hint)
+        if self.likelihood is not None and isinstance(self.likelihood.precision, tuple):
             hint = "a process for each output, or outputs divided by their noise"
             raise UnsupportedError("one noise precision for all outputs", f"{self.likelihood.precision}", hint)
 
@@ -79,9 +85,12 @@ class GP(Settings):
             None yet: solves are made when they are first asked for, and kept.
         """
         observations = Observations.of(data, noise)
-        kernel = _started(observations) if self.kernel is None else self.kernel
+        variance = float(observations.targets.double().var(0, correction=0).mean()) or 1.0
+        kernel = variance * Matern(lengthscales(observations.inputs)) if self.kernel is None else self.kernel
         check_suitable(kernel, self.mean, observations)
-        return Process(kernel, self.likelihood, observations, self)
+        likelihood = Gaussian(1 / (NOISE * variance)) if self.likelihood is None else self.likelihood
+        settings = Settings(**{each.name: getattr(self, each.name) for each in fields(Settings)})
+        return Process(kernel, likelihood, observations, settings)
 
 
 def lengthscales(inputs: Float[Tensor, "n p"]) -> tuple[float, ...]:
@@ -105,9 +114,3 @@ def lengthscales(inputs: Float[Tensor, "n p"]) -> tuple[float, ...]:
     apart, spread = (x - x.roll(1, 0)).abs().median(0).values, x.std(0, correction=0)
     scales = x.shape[1] ** 0.5 * torch.where(apart > 0, apart, spread)
     return tuple(torch.where(spread > 0, scales, 1.0).tolist())
-
-
-def _started(data: Observations) -> Kernel:
-    """A kernel to start from."""
-    variance = float(data.targets.double().var(0, correction=0).mean())
-    return (variance or 1.0) * Matern(lengthscales(data.inputs))

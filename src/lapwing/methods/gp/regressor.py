@@ -11,16 +11,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from lapwing.likelihoods import Gaussian
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.recipe import GP
 from lapwing.tuning import tune
 
 PRECISE = 5_000
 """Observations up to which numbers are float64."""
-
-NOISE = 0.1
-"""Part of the variance of the targets that is noise before tuning."""
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -79,7 +75,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         x, targets = self._inputs(inputs, dtype), torch.as_tensor(_standardised(y, self._target_scale)).to(dtype)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         options: dict[str, Any] = {"mean": self.mean, "solver": self.solver, "samples": self.samples, "seed": seed}
-        recipe = GP(self.kernel, Gaussian(1 / NOISE), **options)
+        recipe = GP(self.kernel, **options)
         posterior = recipe.fit((x, targets))
         if self.tune and len(x) > 1:
             posterior = tune(posterior)

@@ -64,11 +64,11 @@ class Settings:
 @final
 @dataclass(frozen=True)
 class Chosen:
-    """Hyper-parameters that a step of tuning looked at.
+    """Hyper-parameters after a step of tuning.
 
     Args:
         values: By name, the noise variance last.
-        log_marginal: Log evidence with them, nats, of the observations that were looked at; ``None`` where the step did
+        log_marginal: Log evidence with them of the observations that were looked at, nats; ``None`` where the step did
             without.
     """
 

@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count
-from lapwing.methods.gp.evidence import Climbed, Evidence, at, climbed, logs_of, warn_of_limits
+from lapwing.methods.gp.evidence import Climbed, Evidence, at, chosen, climbed, logs_of, warn_of_limits
 from lapwing.methods.gp.process import Process
 
 RTOL = 1e-5
@@ -67,7 +67,8 @@ class Subset:
         half = climb(posterior, size - size // 2)
         found = climb(half.process, size)
         warn_of_limits(found)
-        return replace(at(posterior, logs_of(found.process)), trace=found.process.trace)
+        result = at(posterior, logs_of(found.process))
+        return replace(result, trace=(*found.process.trace, chosen(result)))
 
 
 @final
@@ -99,6 +100,7 @@ class Centroids:
     def __post_init__(self) -> None:
         check_count("count", self.count)
         check_count("size", self.size, 2)
+        check_count("seed", self.seed, 0)
 
     def tune(self, posterior: Process, progress: bool = False) -> Process:
         """See ``Evidence.tune``."""
@@ -110,4 +112,5 @@ class Centroids:
             found = Evidence(noise=self.noise).tune(near, progress)
             optima.append(logs_of(found))
             trace = found.trace
-        return replace(at(posterior, torch.stack(optima).mean(0)), trace=trace)
+        result = at(posterior, torch.stack(optima).mean(0))
+        return replace(result, trace=(*trace, chosen(result)))
