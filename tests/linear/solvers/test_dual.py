@@ -76,6 +76,12 @@ def test_a_descent_of_minutes_says_so_before(caplog: pytest.LogCaptureFixture, m
     assert len(caplog.messages) == 1
 
 
+def test_a_few_steps_go_somewhere() -> None:
+    case = Problem(KernelMatrix(Matern(0.01), torch.arange(4.0).double()[:, None]), Diagonal(torch.ones(4).double()))
+    found = SDD(steps=5).solve(case, torch.ones(4).double())
+    assert float(found.value.min()) > 0.1 and float(found.residual) < 1
+
+
 def test_a_number_that_makes_no_sense_is_named() -> None:
     for options in ({"steps": 0}, {"momentum": 1.0}, {"step": -1.0}, {"batch": 0}):
         with pytest.raises(ConfigError, match=next(iter(options))):

@@ -16,6 +16,11 @@ from lapwing.methods.ct.projector import Projector
 from tests.posterior_cases import refused
 
 
+def test_counts_that_are_whole_numbers_are_read_as_real_ones() -> None:
+    y, _ = log_transform(torch.full((1, 2), 100, dtype=torch.uint8), 300.7)
+    torch.testing.assert_close(y, torch.full((1, 2), math.log(300.7 / 100.5)))
+
+
 def test_gaussian_noise_is_a_fraction_of_the_mean_size(generator: torch.Generator) -> None:
     clean = torch.linspace(-3.0, 5.0, 40_000).view(200, 200)
     noisy, std = add_gaussian(clean, 0.1, generator=generator)

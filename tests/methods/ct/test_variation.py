@@ -84,6 +84,12 @@ def test_an_end_before_the_tolerance_is_a_warning_and_a_bar_is_shown(capsys: pyt
     assert "total variation" in capsys.readouterr().err
 
 
+def test_a_flat_image_is_found() -> None:
+    found = tv_reconstruction(torch.tensor([1.0, 2.0, 3.0, 2.0]), measurement(torch.eye(4)), 50.0, image=(2, 2))
+    assert found.converged
+    torch.testing.assert_close(found.value, torch.full((2, 2), 2.0), rtol=0, atol=0.05)
+
+
 def test_nothing_measured_is_nothing() -> None:
     assert tv_reconstruction(torch.zeros(20).double(), measurement(T), 1.0, image=SHAPE).value.abs().max() == 0
 

@@ -62,9 +62,18 @@ def test_three_classes_and_counts_are_scored() -> None:
     assert lw.evaluate(counts, (X, TWO.double()[:, None]))["nll"] < 1.0
 
 
+def test_a_smooth_kernel_has_a_factor_in_single_precision() -> None:
+    x = torch.linspace(-2, 2, 60)[:, None]
+    found = LaplaceProcess.fit(lw.gp.RBF(1.0), lw.Bernoulli(), (x, (x > 0).float()))
+    assert 0 < float(found.predict(torch.tensor([[1.0]])).probs) < 1
+
+
 def test_what_is_no_class_is_refused() -> None:
     with refused(DataError, "targets"):
         _ = LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (X, TWO + 1)).mode
+    for wrong in (torch.eye(3)[torch.arange(len(X)) % 3], TWO + 0.4):
+        with refused(DataError, "one-hot"):
+            LaplaceProcess.fit(KERNEL, lw.Categorical(), (X, wrong))
     with unchecked(), refused(DataError, "in 1 of 25 rows: 0."):
         LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (torch.cat([X[:1] / 0, X[1:]]), TWO))
     with unchecked(), refused(ConfigError, "likelihood to be one of Bernoulli, Categorical"):

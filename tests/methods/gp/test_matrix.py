@@ -56,6 +56,15 @@ def test_single_precision_loses_little_even_where_inputs_nearly_coincide(smoothn
     torch.testing.assert_close(found, found.mT, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("kernel", [Matern(1.0), RBF(1.0)], ids=str)
+def test_single_precision_bears_many_length_scales(kernel: Kernel) -> None:
+    x = torch.arange(500.0)[:, None].repeat_interleave(2, 0) * 20
+    x[1::2] += 0.25
+    found, exact = (KernelMatrix(kernel, each).dense() for each in (x, x.double()))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-4)
+
+
 def test_a_pivoted_factor_reads_rows_and_makes_no_product(monkeypatch: pytest.MonkeyPatch) -> None:
     x, noise = normal(60, 2), Diagonal(0.1 + torch.rand(60, generator=torch.Generator().manual_seed(0)).double())
     whole = RBF(1.0)(x, x)

@@ -189,7 +189,7 @@ class _Path:
 
     def average(self) -> Float[Tensor, "n k"]:
         """The geometric average of the iterates."""
-        return self._mean.clone()
+        return self._mean.clone() if self.taken >= SKIPPED else self._at(self._age + 1).clone()
 
     def _at(self, power: int) -> Tensor:
         torch.sub(self._sum, self._weighted, alpha=self._rho**power, out=self._ahead)

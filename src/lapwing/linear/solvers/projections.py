@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 
 from lapwing.ground.errors import check_count, check_fraction
 from lapwing.ground.results import Solution
+from lapwing.linalg import Dense
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.cg import Solver, in_blocks
 from lapwing.linear.solvers.stochastic import residual_of
@@ -68,7 +69,7 @@ class AlternatingProjections(Solver):
     def _projected(self, problem: Problem, b: Float[Tensor, "n k"], start: Float[Tensor, "n k"] | None) -> Solution:
         """The solutions for all columns, the residual kept up to date."""
         blocks = torch.arange(problem.size, device=b.device).split(self.block)
-        factors: dict[int, Tensor] = {}
+        factors: dict[int, Dense] = {}
         x, rest = (torch.zeros_like(b), b.clone()) if start is None else (start.clone(), b - problem.precision @ start)
         size = torch.linalg.vector_norm(b, dim=0).clamp_min(torch.finfo(b.dtype).tiny)
         residual, taken = torch.linalg.vector_norm(rest, dim=0) / size, 0
@@ -81,8 +82,8 @@ class AlternatingProjections(Solver):
                 rows = problem.scale * problem.curvature.rows(index)
                 rows[torch.arange(len(index)), index] += problem.prior.values[index]
                 if worst not in factors:
-                    factors[worst] = torch.linalg.cholesky(rows[:, index])
-                change = torch.cholesky_solve(rest[index], factors[worst])
+                    factors[worst] = Dense(rows[:, index])
+                change = factors[worst].solve(rest[index])
                 x[index] += change
                 rest -= rows.mT @ change
                 residual, taken = torch.linalg.vector_norm(rest, dim=0) / size, taken + 1

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.errors import ConfigError, check_count, check_option
+from lapwing.ground.errors import ConfigError, check_count, check_option, check_positive
 from lapwing.ground.tree import together
 from lapwing.jacobian.model import undisturbed
 from lapwing.linalg import Dense, Diagonal
@@ -132,6 +132,7 @@ class Design:
             >>> design.propose(1)
             [1]
         """
+        check_positive("noise_std", noise_std, "0.05")
         check_count("samples", samples)
         check_count("angles", angles)
         rows = operator.shape[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from os import PathLike
@@ -30,8 +29,6 @@ from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.model import undisturbed
 from lapwing.methods.ct.checkpoint import Fit, reached, read, resume, write
 from lapwing.methods.ct.observed import Measurement
-
-logger = logging.getLogger(__name__)
 
 LOOK = 10
 """Steps between two looks at the rays held out."""
@@ -80,7 +77,7 @@ class DeepImagePrior:
         rate: Adam's learning rate.
         held_out: Part of the rays that is held out.
         checkpoint: A file that is written as it goes, and gone on from if it is there.
-        seed: Of the rays held out, and of the input where none is given.
+        seed: Of the rays held out.
 
     Raises:
         ConfigError: If a number makes no sense.
@@ -147,18 +144,17 @@ class DeepImagePrior:
         if sinogram.shape != (rows,) or z[0, 0].numel() != pixels:
             came = f"{list(sinogram.shape)} and an input of shape {list(z.shape)}"
             raise ShapeError(f"a flat sinogram [{rows}] and an input of {pixels} pixels", came, "sinogram.flatten()")
-        trained = copy.deepcopy(network).train()
-        state, settings = self._begun(trained, sinogram, noise_std)
+        trained = copy.deepcopy(network).eval()  # as it will be served: nothing random, no running averages
+        state, settings = self._begun(trained, operator, sinogram, z, noise_std)
         generator = torch.Generator().manual_seed(self.seed)
         order = torch.tensor(probes.permutation(rows, generator=generator), device=sinogram.device)
         split = max(1, round(self.held_out * rows))
         task = _Task(trained, operator, sinogram, z, noise_std, self.tv, order[split:], order[:split])
         state = self._descended(task, state, settings, progress)
         vector_to_parameters(state.best.clone(), trained.parameters())
-        trained.eval()
         with torch.no_grad():
             image = trained(z)[0, 0]
-        if state.at + LOOK > state.step:
+        if state.at + LOOK >= state.step:
             warn(
                 f"the fit to the rays held out was still falling after {state.step} steps. Try a larger steps=",
                 ConvergenceWarning,
@@ -189,7 +185,9 @@ class DeepImagePrior:
                     break
         return state
 
-    def _begun(self, network: nn.Module, sinogram: Tensor, noise_std: float) -> tuple[Fit, dict[str, str]]:
+    def _begun(
+        self, network: nn.Module, operator: Measurement, sinogram: Tensor, z: Tensor, noise_std: float
+    ) -> tuple[Fit, dict[str, str]]:
         """Where to start, and what the fit depends on.
 
         Raises:
@@ -203,6 +201,8 @@ class DeepImagePrior:
             "sinogram": f"{len(sinogram)} rays, {float(sinogram.double().norm()):.9g} long",
             "settings": f"tv {self.tv}, rate {self.rate}, held out {self.held_out}, seed {self.seed}",
             "noise": f"{noise_std}",
+            "input": f"{z.numel()} numbers that come to {float(z.double().sum()):.9g}",
+            "operator": f"a back-projection {float(operator.pull(sinogram[:, None]).double().norm()):.9g} long",
         }
         if self.checkpoint is None or not file_at(self.checkpoint).exists():
             return start, settings

@@ -54,7 +54,8 @@ def filtered_back_projection(
     check_option("window", window, get_args(Window))
     _check_turn(geometry)
     angles, spacing = len(geometry.theta), geometry.spacing / geometry.magnification
-    y = geometry.check(sinogram).view(angles, geometry.slices, geometry.bins)
+    measured = sinogram if sinogram.is_floating_point() else sinogram.to(torch.get_default_dtype())
+    y = geometry.check(measured).view(angles, geometry.slices, geometry.bins)
     _, direction = geometry.rays()
     middle = torch.stack([-geometry.theta.sin(), geometry.theta.cos()], -1)
     cosine = (direction * middle[:, None]).sum(-1)

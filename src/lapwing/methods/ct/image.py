@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lapwing.curvature.fold import Fingerprint, Totals
 from lapwing.ground import probes
-from lapwing.ground.errors import ShapeError, check_count, check_fraction, check_kind
+from lapwing.ground.errors import ShapeError, check_count, check_fraction, check_kind, check_positive
 from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.linalg import Diagonal
@@ -138,6 +138,7 @@ class ImagePosterior:
             torch.Size([8, 8])
         """
         check_count("samples", samples, 2)
+        check_positive("noise_std", noise_std, "0.05")
         likelihood = Gaussian(noise_std**-2)
         observed = Observed(linear_image(network, z), operator, sinogram, likelihood)
         given = GPrior(samples=None if observed.explicit else 64) if prior is None else prior

@@ -73,6 +73,7 @@ def log_transform(
         >>> y.tolist(), variance.tolist()
         ([[0.0]], [[0.0625]])
     """
+    counts = counts if counts.is_floating_point() else counts.to(torch.get_default_dtype())
     check_rays(counts)
     negative = (counts < 0).nonzero()
     if len(negative):

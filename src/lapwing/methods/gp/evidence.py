@@ -18,6 +18,7 @@ from lapwing.ground.errors import ConvergenceWarning, NumericalError, check_coun
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.solvers.cholesky import Cholesky
 from lapwing.methods.gp.matrix import KernelMatrix, contracted
+from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.settings import Chosen
 
@@ -25,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 REACH = 1e4
 """Hyper-parameters may grow and shrink by this factor from where they start, the noise by its square."""
+
+ROUNDING = 10.0
+"""The noise variance stays above so many times the rounding of the dtype, over the variance of the targets."""
 
 FAILED = 1e3
 """What is minimised where a step has failed, over its best value: the line search takes a much shorter one."""
@@ -45,7 +49,7 @@ class Evidence:
         ConfigError: If there is no step.
 
     Cost:
-        A step: a Cholesky factor and its inverse, ``n³`` multiplications, and ``3 n²`` numbers.
+        A step: a Cholesky factor and its inverse, ``n³`` multiplications, and ``3 n²`` numbers, in float64.
 
     Example:
         >>> from lapwing.methods.gp.recipe import GP
@@ -71,11 +75,13 @@ class Evidence:
         Warns:
             ConvergenceWarning: If the steps were too few, or a hyper-parameter ended at a limit.
         """
-        found = climbed(posterior, self.steps, self.noise, progress)
+        data = posterior.data
+        exact = posterior.select(torch.arange(len(data), device=data.inputs.device))
+        found = climbed(exact, self.steps, self.noise, progress, floor=least_noise(data))
         if not found.done:
             warn(f"the evidence still rose after {self.steps} steps. Try a larger steps=", ConvergenceWarning)
         warn_of_limits(found)
-        return found.process
+        return replace(at(posterior, logs_of(found.process)), trace=found.process.trace)
 
 
 @final
@@ -101,7 +107,7 @@ class Climbed:
 class Pathwise:
     """The evidence's gradient from the solves that draw functions, early-stopped and warm (Lin et al. 2024).
 
-        ∂ log p(y) ≈ ½ αᵀ ∂C α - ½ mean_s α_sᵀ ∂C α_s,   α_s = C⁻¹ (f_s(X) + ε_s - H β_s)
+        ∂ log p(y) ≈ ½ αᵀ ∂C α - ½ mean_s α_sᵀ ∂C α_s,   α_s = C⁻¹ (f_s(X) + ε_s)
 
     since the α_s have covariance C⁻¹. Their f_s and ε_s stay as they were drawn while hyper-parameters move, so that
     each solve starts from the last one; those of the last step are the posterior's functions.
@@ -161,6 +167,11 @@ def at(process: Process, logs: Float[Tensor, " h"]) -> Process:
     return process.with_choices(process.kernel.with_hyper(logs[:-1]), Gaussian(math.exp(-float(logs[-1]))))
 
 
+def least_noise(data: Observations) -> float:
+    """The noise variance below which rounding of the dtype would be taken for signal."""
+    return ROUNDING * torch.finfo(data.inputs.dtype).eps * float(data.targets.double().square().mean())
+
+
 def reaches(size: int, noise: bool) -> list[float]:
     """How far each logarithm may move."""
     reach = math.log(REACH)
@@ -218,7 +229,7 @@ def climbed(
     highest, process = best[0]
     if trace[-1].log_marginal != highest:  # a look that the line search passed over
         trace.append(chosen(process, highest))
-    return Climbed(replace(process, trace=tuple(trace)), found.x, limits, found.status != 1)
+    return Climbed(replace(process, trace=tuple(trace)), found.x, limits, found.status == 0)
 
 
 def value_and_gradient(process: Process) -> tuple[float, Float[Tensor, " h"]]:
@@ -232,9 +243,9 @@ def value_and_gradient(process: Process) -> tuple[float, Float[Tensor, " h"]]:
 
 
 def estimated_gradient(process: Process) -> Float[Tensor, " h"]:
-    """The gradient in ``logs_of`` from the posterior's own draws."""
+    """The gradient in ``logs_of`` from the solves of the posterior's own draws, whose covariance is ``C⁻¹``."""
     alpha = process.representers[0]
-    drawn = process.drawn / process.settings.samples**0.5
+    drawn = process.functions.solution.value / process.settings.samples**0.5
 
     def weight(i: slice, j: slice) -> Tensor:
         return 0.5 * (alpha[i] @ alpha[j].mT - drawn[i] @ drawn[j].mT)

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.data import Source
-from lapwing.ground.errors import check_kind
+from lapwing.ground.errors import DataError, check_kind
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.loss import Mode
@@ -24,6 +24,9 @@ from lapwing.predictive import Moments, Predictive, predictive
 
 JITTER = 1e-10
 """Part of the mean variance that is added to the kernel matrix, so that it has a Cholesky factor."""
+
+ROUNDING = 10.0
+"""Of the rounding of a sum over a row, in multiples: what is added is at least that."""
 
 RTOL = 1e-9
 """Relative gradient at which the mode is found."""
@@ -64,7 +67,7 @@ class LaplaceProcess:
             data: Inputs ``[n, p]`` and targets, as the likelihood has them, of one axis or two.
 
         Raises:
-            DataError: If there are no data, or they are not finite.
+            DataError: If there are no data, they are not finite, or labels are no whole numbers.
             ShapeError: If inputs or targets have other shapes.
 
         Cost:
@@ -72,7 +75,13 @@ class LaplaceProcess:
         """
         check_kind("kernel", kernel, (Kernel,), "Matern(1.0)")
         check_kind("likelihood", likelihood, (Bernoulli, Categorical, Gaussian, Poisson), "Bernoulli()")
-        return cls(kernel, likelihood, Observations.of(data))
+        found = Observations.of(data)
+        if isinstance(likelihood, Categorical) and not (
+            found.outputs == 1 and bool((found.targets == found.targets.floor()).all())
+        ):
+            hint = "targets.argmax(-1) for one-hot labels"
+            raise DataError("integer class labels [n] for Categorical", f"targets {list(found.targets.shape)}", hint)
+        return cls(kernel, likelihood, found)
 
     def __repr__(self) -> str:
         n, p = self.data.inputs.shape
@@ -124,7 +133,8 @@ class LaplaceProcess:
     @cached_property
     def _root(self) -> Float[Tensor, "n n"]:
         matrix = KernelMatrix(self.kernel, self.data.inputs).dense()
-        matrix.diagonal().add_(JITTER * matrix.diagonal().mean())
+        jitter = max(JITTER, ROUNDING * len(matrix) * torch.finfo(matrix.dtype).eps)
+        matrix.diagonal().add_(jitter * matrix.diagonal().mean())
         return torch.linalg.cholesky(matrix)
 
     @property

@@ -99,7 +99,7 @@ class Process:
 
     @cached_property
     def drawn(self) -> Float[Tensor, "n s"]:
-        """α_f of the functions from which variances are read: their covariance is ``(K + N)⁻¹``."""
+        """α_f of the functions from which variances are read, without what the unknown mean takes up."""
         return self.representers[0].repeat(1, self.settings.samples) - self.functions.representers
 
     @property

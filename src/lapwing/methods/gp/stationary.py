@@ -18,6 +18,9 @@ from lapwing.methods.gp.kernels import Entries, Features, Kernel, Positive, chec
 LN2 = math.log(2)
 """Powers of two are computed faster than those of e: distances are measured so that they serve."""
 
+LOST = 1e-4
+"""Rounding that squared distances may have, in squared length-scales."""
+
 ALL = slice(None)
 
 
@@ -199,11 +202,16 @@ def _spare(values: Tensor) -> Tensor | None:
 def squared_distances(a: Float[Tensor, "n p"], b: Float[Tensor, "m p"], scale: Tensor | float = 1.0) -> Entries:
     """``|(a_i - b_j) / ψ|²`` by a matrix product ``[-2 a, |a|², 1] [b, 1, |b|²]ᵀ``, around the mean of b.
 
-    The mean keeps rounding to that of the spread. It is not quite 0 where they coincide, so that its root has a
-    derivative.
+    The mean keeps rounding to that of the spread; where single precision would lose more than ``LOST``, the product is
+    in double. It is not quite 0 where they coincide, so that its root has a derivative.
     """
-    centre, smallest = b.mean(0), torch.finfo(a.dtype).tiny
+    centre, dtype = b.mean(0), a.dtype
+    with torch.no_grad():
+        spread = max(float(((x - centre) / scale).square().sum(1).max()) for x in (a, b))
+    if torch.finfo(dtype).eps * spread > LOST:
+        a, b, centre = a.double(), b.double(), centre.double()
+    smallest = torch.finfo(dtype).tiny
     a, b = (a - centre) / scale, (b - centre) / scale
     left = torch.cat([-2 * a, a.square().sum(1, keepdim=True), a.new_ones(len(a), 1)], 1)
     right = torch.cat([b, b.new_ones(len(b), 1), b.square().sum(1, keepdim=True)], 1)
-    return lambda i, j: (left[i] @ right[j].mT).clamp_min_(smallest)
+    return lambda i, j: (left[i] @ right[j].mT).to(dtype).clamp_min_(smallest)

@@ -11,14 +11,11 @@ from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count
-from lapwing.methods.gp.evidence import Climbed, Evidence, at, chosen, climbed, logs_of, warn_of_limits
+from lapwing.methods.gp.evidence import Climbed, Evidence, at, chosen, climbed, least_noise, logs_of, warn_of_limits
 from lapwing.methods.gp.process import Process
 
 RTOL = 1e-5
 """A step that gains a smaller part of the evidence is the last: a subset does not know it better."""
-
-ROUNDING = 10.0
-"""The noise variance stays above so many times the rounding of the dtype, over the variance of the targets."""
 
 
 @final
@@ -57,7 +54,7 @@ class Subset:
         """See ``Evidence.tune``; without its warning of few steps."""
         data, size = posterior.data, min(self.size, len(posterior.data))
         order = torch.tensor(probes.permutation(len(data), generator=torch.Generator().manual_seed(self.seed)))
-        floor = ROUNDING * torch.finfo(data.inputs.dtype).eps * float(data.targets.double().square().mean())
+        floor = least_noise(data)
 
         def climb(start: Process, rows: int) -> Climbed:
             part = at(posterior.select(order[:rows].to(data.inputs.device)), logs_of(start))

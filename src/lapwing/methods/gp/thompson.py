@@ -47,8 +47,8 @@ class Search:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("candidates", "starts"):
-            check_count(name, getattr(self, name))
+        check_count("candidates", self.candidates, 2)
+        check_count("starts", self.starts)
         check_count("steps", self.steps, 0)
         check_count("seed", self.seed, 0)
 
