@@ -37,7 +37,7 @@ def test_a_disc_is_found_and_drawn(method: str, tmp_path: Path, capsys: pytest.C
 
 
 def test_fans_and_slices_have_their_geometry(tmp_path: Path) -> None:
-    fan = FanBeam((20, 20), equidistant(40, 2 * math.pi), 30, 0.5, None, 0.0, 30.0, 15.0)
+    fan = FanBeam((20, 20), equidistant(40, 2 * math.pi), 30, 0.5, source=30.0, distance=15.0)
     flags = ("--pixels", "20", "--pixel-size", "0.5", "--source", "30", "--distance", "15", "--method", "fbp")
     typed(saved(tmp_path / "fan.npz", fan), *flags, "--out", tmp_path / "fan.npy")
     image, truth = np.load(tmp_path / "fan.npy"), DISC.image(fan).numpy()

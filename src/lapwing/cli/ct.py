@@ -56,7 +56,7 @@ def reconstruct(
     side = (pixels or bins, pixels or bins)
     geometry: Geometry
     if source is not None:
-        geometry = FanBeam(side, of, bins, pixel_size, bin_size, offset, source, distance)
+        geometry = FanBeam(side, of, bins, pixel_size, bin_size, offset, source=source, distance=distance)
     elif y.ndim == 3:
         geometry = Parallel3d(side, of, bins, pixel_size, bin_size, offset, y.shape[1])
     else:

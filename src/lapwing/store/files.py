@@ -38,7 +38,8 @@ def read_header(path: str | PathLike[str]) -> Json:
         ``format``, ``schema``, ``versions``, ``posterior`` (its class), ``likelihood``, ``fitted`` (the likelihood the
         curvature was computed with), ``prior``, ``network`` (class, fingerprint, parameters, uncertain weights),
         ``survey``, ``totals`` (examples, nll in nats, ...), ``trace``, and what the class holds, such as ``curvature``.
-        Long vectors are references ``{"tensor": name}``.
+        Of a Gaussian process its kernel, likelihood, data and solves instead of a network's. ``notes`` where there are
+        any. Long vectors are references ``{"tensor": name}``.
 
     Raises:
         DataError: If the file is damaged, not lapwing's, or of a schema newer than this lapwing.

@@ -83,7 +83,7 @@ class Diagnosis:
         return expected, self.distances.cpu().sort().values
 
     def __str__(self) -> str:
-        what = f"{len(self.distances)} draws of {self.dimension:,} weights"
+        what = f"{len(self.distances)} draws of {self.dimension:,} numbers"
         if self.passed:
             lowest = min(range(len(self.checks)), key=self.adjusted.__getitem__)
             verdict = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import torch
@@ -108,7 +108,7 @@ class FanBeam(Geometry):
         (90, 93)
     """
 
-    source: float = 0.0
+    source: float = field(kw_only=True)
     distance: float = 0.0
 
     def __post_init__(self) -> None:

@@ -235,7 +235,7 @@ class Process:
 
         method = (Evidence() if len(self.data) <= SMALL else Subset()) if method is None else method
         kinds = (Evidence, Pathwise, Subset, Centroids)
-        check_kind("the method", method, kinds, "gp.Evidence()")
+        check_kind("the method", method, kinds, "lw.tune(process): the evidence needs no data held out")
         return method.tune(self, progress)
 
     def with_choices(self, kernel: Kernel, likelihood: Gaussian) -> Process:
