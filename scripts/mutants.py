@@ -18,6 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
+LIMIT = 900
+"""Seconds after which tests are ended that a mutant keeps from ending."""
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -303,7 +306,9 @@ def killed(mutant: Mutant, path: Path) -> bool:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *tests]
     try:
         path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-        return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 1
+        return subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=LIMIT).returncode == 1
+    except subprocess.TimeoutExpired:  # a loop that does not end is noticed too
+        return True
     finally:
         path.write_text(text, encoding="utf-8")
 

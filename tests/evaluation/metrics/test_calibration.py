@@ -127,6 +127,12 @@ def test_the_floor_is_the_mean_ece_over_all_labels_weighed_by_their_probability(
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_chance_is_that_of_the_examples_of_a_bin_less_one() -> None:
+    probs = torch.tensor([[0.9, 0.1]]).expand(10, 2)
+    found = metrics.debiased_ece(probs, torch.tensor([0] * 7 + [1] * 3))
+    assert found == pytest.approx((0.2**2 - 0.7 * 0.3 / 9) ** 0.5, rel=1e-5)
+
+
 def test_a_calibrated_predictor_has_the_floor_and_nearly_no_debiased_ece(generator: torch.Generator) -> None:
     plain, debiased, floors = [], [], []
     for _ in range(60):
