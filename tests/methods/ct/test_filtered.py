@@ -72,6 +72,12 @@ def test_lengths_in_another_unit_change_densities_inversely() -> None:
     torch.testing.assert_close(found[0], 1000 * found[1])
 
 
+def test_a_sinogram_of_whole_numbers_is_read_as_real() -> None:
+    geometry = Parallel2d((6, 6), equidistant(8))
+    y = torch.arange(8 * geometry.bins).view(geometry.sinogram)
+    torch.testing.assert_close(filtered_back_projection(y, geometry), filtered_back_projection(y.float(), geometry))
+
+
 def test_what_cannot_be_back_projected_is_refused() -> None:
     half = FanBeam((8, 8), equidistant(30), source=20.0, distance=3.0)
     with refused(DataError, "angles of a fan beam over a whole turn. Got none over 186° of it"):

@@ -6,7 +6,7 @@ import math
 from typing import Literal, TypeAlias, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from lapwing.ground.errors import DataError, check_option
@@ -18,7 +18,7 @@ Window: TypeAlias = Literal["ramp", "shepp-logan", "cosine", "hamming", "hann"]
 
 
 def filtered_back_projection(
-    sinogram: Float[Tensor, "*shape"], geometry: Geometry, window: Window = "ramp"
+    sinogram: Shaped[Tensor, "*shape"], geometry: Geometry, window: Window = "ramp"
 ) -> Float[Tensor, "*image"]:
     """Filter each projection by a ramp, and smear it back along its rays (Kak and Slaney 1988, §3.3 and §3.4.2).
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from lapwing.ground import probes
@@ -51,7 +51,7 @@ def count_photons(
 
 
 def log_transform(
-    counts: Float[Tensor, "*shape"], photons: float | Float[Tensor, "*flat"]
+    counts: Shaped[Tensor, "*shape"], photons: float | Float[Tensor, "*flat"]
 ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
     """The sinogram that counted photons are a measurement of, and its variance.
 
