@@ -189,7 +189,7 @@ def cross_product(
     """``K_ab V``, a tile at a time; differentiable in a, where it asks for its gradient.
 
     Cost:
-        ``n m`` entries, never held at once.
+        ``n m`` entries, held at once only where gradients are asked for.
     """
     entries, found = kernel.between(a, b), a.new_zeros(len(a), block.shape[1])
     for i, j in tiles(len(a), len(b), side_of(a)):

@@ -70,6 +70,7 @@ def thompson(
 
     Cost:
         A solve for each function, all at once; ``candidates`` rows of the kernel, and ``starts · steps`` more for each.
+        The refinement holds the kernel between all starts of all functions and the data, a few times over.
 
     Example:
         >>> from lapwing.methods.gp.recipe import GP
