@@ -120,6 +120,11 @@ def test_another_number_of_examples_is_named() -> None:
         fit(data)
 
 
+def test_observations_count_with_the_weight_of_the_likelihood() -> None:
+    found = fit((X, normal(20, 3, seed=1)), likelihood=lw.Gaussian(4.0, weight=3.0))
+    assert found.totals.observations == 3.0 * 20 * 3
+
+
 def test_real_targets_are_compared_too() -> None:
     data = Reading(lambda n: [(X, normal(20, 3, seed=n))])
     with pytest.warns(DataWarning, match="other targets"):

@@ -132,6 +132,17 @@ def test_other_choices_share_what_products_keep() -> None:
     assert changed.problem.kept is posterior.problem.kept and changed.problem.prior.values.max() == 3.0
 
 
+def test_an_effective_dimension_knows_the_noise() -> None:
+    """Rademacher probes over a single output row each: ``bᵀ Λ⁻¹ b`` of one example is exact."""
+    x = normal(1, 3)
+    recipe = lw.Laplace(lw.Gaussian(2.0), structure=lw.MatrixFree())
+    posterior = recipe.fit(seeded(lambda: nn.Linear(3, 1)).double(), (x, x[:, :1]))
+    assert isinstance(posterior, MatrixFreePosterior)
+    quieter = posterior.with_choices(lw.Isotropic(1.0), lw.Gaussian(7.0))
+    size = 7.0 * (float(x.square().sum()) + 1)
+    assert quieter.effective_dimension(2).value == pytest.approx(size / (1 + size), rel=1e-5)
+
+
 def test_no_draws() -> None:
     with refused(ConfigError, "samples of at least 1"):
         fitted().sample(0)
