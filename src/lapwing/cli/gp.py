@@ -17,10 +17,8 @@ from lapwing.ground.errors import DataError, check_fraction
 from lapwing.ground.whole import check_directory
 from lapwing.methods.gp import RBF, Kernel, Matern, Process
 from lapwing.methods.gp.recipe import lengthscales
+from lapwing.methods.gp.settings import PRECISE
 from lapwing.show.report.regression import write_regression_report
-
-PRECISE = 5_000
-"""Rows up to which numbers are float64."""
 
 KERNELS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
 """Smoothness by name."""

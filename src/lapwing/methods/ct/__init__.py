@@ -8,7 +8,8 @@ from lapwing.methods.ct.dip import DeepImagePrior, Reconstruction, pretrained
 from lapwing.methods.ct.files import Scan, read_scan
 from lapwing.methods.ct.filtered import filtered_back_projection
 from lapwing.methods.ct.geometry import Geometry, equidistant
-from lapwing.methods.ct.image import ImagePosterior, Interval
+from lapwing.methods.ct.image import ImagePosterior
+from lapwing.methods.ct.interval import Interval
 from lapwing.methods.ct.noise import add_gaussian, count_photons, log_transform, noise_level
 from lapwing.methods.ct.observed import Measurement, Observed, linear_image
 from lapwing.methods.ct.operators import Fourier, Given, measurement

@@ -18,7 +18,7 @@ from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.model import LinearModel
 from lapwing.methods.ct.image import ImagePosterior
-from lapwing.methods.ct.observed import Measurement
+from lapwing.methods.ct.observed import Measurement, only
 
 Criterion: TypeAlias = Literal["ese", "eig"]
 """Expected squared error of what an angle would measure, or its expected information gain."""
@@ -263,9 +263,9 @@ class Design:
 
 
 def _pushed(image: LinearModel, block: Float[Tensor, "d k"]) -> Float[Tensor, "pixels k"]:
-    return next(iter(image.visit(block.shape[1]))).push(block).flatten(1).mT
+    return only(image, block.shape[1]).push(block).flatten(1).mT
 
 
 def _pulled(image: LinearModel, block: Float[Tensor, "pixels k"]) -> Float[Tensor, "d k"]:
-    chunk = next(iter(image.visit(block.shape[1])))
+    chunk = only(image, block.shape[1])
     return chunk.pull(block.mT.reshape(-1, *chunk.outputs.shape))

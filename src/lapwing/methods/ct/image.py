@@ -17,11 +17,13 @@ from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.linalg import Diagonal
 from lapwing.linear.gauss_newton import GGNProduct
+from lapwing.linear.model import Chunk
 from lapwing.linear.preconditioners import Subsample
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG, Perturb, Solver
 from lapwing.linear.tangent import Tangent
-from lapwing.methods.ct.observed import Measurement, Observed, linear_image
+from lapwing.methods.ct.interval import Interval
+from lapwing.methods.ct.observed import Measurement, Observed, linear_image, only
 from lapwing.posteriors import Step
 from lapwing.posteriors.solved import warn_unless
 from lapwing.priors import GPrior, Prior
@@ -33,36 +35,6 @@ RTOL = 1e-3
 
 EXACT = 4000
 """Rays up to which all of them precondition a solve."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Interval:
-    """What a linear functional of the image is, with its error bar.
-
-    Args:
-        mean: Its value at the reconstruction.
-        std: Its standard deviation.
-        level: Probability that it lies between ``low`` and ``high``.
-    """
-
-    mean: Float[Tensor, " m"]
-    std: Float[Tensor, " m"]
-    level: float
-
-    @property
-    def low(self) -> Float[Tensor, " m"]:
-        """Lower end."""
-        return self.mean - self._width
-
-    @property
-    def high(self) -> Float[Tensor, " m"]:
-        """Upper end."""
-        return self.mean + self._width
-
-    @property
-    def _width(self) -> Float[Tensor, " m"]:
-        return torch.special.ndtri(self.std.new_tensor(0.5 + 0.5 * self.level)) * self.std
 
 
 @final
@@ -275,8 +247,8 @@ class ImagePosterior:
         return (EM(noise=False) if method is None else method).tune(self, progress)
 
     @cached_property
-    def _image(self) -> Any:
-        return next(iter(self.observed.image.visit(self.samples)))
+    def _image(self) -> Chunk:
+        return only(self.observed.image, self.samples)
 
     def _shaped(self, rows: Float[Tensor, "s pixels"]) -> Float[Tensor, "s *space"]:
         return rows.view(-1, *self.shape)

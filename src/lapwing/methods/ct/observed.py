@@ -174,7 +174,7 @@ class Observed:
         return self.operator.push(self._image(1).outputs.reshape(-1, 1))[:, 0]
 
     def _image(self, columns: int) -> Chunk:
-        return next(iter(self.image.visit(columns)))
+        return only(self.image, columns)
 
     def _pulled_rows(self, index: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
         units = self.weights.new_zeros(len(self.targets), len(index))
@@ -217,3 +217,13 @@ def linear_image(network: nn.Module, z: Float[Tensor, "1 c *space"]) -> Linearis
         blank = torch.zeros_like(network(z))
     model = surveyed(made, likelihood, Data([(z, blank)], like=made.like))
     return Linearisation(model, form="plain")  # as fast as split here, and recording takes seconds
+
+
+def only(image: LinearModel, columns: int) -> Chunk:
+    """The one chunk of a linear model that makes a single image.
+
+    Args:
+        image: The model.
+        columns: Columns of the blocks it will be multiplied with.
+    """
+    return next(iter(image.visit(columns)))

@@ -97,11 +97,6 @@ class Process:
         alpha, beta = self.representers
         return self.trend(x) @ beta + cross_product(self.kernel, x, self.data.inputs, alpha)
 
-    @cached_property
-    def drawn(self) -> Float[Tensor, "n s"]:
-        """α_f of the functions from which variances are read, without what the unknown mean takes up."""
-        return self.representers[0].repeat(1, self.settings.samples) - self.functions.representers
-
     @property
     def covariance(self) -> Covariance:
         """What is not known of the function, by exact solves."""

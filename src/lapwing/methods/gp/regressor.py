@@ -13,10 +13,8 @@ from torch import Tensor
 
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.recipe import GP
+from lapwing.methods.gp.settings import PRECISE
 from lapwing.tuning import tune
-
-PRECISE = 5_000
-"""Observations up to which numbers are float64."""
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):

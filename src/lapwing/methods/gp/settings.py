@@ -13,6 +13,9 @@ from lapwing.methods.gp.trend import Mean
 EXACT, MEDIUM = 5_000, 20_000
 """Observations up to which ``"auto"`` takes Cholesky's method, and up to which conjugate gradients."""
 
+PRECISE = 5_000
+"""Observations up to which tables and arrays are read in float64."""
+
 Automatic: TypeAlias = Literal["auto"]
 
 
