@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 import lapwing as lw
+from lapwing.cli.demonstration import QUICK, demonstrate
 from lapwing.cli.say import say
 from lapwing.ground.errors import DataError
 from lapwing.methods.ct import FanBeam, Geometry, Parallel2d, Parallel3d, Scan
-from lapwing.show.report.tomography import QUICK, demonstrate
 
 LEAST = 0.01
 """Noise over the mean of a sinogram, at least: rays through pixels are off by as much at the edges of an object."""

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from lapwing.cli.demonstration import QUICK, demonstrate, psnr_of
 from lapwing.ground.errors import ConvergenceWarning
-from lapwing.show.report.tomography import QUICK, demonstrate, psnr_of
 from tests.posterior_cases import normal
 
 

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from lapwing.comparison import Column
 from lapwing.ground import probes
-from lapwing.ground.whole import write_json
 from lapwing.methods import ct
 from lapwing.show.plots.canvas import panels
-from lapwing.show.report.page import write_report
+from lapwing.show.report import write_json, write_report
 from lapwing.tuning import EM, tune
 
 INSIDE = 0.05
