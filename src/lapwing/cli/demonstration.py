@@ -86,7 +86,7 @@ def demonstrate(out: Path, *, size: Size | None = None, seed: int = 0, progress:
     z = probes.gaussian((1, 1, side, side), like=truth, generator=generator)
     net = ct.UNet(channels=size.channels, generator=generator)
     prior = ct.DeepImagePrior(tv=3.0, rate=5e-3, steps=size.steps, patience=400, seed=seed)
-    found = prior.fit(net, operator, y, z, noise_std=std, progress=progress)
+    found = prior.fit(net, z, operator, y, noise_std=std, progress=progress)
     images["DIP"] = found.image
     posterior = ct.ImagePosterior.of(found.network, z, operator, y, noise_std=std, samples=size.samples, seed=seed)
     begun = time.monotonic()

@@ -37,7 +37,7 @@ def prior(**options: object) -> DeepImagePrior:
 
 def test_it_finds_an_image_and_leaves_the_network_as_it_was() -> None:
     net = Free()
-    found = prior(rate=0.03, held_out=0.025).fit(net, RAYS, SINOGRAM, Z, noise_std=NOISE)
+    found = prior(rate=0.03, held_out=0.025).fit(net, Z, RAYS, SINOGRAM, noise_std=NOISE)
     assert torch.equal(net.pixels, torch.zeros_like(net.pixels))
     assert found.image.shape == (3, 5) and not found.network.training
     torch.testing.assert_close(found.image, found.network(Z)[0, 0].detach())
@@ -49,7 +49,7 @@ def test_it_keeps_the_weights_that_fit_the_rays_held_out_and_stops_when_it_lost_
     """Few rays, all of the image free: the descent fits their noise in the end."""
     rays = Rays(RAYS.matrix[:14])
     short = prior(patience=50, tv=1e-3, held_out=0.3)
-    found = short.fit(Free(), rays, SINOGRAM[:14], Z, noise_std=NOISE)
+    found = short.fit(Free(), Z, rays, SINOGRAM[:14], noise_std=NOISE)
     assert len(found.trace) < 400 / LOOK and found.held_out < found.trace[-1]
     assert len(found.trace) - 1 == (found.step + short.patience) // LOOK
     order = torch.randperm(14, generator=torch.Generator().manual_seed(0))[:4]
@@ -59,15 +59,15 @@ def test_it_keeps_the_weights_that_fit_the_rays_held_out_and_stops_when_it_lost_
 
 def test_a_fit_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "fit.safetensors"
-    whole = prior(steps=60).fit(Free(), RAYS, SINOGRAM, Z, noise_std=NOISE)
+    whole = prior(steps=60).fit(Free(), Z, RAYS, SINOGRAM, noise_std=NOISE)
     with pytest.warns(ConvergenceWarning, match="still falling after 30 steps"):
-        prior(steps=30, checkpoint=path).fit(Free(), RAYS, SINOGRAM, Z, noise_std=NOISE)
-    resumed = prior(steps=60, checkpoint=path).fit(Free(), RAYS, SINOGRAM, Z, noise_std=NOISE)
+        prior(steps=30, checkpoint=path).fit(Free(), Z, RAYS, SINOGRAM, noise_std=NOISE)
+    resumed = prior(steps=60, checkpoint=path).fit(Free(), Z, RAYS, SINOGRAM, noise_std=NOISE)
     assert resumed.trace == whole.trace and torch.equal(resumed.image, whole.image)
     with refused(MismatchError, "come to"):
-        prior(checkpoint=path).fit(Free(), RAYS, SINOGRAM, -3 * Z, noise_std=NOISE)
+        prior(checkpoint=path).fit(Free(), -3 * Z, RAYS, SINOGRAM, noise_std=NOISE)
     with refused(MismatchError, "tv 2.0"):
-        prior(tv=2.0, checkpoint=path).fit(Free(), RAYS, SINOGRAM, Z, noise_std=NOISE)
+        prior(tv=2.0, checkpoint=path).fit(Free(), Z, RAYS, SINOGRAM, noise_std=NOISE)
 
 
 def test_total_variation_is_zero_for_what_does_not_vary_and_adds_up_steps_in_any_dimension() -> None:
@@ -86,11 +86,11 @@ def test_a_network_learns_from_generated_pairs() -> None:
 
 def test_what_makes_no_sense_is_a_sentence() -> None:
     with refused(ShapeError, "a flat sinogram [40]"):
-        prior().fit(Free(), RAYS, SINOGRAM[:4], Z, noise_std=NOISE)
+        prior().fit(Free(), Z, RAYS, SINOGRAM[:4], noise_std=NOISE)
     with refused(DataError, "measurements"):
-        prior().fit(Free(), RAYS, SINOGRAM / 0, Z, noise_std=NOISE)
+        prior().fit(Free(), Z, RAYS, SINOGRAM / 0, noise_std=NOISE)
     net = Free()
     with torch.no_grad():
         net.pixels[0, 0, 0, 0] = torch.inf
     with refused(NumericalError, "a network that trains"):
-        prior().fit(net, RAYS, SINOGRAM, Z, noise_std=NOISE)
+        prior().fit(net, Z, RAYS, SINOGRAM, noise_std=NOISE)

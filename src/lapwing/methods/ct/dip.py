@@ -109,9 +109,9 @@ class DeepImagePrior:
     def fit(
         self,
         network: nn.Module,
+        z: Float[Tensor, "1 c *space"],
         operator: Measurement,
         sinogram: Float[Tensor, " rows"],
-        z: Float[Tensor, "1 c *space"],
         *,
         noise_std: float,
         progress: bool = False,
@@ -120,9 +120,9 @@ class DeepImagePrior:
 
         Args:
             network: From ``z`` to an image ``[1, 1, *space]``, such as a ``UNet``.
+            z: The network's input: noise, or a filtered back-projection.
             operator: T, which differentiates.
             sinogram: y, flat.
-            z: The network's input: noise, or a filtered back-projection.
             noise_std: σ, in the units of y.
             progress: Whether to show a progress bar, with the loss.
 
