@@ -11,7 +11,7 @@ from torch.distributions import MultivariateNormal
 
 from lapwing.likelihoods.base import by_position
 from lapwing.linalg import Dense, Diagonal
-from lapwing.linear.evidence import Determinant, Evidence, complexity_of, complexity_of_compression
+from lapwing.linear.evidence import Determinant, LogEvidence, complexity_of, complexity_of_compression
 from lapwing.linear.model import LinearModel
 from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows
 from lapwing.linear.problem import Problem
@@ -141,7 +141,7 @@ def test_mean_and_evidence_are_those_of_the_gaussian_model(name: str) -> None:
     both = (complexity_of(Dense(given.ggn), group), Determinant.of_grams(0.7 * functions.curvature.dense()[None]))
     for complexity in both:
         sizes, squares = torch.tensor([float(len(group))]), mode.weights.square().sum().view(1)
-        evidence = Evidence(complexity, squares, sizes.double(), mode.nll, mode.misfit, float(len(rest)))
+        evidence = LogEvidence(complexity, squares, sizes.double(), mode.nll, mode.misfit, float(len(rest)))
         found = evidence.log_marginal(torch.tensor([0.7]).double(), torch.tensor(SCALE).double())
         torch.testing.assert_close(found, y.log_prob(given.targets.flatten()), rtol=1e-7, atol=1e-7)
 

@@ -14,7 +14,7 @@ from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, S
 from lapwing.linear.evidence import (
     Complexity,
     Determinant,
-    Evidence,
+    LogEvidence,
     NewtonStep,
     Spectrum,
     complexity_of,
@@ -92,9 +92,9 @@ def test_log_det_of_one_plus_is_differentiable() -> None:
     assert torch.autograd.gradcheck(lambda r: log_det_one_plus(r @ r.mT), root)
 
 
-def evidence_of(complexity: Complexity, shift: NewtonStep | None = None) -> Evidence:
+def evidence_of(complexity: Complexity, shift: NewtonStep | None = None) -> LogEvidence:
     sizes = torch.bincount(GROUP).double()
-    return Evidence(complexity, torch.tensor([1.5, 4.0], dtype=torch.float64), sizes, 12.5, 9.0, 8.0, shift)
+    return LogEvidence(complexity, torch.tensor([1.5, 4.0], dtype=torch.float64), sizes, 12.5, 9.0, 8.0, shift)
 
 
 @every_curvature

@@ -8,7 +8,7 @@ import weakref
 import torch
 
 from lapwing.linalg import Diagonal, LowRank
-from lapwing.linear.kernel import Kernel
+from lapwing.linear.kernel import GramMatrix
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.preconditioners import Known, approximation
 from lapwing.linear.problem import Problem
@@ -19,7 +19,7 @@ from tests.posterior_cases import normal
 def model() -> tuple[Problem, torch.Tensor]:
     rows, prior = normal(6, 4), torch.linspace(0.5, 2.0, 6, dtype=torch.float64)
     curvature = LowRank(rows)
-    return Problem(Kernel(curvature), Diagonal(prior), 1.7), 1.7 * rows @ rows.mT + torch.diag(prior)
+    return Problem(GramMatrix(curvature), Diagonal(prior), 1.7), 1.7 * rows @ rows.mT + torch.diag(prior)
 
 
 def test_the_precision_is_the_scaled_curvature_plus_the_prior() -> None:

@@ -17,7 +17,7 @@ import lapwing as lw
 from lapwing.ground.errors import UnsupportedError
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linalg.functions import log_determinant
-from lapwing.linear.kernel import Kernel
+from lapwing.linear.kernel import GramMatrix
 from lapwing.linear.preconditioners import Known
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Solver
@@ -167,7 +167,7 @@ def test_a_kernel_alone_is_a_gaussian_process(name: str) -> None:
     process = sklearn_process.GaussianProcessRegressor(kernel, alpha=1 / noise, optimizer=None).fit(x, y)
     mean, covariance = (torch.as_tensor(part) for part in process.predict(new, return_cov=True))
     k, cross, prior = (torch.exp(-torch.cdist(a, b).square() / 8) for a, b in ((x, x), (x, new), (new, new)))
-    problem = Problem(Kernel(Dense(k)), Diagonal(torch.ones(len(x), dtype=torch.float64)), noise)
+    problem = Problem(GramMatrix(Dense(k)), Diagonal(torch.ones(len(x), dtype=torch.float64)), noise)
     solution = solvers(x)[name].solve(problem, noise * torch.cat([y[:, None], cross], 1))
     assert solution.converged
     torch.testing.assert_close(cross.mT @ solution.value[:, 0], mean, rtol=1e-6, atol=1e-6)
@@ -180,6 +180,6 @@ def test_a_kernel_alone_is_a_gaussian_process(name: str) -> None:
 
 @pytest.mark.parametrize("recipe", [lw.Subsample(3), lw.TopRows(3), lw.RankOne(), lw.KFAC()], ids=str)
 def test_what_needs_features_says_so_of_a_kernel(recipe: lw.Subsample) -> None:
-    problem = Problem(Kernel(Dense(torch.eye(3).double())), Diagonal(torch.ones(3).double()))
+    problem = Problem(GramMatrix(Dense(torch.eye(3).double())), Diagonal(torch.ones(3).double()))
     with pytest.raises(UnsupportedError, match=r"a problem with a (linear model and data|network) for"):
         recipe.approximate(problem)

@@ -9,18 +9,20 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.errors import ConvergenceWarning
-from lapwing.linear.evidence import Evidence, Spectrum
+from lapwing.linear.evidence import LogEvidence, Spectrum
 from lapwing.tuning.ascent import climb, newton, quasi_newton
 from lapwing.tuning.choices import fixed_point
 
 
-def made(groups: int, observations: float, generator: torch.Generator) -> Evidence:
+def made(groups: int, observations: float, generator: torch.Generator) -> LogEvidence:
     """An evidence with a wide spectrum over ``groups`` groups; Gaussian noise where there are observations."""
     eigenvalues = 10 ** (6 * torch.rand(40, generator=generator, dtype=torch.float64) - 3)
     spectrum = Spectrum(eigenvalues, torch.arange(40) % groups)
     norms = 0.5 + torch.rand(groups, generator=generator, dtype=torch.float64)
     sizes = torch.full((groups,), 60.0 / groups, dtype=torch.float64)
-    return Evidence(spectrum, norms, sizes, nll=50.0, misfit=30.0 if observations else 0.0, observations=observations)
+    return LogEvidence(
+        spectrum, norms, sizes, nll=50.0, misfit=30.0 if observations else 0.0, observations=observations
+    )
 
 
 @pytest.mark.parametrize("start", [1e-6, 1.0, 1e6])
@@ -86,7 +88,7 @@ def test_newton_ends_at_the_best_point_it_passed(seed: int) -> None:
     norms, sizes = 10 ** (2 * random(groups)), torch.bincount(spectrum.group, minlength=groups).double()
     observations = float(torch.randint(5, 300, (1,), generator=generator))
     misfit = float(10 ** torch.randn(1, generator=generator)) * observations
-    evidence = Evidence(spectrum, norms, sizes, 50.0, misfit, observations)
+    evidence = LogEvidence(spectrum, norms, sizes, 50.0, misfit, observations)
     start = torch.ones(groups, dtype=torch.float64), torch.ones((), dtype=torch.float64)
     points = list(newton(evidence, spectrum, *start, True, 100))
     values = [point.log_marginal for point in points]

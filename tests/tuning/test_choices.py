@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from lapwing.linalg import Dense
-from lapwing.linear.evidence import Evidence, NewtonStep, complexity_of
+from lapwing.linear.evidence import LogEvidence, NewtonStep, complexity_of
 from lapwing.tuning.choices import at_mode
 from tests.posterior_cases import normal
 
@@ -37,13 +37,13 @@ def dense_posterior(alpha: Tensor, s: Tensor) -> MultivariateNormal:
     return MultivariateNormal(torch.linalg.solve(precision, s * RHO * ROWS.mT @ TARGETS), precision_matrix=precision)
 
 
-def bound_of(alpha: Tensor, s: Tensor) -> Evidence:
+def bound_of(alpha: Tensor, s: Tensor) -> LogEvidence:
     """The bound of the mode for α and s, from an evidence taken at quite other weights."""
     mode = dense_posterior(alpha, s).mean
     misfit = float(RHO * (TARGETS - ROWS @ mode).square().sum())
     nll = 0.5 * misfit + 0.5 * N * math.log(2 * math.pi / RHO)
     curvature = Dense(RHO * ROWS.mT @ ROWS)
-    elsewhere = Evidence(
+    elsewhere = LogEvidence(
         complexity_of(curvature, GROUP),
         torch.tensor([9.0, 5.0], dtype=torch.float64),
         torch.bincount(GROUP).double(),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lapwing.linear.evidence import Evidence, Spectrum
+from lapwing.linear.evidence import LogEvidence, Spectrum
 from lapwing.linear.tangent import Mode
 from lapwing.posteriors.dimension import LEAST, Dimensions
 from lapwing.tuning.checkpoint import State
@@ -23,7 +23,7 @@ def found() -> Expected:
     """What expectation might say of two groups with many directions each."""
     eigenvalues = torch.logspace(-2, 3, 20).double()
     norms, sizes = torch.tensor([2.0, 0.5]).double(), torch.tensor([12.0, 11.0]).double()
-    evidence = Evidence(Spectrum(eigenvalues, torch.arange(20) % 2), norms, sizes, 70.0, 40.0, N)
+    evidence = LogEvidence(Spectrum(eigenvalues, torch.arange(20) % 2), norms, sizes, 70.0, 40.0, N)
     alpha, s = torch.tensor([3.0, 0.2]).double(), torch.tensor(0.7).double()
     mode = Mode(normal(23), 70.0, 40.0, 0.0, 1, 1, "converged")
     dimensions = Dimensions.exact(evidence.effective_dimensions(alpha, s))

@@ -187,7 +187,7 @@ def in_units(curvature: Structured, relative: Float[Tensor, " d"]) -> Structured
 
 @final
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class LogEvidence:
     """The log evidence as a differentiable function of the prior precisions and the noise.
 
     Args:

@@ -18,7 +18,7 @@ COLUMNS = 64
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Kernel(Gram):
+class GramMatrix(Gram):
     """A ``G`` given as a matrix, such as ``B^½ K B^½`` for a kernel matrix K: the function view, where there is no J.
 
     Args:
@@ -26,7 +26,7 @@ class Kernel(Gram):
 
     Example:
         >>> from lapwing.linalg import Dense
-        >>> Kernel(Dense(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))).diagonal()
+        >>> GramMatrix(Dense(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))).diagonal()
         tensor([2., 2.])
     """
 

@@ -24,7 +24,7 @@ from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Operator
-from lapwing.linear.evidence import Complexity, Evidence, Spectrum
+from lapwing.linear.evidence import Complexity, LogEvidence, Spectrum
 from lapwing.posteriors.dimension import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, Predictor
 from lapwing.priors import Prior
@@ -221,17 +221,17 @@ class Posterior(Predictor, abc.ABC):
         return torch.tensor(self.noise_scale, dtype=torch.float64, device=self.network.like.device)
 
     @property
-    def joint_evidence(self) -> Evidence:
+    def joint_evidence(self) -> LogEvidence:
         """The evidence at the trained weights without its charge for the directions the data determined."""
         nothing = self.network.weights.new_zeros(0, dtype=torch.float64)
         return self._evidence(Spectrum(nothing, nothing.long()))
 
-    def _evidence(self, complexity: Complexity) -> Evidence:
+    def _evidence(self, complexity: Complexity) -> LogEvidence:
         """The evidence with this charge for the directions the data determined."""
         layout = self.network.uncertain
         group, groups = self.prior.groups(layout)
         weights = self.network.weights.double()
-        return Evidence(
+        return LogEvidence(
             complexity=complexity,
             square_norms=self.prior.square_norms(weights, layout),
             sizes=torch.bincount(group, minlength=groups).to(weights),

@@ -20,7 +20,7 @@ from lapwing.ground.data import Inputs
 from lapwing.ground.errors import ConvergenceWarning, warn
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Dense, Diagonal, Structured
-from lapwing.linear.evidence import Complexity, Evidence, NewtonStep, complexity_of
+from lapwing.linear.evidence import Complexity, LogEvidence, NewtonStep, complexity_of
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
 from lapwing.predictive import JointMoments, Moments
@@ -46,7 +46,7 @@ class ExactPosterior(Posterior):
         return float(self.evidence.effective_dimensions(self.prior_precisions, self.scale).sum())
 
     @cached_property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> LogEvidence:
         """The evidence as a function of prior precision and noise."""
         return self._evidence(self._complexity())
 

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConvergenceWarning, warn
-from lapwing.linear.evidence import Evidence, Spectrum
+from lapwing.linear.evidence import LogEvidence, Spectrum
 from lapwing.tuning.choices import BOUNDS
 
 LEAP = 7.0
@@ -46,7 +46,7 @@ class Point:
 
 
 def point_at(
-    evidence: Evidence, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], gamma: Float[Tensor, " m"]
+    evidence: LogEvidence, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], gamma: Float[Tensor, " m"]
 ) -> Point:
     """Where a climb has come to, the parts of its effective dimension at hand."""
     with torch.no_grad():
@@ -54,7 +54,7 @@ def point_at(
 
 
 def climb(
-    evidence: Evidence, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], *, noisy: bool, steps: int
+    evidence: LogEvidence, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], *, noisy: bool, steps: int
 ) -> Iterator[Point]:
     """Points of increasing evidence, the last one its maximum.
 
@@ -74,7 +74,7 @@ def climb(
 
 
 def newton(
-    evidence: Evidence, spectrum: Spectrum, precisions: Tensor, scale: Tensor, noisy: bool, steps: int
+    evidence: LogEvidence, spectrum: Spectrum, precisions: Tensor, scale: Tensor, noisy: bool, steps: int
 ) -> Iterator[Point]:
     """Newton's method on MacKay's conditions ``log γ_g = log(α_g |θ_g|²)`` and ``log(N - γ) = log(s misfit)``.
 
@@ -115,7 +115,7 @@ def determined(spectrum: Spectrum, alpha: Float[Tensor, " g"], s: Float[Tensor, 
 
 
 def newton_step(
-    evidence: Evidence, spectrum: Spectrum, alpha: Float[Tensor, " g"], s: Float[Tensor, ""], noisy: bool
+    evidence: LogEvidence, spectrum: Spectrum, alpha: Float[Tensor, " g"], s: Float[Tensor, ""], noisy: bool
 ) -> Float[Tensor, " m"]:
     """The step in the log precisions, the noise's last; see ``newton``."""
     t = determined(spectrum, alpha, s)
@@ -150,7 +150,7 @@ def warn_of_steps(steps: int) -> None:
     )
 
 
-def quasi_newton(evidence: Evidence, precisions: Tensor, scale: Tensor, noisy: bool, steps: int) -> Iterator[Point]:
+def quasi_newton(evidence: LogEvidence, precisions: Tensor, scale: Tensor, noisy: bool, steps: int) -> Iterator[Point]:
     """L-BFGS on the log evidence; the effective dimension comes with the gradient ``(γ_g - α_g |θ_g|²) / 2``.
 
     Cost:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, NumericalError, UnsupportedError, check_option, warn
 from lapwing.linalg.structured import Eigenbasis
-from lapwing.linear.evidence import Evidence, Spectrum
+from lapwing.linear.evidence import LogEvidence, Spectrum
 from lapwing.posteriors import ExactPosterior, Posterior, SolvedWeights, Step, WeightPosterior
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.tuning.solved import Solved
@@ -37,7 +37,7 @@ def solves(posterior: Posterior | Solved) -> TypeGuard[Solved]:
     return isinstance(posterior, SolvedWeights) or not isinstance(posterior, Posterior)
 
 
-def evidence_at(posterior: Posterior, at: At) -> Evidence:
+def evidence_at(posterior: Posterior, at: At) -> LogEvidence:
     """The evidence at the trained weights, or at the mode of the linear model around them.
 
     Raises:
@@ -65,7 +65,7 @@ def evidence_at(posterior: Posterior, at: At) -> Evidence:
     return replace(evidence, shift=shift)
 
 
-def at_mode(evidence: Evidence, square_norms: Float[Tensor, " g"], *, nll: float, misfit: float) -> Evidence:
+def at_mode(evidence: LogEvidence, square_norms: Float[Tensor, " g"], *, nll: float, misfit: float) -> LogEvidence:
     """The evidence with its fit to the data taken at a mode w* of the tangent model, found by a search.
 
         log p(y | w*) - ½ Σ_g α_g |w*_g|² - ½ log det(I + s A⁻¹ G)                  (Antorán 2024, section 6.1)
@@ -83,7 +83,7 @@ def at_mode(evidence: Evidence, square_norms: Float[Tensor, " g"], *, nll: float
     return replace(evidence, square_norms=square_norms.to(evidence.sizes), nll=nll, misfit=misfit, shift=None)
 
 
-def check_definite(evidence: Evidence) -> None:
+def check_definite(evidence: LogEvidence) -> None:
     """Refuse an indefinite curvature: its evidence has poles where it and a weak prior cancel, and no maximum.
 
     Raises:

@@ -23,7 +23,7 @@ from lapwing.ground.errors import (
 )
 from lapwing.linalg import Diagonal
 from lapwing.linalg.functions import traces
-from lapwing.linear.evidence import Evidence
+from lapwing.linear.evidence import LogEvidence
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Tangent, Target
@@ -155,7 +155,7 @@ def evidence_curve(
 
 def _fits(
     posterior: Posterior, path: Float[Tensor, "m g"], at: At, target: Target, solver: Solver | None, progress: bool
-) -> Iterator[Evidence]:
+) -> Iterator[LogEvidence]:
     """The evidence at the weights that belong to each point of the path."""
     base = posterior.joint_evidence
     if at == "weights":

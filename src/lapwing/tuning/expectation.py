@@ -19,7 +19,7 @@ from lapwing.ground.tree import Layout
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import Diagonal
-from lapwing.linear.evidence import Evidence
+from lapwing.linear.evidence import LogEvidence
 from lapwing.linear.problem import Known, Perturbation
 from lapwing.linear.solvers import CG, SGD, Solver
 from lapwing.linear.tangent import Mode, Tangent, Target
@@ -108,7 +108,7 @@ class Expected:
     norms: Float[Tensor, " g"]
     dimensions: Dimensions
     observations: float
-    evidence: Evidence | None = None
+    evidence: LogEvidence | None = None
     drawn: Solution | None = None
 
     @property

@@ -13,7 +13,7 @@ import lapwing as lw
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, TooLargeError, UnsupportedError
 from lapwing.linalg import Diagonal, LowRank
-from lapwing.linear.kernel import Kernel
+from lapwing.linear.kernel import GramMatrix
 from lapwing.linear.preconditioners import Pivots, Preconditioner, approximation, balanced
 from lapwing.linear.problem import Problem
 from lapwing.posteriors import MatrixFreePosterior
@@ -167,7 +167,7 @@ def test_priors_that_differ_are_taken_into_account() -> None:
 
 def test_operators_alone_have_no_examples() -> None:
     rows = LowRank(torch.eye(3).double())
-    alone = Problem(Kernel(rows), Diagonal(torch.ones(3).double()))
+    alone = Problem(GramMatrix(rows), Diagonal(torch.ones(3).double()))
     with refused(UnsupportedError, "a linear model and data"):
         lw.Subsample(2).approximate(alone)
 

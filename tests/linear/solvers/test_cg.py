@@ -10,7 +10,7 @@ import torch
 import lapwing as lw
 from lapwing.ground.errors import ConfigError
 from lapwing.linalg import Diagonal, LowRank
-from lapwing.linear.kernel import Kernel
+from lapwing.linear.kernel import GramMatrix
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.cg import VECTORS
 from tests.checker import unchecked
@@ -20,7 +20,7 @@ from tests.posterior_cases import normal, refused
 def linear_model(d: int = 20, rows: int = 30) -> Problem:
     """A Gaussian linear model without a network."""
     curvature = LowRank(normal(d, rows))
-    return Problem(Kernel(curvature), Diagonal(torch.linspace(0.5, 2.0, d, dtype=torch.float64)), 1.7)
+    return Problem(GramMatrix(curvature), Diagonal(torch.linspace(0.5, 2.0, d, dtype=torch.float64)), 1.7)
 
 
 def exact(problem: Problem, b: torch.Tensor) -> torch.Tensor:
@@ -65,7 +65,7 @@ def test_starting_at_the_solution_costs_no_iterations() -> None:
 
 def test_a_preconditioner_saves_iterations() -> None:
     curvature = LowRank(normal(50, 10) * torch.logspace(0, 3, 10, dtype=torch.float64))
-    problem = Problem(Kernel(curvature), Diagonal(torch.ones(50).double()))
+    problem = Problem(GramMatrix(curvature), Diagonal(torch.ones(50).double()))
     b = normal(50, seed=3)
     plain = lw.CG(rtol=1e-8).solve(problem, b)
     helped = lw.CG(rtol=1e-8, preconditioner=lw.LowRank(10)).solve(problem, b)
@@ -89,7 +89,7 @@ def test_bad_options() -> None:
 def test_the_units_of_a_prior_that_knows_those_of_the_data_are_taken() -> None:
     units = torch.logspace(-4, 4, 20, dtype=torch.float64)
     curvature = LowRank(units[:, None] * normal(20, 30))
-    problem = Problem(Kernel(curvature), Diagonal(0.3 * curvature.diagonal()))
+    problem = Problem(GramMatrix(curvature), Diagonal(0.3 * curvature.diagonal()))
     b = units * normal(20, seed=3)
     found = lw.CG(rtol=1e-9, max_iterations=60).solve(problem, b)
     assert found.converged

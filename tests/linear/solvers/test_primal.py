@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConfigError
 from lapwing.linalg import Diagonal
-from lapwing.linear.kernel import Kernel as Known
+from lapwing.linear.kernel import GramMatrix
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import SDD, PrimalSGD
 from lapwing.linear.solvers.primal import thinned
@@ -93,7 +93,7 @@ def test_points_are_thinned_to_a_distance() -> None:
 
 def test_features_of_a_matrix_come_to_it() -> None:
     system = problem(5, 0.4, 0.1)[0]
-    for gram in (system.curvature, Known(Diagonal(torch.tensor([1.0, 3.0]).double()))):
+    for gram in (system.curvature, GramMatrix(Diagonal(torch.tensor([1.0, 3.0]).double()))):
         phi = gram.features(20_000, torch.Generator().manual_seed(0))
         torch.testing.assert_close(phi @ phi.mT, gram.dense(), rtol=0, atol=0.1)
         index = torch.tensor([1])

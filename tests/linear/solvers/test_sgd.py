@@ -13,7 +13,7 @@ from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, Unsup
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Dense, Diagonal, Operator
 from lapwing.linear.gauss_newton import GGNProduct
-from lapwing.linear.kernel import Kernel
+from lapwing.linear.kernel import GramMatrix
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.model import batches
 from lapwing.linear.problem import Problem
@@ -84,7 +84,7 @@ def test_solves_in_one_batch(columns: tuple[int, ...]) -> None:
 
 def test_solves_where_only_the_sum_is_known() -> None:
     problem, b = linear_model(), normal(D, 2, seed=3)
-    whole = Problem(Kernel(Dense(problem.curvature.dense())), problem.prior, problem.scale)
+    whole = Problem(GramMatrix(Dense(problem.curvature.dense())), problem.prior, problem.scale)
     solution = SGD(epochs=1000, rtol=1e-9).solve(whole, b)
     torch.testing.assert_close(solution.value, exact(problem, b), rtol=1e-7, atol=1e-9)
 

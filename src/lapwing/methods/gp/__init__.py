@@ -9,13 +9,13 @@ from lapwing.methods.gp.evidence import Evidence, Pathwise
 from lapwing.methods.gp.kernels import Kernel, Product, Scaled, Sum
 from lapwing.methods.gp.laplace import LaplaceProcess
 from lapwing.methods.gp.matrix import KernelMatrix
+from lapwing.methods.gp.ntk import NTK
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions
 from lapwing.methods.gp.polynomial import Constant, Linear
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.recipe import GP
 from lapwing.methods.gp.stationary import RBF, Matern, Periodic
 from lapwing.methods.gp.subsets import Centroids, Subset
-from lapwing.methods.gp.tangent import Tangent
 from lapwing.methods.gp.tanimoto import Tanimoto
 from lapwing.methods.gp.thompson import Search, choose, maximise, thompson
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GP",
+    "NTK",
     "RBF",
     "Centroids",
     "Constant",
@@ -45,7 +46,6 @@ __all__ = [
     "Search",
     "Subset",
     "Sum",
-    "Tangent",
     "Tanimoto",
     "choose",
     "maximise",

@@ -1,4 +1,4 @@
-"""The tangent kernel of a network: Gaussian processes whose prior functions are its linearisation."""
+"""The neural tangent kernel of a network: Gaussian processes whose prior functions are its linearisation."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from lapwing.structures.selection import All, Selection
 
 @final
 @dataclass(frozen=True, eq=False)
-class Tangent(Kernel):
+class NTK(Kernel):
     """``k(x, x') = J(x) J(x')ᵀ`` of a network with one output, at its weights as they are (Antorán 2024, section 3.3).
 
     A process with this kernel has the variances that ``Laplace`` gives the network's outputs under a unit prior;
-    ``(1/a) * Tangent(model)`` those under the prior precision a. The mean is of the targets given, not of the network:
+    ``(1/a) * NTK(model)`` those under the prior precision a. The mean is of the targets given, not of the network:
     fit ``y - model(x)`` and add ``model(x)`` for that of ``Laplace``. A network of several outputs has a kernel between
     these too, which no process here takes: take ``Laplace`` with ``Full(view="functions")``.
 
@@ -47,7 +47,7 @@ class Tangent(Kernel):
 
     Example:
         >>> x, model = torch.randn(5, 2), nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
-        >>> Tangent(model)(x, x[:3]).shape
+        >>> NTK(model)(x, x[:3]).shape
         torch.Size([5, 3])
     """
 
@@ -55,10 +55,10 @@ class Tangent(Kernel):
     weights: Selection = field(default_factory=All)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "model", unwrapped(self.model, "Tangent(model)"))
+        object.__setattr__(self, "model", unwrapped(self.model, "NTK(model)"))
 
     def __repr__(self) -> str:
-        return f"Tangent({type(self.model).__name__}, weights={self.weights})"
+        return f"NTK({type(self.model).__name__}, weights={self.weights})"
 
     def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
         """See ``Kernel``; a constant in hyper-parameters and inputs."""
