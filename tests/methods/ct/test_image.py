@@ -136,6 +136,19 @@ def test_expectation_maximisation_ends_where_the_exact_evidence_is_largest() -> 
     assert noisy.noise_scale != 1.0 and noisy.problem.scale == noisy.noise_scale
 
 
+def test_the_rows_are_made_once_however_often_it_is_tuned() -> None:
+    pulled: list[int] = []
+
+    class Counted(Rays):
+        def pull(self, u: Tensor) -> Tensor:
+            pulled.append(u.shape[1])
+            return super().pull(u)
+
+    observed = Observed(Matrix(J.view(1, H, W, 1, D)), Counted(T), Y, lw.Gaussian(B), memory=2**20)
+    found = ImagePosterior(observed, lw.DiagonalPrior(A), lw.Gaussian(B), CG(rtol=1e-12), 4)
+    assert lw.tune(found, lw.EM(samples=2, steps=3)).std.shape == (H, W) and sum(pulled) == ROWS
+
+
 def test_descent_draws_what_conjugate_gradients_draw() -> None:
     found = posterior(lw.GPrior(0.7))
     observed = Observed(found.observed.image, Rays(T), Y, lw.Gaussian(B), examples=2)

@@ -228,11 +228,11 @@ class ImagePosterior:
     @property
     def totals(self) -> Totals:
         """How well the network's image fits what was measured."""
-        (chunk,) = replace(self.observed, examples=None).visit()
-        nll = float(self.fitted.nll(chunk.outputs.double(), chunk.targets.double()).sum())
-        score = self.fitted.score(chunk.outputs, chunk.targets)
-        misfit = float((score * (chunk.targets - chunk.outputs)).sum())
-        return Totals((Fingerprint(chunk.examples, 0.0, 0.0, nll),), float(chunk.examples), misfit, None)
+        chunks = list(self.observed.visit())
+        outputs, targets = (torch.cat([getattr(c, name) for c in chunks]) for name in ("outputs", "targets"))
+        nll = float(self.fitted.nll(outputs.double(), targets.double()).sum())
+        misfit = float((self.fitted.score(outputs, targets) * (targets - outputs)).sum())
+        return Totals((Fingerprint(len(targets), 0.0, 0.0, nll),), float(len(targets)), misfit, None)
 
     def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> ImagePosterior:
         """The posterior with another prior and noise; what products and preconditioners keep is shared."""

@@ -1,0 +1,13 @@
+"""One study: its rows, their means over images or seeds and what they show, as JSON and as a table."""
+
+from __future__ import annotations
+
+from benchmarks.command import Study, main
+from studies.ct import design
+
+STUDIES: dict[str, Study] = {
+    "design": design.STUDY,
+}
+
+if __name__ == "__main__":
+    main(STUDIES)

@@ -1,0 +1,48 @@
+"""Every study runs in a hurry, and goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.command import Study, main
+from benchmarks.report import Row
+from studies.ct import design
+from studies.ct.__main__ import STUDIES
+
+pytestmark = pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_each_study_runs(name: str, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    main({name: STUDIES[name], "": Study(lambda _: ())}, [name, "--quick", "--json", str(report)])
+    rows = json.loads(report.read_text())["rows"]
+    assert rows and all(row["study"] == name for row in rows)
+    assert [row["failure"] for row in rows if row.get("failure")] == []
+
+
+def test_designs_are_compared_image_by_image_and_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("random", design.EVENLY)
+    report, words = tmp_path / "report.json", ["--quick", "--only", *names, "--json", str(tmp_path / "report.json")]
+    monkeypatch.setattr(design.Scene, "pilot", None)
+    main({"design": design.STUDY}, [*words, "--images", "1"])
+    first = json.loads(report.read_text())["rows"]
+    judged: list[int] = []
+
+    def again(scene: design.Scene, method: str) -> list[Row]:
+        judged.append(scene.seed)
+        row: Row = {"method": method, "size": 8, "seed": scene.seed}
+        return [row | {"angles": count, "psnr": 3.0 * (method == "random")} for count in (2, 4)]
+
+    monkeypatch.setattr(design, "judged", again)
+    main({"design": design.STUDY}, [*words, "--images", "3", "--resume", str(report)])
+    rows = json.loads(report.read_text())["rows"]
+    assert judged == [1, 1, 2, 2] and [row["psnr"] for row in rows[:4]] == [row["psnr"] for row in first[:4]]
+    (last,) = (row for row in rows if row.get("verdict") == "random over equidistant, dB")
+    psnr = {(row["method"], row["angles"]): row["psnr"] for row in first if not row.get("summary") and "psnr" in row}
+    more = psnr["random", 4] - psnr[design.EVENLY, 4]
+    assert last["angles"] == 4 and last["more"] == pytest.approx((more + 6) / 3)
+    assert last["more_stderr"] == pytest.approx(abs(more - 3) / 3)
