@@ -122,7 +122,7 @@ class Scene:
         y, std = self.measured
         y, operator = y[list(angles)].flatten(), self.whole.select(angles)
         prior = ct.DeepImagePrior(tv=3.0, rate=5e-3, steps=steps, patience=steps // 2, seed=self.seed)
-        found = prior.fit(network, operator, y, z, noise_std=std)
+        found = prior.fit(network, z, operator, y, noise_std=std)
         posterior = ct.ImagePosterior.of(found.network, z, operator, y, noise_std=std, seed=self.seed)
         return Fitted(found, lw.tune(posterior, lw.EM(samples=4, steps=5, noise=False)))
 
