@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -24,6 +26,20 @@ def test_ignored_positions_have_no_curvature(generator: torch.Generator) -> None
     likelihood = Categorical(event_dim=1)
     expected = (likelihood.hessian(f, y) @ u.unsqueeze(-1)).squeeze(-1)
     torch.testing.assert_close(likelihood.bending(f, y)(u), expected)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda each: type(each).__name__)
+def test_a_diagonal_and_a_vector_beside_it_make_the_matrix(likelihood: Likelihood, generator: torch.Generator) -> None:
+    likelihood = replace(likelihood, weight=1.7)
+    f = torch.randn(5, 4, generator=generator, dtype=torch.float64)
+    y = likelihood.canonical_targets(f, likelihood.draw(f, generator=generator))
+    if isinstance(likelihood, Categorical):
+        y[1] = -100
+    entries = likelihood.hessian_entries(f, y)
+    assert entries is not None
+    diagonal, beside = entries
+    matrix = torch.zeros(5, 4, 4).to(f) if beside is None else -beside[:, :, None] * beside[:, None, :]
+    torch.testing.assert_close(matrix.diagonal_scatter(diagonal, 0, -2, -1), likelihood.hessian(f, y))
 
 
 def test_nothing_cancels_where_a_class_is_certain() -> None:

@@ -12,15 +12,14 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from lapwing.curvature.fold import Fold, Totals
-from lapwing.curvature.sums import Held
+from lapwing.curvature.sums import Held, Outputs
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, UnsupportedError, check_count
-from lapwing.jacobian.layers.factors import Factor
+from lapwing.jacobian.layers.factors import Factor, Outer
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import COLUMNS, by_position
 
-Outputs: TypeAlias = Float[Tensor, "n *event c"]
 Blocks: TypeAlias = Iterator[Float[Tensor, "k n *event c"]]
 
 
@@ -219,6 +218,16 @@ class Accumulator(Protocol):
         """Take in the factors of one block of cotangents of one chunk, ``again`` after the chunk's first block."""
         ...
 
+    def add_outputs(self, head: Outer, diagonal: Outputs, beside: Outputs | None) -> None:
+        """Take in ``Σ B_nt ⊗ a_nt a_ntᵀ`` of one chunk, where the outputs are those of one layer at every position.
+
+        Args:
+            head: The layer, which knows its inputs a; nothing is pulled back.
+            diagonal: The diagonal of each output Hessian B.
+            beside: v with ``B_jk = -v_j v_k`` beside it, if that is not 0.
+        """
+        ...
+
     def result(self) -> Held:
         """What was added up."""
         ...
@@ -237,11 +246,17 @@ def sweep(model: Model, curvature: Curvature, total: Accumulator, *, generator: 
         Sums over the data.
 
     Cost:
-        One forward pass, and a backward pass through the activations for each cotangent; memory ``BUDGET``.
+        One forward pass, and a backward pass through the activations for each cotangent; memory ``BUDGET``. Where the
+        outputs are those of the one uncertain layer the forward pass alone, and products of its inputs.
     """
+    closed = model.survey.head and isinstance(curvature, GGN)
     data = Fold(model, chunk_size(model, curvature, total.floats))
     size = COLUMNS if model.survey.loose else total.at_once
     for forward, f, y in data:
+        entries = model.likelihood.hessian_entries(f, y) if closed else None
+        if entries is not None:
+            total.add_outputs(forward.head, *entries)
+            continue
         blocks = curvature.cotangents(model.likelihood, f, y, generator=generator)
         for number, cotangents in enumerate(part for block in blocks for part in block.split(size)):
             total.add(forward.factors(cotangents), again=number > 0)
@@ -251,5 +266,7 @@ def sweep(model: Model, curvature: Curvature, total: Accumulator, *, generator: 
 def chunk_size(model: Model, curvature: Curvature, floats: int = 0) -> int:
     """Examples to a chunk so that their factors stay within ``BUDGET``."""
     outputs = model.event[-1]
+    if model.survey.head and isinstance(curvature, GGN):
+        return model.chunk(1, BUDGET, floats, 6 * model.width)
     roots = 3 * model.width * outputs if isinstance(curvature, GGN) else 0
     return model.chunk(curvature.width(outputs), BUDGET, floats, roots)

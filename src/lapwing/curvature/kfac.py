@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.curvature.sums import Held
+from lapwing.curvature.sums import Held, Outputs
 from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, patches
 from lapwing.jacobian.layers.lookup import Lookup
@@ -21,6 +21,7 @@ from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 
 Sharing: TypeAlias = Literal["expand", "reduce"]
 Bias: TypeAlias = Literal["joint", "separate"]
+T = TypeVar("T", bound=Factor)
 
 EXACT = 1024
 """Largest block of a parameter without Kronecker structure that is kept exact; beyond it only the diagonal is."""
@@ -75,6 +76,20 @@ class KroneckerSum:
                     rows = part.rows().flatten(0, 1).double()
                     self._exact[names] += rows.mT @ rows if rows.shape[1] <= EXACT else rows.square().sum(0)
 
+    def add_outputs(self, head: Outer, diagonal: Outputs, beside: Outputs | None) -> None:
+        """Take in one chunk of a head, whose gradient is the identity; see ``Accumulator``."""
+        left = torch.diag(diagonal.double().flatten(0, -2).sum(0))
+        if beside is not None:
+            v = beside.double().flatten(0, -2)
+            left -= (v.mT @ v).fill_diagonal_(0.0)
+        for part in separated(head) if self._bias == "separate" else (head,):
+            names, (right, count) = part.names, input_moment(part, self._sharing)
+            if names not in self._index:
+                self._index[names] = block_index(part, self._network)
+            self._left[names] += left[None]
+            self._right[names] += right
+            self._count[names] += count
+
     def result(self) -> Held:
         """The blocks, in order of first use."""
         blocks = tuple(self._block(names) for names in self._index)
@@ -87,7 +102,7 @@ class KroneckerSum:
         return Dense(exact) if exact.ndim == 2 else Diagonal(exact)
 
 
-def separated(factor: Factor) -> tuple[Factor, ...]:
+def separated(factor: T) -> tuple[T, ...]:
     """A factor whose bias has a block of its own."""
     if isinstance(factor, Outer) and factor.weight is not None and factor.bias is not None:
         return replace(factor, bias=None), replace(factor, weight=None)

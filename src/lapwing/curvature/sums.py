@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
+from typing import TypeAlias, final
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from lapwing.jacobian.layers.factors import Factor, jacobian_rows, square_sums
+from lapwing.jacobian.layers.factors import Factor, Outer, jacobian_rows, square_sums
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Dense, Diagonal, Structured
 from lapwing.linalg.structured import finite
+
+Outputs: TypeAlias = Float[Tensor, "n *event c"]
 
 
 @final
@@ -50,6 +54,19 @@ class DenseSum:
         """One explicit row."""
         return self._network.layout.size
 
+    def add_outputs(self, head: Outer, diagonal: Outputs, beside: Outputs | None) -> None:
+        """Take in one chunk of a head, whose gradient is the identity; see ``Accumulator``."""
+        a, flat = head.columns.double().squeeze(1).mT.flatten(0, 1), torch.arange(self._network.size)
+        own = head.matrix(self._network.part(head.names, flat).to(a.device))[0]
+        b, v = diagonal.double().flatten(0, -2), None if beside is None else beside.double().flatten(0, -2)
+        for j, row in enumerate(own):
+            self._total[row[:, None], row] += a.mT @ (b[:, j, None] * a)
+            if v is not None and j + 1 < len(own):
+                bent = v[:, j, None] * v[:, j + 1 :]
+                block, later = a.mT @ (bent[:, :, None] * a[:, None]).flatten(1), own[j + 1 :].flatten()
+                self._total[row[:, None], later] -= block
+                self._total[later[:, None], row] -= block.mT
+
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
         """Take in the factors of one block of cotangents of one chunk."""
         rows = jacobian_rows(self._network, factors).flatten(0, 1).double()
@@ -72,6 +89,12 @@ class DiagonalSum:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._total = network.like.new_zeros(network.size)
+
+    def add_outputs(self, head: Outer, diagonal: Outputs, beside: Outputs | None) -> None:
+        """Take in one chunk of a head, whose gradient is the identity; see ``Accumulator``."""
+        squares = head.columns.squeeze(1).mT.flatten(0, 1).square()
+        matrix = (diagonal.flatten(0, -2).mT @ squares)[None]
+        self._total += self._network.joined([(head.names, head.flat(matrix))])
 
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
         """Take in the factors of one block of cotangents of one chunk."""

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import cast, final
 
 import torch
 from jaxtyping import Float
@@ -111,10 +111,23 @@ class Pass:
         return captured(self.network, self.inputs, self._leaves)
 
     @property
+    def calls(self) -> list[Call]:
+        """The uses of uncertain layers, in order."""
+        return self._forward[1]
+
+    @property
     def outputs(self) -> Tensor:
         """Canonical outputs, ``[n, *event, c]``."""
         outputs = self._forward[0].detach()
         return outputs if self.likelihood is None else self.likelihood.canonical(outputs)
+
+    @cached_property
+    def head(self) -> Outer:
+        """The layer that makes the outputs, by its inputs alone: ``J = I ⊗ aᵀ`` at each position. Its g is not one."""
+        (layer,), (outputs, calls) = self.survey.layers, self._forward
+        (call,) = [call for call in calls if layer.owns(call)]
+        nothing = outputs.new_zeros(()).expand(call.shape[0], 1, *call.shape[1:])
+        return cast(Outer, self._factor(layer, [call], [nothing]))
 
     def factors(self, cotangents: Float[Tensor, "k n ..."]) -> Iterator[Factor]:
         """The factors of every uncertain parameter, layer by layer.

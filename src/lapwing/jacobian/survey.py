@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from lapwing.ground.data import Data, Inputs, Source, Unpack, count, take
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, leaves
-from lapwing.jacobian.layers.loose import right_way
+from lapwing.jacobian.layers.loose import close, right_way
 from lapwing.jacobian.model import Model, Pass
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
@@ -33,7 +33,34 @@ def probe(inputs: Inputs, size: int) -> Inputs:
 
 def surveyed(network: Network, likelihood: Likelihood, data: Data) -> Model:
     """The model of a network, surveyed on the first examples of the data; see ``find_layers``."""
-    return Model(network, find_layers(network, data.first()), likelihood, data)
+    model = Model(network, find_layers(network, data.first()), likelihood, data)
+    return replace(model, survey=replace(model.survey, head=makes_outputs(model, probe(data.first(), 3))))
+
+
+def makes_outputs(model: Model, inputs: Inputs) -> bool:
+    """Whether the canonical outputs are those of a layer used once, the only uncertain one: they follow its weights.
+
+    Args:
+        model: A surveyed network, without what is found here.
+        inputs: Three examples.
+
+    Cost:
+        Two forward passes, where there is one uncertain layer.
+    """
+    network, survey = model.network, model.survey
+    if survey.loose or network.index is not None or len(survey.layers) != 1:
+        return False
+    forward, (layer,) = model.forward(inputs), survey.layers
+    f = forward.outputs
+    if layer.kind not in ("linear", "conv") or len(forward.calls) != 1:
+        return False
+    head, c = forward.head, f.shape[-1]
+    if head.g.shape[2:4] != (1, c) or head.g.shape[-1] * c != survey.output.numel():
+        return False
+    change = torch.linspace(0.5, 1.5, network.size).to(f) * network.weights.abs().mean()
+    moved = model.likelihood.canonical(network(inputs, network.with_weights(network.weights + change)).detach()) - f
+    expected = (head.columns.squeeze(1).mT @ head.matrix(network.part(head.names, change))[0].mT).view_as(f)
+    return close(moved, expected)
 
 
 def find_layers(network: Network, inputs: Inputs) -> Survey:

@@ -132,6 +132,15 @@ class Likelihood(abc.ABC):
         """A root S of the output Hessian, S Sᵀ = B; arguments as in ``hessian``."""
         return self.weight**0.5 * self._root(outputs, targets)
 
+    def hessian_entries(
+        self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"] | None = None
+    ) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch c"] | None] | None:
+        """The diagonal of B, and v with ``B_jk = -v_j v_k`` beside it, ``None`` where that is 0; arguments as above.
+
+        Nothing is c × c. ``None`` for a likelihood whose B has no such form.
+        """
+        return None
+
     def thin_root(
         self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"] | None = None
     ) -> Float[Tensor, "*batch c r"]:

@@ -80,6 +80,17 @@ class Categorical(Likelihood):
         off_diagonal = -probs.unsqueeze(-1) * half.unsqueeze(-2)
         return _mask(off_diagonal.diagonal_scatter(half * _complement(probs), 0, -2, -1), targets)
 
+    def hessian_entries(
+        self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"] | None = None
+    ) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch c"]]:
+        """See ``Likelihood.hessian_entries``: p (1 - p), and p."""
+        probs = torch.softmax(outputs, -1)
+        diagonal, beside = self.weight * probs * _complement(probs), self.weight**0.5 * probs
+        if targets is None:
+            return diagonal, beside
+        kept = (targets != IGNORED).unsqueeze(-1)
+        return diagonal.where(kept, 0.0), beside.where(kept, 0.0)
+
     def thin_root(
         self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"] | None = None
     ) -> Float[Tensor, "*batch c r"]:

@@ -52,6 +52,13 @@ class Elementwise(Likelihood, abc.ABC):
         diagonal = self.weight * self._diagonal(outputs)
         return lambda moved: diagonal * moved
 
+    @final
+    def hessian_entries(
+        self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"] | None = None
+    ) -> tuple[Float[Tensor, "*batch c"], None]:
+        """See ``Likelihood.hessian_entries``; there are none beside the diagonal."""
+        return self.weight * self._diagonal(outputs), None
+
     @abc.abstractmethod
     def _diagonal(self, outputs: Tensor) -> Tensor:
         """The diagonal of B, for a weight of 1."""

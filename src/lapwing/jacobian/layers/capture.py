@@ -191,6 +191,7 @@ class Survey:
         output: Shape of the outputs of one example.
         floats: Numbers one example occupies: for each cotangent, and beside them.
         way: How the Jacobian of loose parameters is made.
+        head: Whether the outputs are those of the one layer there is, position by position.
     """
 
     layers: tuple[Layer, ...]
@@ -198,6 +199,7 @@ class Survey:
     output: torch.Size
     floats: tuple[int, int]
     way: Way = "at once"
+    head: bool = False
 
     @cached_property
     def names(self) -> frozenset[str]:

@@ -1,0 +1,117 @@
+"""A layer whose outputs are the network's: what needs no gradient equals what the gradients of every output give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lapwing as lw
+from lapwing.curvature import ggn
+from lapwing.curvature.ggn import GGN, Accumulator, EmpiricalFisher, sweep
+from lapwing.curvature.kfac import KroneckerSum
+from lapwing.curvature.sums import DenseSum, DiagonalSum
+from lapwing.ground.data import Data
+from lapwing.jacobian.model import Model, Pass
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.survey import surveyed
+from lapwing.structures.selection import Selection
+from tests.posterior_cases import PROBLEMS, Linearised, problem, seeded
+
+SUMS: dict[str, Callable[[Network], Accumulator]] = {
+    "diagonal": DiagonalSum,
+    "dense": DenseSum,
+    "kfac": KroneckerSum,
+    "kfac-reduce-separate": lambda network: KroneckerSum(network, "reduce", "separate"),
+}
+
+
+def given(name: str, weights: Selection | None = None) -> Model:
+    """The model of a problem whose last layer alone is uncertain, its likelihood of a weight."""
+    case = problem(name)
+    likelihood = replace(case.likelihood, weight=1.5)
+    return lw.Laplace(likelihood, weights=weights or lw.LastLayer()).task(case.model, data_of(name)).model
+
+
+def data_of(name: str) -> Data:
+    """The training data of a problem."""
+    return Data(problem(name).batches(), like=torch.zeros(0).double())
+
+
+@pytest.mark.parametrize("structure", SUMS)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_sums_are_those_of_pulled_back_gradients(
+    name: str, structure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = given(name)
+    assert model.survey.head
+    plain = replace(model, survey=replace(model.survey, head=False))
+    expected = SUMS[structure](model.network)
+    sweep(plain, GGN(), expected)
+    monkeypatch.setattr(Pass, "factors", None)
+    found = SUMS[structure](model.network)
+    sweep(model, GGN(), found)
+    torch.testing.assert_close(
+        found.result().operator.dense(), expected.result().operator.dense(), rtol=1e-10, atol=1e-12
+    )
+    assert found.result().partition == expected.result().partition
+
+
+@pytest.mark.parametrize(("structure", "patterns"), [("dense", "*3.weight"), ("dense", "*3.bias"), ("kfac", "*3.bias")])
+def test_a_weight_or_a_bias_alone_is_a_head_too(structure: str, patterns: str) -> None:
+    model = given("categorical", lw.Names(patterns))
+    assert model.survey.head
+    found = SUMS[structure](model.network)
+    sweep(model, GGN(), found)
+    expected = 1.5 * Linearised(problem("categorical"), model.network).ggn
+    torch.testing.assert_close(found.result().operator.dense(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = given("tokens")
+    found = []
+    for budget in (ggn.BUDGET, 1):
+        monkeypatch.setattr(ggn, "BUDGET", budget)
+        total = KroneckerSum(model.network)
+        totals = sweep(model, GGN(), total)
+        found.append((len(totals.parts), total.result().operator.dense()))
+    assert found[0][0] < found[1][0]
+    torch.testing.assert_close(found[0][1], found[1][1])
+
+
+def test_a_curvature_of_whole_examples_still_pulls_back() -> None:
+    model = given("tokens")
+    expected, found = DenseSum(model.network), DenseSum(model.network)
+    sweep(replace(model, survey=replace(model.survey, head=False)), EmpiricalFisher(), expected)
+    sweep(model, EmpiricalFisher(), found)
+    assert torch.equal(found.result().operator.dense(), expected.result().operator.dense())
+
+
+class Other(nn.Module):
+    """A linear layer whose outputs are not quite the network's."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.last = how, nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the name says."""
+        f = self.last(x)
+        match self.how:
+            case "twice":
+                return f + self.last(x)
+            case "added":
+                return f + x
+            case "cut":
+                return f[:, :2]
+        return 3 * f if self.how == "tripled" else f.flip(-1)
+
+
+@pytest.mark.parametrize("how", ["tripled", "flipped", "twice", "added", "cut"])
+def test_a_layer_whose_outputs_were_changed_is_no_head(how: str) -> None:
+    module = seeded(lambda: Other(how))
+    model = surveyed(Network.of(module), lw.Gaussian(), data_of("gaussian"))
+    assert model.survey.head == (how == "added"), "what is added does not depend on the weights"
