@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError
+from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from lapwing.linalg import Diagonal
 from lapwing.linear.matrix import Matrix
+from lapwing.linear.model import LinearModel
 from lapwing.linear.solvers import CG
-from lapwing.methods.ct.design import Design, pixel_prior
+from lapwing.methods.ct.design import Design
+from lapwing.methods.ct.dip import DeepImagePrior
 from lapwing.methods.ct.image import ImagePosterior
-from lapwing.methods.ct.observed import Observed
+from lapwing.methods.ct.observed import Observed, linear_image
+from lapwing.methods.ct.pixels import pixel_prior
 from tests.checker import unchecked
 from tests.linear_models import Rays
 from tests.posterior_cases import normal, refused
@@ -110,17 +113,41 @@ def test_the_prior_of_a_posterior_is_that_of_its_weights() -> None:
     torch.testing.assert_close(found.scores(), design((0,)).scores())
 
 
-def test_pixels_are_independent_or_correlated_by_their_distance() -> None:
-    alone, together = (pixel_prior((2, 3), scale, like=normal(1)).features.view(6, 6) for scale in (None, 1.5))
-    assert torch.equal(alone, torch.eye(6))
-    covariance = together @ together.mT
-    torch.testing.assert_close(covariance.diagonal(), torch.ones(6).double())
-    torch.testing.assert_close(covariance[0, 5], torch.tensor(-(5**0.5) / 1.5).double().exp())
+def test_the_prior_may_be_of_pixels() -> None:
     found = Design.of(
         pixel_prior((H, W), 2.0, like=normal(1)), Diagonal(torch.ones(8).double()), Rays(T), ANGLES, [1],
         noise_std=STD, samples=5,
     )  # fmt: skip
     assert found.propose(2)[0] != 1
+
+
+class Product(torch.nn.Module):
+    """An image whose features change with the weights."""
+
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__()
+        self.weights = torch.nn.Parameter(weights.clone())
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z * torch.outer(self.weights[:H], self.weights[H:])
+
+
+def test_the_design_of_a_linear_model_knows_nothing_of_what_was_measured_and_that_of_a_network_does() -> None:
+    z, weights = torch.ones(1, 1, H, W).double(), normal(H + W, seed=3)
+    first, second = (T[:BINS] @ normal(H * W, seed=seed) for seed in (5, 6))
+
+    def scores(image: LinearModel, y: Tensor) -> Tensor:
+        observed = Observed(image, Rays(T[:BINS]), y, lw.Gaussian(STD**-2))
+        posterior = ImagePosterior(observed, lw.Isotropic(1.0), lw.Gaussian(STD**-2), CG())
+        generator = torch.Generator().manual_seed(2)
+        return Design.after(posterior, Rays(T), ANGLES, [0], samples=50, generator=generator).scores("eig")
+
+    assert torch.equal(scores(IMAGE, first), scores(IMAGE, second))
+    prior = DeepImagePrior(tv=1e-3, steps=10, patience=10, rate=0.1, held_out=0.5)
+    with pytest.warns(ConvergenceWarning):
+        fits = [prior.fit(Product(weights), z, Rays(T[:BINS]), y, noise_std=STD) for y in (first, second)]
+    one, other = (scores(linear_image(fit.network, z), y) for fit, y in zip(fits, (first, second), strict=True))
+    assert not torch.allclose(one, other, rtol=0.05)
 
 
 def test_what_makes_no_sense_is_a_sentence() -> None:

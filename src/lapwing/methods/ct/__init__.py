@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lapwing.methods.ct.beams import FanBeam, Parallel2d, Parallel3d
-from lapwing.methods.ct.design import Design, pixel_prior
+from lapwing.methods.ct.design import Design
 from lapwing.methods.ct.dip import DeepImagePrior, Reconstruction, pretrained
 from lapwing.methods.ct.files import Scan, read_scan
 from lapwing.methods.ct.filtered import filtered_back_projection
@@ -15,6 +15,7 @@ from lapwing.methods.ct.observed import Measurement, Observed, linear_image
 from lapwing.methods.ct.operators import Fourier, Given, measurement
 from lapwing.methods.ct.patches import log_density, patch_covariance
 from lapwing.methods.ct.phantoms import Ellipses, digits, rectangles, shepp_logan, walnut
+from lapwing.methods.ct.pixels import PixelFit, fit_pixels, pixel_prior
 from lapwing.methods.ct.projector import Projector
 from lapwing.methods.ct.unet import UNet
 from lapwing.methods.ct.variation import tv_reconstruction
@@ -33,6 +34,7 @@ __all__ = [
     "Observed",
     "Parallel2d",
     "Parallel3d",
+    "PixelFit",
     "Projector",
     "Reconstruction",
     "Scan",
@@ -42,6 +44,7 @@ __all__ = [
     "digits",
     "equidistant",
     "filtered_back_projection",
+    "fit_pixels",
     "linear_image",
     "log_density",
     "log_transform",

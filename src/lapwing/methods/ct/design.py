@@ -15,7 +15,6 @@ from lapwing.ground.errors import ConfigError, check_count, check_option, check_
 from lapwing.ground.tree import together
 from lapwing.jacobian.model import undisturbed
 from lapwing.linalg import Dense, Diagonal
-from lapwing.linear.matrix import Matrix
 from lapwing.linear.model import LinearModel
 from lapwing.methods.ct.image import ImagePosterior
 from lapwing.methods.ct.observed import Measurement, only
@@ -25,32 +24,6 @@ Criterion: TypeAlias = Literal["ese", "eig"]
 
 BLOCK = 64
 """Rays, or draws, that go through the network together."""
-
-
-def pixel_prior(shape: Sequence[int], lengthscale: float | None = None, *, like: Tensor | None = None) -> Matrix:
-    """An image whose pixels are Gaussian: independent, or with the Matérn-1/2 correlation ``exp(-distance / ψ)``.
-
-    A ``LinearModel`` with standard normal weights, in place of a network's.
-
-    Args:
-        shape: Of the image.
-        lengthscale: ψ, in pixels; ``None`` for independent pixels.
-        like: Tensor whose device and dtype it takes; ``None`` for float32 on the CPU.
-
-    Cost:
-        Memory ``pixels²`` numbers; with a length-scale ``pixels³`` multiplications in float64.
-
-    Example:
-        >>> pixel_prior((2, 3), 1.0).features.shape
-        torch.Size([1, 2, 3, 1, 6])
-    """
-    tensor = torch.zeros(()) if like is None else like
-    axes = [torch.arange(side, dtype=torch.float64) for side in shape]
-    points = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, -2)
-    root = torch.eye(len(points), dtype=torch.float64)
-    if lengthscale is not None:
-        root = torch.linalg.cholesky(torch.exp(-torch.cdist(points, points) / lengthscale))
-    return Matrix(root.to(tensor).view(1, *shape, 1, -1))
 
 
 @final
@@ -121,6 +94,7 @@ class Design:
             numbers a ray of all angles, for c rays that are measured.
 
         Example:
+            >>> from lapwing.methods.ct.pixels import pixel_prior
             >>> class Sums:  # of rows, and of columns
             ...     shape = (6, 9)
             ...     def push(self, v): return torch.cat([v.view(3, 3, -1).sum(1), v.view(3, 3, -1).sum(0)])
