@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, final
 
 import torch
@@ -55,6 +55,18 @@ def joined(parts: list[Solution]) -> Solution:
         matvecs=sum(part.matvecs for part in parts),
         stopped=worst.stopped,
     )
+
+
+def parted(whole: Solution, columns: int) -> tuple[Solution, Solution]:
+    """The solutions of the first columns and of the others, each with what all of them cost.
+
+    Args:
+        whole: Of a block.
+        columns: How many are first.
+    """
+    values, residuals = (part.tensor_split([columns], -1) for part in (whole.value, whole.residual))
+    first, rest = (replace(whole, value=x, residual=r) for x, r in zip(values, residuals, strict=True))
+    return first, rest
 
 
 @final

@@ -39,9 +39,10 @@ def conjugate_gradients(
     (Ji & Li 2017, BFBCG), so that ``k`` columns need far fewer steps than ``k`` systems. Columns that are linear
     combinations of others cost no products, until rounding parts them. A column that meets ``rtol`` is frozen, but its
     residual goes on to steer the search: without it the directions would no longer be conjugate to the earlier ones,
-    and the columns that are left would need more products than it saves. The true residual is computed at the end;
+    and the columns that are left would need more products than it saves. Residuals rise on the way where ``A`` is
+    ill-conditioned: each column is returned where its residual was smallest. The true residual is computed at the end;
     where rounding has carried it away from the recurrence's, the iteration starts again from the value reached, as
-    long as that halves it.
+    long as that halves it; a column that this makes worse stays as it was.
 
     Args:
         operator: ``A``, ``[d, d]``.
@@ -68,7 +69,7 @@ def conjugate_gradients(
 
     Cost:
         A step: one product and one preconditioner solve with at most ``k`` columns, and about ``16 d k²`` operations in
-        float64; one product more at the end, and one at the start if ``initial`` is given. Memory: eight float64
+        float64; one product more at the end, and one at the start if ``initial`` is given. Memory: ten float64
         blocks ``[d, k]``, nothing ``d x d``. No gradient flows through.
 
     Example:
@@ -95,13 +96,15 @@ def conjugate_gradients(
     if initial is not None:
         x = _start(operator, b, initial)
         rest = block - product(x)
-    steps, reached = 0, math.inf
+    residual, reached, steps = _measured(rest, weights) / size, math.inf, 0
     while True:
-        goal, rounding = rtol * size, rounding_of(operator.dtype)
+        goal, rounding, start = rtol * size, rounding_of(operator.dtype), x.clone()
         recurrence = _recurrence(product, preconditioner, x, rest, goal, weights, rounding)
         steps, stopped = _run(recurrence, steps, max_iterations, rtol if progress else None)
         rest = block - product(x)
-        residual = _measured(rest, weights) / size
+        earlier, residual = residual, _measured(rest, weights) / size
+        x = torch.where(residual > earlier, start, x)
+        residual = torch.minimum(residual, earlier)
         before, reached = reached, residual.max().item()
         if reached <= rtol:
             stopped = "converged"
@@ -153,10 +156,12 @@ def _recurrence(
 ) -> Iterator[float]:
     """The steps of BFBCG on the columns above their goal, ``x`` overwritten: yields the largest residual over its goal.
 
-    Ends where all are within it, where the curvature ``VᵀAV`` is singular, or no direction is left.
+    Columns of ``x`` are where their residual was smallest. Ends where all are within their goal, where the curvature
+    ``VᵀAV`` is singular, or no direction is left.
     """
-    entered = _measured(r, unit) > goal
-    r, goal = r[:, entered], goal[entered]
+    entered = (_measured(r, unit) > goal).nonzero()[:, 0]
+    r, goal, now = r[:, entered], goal[entered], x[:, entered]
+    least = _measured(r, unit) / goal
     ratio, largest = torch.full_like(goal, math.inf), 0.0
     v = q = r[:, :0]
     factor: Tensor | None = goal.new_empty(0, 0)
@@ -172,11 +177,12 @@ def _recurrence(
         if factor is None:
             return
         alpha = torch.cholesky_solve(v.mT @ r, factor)
-        moves = x.new_zeros(len(alpha), x.shape[1])
-        moves[:, entered] = alpha * (ratio > 1)
-        x.addmm_(v, moves)
+        now.addmm_(v, alpha * (ratio > 1))
         r.addmm_(q, alpha, alpha=-1)
         ratio = torch.where(ratio > 1, _measured(r, unit) / goal, ratio)
+        better = ratio < least
+        least = torch.where(better, ratio, least)
+        x[:, entered[better]] = now[:, better]
         yield ratio.max().item()
 
 

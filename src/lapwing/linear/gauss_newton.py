@@ -47,6 +47,15 @@ class Gram(Operator):
         found = (self @ units).mT
         return found if columns is None else found[:, columns]
 
+    def product_rows(self, index: Int[Tensor, " r"], block: Float[Tensor, "d k"]) -> Float[Tensor, "r k"]:
+        """Some rows of a product with a block, here with the rows written out.
+
+        Args:
+            index: Which.
+            block: What is multiplied.
+        """
+        return self.rows(index) @ block
+
     def features(
         self, count: int, generator: torch.Generator, index: Int[Tensor, " m"] | None = None
     ) -> Float[Tensor, "m D"]:

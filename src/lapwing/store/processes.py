@@ -63,10 +63,9 @@ def process_state(saved: Kernels, tensors: Tensors) -> Json:
         base = Base(saved.kernel, saved.inputs, saved.trend.kind, saved.outputs)
         return {"base": state(base, "base"), "functions": state(_drawn(saved), "functions")}
     own = records(tensors, given={Settings: None, tuple[Solution, ...]: None}).state(saved)
-    own |= {"settings": state(saved.settings, "settings"), "answers": state(saved.answers, "answers")}
     if "functions" in vars(saved) or not isinstance(saved.solver, Cholesky):
         own["functions"] = state(_drawn(saved.functions), "functions")
-    return own
+    return own | {"settings": state(saved.settings, "settings"), "answers": state(saved.answers, "answers")}
 
 
 def process_from(header: Json, tensors: Tensors, device: torch.device | str) -> Kernels:

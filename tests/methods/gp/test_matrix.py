@@ -23,6 +23,7 @@ def test_products_rows_and_blocks_are_those_of_the_kernel(kernel: Kernel) -> Non
     torch.testing.assert_close(matrix @ block, whole @ block)
     torch.testing.assert_close(matrix.dense(), whole)
     torch.testing.assert_close(matrix.rows(index), whole[index])
+    torch.testing.assert_close(matrix.product_rows(index, block), whole[index] @ block)
     torch.testing.assert_close(cross(kernel, x, new), kernel(x, new))
     torch.testing.assert_close(cross_product(kernel, new, x, block), kernel(new, x) @ block)
 

@@ -219,3 +219,13 @@ def test_the_solver_follows_the_number_of_observations() -> None:
     assert isinstance(GP().solver_for(10_000), lw.CG)
     assert isinstance(GP().solver_for(100_000), SDD)
     assert replace(GP(), solver=SDD(steps=7)).solver_for(3) == SDD(steps=7)
+
+
+def test_mean_and_functions_are_found_in_one_solve() -> None:
+    x, y = data()
+    recipe = GP(Matern(0.7), lw.Gaussian(10.0), samples=4, features=20, solver=lw.CG(rtol=1e-10))
+    apart, together = recipe.fit((x, y)), recipe.fit((x, y))
+    assert apart.answers.matvecs + apart.functions.solution.matvecs > together.functions.solution.matvecs
+    assert together.answers.matvecs == together.functions.solution.matvecs
+    torch.testing.assert_close(together.answers.value, apart.answers.value)
+    torch.testing.assert_close(together.functions(x), apart.functions(x))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,18 @@ def test_bounds_that_do_not_fit_are_refused() -> None:
         thompson(posterior(), BOX[:, :1])
     with pytest.raises(ShapeError, match="candidates"):
         choose(posterior(), BOX, 3)
+
+
+def test_functions_are_refined_in_parts_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = Search(candidates=40, starts=2, steps=3)
+    whole = thompson(posterior(), BOX, 5, search=search)
+    two_functions = 2 * 8 * 8 * 2 * (30 + 500)
+    monkeypatch.setattr(sys.modules["lapwing.methods.gp.thompson"], "ROOM", two_functions)
+    torch.testing.assert_close(thompson(posterior(), BOX, 5, search=search), whole)
+
+
+def test_each_function_at_places_of_its_own() -> None:
+    functions, places = posterior().sample_functions(3), torch.rand(3, 4, 2, dtype=torch.float64)
+    values = torch.stack([functions(at)[number, :, 0] for number, at in enumerate(places)])
+    torch.testing.assert_close(functions.own(places), values)
+    torch.testing.assert_close(functions.some(slice(1, 3)).own(places[1:]), values[1:])

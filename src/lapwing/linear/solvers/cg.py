@@ -18,7 +18,7 @@ from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linalg.operator import check_operand
 from lapwing.linear.problem import Preconditioner, Problem, approximation
 
-VECTORS = 8
+VECTORS = 10
 """Blocks of columns conjugate gradients hold at once, in float64."""
 
 

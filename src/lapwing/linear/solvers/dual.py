@@ -76,7 +76,7 @@ class SDD(Stochastic):
 
     Cost:
         A step: r rows, and r n multiplications a column. Twenty products with the matrix for residuals in all. Memory
-        of six blocks ``[n, k]`` and of r rows.
+        of six blocks ``[n, k]``.
 
     Example:
         >>> SDD(steps=20_000)
@@ -125,8 +125,7 @@ class SDD(Stochastic):
             order = coordinates(n, self.batch, b.device, generator)
             while path.taken < self.steps:
                 index, p = next(order), path.ahead()
-                rows = problem.curvature.rows(index)
-                gradient = problem.scale * (rows @ p) + noise[index] * p[index] - b[index]
+                gradient = problem.scale * problem.curvature.product_rows(index, p) + noise[index] * p[index] - b[index]
                 path.move(index, gradient.mul_(-step * n / len(index)))
                 bar.update()
                 if path.taken == TIMED:

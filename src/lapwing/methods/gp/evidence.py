@@ -244,8 +244,8 @@ def value_and_gradient(process: Process) -> tuple[float, Float[Tensor, " h"]]:
 
 def estimated_gradient(process: Process) -> Float[Tensor, " h"]:
     """The gradient in ``logs_of`` from the solves of the posterior's own draws, whose covariance is ``C⁻¹``."""
-    alpha = process.representers[0]
     drawn = process.functions.solution.value / process.settings.samples**0.5
+    alpha = process.representers[0]
 
     def weight(i: slice, j: slice) -> Tensor:
         return 0.5 * (alpha[i] @ alpha[j].mT - drawn[i] @ drawn[j].mT)

@@ -79,15 +79,37 @@ class KernelMatrix(Gram):
             index: Which.
             columns: Of these columns; ``None`` for all.
         """
-        wide = len(self.inputs) if columns is None else len(columns)
         with torch.no_grad():
-            found = self.inputs.new_empty(len(index), wide)
-            for i, j in tiles(len(index), wide, side_of(self.inputs)):
-                found[i, j] = self._entries(index[i], j if columns is None else columns[j])
+            found = self.inputs.new_empty(len(index), len(self.inputs) if columns is None else len(columns))
             if columns is None:
-                own = torch.arange(len(index), device=index.device)
-                found[own, index] = self.kernel.diagonal(self.inputs[index])
+                for i, j, tile in self._across(index):
+                    found[i, j] = tile
+                return found
+            for i, j in tiles(len(index), len(columns), side_of(self.inputs)):
+                found[i, j] = self._entries(index[i], columns[j])
         return found
+
+    def product_rows(self, index: Int[Tensor, " r"], block: Float[Tensor, "n k"]) -> Float[Tensor, "r k"]:
+        """Some rows of a product with a block, a tile at a time.
+
+        Args:
+            index: Which.
+            block: What is multiplied.
+        """
+        found = block.new_zeros(len(index), block.shape[1])
+        with torch.no_grad():
+            for i, j, tile in self._across(index):
+                found[i] += tile @ block[j]
+        return found
+
+    def _across(self, index: Int[Tensor, " r"]) -> Iterator[tuple[slice, slice, Float[Tensor, "a b"]]]:
+        """Tiles of some rows, without the rounding of distances that are 0."""
+        own = self.kernel.diagonal(self.inputs[index])
+        for i, j in tiles(len(index), len(self.inputs), side_of(self.inputs)):
+            tile, places = self._entries(index[i], j), index[i] - j.start
+            inside = ((places >= 0) & (places < tile.shape[1])).nonzero()[:, 0]
+            tile[inside, places[inside]] = own[i][inside]
+            yield i, j, tile
 
     def features(
         self, count: int, generator: torch.Generator, index: Int[Tensor, " m"] | None = None

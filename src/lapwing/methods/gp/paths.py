@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -58,6 +58,15 @@ class PriorFunctions:
         """All functions at some inputs."""
         return torch.cat([self.features(rows) @ self.weights for rows in inputs.split(ROWS)])
 
+    def own(self, places: Float[Tensor, "s a p"]) -> Float[Tensor, "s a"]:
+        """Each function at places of its own.
+
+        Args:
+            places: For each function as many.
+        """
+        phi = self.features(places.flatten(0, 1)).view(*places.shape[:2], -1)
+        return (phi @ self.weights.mT[:, :, None])[..., 0]
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -104,3 +113,26 @@ class FunctionSamples:
         data = cross_product(self.kernel, x, self.inputs, self.representers)
         found = self.prior(x) + self.trend(x) @ self.slopes + data
         return found.view(len(x), len(self), self.outputs).movedim(1, 0)
+
+    def own(self, places: Float[Tensor, "s a p"]) -> Float[Tensor, "s a"]:
+        """Each function, of a single output, at places of its own; the gradient in them is kept.
+
+        Args:
+            places: For each function as many.
+
+        Cost:
+            ``s a`` rows of the kernel and of the features, held at once.
+        """
+        (s, a), flat = places.shape[:2], places.flatten(0, 1)
+        rows = torch.cat([self.kernel(flat, self.inputs), self.trend(flat)], 1).view(s, a, -1)
+        weights = torch.cat([self.representers, self.slopes])
+        return self.prior.own(places) + (rows @ weights.mT[:, :, None])[..., 0]
+
+    def some(self, part: slice) -> FunctionSamples:
+        """A few of the functions of a single output.
+
+        Args:
+            part: Which.
+        """
+        prior = replace(self.prior, weights=self.prior.weights[:, part])
+        return replace(self, prior=prior, representers=self.representers[:, part], slopes=self.slopes[:, part])

@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.data import Source
 from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, check_count, check_kind, warn
-from lapwing.ground.results import Estimate, Solution
+from lapwing.ground.results import Estimate, Solution, parted
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
 from lapwing.linalg.functions import log_determinant
@@ -74,9 +74,14 @@ class Process:
 
     @cached_property
     def answers(self) -> Solution:
-        """``(K + N)⁻¹ [y, H]``."""
-        block = torch.cat([self.data.targets, self.trend(self.data.inputs)], 1)
-        return self._solved(block, 0)
+        """``(K + N)⁻¹ [y, H]``; found with the functions, all columns in one solve, where those are asked for first."""
+        asked = self._asked
+        return self._solved(asked, torch.zeros_like(asked), asked.shape[1])
+
+    @property
+    def _asked(self) -> Float[Tensor, "n q"]:
+        """``[y, H]``."""
+        return torch.cat([self.data.targets, self.trend(self.data.inputs)], 1)
 
     @cached_property
     def representers(self) -> tuple[Float[Tensor, "n c"], Float[Tensor, "q c"]]:
@@ -120,7 +125,8 @@ class Process:
             seed: Of the draws; ``None`` for that of the recipe.
 
         Cost:
-            A solve for each, all at once.
+            A solve for each, all at once, and of the mean in the same block where it was not asked for before, so that
+            the entries of K and the search space of ``CG`` are shared.
 
         Raises:
             TooLargeError: If their coefficients would take more than 2 GiB.
@@ -134,7 +140,13 @@ class Process:
             generator = torch.Generator().manual_seed(seed)
             prior = PriorFunctions.drawn(self.kernel, self.data.inputs, samples * c, self.settings.features, generator)
             noise = probes.gaussian([len(self.data), samples * c], like=self.data.inputs, generator=generator)
-            solution = self._solved(prior(self.data.inputs), 1, self.noise.sqrt()[:, None] * noise)
+            values, noise = prior(self.data.inputs), self.noise.sqrt()[:, None] * noise
+            if "answers" in vars(self):
+                solution = self._solved(values, noise, 0)
+            else:
+                asked = self._asked
+                both = torch.cat([asked, values], 1), torch.cat([torch.zeros_like(asked), noise], 1)
+                vars(self)["answers"], solution = parted(self._solved(*both, asked.shape[1]), asked.shape[1])
             (alpha, beta), (shift, slope) = self.representers, self._fitted(solution.value)
         return FunctionSamples(
             self.kernel,
@@ -178,10 +190,10 @@ class Process:
         covariance = (len(x) * c,) * 2 if joint else (len(x), c, c)
         check_room("covariances of outputs", covariance, x, "fewer inputs at a time, or mean(x)")
         with torch.no_grad():
-            mean = self.mean(x)
             if not isinstance(self.solver, Cholesky):
-                drawn = self.functions(x)
+                drawn, mean = self.functions(x), self.mean(x)
                 return Draws(drawn) if joint else _apart(mean, (drawn - mean).square().mean((0, 2)))
+            mean = self.mean(x)
             if joint:
                 same = torch.eye(c).to(mean)
                 return JointMoments(mean, torch.einsum("mn,cd->mcnd", self.covariance.joint(x), same))
@@ -243,18 +255,16 @@ class Process:
             return self
         return replace(self, settings=replace(self.settings, solver=solver), start=self._known())
 
-    def _solved(self, block: Float[Tensor, "n k"], place: int, noise: Float[Tensor, "n k"] | None = None) -> Solution:
-        """``(K + N)⁻¹`` of a block, and of the noise of a draw, from where an earlier solve came to."""
+    def _solved(self, values: Float[Tensor, "n k"], noise: Float[Tensor, "n k"], asked: int) -> Solution:
+        """``(K + N)⁻¹ (z + ε)`` of so many columns of ``[y, H]`` and then of draws, from where earlier solves came."""
         initial = None
-        if place < len(self.start) and self.start[place].value.shape[1] == block.shape[1]:
-            initial = torch.zeros_like(block)
-            earlier = self.start[place].value
-            initial[: len(earlier)] = earlier
+        if self.start:
+            initial = torch.zeros_like(values)
+            for part, earlier in zip(initial.tensor_split([asked], 1), self.start, strict=False):
+                if earlier.value.shape[1] == part.shape[1]:
+                    part[: len(earlier.value)] = earlier.value
         try:
-            if noise is None:
-                solution = self.solver.solve(self.problem, block, initial=initial)
-            else:
-                solution = self.solver.drawn(self.problem, block, noise, initial=initial)
+            solution = self.solver.drawn(self.problem, values, noise, initial=initial)
         except NumericalError as error:
             raise self._singular(error) from error
         if not solution.converged:

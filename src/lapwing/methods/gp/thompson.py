@@ -22,6 +22,9 @@ ROWS = 2048
 RATE = 0.02
 """First step of the refinement, in sides of the box."""
 
+ROOM, GRAPH = 2**28, 8
+"""Bytes the refinement may hold, and numbers of its graph for each entry of the kernel and each feature."""
+
 LOCAL = 0.5
 """Part of the candidates that is drawn around the best observations."""
 
@@ -70,7 +73,7 @@ def thompson(
 
     Cost:
         A solve for each function, all at once; ``candidates`` rows of the kernel, and ``starts · steps`` more for each.
-        The refinement holds the kernel between all starts of all functions and the data, a few times over.
+        The refinement holds the kernel between the starts of some functions and the data at a time, in 256 MiB.
 
     Example:
         >>> from lapwing.methods.gp.recipe import GP
@@ -83,10 +86,10 @@ def thompson(
     functions = posterior.sample_functions(batch, seed=seed)
     candidates = proposals(posterior, bounds, search)
     starts = candidates[_best(functions, candidates, min(search.starts, len(candidates)))]
-    refined = _refined(functions, starts, bounds, search.steps)
-    with torch.no_grad():
-        values = _diagonal_values(functions, refined)
-    return refined[values.argmax(0), torch.arange(batch, device=refined.device)]
+    held = GRAPH * starts.element_size() * starts.shape[1] * (len(posterior.data) + posterior.settings.features)
+    width = max(1, ROOM // held)
+    parts = [slice(i, i + width) for i in range(0, batch, width)]
+    return torch.cat([_refined(functions.some(part), starts[part], bounds, search.steps) for part in parts])
 
 
 def choose(posterior: Process, candidates: Float[Tensor, "m p"], batch: int = 1, *, seed: int = 0) -> Int[Tensor, " b"]:
@@ -195,31 +198,26 @@ def proposals(posterior: Process, bounds: Tensor, search: Search) -> Float[Tenso
     return torch.cat([low + (high - low) * uniform, (around + spread).clamp(low, high)])
 
 
-def _best(functions: FunctionSamples, candidates: Tensor, count: int) -> Int[Tensor, "a s"]:
+def _best(functions: FunctionSamples, candidates: Tensor, count: int) -> Int[Tensor, "s a"]:
     """The places of the largest values of each function."""
     with torch.no_grad():
         values = torch.cat([functions(rows)[..., 0] for rows in candidates.split(ROWS)], 1)
-    return values.topk(count, dim=1).indices.mT
+    return values.topk(count, dim=1).indices
 
 
 def _refined(
-    functions: FunctionSamples, starts: Float[Tensor, "a s p"], bounds: Tensor, steps: int
-) -> Float[Tensor, "a s p"]:
-    """Each start after gradient ascent of its own function, within the box."""
+    functions: FunctionSamples, starts: Float[Tensor, "s a p"], bounds: Tensor, steps: int
+) -> Float[Tensor, "s p"]:
+    """The best of each function's starts, after gradient ascent within the box."""
     low, high = bounds
     unit = ((starts - low) / (high - low)).detach().clone().requires_grad_()
     adam = torch.optim.Adam([unit], lr=RATE)
     for _ in range(steps):
         adam.zero_grad()
-        (-_diagonal_values(functions, low + (high - low) * unit).sum()).backward()
+        (-functions.own(low + (high - low) * unit).sum()).backward()
         adam.step()
         with torch.no_grad():
             unit.clamp_(0.0, 1.0)
-    return (low + (high - low) * unit).detach()
-
-
-def _diagonal_values(functions: FunctionSamples, places: Float[Tensor, "a s p"]) -> Float[Tensor, "a s"]:
-    """Each function at its own places."""
-    a, s, _ = places.shape
-    values = functions(places.flatten(0, 1))[..., 0].view(s, a, s)
-    return values.diagonal(dim1=0, dim2=2)
+    with torch.no_grad():
+        found = low + (high - low) * unit
+        return found[torch.arange(len(found), device=found.device), functions.own(found).argmax(1)]
