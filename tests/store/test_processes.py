@@ -56,6 +56,17 @@ def test_a_process_comes_back_to_the_last_bit(kernel: Kernel, tmp_path: Path) ->
         assert torch.equal(mine, theirs)
 
 
+def test_a_process_of_classes_comes_back_to_the_last_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = lw.gp.LaplaceProcess.fit(KERNELS[1], lw.Categorical(), (X.float(), torch.arange(30) % 3))
+    process = replace(process, trace=(Chosen({"lengthscale": 2.0}, -1.5),))
+    expected, value = process.predict(NEW.float()), process.log_marginal()
+    loaded = again(process, tmp_path)
+    monkeypatch.setattr(lw.Tangent, "mode", None)
+    found = loaded.predict(NEW.float())
+    assert torch.equal(found.probs, expected.probs) and found.probs.dtype == torch.float32
+    assert loaded.log_marginal() == value and loaded.trace == process.trace and repr(loaded) == repr(process)
+
+
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
 @pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")
 def test_solves_are_kept_and_not_made_again(solver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

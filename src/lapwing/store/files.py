@@ -16,7 +16,6 @@ from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import MismatchError, check_kind
 from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.survey import unwrapped
-from lapwing.methods.gp import FunctionSamples, Process
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.posteriors import Posterior
 from lapwing.store.binding import bound, network_state
@@ -93,12 +92,12 @@ def save(
         >>> again.log_marginal() == posterior.log_marginal()
         True
     """
-    kinds = (Posterior, HessianFreePosterior, Process, FunctionSamples)
+    kinds = (Posterior, HessianFreePosterior, *KINDS.values())
     check_kind("the posterior", posterior, kinds, "save(Laplace(...).fit(model, data), path)")
     target = file_at(path)
     check_directory(target)
     tensors = Tensors()
-    if isinstance(posterior, Process | FunctionSamples):
+    if isinstance(posterior, Kernels):
         own = process_state(posterior, tensors)
     else:
         posterior.network.check_unchanged()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
 import torch
@@ -14,17 +14,18 @@ from lapwing.ground.data import check_finite
 from lapwing.ground.errors import DataError
 from lapwing.ground.records import REPAIR
 from lapwing.ground.results import Solution
+from lapwing.linear.loss import Mode
 from lapwing.linear.solvers import Cholesky
-from lapwing.methods.gp import FunctionSamples, Kernel, PriorFunctions, Process
+from lapwing.methods.gp import FunctionSamples, Kernel, LaplaceProcess, PriorFunctions, Process
 from lapwing.methods.gp.kernels import check_dimensions
 from lapwing.methods.gp.settings import Settings
 from lapwing.methods.gp.trend import Mean, Trend
 from lapwing.store.fits import named, records
 
-Kernels: TypeAlias = Process | FunctionSamples
+Kernels: TypeAlias = Process | LaplaceProcess | FunctionSamples
 """What a file may hold that stands on a kernel."""
 
-KINDS = named(Process, FunctionSamples)
+KINDS = named(Process, LaplaceProcess, FunctionSamples)
 """The same by name."""
 
 
@@ -62,6 +63,8 @@ def process_state(saved: Kernels, tensors: Tensors) -> Json:
     if isinstance(saved, FunctionSamples):
         base = Base(saved.kernel, saved.inputs, saved.trend.kind, saved.outputs)
         return {"base": state(base, "base"), "functions": state(_drawn(saved), "functions")}
+    if isinstance(saved, LaplaceProcess):
+        return state(replace(saved, start=None)) | {"mode": state(saved.mode, "mode")}
     own = records(tensors, given={Settings: None, tuple[Solution, ...]: None}).state(saved)
     if "functions" in vars(saved) or not isinstance(saved.solver, Cholesky):
         own["functions"] = state(_drawn(saved.functions), "functions")
@@ -78,6 +81,13 @@ def process_from(header: Json, tensors: Tensors, device: torch.device | str) -> 
     if header["posterior"] == "FunctionSamples":
         base: Base = read(Base, header.get("base"), "base")
         return _functions(read(Drawn, header.get("functions"), "functions"), base, header)
+    if header["posterior"] == "LaplaceProcess":
+        found: LaplaceProcess = read(LaplaceProcess, header, "")
+        mode: Mode = read(Mode, header.get("mode"), "mode")
+        check_dimensions(found.kernel, found.data.inputs)
+        _check(mode.weights[:, None], "the mode", (len(found.data) * found.width, 1))
+        vars(found)["mode"] = mode
+        return found
     settings = read(Settings, header.get("settings"), "settings")
     process: Process = records(tensors, device, {Settings: settings, tuple[Solution, ...]: ()}).read(
         Process, header, ""

@@ -9,10 +9,12 @@ import pytest
 import torch
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from torch import Tensor
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, DataError
-from lapwing.methods.gp import LaplaceProcess
+from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
+from lapwing.methods.gp import LaplaceProcess, laplace
+from lapwing.methods.gp.observations import Observations
 from tests.checker import unchecked
 from tests.posterior_cases import labels, normal, refused
 
@@ -47,7 +49,7 @@ def test_classes_that_are_two_are_one_difference() -> None:
 def test_with_gaussian_noise_it_is_the_process() -> None:
     y = normal(25, 2, seed=3)
     exact = lw.GP(KERNEL, lw.Gaussian(8.0), mean="zero").fit((X, y))
-    process = LaplaceProcess.fit(KERNEL, lw.Gaussian(8.0), (X, y))
+    process = LaplaceProcess(KERNEL, lw.Gaussian(8.0), Observations.of((X, y)))
     ours, theirs = process.outputs(NEW), exact.outputs(NEW)
     torch.testing.assert_close(ours.mean, theirs.mean, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(ours.variance, theirs.variance, rtol=1e-6, atol=1e-6)
@@ -62,10 +64,57 @@ def test_three_classes_and_counts_are_scored() -> None:
     assert lw.evaluate(counts, (X, TWO.double()[:, None]))["nll"] < 1.0
 
 
-def test_a_smooth_kernel_has_a_factor_in_single_precision() -> None:
+def test_single_precision_is_that_of_the_answers_alone() -> None:
     x = torch.linspace(-2, 2, 60)[:, None]
-    found = LaplaceProcess.fit(lw.gp.RBF(1.0), lw.Bernoulli(), (x, (x > 0).float()))
-    assert 0 < float(found.predict(torch.tensor([[1.0]])).probs) < 1
+    found, exact = (LaplaceProcess.fit(lw.gp.RBF(1.0), lw.Bernoulli(), (v, (x > 0).long())) for v in (x, x.double()))
+    ours, theirs = found.outputs(NEW[:, :1]), exact.outputs(NEW[:, :1].float())
+    assert ours.covariance.dtype == torch.float32 and found.log_marginal() == exact.log_marginal()
+    torch.testing.assert_close(ours.mean, theirs.mean.float())
+    torch.testing.assert_close(ours.variance, theirs.variance.float())
+
+
+TARGETS: list[tuple[Any, Any]] = [
+    (lw.Bernoulli(), torch.stack([TWO, TWO.flip(0)], 1)),
+    (lw.Categorical(), labels(25, classes=3)),
+    (lw.Poisson(weight=1.5), 2.0 * TWO),
+]
+
+
+@pytest.mark.parametrize(("likelihood", "y"), TARGETS, ids=lambda each: type(each).__name__)
+def test_the_gradient_of_the_evidence_is_its_derivative(likelihood: Any, y: Tensor) -> None:
+    process = LaplaceProcess.fit(1.7 * lw.gp.Matern((0.9, 1.4)), likelihood, (X, y))
+    hyper, step = process.kernel.hyper, 1e-4 * torch.eye(3).double()
+
+    def value(at: Tensor) -> float:
+        return process.with_choices(process.kernel.with_hyper(at)).log_marginal()
+
+    slopes = [(value(hyper + by) - value(hyper - by)) / 2e-4 for by in step]
+    assert process.gradient().tolist() == pytest.approx(slopes, abs=1e-6)
+
+
+def test_the_evidence_is_highest_where_scikit_learn_finds_it() -> None:
+    y = ((X[:, 0] + X[:, 1].square() - 1 + 0.5 * normal(25, seed=2)) > 0).long()
+    theirs: Any = GaussianProcessClassifier(ConstantKernel(1.7) * RBF([0.9, 0.9])).fit(X.numpy(), y.numpy())
+    ours = lw.tune(LaplaceProcess.fit(1.7 * lw.gp.RBF((0.9, 0.9)), lw.Bernoulli(), (X, y)))
+    assert ours.log_marginal() == pytest.approx(theirs.log_marginal_likelihood_value_, abs=1e-6)
+    assert ours.kernel.hyper.tolist() == pytest.approx(theirs.kernel_.theta, abs=1e-2)
+    assert ours.trace[-1].log_marginal == pytest.approx(ours.log_marginal(), rel=1e-9)
+    assert list(ours.trace[-1].values) == ["variance", "lengthscale[0]", "lengthscale[1]"]
+
+
+def test_many_rows_are_tuned_by_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laplace, "SMALL", 30)
+    process = LaplaceProcess.fit(KERNEL, lw.Categorical(), (X, TWO))
+    found, part = lw.tune(process), lw.tune(process, lw.gp.Subset(15))
+    assert found.kernel == part.kernel != process.kernel and len(found.data) == 25
+
+
+def test_what_cannot_be_tuned_is_refused() -> None:
+    process = LaplaceProcess.fit(lw.gp.Custom(lambda a, b: a @ b.mT), lw.Bernoulli(), (X, TWO))
+    with unchecked(), refused(UnsupportedError, "a kernel with hyper-parameters"):
+        lw.tune(process)
+    with refused(ConfigError, "the method to be one of Evidence, Subset"):
+        lw.tune(LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (X, TWO)), lw.gp.Pathwise())
 
 
 def test_what_is_no_class_is_refused() -> None:
@@ -76,5 +125,6 @@ def test_what_is_no_class_is_refused() -> None:
             LaplaceProcess.fit(KERNEL, lw.Categorical(), (X, wrong))
     with unchecked(), refused(DataError, "in 1 of 25 rows: 0."):
         LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (torch.cat([X[:1] / 0, X[1:]]), TWO))
-    with unchecked(), refused(ConfigError, "likelihood to be one of Bernoulli, Categorical"):
-        LaplaceProcess.fit(KERNEL, "logistic", (X, TWO))  # type: ignore[arg-type]
+    for wrong in ("logistic", lw.Gaussian()):
+        with unchecked(), refused(ConfigError, "likelihood to be one of Bernoulli, Categorical"):
+            LaplaceProcess.fit(KERNEL, wrong, (X, TWO))  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Generic, TypeVar, final
 
 import numpy as np
 import torch
@@ -17,10 +17,13 @@ from tqdm.auto import tqdm
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, check_count, check_positive, warn
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.solvers.cholesky import Cholesky
+from lapwing.methods.gp.laplace import LaplaceProcess
 from lapwing.methods.gp.matrix import KernelMatrix, contracted
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.settings import Chosen
+
+P = TypeVar("P", Process, LaplaceProcess)
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +68,7 @@ class Evidence:
     def __post_init__(self) -> None:
         check_count("steps", self.steps)
 
-    def tune(self, posterior: Process, progress: bool = False) -> Process:
+    def tune(self, posterior: P, progress: bool = False) -> P:
         """The posterior with the kernel and noise it chose.
 
         Args:
@@ -86,17 +89,17 @@ class Evidence:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Climbed:
+class Climbed(Generic[P]):
     """Where a climb of the evidence came to.
 
     Args:
         process: The posterior of the highest evidence met.
         logs: Where it ended, as ``logs_of`` has it.
         limits: Lowest and highest value of each.
-        done: Whether the steps were enough.
+        done: Whether it took fewer than the most steps.
     """
 
-    process: Process
+    process: P
     logs: np.ndarray
     limits: list[tuple[float, float]]
     done: bool
@@ -138,7 +141,7 @@ class Pathwise:
         logs = start.clone().requires_grad_()
         adam = torch.optim.Adam([logs], lr=self.rate, betas=(0.9, 0.99))
         falling = torch.optim.lr_scheduler.ExponentialLR(adam, 0.1 ** (1 / self.steps))
-        reach = torch.tensor(reaches(len(start), self.noise))
+        reach = torch.tensor(reaches(posterior, self.noise))
         process = posterior
         for _ in tqdm(range(self.steps), "evidence", disable=not progress, unit="step", leave=False):
             logs.grad = -estimated_gradient(process)
@@ -151,20 +154,30 @@ class Pathwise:
         return process
 
 
-def logs_of(process: Process) -> Float[Tensor, " h"]:
-    """Logarithms of the kernel's hyper-parameters, and of the noise variance, which comes last."""
-    return torch.cat([process.kernel.hyper, -torch.tensor([process.likelihood.noise]).double().log()])
+def logs_of(process: Process | LaplaceProcess) -> Float[Tensor, " h"]:
+    """Logarithms of the kernel's hyper-parameters, and last of the noise variance where there is one."""
+    noise = process.likelihood.noise
+    known = [] if noise is None else [-math.log(noise)]
+    return torch.cat([process.kernel.hyper, torch.tensor(known, dtype=torch.float64)])
 
 
-def chosen(process: Process, log_marginal: float | None = None) -> Chosen:
+def labels_of(process: Process | LaplaceProcess) -> list[str]:
+    """What each entry of ``logs_of`` is."""
+    return process.kernel.labels() + ["noise variance"] * (process.likelihood.noise is not None)
+
+
+def chosen(process: Process | LaplaceProcess, log_marginal: float | None = None) -> Chosen:
     """What a step of tuning leaves in the trace."""
-    names = [*process.kernel.labels(), "noise variance"]
-    return Chosen(dict(zip(names, logs_of(process).exp().tolist(), strict=True)), log_marginal)
+    return Chosen(dict(zip(labels_of(process), logs_of(process).exp().tolist(), strict=True)), log_marginal)
 
 
-def at(process: Process, logs: Float[Tensor, " h"]) -> Process:
+def at(process: P, logs: Float[Tensor, " h"]) -> P:
     """The posterior with other hyper-parameters and noise, as ``logs_of`` has them."""
-    return process.with_choices(process.kernel.with_hyper(logs[:-1]), Gaussian(math.exp(-float(logs[-1]))))
+    own = len(process.kernel.hyper)
+    kernel = process.kernel.with_hyper(logs[:own])
+    if isinstance(process, LaplaceProcess):
+        return process.with_choices(kernel)
+    return process.with_choices(kernel, Gaussian(math.exp(-float(logs[own]))))
 
 
 def least_noise(data: Observations) -> float:
@@ -172,15 +185,15 @@ def least_noise(data: Observations) -> float:
     return ROUNDING * torch.finfo(data.inputs.dtype).eps * float(data.targets.double().square().mean())
 
 
-def reaches(size: int, noise: bool) -> list[float]:
+def reaches(process: Process | LaplaceProcess, noise: bool) -> list[float]:
     """How far each logarithm may move."""
-    reach = math.log(REACH)
-    return [reach] * (size - 1) + [2 * reach * noise]
+    reach, own = math.log(REACH), len(process.kernel.hyper)
+    return [reach] * own + [2 * reach * noise] * (process.likelihood.noise is not None)
 
 
 def climbed(
-    posterior: Process, steps: int, noise: bool, progress: bool, *, rtol: float = 1e-12, floor: float = 0.0
-) -> Climbed:
+    posterior: P, steps: int, noise: bool, progress: bool, *, rtol: float = 1e-12, floor: float = 0.0
+) -> Climbed[P]:
     """The highest exact evidence, by L-BFGS.
 
     Args:
@@ -194,16 +207,16 @@ def climbed(
     from scipy.optimize import minimize  # half a second to import
 
     start = logs_of(posterior)
-    best: list[tuple[float, Process]] = []
+    best: list[tuple[float, P]] = []
     trace, looked = list(posterior.trace), dict[bytes, float]()
-    reach = reaches(len(start), noise)
+    reach = reaches(posterior, noise)
     limits = [(float(v) - r, float(v) + r) for v, r in zip(start, reach, strict=True)]
-    if noise and floor > 0:
+    if noise and floor > 0 and posterior.likelihood.noise is not None:
         limits[-1] = (max(limits[-1][0], min(math.log(floor), float(start[-1]))), limits[-1][1])
     with tqdm(total=steps, desc="evidence", disable=not progress, unit="step", leave=False) as bar:
 
         def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
-            process = at(posterior, torch.as_tensor(x))
+            process = at(best[0][1] if best else posterior, torch.as_tensor(x))
             try:
                 value, gradient = value_and_gradient(process)
             except NumericalError:  # a step so long that K + N is singular up to rounding
@@ -229,11 +242,13 @@ def climbed(
     highest, process = best[0]
     if trace[-1].log_marginal != highest:  # a look that the line search passed over
         trace.append(chosen(process, highest))
-    return Climbed(replace(process, trace=tuple(trace)), found.x, limits, found.status == 0)
+    return Climbed(replace(process, trace=tuple(trace)), found.x, limits, found.status != 1)
 
 
-def value_and_gradient(process: Process) -> tuple[float, Float[Tensor, " h"]]:
+def value_and_gradient(process: Process | LaplaceProcess) -> tuple[float, Float[Tensor, " h"]]:
     """The log evidence, and its gradient in ``logs_of``; exact, by a dense factor."""
+    if isinstance(process, LaplaceProcess):
+        return process.log_marginal(), process.gradient()
     solver = process.solver if isinstance(process.solver, Cholesky) else Cholesky()
     process = process.with_solver(solver)
     alpha, c = process.representers[0], process.data.outputs
@@ -262,9 +277,9 @@ def gradient_by(
     return torch.cat([contracted(matrix, weight), (diagonal * process.noise).double().sum()[None].cpu()])
 
 
-def warn_of_limits(found: Climbed) -> None:
+def warn_of_limits(found: Climbed[P]) -> None:
     """Warn of hyper-parameters that ended where the search does."""
-    labels = [*found.process.kernel.labels(), "noise variance"]
+    labels = labels_of(found.process)
     pairs = list(zip(labels, found.logs, found.limits, strict=True))
     ended = [name for name, value, (low, high) in pairs if low < high and not low + 1e-6 < value < high - 1e-6]
     flat = [name for name, value, (_, high) in pairs if "lengthscale[" in name and value >= high - 1e-6]

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.data import Source
-from lapwing.ground.errors import DataError, check_kind
-from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
+from lapwing.ground.errors import DataError, UnsupportedError, check_kind
+from lapwing.likelihoods import Bernoulli, Categorical, Likelihood, Poisson
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.loss import Mode
 from lapwing.linear.matrix import Matrix
+from lapwing.linear.solvers import Cholesky
 from lapwing.linear.tangent import Tangent
 from lapwing.methods.gp.kernels import Kernel
-from lapwing.methods.gp.matrix import KernelMatrix, check_room, cross
+from lapwing.methods.gp.matrix import KernelMatrix, check_room, contracted, cross
 from lapwing.methods.gp.observations import Observations
+from lapwing.methods.gp.settings import Chosen
 from lapwing.predictive import Moments, Predictive, predictive
 
 JITTER = 1e-10
 """Part of the mean variance that is added to the kernel matrix, so that it has a Cholesky factor."""
 
-ROUNDING = 10.0
-"""Of the rounding of a sum over a row, in multiples: what is added is at least that."""
-
 RTOL = 1e-9
 """Relative gradient at which the mode is found."""
+
+SMALL = 1_000
+"""Outputs at the data up to which tuning climbs the evidence of all of them, unless it is told another way."""
 
 
 @final
@@ -38,12 +40,14 @@ class LaplaceProcess:
     """A process of mean 0 under a likelihood, Gaussian around its mode (Rasmussen & Williams 2006, section 3.4).
 
     With ``K = L Lᵀ`` the outputs at the data are ``f = L u``, ``u ~ N(0, 1)``: a linear model, whose mode, precision
-    ``1 + Lᵀ B L`` and evidence are those of the process.
+    ``1 + Lᵀ B L`` and evidence are those of the process; they are found in float64, whatever the data are in.
 
     Args:
         kernel: k, of each output.
         likelihood: p(y | f), such as ``Bernoulli()`` or ``Categorical()``.
         data: X and y.
+        trace: Steps of tuning.
+        start: Outputs at the data near which the mode is; ``None`` if nobody knows.
 
     Example:
         >>> import lapwing as lw
@@ -56,6 +60,8 @@ class LaplaceProcess:
     kernel: Kernel
     likelihood: Likelihood
     data: Observations
+    trace: tuple[Chosen, ...] = ()
+    start: Float[Tensor, "n c"] | None = None
 
     @classmethod
     def fit(cls, kernel: Kernel, likelihood: Likelihood, data: Source) -> LaplaceProcess:
@@ -74,7 +80,8 @@ class LaplaceProcess:
             A dense matrix ``[n c, n c]`` for c outputs, and its factor a Newton step.
         """
         check_kind("kernel", kernel, (Kernel,), "Matern(1.0)")
-        check_kind("likelihood", likelihood, (Bernoulli, Categorical, Gaussian, Poisson), "Bernoulli()")
+        hint = "Bernoulli(), or GP(kernel, Gaussian(precision)), which is exact"
+        check_kind("likelihood", likelihood, (Bernoulli, Categorical, Poisson), hint)
         found = Observations.of(data)
         if isinstance(likelihood, Categorical) and not (
             found.outputs == 1 and bool((found.targets == found.targets.floor()).all())
@@ -90,12 +97,12 @@ class LaplaceProcess:
     @cached_property
     def mode(self) -> Mode:
         """Of ``u = L⁻¹ f``."""
-        return self._model.mode(self._prior, rtol=RTOL)
+        return self._model.mode(self._prior, solver=Cholesky(), initial=self._known, rtol=RTOL)
 
-    @property
+    @cached_property
     def fitted(self) -> Float[Tensor, "n c"]:
-        """The outputs at the data, ``L u`` at the mode."""
-        return self._features(self._root.mT) @ self.mode.weights
+        """The outputs at the data, ``L u`` at the mode, float64."""
+        return self._root @ self.mode.weights.view(len(self.data), -1)
 
     def outputs(self, x: Float[Tensor, "m p"]) -> Moments:
         """What is known of the outputs.
@@ -103,15 +110,16 @@ class LaplaceProcess:
         Args:
             x: Inputs.
         """
-        x = self.data.check(x)
+        new = self.data.check(x)
+        x = new.double()
         with torch.no_grad():
-            across = torch.linalg.solve_triangular(self._root, cross(self.kernel, self.data.inputs, x), upper=False)
+            across = torch.linalg.solve_triangular(self._root, cross(self.kernel, self._exact.inputs, x), upper=False)
             rest = (self.kernel.diagonal(x) - across.square().sum(0)).clamp_min(0.0)
             features = self._features(across)
             solved = self._precision.solve(features.flatten(0, 1).mT).mT.view_as(features)
             within = features @ solved.mT
-            mean = features @ self.mode.weights
-            return Moments(mean, within + torch.diag_embed(rest[:, None].expand_as(mean)))
+            mean = (features @ self.mode.weights).to(new)
+            return Moments(mean, within.to(new) + torch.diag_embed(rest.to(new)[:, None].expand_as(mean)))
 
     def predict(self, x: Float[Tensor, "m p"]) -> Predictive:
         """The distribution of targets at some inputs.
@@ -130,24 +138,84 @@ class LaplaceProcess:
         size = float(self.mode.weights.square().sum())
         return -self.mode.nll - 0.5 * size - 0.5 * float(self._precision.logdet())
 
+    def gradient(self) -> Float[Tensor, " h"]:
+        """That of ``log_marginal`` in the kernel's ``hyper``, while the mode moves along (equations 5.22 to 5.24).
+
+            ½ αᵀ ∂K α - ½ tr(R ∂K) + tᵀ ∂K α,   R = B - B Σ B,   t = s - B Σ s,   s = -½ ∇_f tr(Σ B(f))
+
+        with ``α = ∇ log p(y | f)`` and ``Σ = (K⁻¹ + B)⁻¹``.
+
+        Cost:
+            A matrix ``[n c, n c]``, and its products.
+        """
+        likelihood, f, y = self.likelihood, self.fitted, self._targets
+        n, c = f.shape
+        alpha, b = likelihood.score(f, y), likelihood.hessian(f, y)
+        features = self._features(self._root.mT).flatten(0, 1)
+        sigma = (features @ self._precision.solve(features.mT)).view(n, c, n, c)
+        with torch.enable_grad():
+            moved = f.clone().requires_grad_()
+            own = (likelihood.hessian(moved, y) * torch.einsum("ncnd->ncd", sigma)).sum()
+            s = -0.5 * torch.autograd.grad(own, moved)[0]
+        t = s - torch.einsum("ncd,nd->nc", b, torch.einsum("ncmd,md->nc", sigma, s))
+        rest = torch.einsum("ncd,ndme,mec->nm", b, sigma, b)
+        rest.diagonal().sub_(b.diagonal(dim1=1, dim2=2).sum(1))
+        weight = 0.5 * (alpha @ alpha.mT + rest) + 0.5 * (t @ alpha.mT + alpha @ t.mT)
+        return contracted(KernelMatrix(self.kernel, self._exact.inputs), lambda i, j: weight[i, j])
+
+    def select(self, index: Int[Tensor, " m"]) -> LaplaceProcess:
+        """The posterior of some of the observations.
+
+        Args:
+            index: Which.
+        """
+        return replace(self, data=self.data.select(index), start=None)
+
+    def with_choices(self, kernel: Kernel) -> LaplaceProcess:
+        """The posterior with another kernel; its mode is looked for near the one that is known."""
+        return replace(self, kernel=kernel, start=vars(self).get("fitted", self.start))
+
+    def tuned(self, method: Any, progress: bool) -> LaplaceProcess:
+        """See ``lapwing.tune``."""
+        from lapwing.methods.gp.evidence import Evidence  # it is of processes
+        from lapwing.methods.gp.subsets import Subset
+
+        if not len(self.kernel.hyper):
+            raise UnsupportedError("a kernel with hyper-parameters to choose", f"{self.kernel!r:.60}", "1.0 * kernel")
+        small = len(self.data) * self.width <= SMALL
+        method = (Evidence() if small else Subset(max(2, SMALL // self.width))) if method is None else method
+        check_kind("the method", method, (Evidence, Subset), "lw.tune(process): the evidence needs no data held out")
+        return method.tune(self, progress)
+
+    @cached_property
+    def _exact(self) -> Observations:
+        return self.data.select(torch.arange(len(self.data), device=self.data.inputs.device))
+
     @cached_property
     def _root(self) -> Float[Tensor, "n n"]:
-        matrix = KernelMatrix(self.kernel, self.data.inputs).dense()
-        jitter = max(JITTER, ROUNDING * len(matrix) * torch.finfo(matrix.dtype).eps)
-        matrix.diagonal().add_(jitter * matrix.diagonal().mean())
+        matrix = KernelMatrix(self.kernel, self._exact.inputs).dense()
+        matrix.diagonal().add_(JITTER * matrix.diagonal().mean())
         return torch.linalg.cholesky(matrix)
 
     @property
-    def _width(self) -> int:
+    def _known(self) -> Float[Tensor, " d"] | None:
+        """``u = L⁻¹ f`` of where to start."""
+        if self.start is None:
+            return None
+        return torch.linalg.solve_triangular(self._root, self.start, upper=False).flatten()
+
+    @property
+    def width(self) -> int:
+        """Outputs c: one a class, or one a target."""
         return int(self.data.targets.max()) + 1 if isinstance(self.likelihood, Categorical) else self.data.outputs
 
     @property
     def _targets(self) -> Float[Tensor, "n c"] | Int[Tensor, " n"]:
-        return self.data.targets[:, 0].long() if isinstance(self.likelihood, Categorical) else self.data.targets
+        return self._exact.targets[:, 0].long() if isinstance(self.likelihood, Categorical) else self._exact.targets
 
     @property
     def _prior(self) -> Diagonal:
-        return Diagonal(self.data.inputs.new_ones(len(self.data) * self._width))
+        return Diagonal(self._exact.inputs.new_ones(len(self.data) * self.width))
 
     @cached_property
     def _model(self) -> Tangent:
@@ -159,6 +227,6 @@ class LaplaceProcess:
 
     def _features(self, across: Float[Tensor, "n m"]) -> Float[Tensor, "m c d"]:
         """``aᵀ ⊗ 1`` of each column a: every output has a u of its own."""
-        c, (n, m) = self._width, across.shape
+        c, (n, m) = self.width, across.shape
         check_room("features of all outputs", (m, c, n * c), across, "fewer observations")
         return torch.einsum("nm,cd->mcnd", across, torch.eye(c).to(across)).flatten(2)

@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count
-from lapwing.methods.gp.evidence import Climbed, Evidence, at, chosen, climbed, least_noise, logs_of, warn_of_limits
+from lapwing.methods.gp.evidence import Climbed, Evidence, P, at, chosen, climbed, least_noise, logs_of, warn_of_limits
 from lapwing.methods.gp.process import Process
 
 RTOL = 1e-5
@@ -50,13 +50,13 @@ class Subset:
         check_count("steps", self.steps)
         check_count("seed", self.seed, 0)
 
-    def tune(self, posterior: Process, progress: bool = False) -> Process:
+    def tune(self, posterior: P, progress: bool = False) -> P:
         """See ``Evidence.tune``; without its warning of few steps."""
         data, size = posterior.data, min(self.size, len(posterior.data))
         order = torch.tensor(probes.permutation(len(data), generator=torch.Generator().manual_seed(self.seed)))
         floor = least_noise(data)
 
-        def climb(start: Process, rows: int) -> Climbed:
+        def climb(start: P, rows: int) -> Climbed[P]:
             part = at(posterior.select(order[:rows].to(data.inputs.device)), logs_of(start))
             part = replace(part, trace=start.trace)
             return climbed(part, self.steps, self.noise, progress, rtol=RTOL, floor=floor)
