@@ -1,9 +1,9 @@
-"""Gaussian processes: seconds, memory and scores beside GPyTorch, cost against rows, small noise, and the search.
+"""Gaussian processes: seconds, memory and scores beside GPyTorch, cost against rows, and the search.
 
-    python -m benchmarks.gp --data DIR --json FILE [--only pol growth noise search ...] [--splits 1]
+    python -m benchmarks.gp --data DIR --json FILE [--only pol growth search ...] [--splits 1]
 
-Of each set both sides get the same hyper-parameters, found by ours on neighbourhoods, in single precision, and predict
-a held-out tenth: ours by ``solver="auto"``; GPyTorch by conjugate gradients with its pivoted Cholesky preconditioner,
+Of each set both sides get the same hyper-parameters, found by ours on some rows, in single precision, and predict a
+held-out tenth: ours by ``solver="auto"``; GPyTorch by conjugate gradients with its pivoted Cholesky preconditioner,
 with and without ``fast_pred_var``; and its variational process, whose time is that of training. Each in a process of
 its own, in turn; a side that runs out of memory is a row that says so.
 """
@@ -27,13 +27,11 @@ from benchmarks.command import Setting, Study, main
 from benchmarks.measure import Step, run_isolated
 from benchmarks.report import Row, timed
 from lapwing.ground.results import Estimate
-from lapwing.linear.solvers import Solver
 from lapwing.methods.gp.evidence import at, logs_of
 
 SETS = ("pol", "elevators", "bike", "protein", "keggdirected")
-PARTS = ("growth", "noise", "search")
+PARTS = ("growth", "search")
 SIZES = (1_000, 3_000, 10_000, 30_000, 49_000, 100_000, 200_000)
-SMALL_NOISE = 1e-6
 COLUMNS = ("seconds", "peak_mib", "rmse", "nll", "residual", "iterations", "evidence")
 
 Split = dict[str, Tensor]
@@ -44,8 +42,6 @@ def rows(setting: Setting) -> Iterator[Row]:
     for name in setting.among((*SETS, *PARTS)):
         if name == "growth":
             yield from grown(setting)
-        elif name == "noise":
-            yield from quiet(setting)
         elif name == "search":
             yield from searched(setting)
         else:
@@ -79,8 +75,8 @@ def initial(data: Split) -> Tensor:
 
 
 def tuned(data: Split, setting: Setting) -> tuple[Tensor, float]:
-    """Hyper-parameters by the average of a few neighbourhoods, and the seconds it took."""
-    method = lw.gp.Centroids(count=2, size=100 if setting.quick else setting.more["neighbours"])
+    """Hyper-parameters by the evidence of some rows, and the seconds it took."""
+    method = lw.gp.Subset(100 if setting.quick else setting.more["tuned"])
     start = sides.process(data["x"], data["y"], initial(data))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -126,45 +122,6 @@ def grown(setting: Setting) -> Iterator[Row]:
     for n in (500, 1000) if setting.quick else SIZES:
         for step in run_isolated(sides.growth, timeout=setting.more["limit"], n=n):
             yield {"part": "growth", "observations": n, "work": step.name} | cost(step)
-
-
-def quiet(setting: Setting) -> Iterator[Row]:
-    """RMSE of the mean at the tuned noise and at a noise variance of 1e-6, by descent and by conjugate gradients."""
-    steps = 200 if setting.quick else setting.more["steps"]
-    solvers: dict[str, Solver] = {
-        "SDD": lw.SDD(steps=steps, rtol=1e-4),
-        "CG": lw.CG(rtol=0.01, max_iterations=100, preconditioner=lw.PivotedCholesky(100)),
-    }
-    for name in setting.among(SETS, SETS[:1] if setting.quick else SETS[:2]):
-        for number in setting.repeats:
-            data = split(name, number, setting)
-            logs, _ = tuned(data, setting)
-            data = {key: value.double() for key, value in data.items()}  # single precision resolves no such noise
-            for noise in (None, SMALL_NOISE):
-                moved = logs.clone()
-                if noise is not None:
-                    moved[-1] = torch.tensor(noise).log()
-                for solver, made in solvers.items():
-                    about = {"part": "noise", "data": name, "seed": number, "solver": solver}
-                    yield about | {"at": "tuned" if noise is None else f"{noise:g}"} | mean_by(made, data, moved)
-
-
-def mean_by(solver: Solver, data: Split, logs: Tensor) -> Row:
-    """What a solver makes of the mean."""
-    process = sides.process(data["x"], data["y"], logs, solver=solver)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        try:
-            mean, seconds = timed(lambda: process.mean(data["new"])[:, 0])
-        except lw.LapwingError as error:
-            return {"failure": f"{error}"[:200]}
-    solution = process.answers
-    return {
-        "seconds": seconds,
-        "rmse": float((mean - data["truth"]).square().mean().sqrt()),
-        "residual": float(solution.residual.max()),
-        "iterations": float(solution.iterations),
-    }
 
 
 def searched(setting: Setting) -> Iterator[Row]:
@@ -216,8 +173,7 @@ STUDY = Study(
     seeds=1,
     needs="uci/*.npz",
     options={
-        "neighbours": (1000, "rows of each of the two neighbourhoods hyper-parameters are found on"),
-        "steps": (30_000, "steps of stochastic dual descent at small noise"),
+        "tuned": (2000, "rows hyper-parameters are found on"),
         "search_steps": (50, "steps of each search of hyper-parameters"),
         "rows": (5000, "rows of the search, 0 for all"),
         "limit": (1800.0, "seconds a side may take"),

@@ -10,7 +10,7 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def matern(dimensions: int) -> gpytorch.kernels.ScaleKernel:
 def given(kernel: gpytorch.kernels.ScaleKernel, likelihood: Any, logs: Tensor) -> None:
     """Set hyper-parameters, as ``logs_of`` a process has them: variance, length-scales, noise variance."""
     kernel.outputscale = float(logs[0].exp())
-    kernel.base_kernel.lengthscale = logs[1:-1].exp()[None].float()
+    kernel.base_kernel.lengthscale = logs[1:-1].exp()[None].to(kernel.base_kernel.raw_lengthscale)
     likelihood.noise = float(logs[-1].exp())
 
 
@@ -138,23 +138,44 @@ def variational(meter: Meter, *, case: str, told: str, points: int, epochs: int)
     """Inducing points and everything else by Adam on the lower bound, from the same hyper-parameters."""
 
     def side(x: Tensor, y: Tensor, new: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
-        torch.manual_seed(0)
-        model = Variational(x[torch.randperm(len(x))[:points]])
-        likelihood = gpytorch.likelihoods.GaussianLikelihood()
-        given(model.covar_module, likelihood, logs)
-        bound = gpytorch.mlls.VariationalELBO(likelihood, model, len(x))
-        adam = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=0.01)
-        for _ in range(epochs):
-            for part in torch.randperm(len(x)).split(1024):
-                adam.zero_grad()
-                (-bound(model(x[part]), y[part])).backward()
-                adam.step()
-        model.eval()
+        source = torch.Generator().manual_seed(0)
+        batches = (part for _ in range(epochs) for part in torch.randperm(len(x), generator=source).split(1024))
+        model, likelihood = trained(x, y, logs, points, batches)
         with torch.no_grad():
             prediction = likelihood(model(new))
             return prediction.mean, prediction.variance
 
     predicted(meter, case, told, side)
+
+
+def trained(
+    x: Tensor, y: Tensor, logs: Tensor, points: int, batches: Iterable[Tensor], *, learn: bool = True
+) -> tuple[Variational, gpytorch.likelihoods.GaussianLikelihood]:
+    """The peer's variational process after a step of Adam on the lower bound for each mini-batch.
+
+    Args:
+        x: Inputs.
+        y: Targets ``[n]``.
+        logs: Hyper-parameters to start from.
+        points: Inducing points, at random inputs first.
+        batches: Which observations.
+        learn: Whether hyper-parameters are learnt too.
+    """
+    model = Variational(x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:points]]).to(x)
+    positive = gpytorch.constraints.GreaterThan(1e-8)
+    likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=positive).to(x)
+    given(model.covar_module, likelihood, logs)
+    for part in (model.covar_module, likelihood):
+        part.requires_grad_(learn)
+    bound = gpytorch.mlls.VariationalELBO(likelihood, model, len(x))
+    adam = torch.optim.Adam(
+        [each for each in (*model.parameters(), *likelihood.parameters()) if each.requires_grad], 0.01
+    )
+    for part in batches:
+        adam.zero_grad()
+        (-bound(model(x[part]), y[part])).backward()
+        adam.step()
+    return model.eval(), likelihood.eval()
 
 
 def growth(meter: Meter, *, n: int) -> None:

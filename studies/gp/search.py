@@ -88,41 +88,16 @@ def searched(method: str, scale: float, target: PriorFunctions, x: Tensor, sizes
 
 
 def variational(posterior: Process, scale: float, candidates: Tensor, batch: int, budget: float, seed: int) -> Tensor:
-    """The best candidates of functions drawn from a stochastic variational process, by GPyTorch."""
-    import gpytorch
+    """The best candidates of functions drawn from a variational process that is trained for so many seconds."""
+    from benchmarks import gp_sides  # the peer
 
     x, y = posterior.data.inputs, posterior.data.targets[:, 0]
-    source = generator(seed)
-    order = torch.randperm(len(x), generator=source)
-
-    class Model(gpytorch.models.ApproximateGP):
-        def __init__(self) -> None:
-            places = x[order[:INDUCING]].clone()
-            guide = gpytorch.variational.CholeskyVariationalDistribution(len(places))
-            strategy = gpytorch.variational.VariationalStrategy
-            super().__init__(strategy(self, places, guide, learn_inducing_locations=True))
-            self.mean, self.kernel = gpytorch.means.ZeroMean(), gpytorch.kernels.MaternKernel(1.5)
-            self.kernel.lengthscale = scale
-
-        def forward(self, at: Tensor) -> Any:
-            return gpytorch.distributions.MultivariateNormal(self.mean(at), self.kernel(at))
-
-    model = Model().double()
-    model.kernel.requires_grad_(False)
-    noise = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=gpytorch.constraints.GreaterThan(1e-9)).double()
-    noise.noise = NOISE**2
-    objective = gpytorch.mlls.VariationalELBO(noise, model, num_data=len(x))
-    adam, end = torch.optim.Adam(model.parameters(), lr=0.01), time.perf_counter() + budget
-    while True:
-        at = torch.randint(len(x), (512,), generator=source)
-        adam.zero_grad()
-        (-objective(model(x[at]), y[at])).backward()
-        adam.step()
-        if time.perf_counter() >= end:
-            break
-    model.eval()
+    source, end = generator(seed), time.perf_counter() + budget
+    logs = torch.tensor([1.0, *[scale] * DIMENSIONS, NOISE**2], dtype=torch.float64).log()
+    tries = (torch.randint(len(x), (512,), generator=source) for _ in iter(lambda: time.perf_counter() < end, False))
+    model, _ = gp_sides.trained(x, y, logs, INDUCING, tries, learn=False)
     with torch.no_grad():
-        moments = model(candidates)
+        moments: Any = model(candidates)
         root = torch.linalg.cholesky(moments.covariance_matrix + 1e-6 * torch.eye(len(candidates), dtype=x.dtype))
         drawn = root @ torch.randn(len(candidates), batch, generator=source, dtype=x.dtype) + moments.mean[:, None]
         return candidates[drawn.argmax(0)]

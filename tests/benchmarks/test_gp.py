@@ -50,11 +50,6 @@ def test_hyper_parameters_of_both_sides_are_one_vector() -> None:
     torch.testing.assert_close(logs_of(gp_sides.process(x, x[:, 0], logs)), logs)
 
 
-def test_the_search_and_the_small_noise_make_rows() -> None:
-    rows = list(gp.rows(Setting(quick=True, seeds=1, only=("noise", "search"), more=MORE)))
-    assert {row["part"] for row in rows} == {"noise", "search"}
-    assert {row["side"] for row in rows if row["part"] == "search"} == {
-        "lapwing pathwise", "lapwing exact", "GPyTorch Adam",
-    }  # fmt: skip
-    tuned = [row["rmse"] for row in rows if row.get("at") == "tuned"]
-    assert tuned == pytest.approx([tuned[0]] * 2, rel=0.05)
+def test_the_search_makes_rows_of_each_side() -> None:
+    rows = list(gp.rows(Setting(quick=True, seeds=1, only=("search",), more=MORE)))
+    assert {row["side"] for row in rows} == {"lapwing pathwise", "lapwing exact", "GPyTorch Adam"}
