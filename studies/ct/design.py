@@ -23,11 +23,10 @@ from benchmarks.report import Row, curve, figure, grouped, timed
 from lapwing.cli.demonstration import psnr_of
 from lapwing.ground import probes
 from lapwing.linalg import Diagonal
-from lapwing.linear.matrix import Matrix
 from lapwing.linear.model import LinearModel
 from lapwing.methods import ct
-from lapwing.methods.ct.design import BLOCK, Criterion, Design
-from lapwing.methods.ct.observed import only
+from lapwing.methods.ct.design import Criterion, Design
+from lapwing.methods.ct.pixels import LENGTHSCALES
 from studies.gp.setting import earlier
 
 OPTIONS: Mapping[str, tuple[Any, str]] = {
@@ -126,25 +125,20 @@ class Scene:
         posterior = ct.ImagePosterior.of(found.network, z, operator, y, noise_std=std, seed=self.seed)
         return Fitted(found, lw.tune(posterior, lw.EM(samples=4, steps=5, noise=False)))
 
-    def extended(
-        self, angles: Sequence[int], count: int, image: LinearModel, prior: Diagonal, criterion: Criterion
-    ) -> list[int]:
-        """Some angles, and after them those that tell most of an image, up to a count."""
-        if len(angles) >= count:
-            return list(angles)[:count]
-        design = Design.of(
-            image,
-            prior,
-            self.whole,
-            self.amount.candidates,
-            angles,
-            noise_std=self.measured[1],
-            samples=self.amount.draws,
-            generator=generator(4000 + self.seed),
-        )
-        return [*angles, *design.propose(count - len(angles), criterion)]
+    def design(self, image: LinearModel, precision: float) -> Design:
+        """After the first angles, with a prior over pixels."""
+        prior = Diagonal(torch.full_like(image.weights, precision))
+        options: dict[str, Any] = {"noise_std": self.measured[1], "samples": self.amount.draws}
+        source = generator(4000 + self.seed)
+        return Design.of(image, prior, self.whole, self.amount.candidates, self.first, generator=source, **options)
 
-    def psnr(self, angles: Sequence[int]) -> float:
+    def design_after(self, posterior: ct.ImagePosterior, angles: Sequence[int]) -> Design:
+        """After some angles, with what they say of the image."""
+        options: dict[str, Any] = {"samples": self.amount.draws, "generator": generator(4000 + self.seed)}
+        return Design.after(posterior, self.whole, self.amount.candidates, angles, **options)
+
+    @cache  # noqa: B019  # designs share their first angles; a scene is soon gone
+    def psnr(self, angles: tuple[int, ...]) -> float:
         """Of the image by total variation from some angles, dB."""
         y, std = self.measured
         operator = self.whole.select(angles)
@@ -160,14 +154,6 @@ class Fitted:
     found: ct.Reconstruction
     posterior: ct.ImagePosterior
 
-    @cached_property
-    def image(self) -> Matrix:
-        """Its linear image with features that are written out, for several designs."""
-        chunk = only(self.posterior.observed.image, BLOCK)
-        blocks = torch.eye(self.found.image.numel()).split(BLOCK)
-        rows = torch.cat([chunk.pull(block.view(-1, *chunk.outputs.shape)) for block in blocks], 1).mT
-        return Matrix(rows.reshape(1, *self.found.image.shape, 1, -1))
-
 
 Angles = Callable[[Scene, int], list[int]]
 """A design: so many angles of a scene, in the order they are measured."""
@@ -179,34 +165,37 @@ def at_random(scene: Scene, count: int) -> list[int]:
     return [*scene.first, *(angle for angle in order if angle not in scene.first)][:count]
 
 
-def by_pixels(scene: Scene, count: int, criterion: Criterion = "ese") -> list[int]:
-    """What tells most of an image of independent pixels, which vary as those of the first image do."""
-    image = ct.pixel_prior(scene.truth.shape)
-    precision = 1 / float(scene.pilot.found.image.square().mean())
-    return scene.extended(scene.first, count, image, Diagonal(torch.full_like(image.weights, precision)), criterion)
+def by_pixels(scene: Scene, count: int, lengthscales: Sequence[float | None]) -> list[int]:
+    """What tells most of an image of Gaussian pixels, which vary as the first angles make likeliest."""
+    y, std = scene.measured
+    operator, shape = scene.whole.select(scene.first), scene.truth.shape
+    fit = ct.fit_pixels(operator, y[scene.first].flatten(), shape, noise_std=std, lengthscales=lengthscales)
+    design = scene.design(ct.pixel_prior(shape, fit.lengthscale), 1 / fit.variance)
+    return [*scene.first, *design.propose(count - len(scene.first))]
 
 
 def by_network(scene: Scene, count: int, criterion: Criterion = "ese") -> list[int]:
     """What tells most of the image of the deep image prior of the first angles, under its g-prior."""
-    return scene.extended(scene.first, count, scene.pilot.image, scene.pilot.posterior.problem.prior, criterion)
+    design = scene.design_after(scene.pilot.posterior, scene.first)
+    return [*scene.first, *design.propose(count - len(scene.first), criterion)]
 
 
-def by_network_again(scene: Scene, count: int, criterion: Criterion = "ese") -> list[int]:
+def by_network_again(scene: Scene, count: int) -> list[int]:
     """The same, with the network fitted to all that is measured every few angles."""
-    chosen, fitted = scene.first, scene.pilot
+    chosen, fitted, amount = scene.first, scene.pilot, scene.amount
     while True:
-        image, prior = fitted.posterior.observed.image, fitted.posterior.problem.prior
-        chosen = scene.extended(chosen, min(count, len(chosen) + scene.amount.every), image, prior, criterion)
+        design = scene.design_after(fitted.posterior, chosen)
+        chosen = [*chosen, *design.propose(min(amount.every, count - len(chosen)))]
         if len(chosen) == count:
             return chosen
-        fitted = scene.fitted(fitted.found.network, fitted.found.z, chosen, scene.amount.steps // 3)
+        fitted = scene.fitted(fitted.found.network, fitted.found.z, chosen, amount.steps // 3)
 
 
 EVENLY = "equidistant"
 METHODS: Mapping[str, Angles] = {
     "random": at_random,
-    "pixels": by_pixels,
-    "pixels, EIG": partial(by_pixels, criterion="eig"),
+    "pixels": partial(by_pixels, lengthscales=(None,)),
+    "Matérn pixels": partial(by_pixels, lengthscales=LENGTHSCALES),
     "network": by_network,
     "network, EIG": partial(by_network, criterion="eig"),
     "network, again": by_network_again,
@@ -214,8 +203,8 @@ METHODS: Mapping[str, Angles] = {
 PAIRS = (
     *((name, EVENLY) for name in METHODS),
     ("pixels", "random"),
+    ("Matérn pixels", "random"),
     ("network", "network, EIG"),
-    ("pixels", "pixels, EIG"),
     ("network, again", "network"),
 )
 """Which designs are compared, image by image."""
@@ -240,7 +229,7 @@ def judged(scene: Scene, method: str) -> Iterator[Row]:
     for count in scene.amount.looks:
         angles = scene.evenly(count) if method == EVENLY else chosen[:count]
         row: Row = {"method": method, "angles": count, "size": scene.amount.side, "seed": scene.seed}
-        yield row | {"psnr": scene.psnr(angles), "seconds": seconds, "chosen": angles}
+        yield row | {"psnr": scene.psnr(tuple(sorted(angles))), "seconds": seconds, "chosen": angles}
 
 
 def verdicts(found: Sequence[Row]) -> Iterator[Row]:

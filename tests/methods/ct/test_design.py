@@ -105,12 +105,26 @@ def test_proposals_are_greedy() -> None:
     assert proposed == found and 4 not in found and len(set(found)) == 3
 
 
-def test_the_prior_of_a_posterior_is_that_of_its_weights() -> None:
-    observed = Observed(IMAGE, Rays(T[:BINS]), normal(BINS), lw.Gaussian(4 * STD**-2))
-    posterior = ImagePosterior(observed, lw.DiagonalPrior(A), lw.Gaussian(STD**-2), CG())
-    found = Design.after(posterior, Rays(T), ANGLES, [0], samples=7, generator=torch.Generator().manual_seed(2))
-    assert found.noise_std == pytest.approx(STD)
-    torch.testing.assert_close(found.scores(), design((0,)).scores())
+def test_a_design_that_begins_with_a_posterior_has_its_angles_behind_it() -> None:
+    observed = Observed(IMAGE, Rays(T[: 2 * BINS]), normal(2 * BINS), lw.Gaussian(4 * STD**-2))
+    posterior = ImagePosterior(observed, lw.DiagonalPrior(A), lw.Gaussian(STD**-2), CG(rtol=1e-12))
+    found = Design.after(posterior, Rays(T), ANGLES, [0, 1], samples=7)
+    seen, m = found.rays([0, 1]), D + len(T)
+    root = torch.linalg.eigh(left(seen))
+    units = m**0.5 * torch.eye(m, dtype=torch.float64)
+    drawn = T @ (root.eigenvectors * root.eigenvalues.clamp_min(0).sqrt()) @ units[: H * W]
+    known = replace(found, drawn=drawn, noise=units[-len(T) :])
+    assert found.noise_std == pytest.approx(STD) and found.done == (0, 1) and found.drawn.shape == (len(T), 7)
+    for more in ((), (4,)):
+        one, other = known, exactly(design((0, 1)))
+        for angle in more:
+            one, other = one.measured(angle), other.measured(angle)
+        for criterion in ("ese", "eig"):
+            torch.testing.assert_close(one.scores(criterion), other.scores(criterion))
+    many = Design.after(posterior, Rays(T), ANGLES, [0, 1], samples=20_000)
+    torch.testing.assert_close(many.scores()[2:], known.scores()[2:], rtol=6 * (2 / 20_000) ** 0.5, atol=0)
+    with refused(ConfigError, "measured angles below 6"):
+        Design.after(posterior, Rays(T), ANGLES, [6])
 
 
 def test_the_prior_may_be_of_pixels() -> None:
@@ -143,7 +157,7 @@ def test_the_design_of_a_linear_model_knows_nothing_of_what_was_measured_and_tha
         return Design.after(posterior, Rays(T), ANGLES, [0], samples=50, generator=generator).scores("eig")
 
     assert torch.equal(scores(IMAGE, first), scores(IMAGE, second))
-    prior = DeepImagePrior(tv=1e-3, steps=10, patience=10, rate=0.1, held_out=0.5)
+    prior = DeepImagePrior(tv=1e-3, steps=30, patience=30, rate=0.1, held_out=0.5)
     with pytest.warns(ConvergenceWarning):
         fits = [prior.fit(Product(weights), z, Rays(T[:BINS]), y, noise_std=STD) for y in (first, second)]
     one, other = (scores(linear_image(fit.network, z), y) for fit, y in zip(fits, (first, second), strict=True))

@@ -18,6 +18,7 @@ from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.model import LinearModel
 from lapwing.methods.ct.image import ImagePosterior
 from lapwing.methods.ct.observed import Measurement, only
+from lapwing.methods.ct.operators import Product
 
 Criterion: TypeAlias = Literal["ese", "eig"]
 """Expected squared error of what an angle would measure, or its expected information gain."""
@@ -33,28 +34,29 @@ class Design:
 
         ȳ_i = T̄ x_i - T̄ K Tᵀ (K_yy + σ² I)⁻¹ (T x_i + σ ε_i),     S_β = 1/m Σ_i ȳ_i^β ȳ_i^βᵀ
 
-    over m draws ``x_i ~ N(0, K)`` of the prior, for all angles at once. An angle scores ``½ log det(I + S_β / σ²)``,
+    over m draws ``x_i ~ N(0, K)`` of the image, for all angles at once. An angle scores ``½ log det(I + S_β / σ²)``,
     nats, its expected information gain, or ``tr S_β``, the expected squared error of its measurement. Where an angle is
     measured, ``T̄ K Tᵀ`` and with it ``K_yy`` grow by a block (equation 7.18). What was measured has no part in it but
-    for the prior, which a deep image prior takes from it.
+    for the prior, which a deep image prior takes from it. K is the covariance of a prior, or that of a posterior, which
+    has the angles behind it already: then no block of theirs is needed, however many they are.
 
     Args:
-        image: The linear model of the image.
-        prior: Precision A of its weights: ``K = J A⁻¹ Jᵀ``.
+        covariance: The product with K.
         operator: T of all angles there might be, its rows angle by angle.
         angles: How many.
         noise_std: σ.
-        chosen: The angles that are measured, in order.
+        behind: The angles that K knows of.
+        chosen: The angles that were measured since, in order.
         cross: ``T̄ K Tᵀ`` of all rays with those of the chosen angles.
         drawn: ``T̄ x_i``, a draw a column.
         noise: ``ε_i``, of all rays.
     """
 
-    image: LinearModel
-    prior: Diagonal
+    covariance: Product
     operator: Measurement
     angles: int
     noise_std: float
+    behind: tuple[int, ...]
     chosen: tuple[int, ...]
     cross: Float[Tensor, "rows c"]
     drawn: Float[Tensor, "rows m"]
@@ -108,23 +110,22 @@ class Design:
         """
         check_positive("noise_std", noise_std, "0.05")
         check_count("samples", samples)
-        check_count("angles", angles)
-        rows = operator.shape[0]
-        if rows % angles:
-            raise ConfigError(f"rows of {angles} angles", f"{rows} rows", "one block of rows an angle")
         like = image.weights
         draws = [
-            operator.push(_pushed(image, prior.inverse_root() @ eps))
+            _pushed(image, prior.inverse_root() @ eps)
             for eps in probes.gaussian((len(like), samples), like=like, generator=generator).split(BLOCK, 1)
         ]
-        noise = probes.gaussian((rows, samples), like=like, generator=generator)
-        none = like.new_zeros(rows, 0)
-        empty = cls(image, prior, operator, angles, noise_std, (), none, together(draws, 1), noise)
+
+        def covariance(block: Float[Tensor, "pixels k"]) -> Float[Tensor, "pixels k"]:
+            return _pushed(image, prior.solve(_pulled(image, block)))
+
+        design = cls._begun(covariance, operator, angles, noise_std, (), together(draws, 1), generator)
         for angle in chosen:
-            empty = empty.measured(angle)
-        return empty
+            design = design.measured(angle)
+        return design
 
     @classmethod
+    @undisturbed()
     def after(
         cls,
         posterior: ImagePosterior,
@@ -135,19 +136,47 @@ class Design:
         samples: int = 1000,
         generator: torch.Generator | None = None,
     ) -> Design:
-        """A design with the prior of a posterior over images; see ``of``.
+        """A design that begins with a posterior over images, whose angles are behind it; see ``of``.
 
         Args:
             posterior: Of the image, given the angles measured.
             operator: T of all angles there might be.
             angles: How many.
-            chosen: Those that are measured.
+            chosen: Those that the posterior knows of.
             samples: Draws m.
             generator: Source of randomness.
+
+        Warns:
+            ConvergenceWarning: If a solve missed its tolerance.
+
+        Cost:
+            A solve with every draw; for each angle that is measured later, a solve with as many columns as it has rays.
         """
         noise_std = (posterior.likelihood.noise or 1.0) ** -0.5
-        image, prior = posterior.observed.image, posterior.problem.prior
-        return cls.of(image, prior, operator, angles, chosen, noise_std=noise_std, samples=samples, generator=generator)
+        drawn = posterior.drawn(samples, generator=generator).mT
+        return cls._begun(posterior.covariance, operator, angles, noise_std, tuple(chosen), drawn, generator)
+
+    @classmethod
+    def _begun(
+        cls,
+        covariance: Product,
+        operator: Measurement,
+        angles: int,
+        noise_std: float,
+        behind: tuple[int, ...],
+        drawn: Float[Tensor, "pixels m"],
+        generator: torch.Generator | None,
+    ) -> Design:
+        """Draws, and no angle that was measured since."""
+        check_count("angles", angles)
+        rows = operator.shape[0]
+        if rows % angles:
+            raise ConfigError(f"rows of {angles} angles", f"{rows} rows", "one block of rows an angle")
+        if not set(behind) <= set(range(angles)):
+            raise ConfigError(f"measured angles below {angles}", f"{list(behind)}", "their numbers among all angles")
+        draws = together([operator.push(block) for block in drawn.split(BLOCK, 1)], 1)
+        noise = probes.gaussian(draws.shape, like=draws, generator=generator)
+        return cls(covariance, operator, angles, noise_std, behind, (), draws.new_zeros(rows, 0), draws, noise)
 
     @undisturbed()
     def measured(self, angle: int) -> Design:
@@ -159,16 +188,13 @@ class Design:
         Raises:
             ConfigError: If it is measured already, or there is none such.
         """
-        if angle not in range(self.angles) or angle in self.chosen:
+        if angle not in range(self.angles) or angle in self.done:
             expected = f"an angle below {self.angles} that is not measured yet"
-            raise ConfigError(expected, f"{angle}, with {list(self.chosen)} measured", "design.propose(1)")
-        units = self.image.weights.new_zeros(len(self.drawn), self.bins)
-        rays = self.rays([angle])
-        units[rays, torch.arange(self.bins, device=units.device)] = 1.0
-        columns = []
-        for block in units.split(BLOCK, 1):
-            weights = self.prior.solve(_pulled(self.image, self.operator.pull(block)))
-            columns.append(self.operator.push(_pushed(self.image, weights)))
+            raise ConfigError(expected, f"{angle}, with {list(self.done)} measured", "design.propose(1)")
+        units = self.drawn.new_zeros(len(self.drawn), self.bins)
+        units[self.rays([angle]), torch.arange(self.bins, device=units.device)] = 1.0
+        pulled = (self.operator.pull(block) for block in units.split(BLOCK, 1))
+        columns = [self.operator.push(self.covariance(block)) for block in pulled]
         return replace(self, chosen=(*self.chosen, angle), cross=torch.cat([self.cross, *columns], 1))
 
     def scores(self, criterion: Criterion = "ese") -> Float[Tensor, " angles"]:
@@ -188,7 +214,7 @@ class Design:
         else:
             eye = torch.eye(self.bins, dtype=torch.float64, device=covariance.device)
             found = (0.5 * torch.logdet(eye + covariance.double() / self.noise_std**2)).to(covariance)
-        found[list(self.chosen)] = -torch.inf
+        found[list(self.done)] = -torch.inf
         return found
 
     def propose(self, count: int = 1, criterion: Criterion = "ese") -> list[int]:
@@ -205,8 +231,8 @@ class Design:
             See ``of``.
         """
         check_count("count", count)
-        if count > self.angles - len(self.chosen):
-            left = self.angles - len(self.chosen)
+        left = self.angles - len(self.done)
+        if count > left:
             raise ConfigError(f"count of at most {left}, the angles left", f"{count}", f"count={left}")
         design, found = self, list[int]()
         for _ in range(count):
@@ -214,6 +240,11 @@ class Design:
             if len(found) < count:
                 design = design.measured(found[-1])
         return found
+
+    @property
+    def done(self) -> tuple[int, ...]:
+        """The angles that are measured, in order."""
+        return self.behind + self.chosen
 
     @property
     def bins(self) -> int:

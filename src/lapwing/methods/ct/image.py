@@ -157,6 +157,14 @@ class ImagePosterior:
             warn_unless(found, self.solver.cure)
             return self._image.push(found.value).flatten(1)
 
+    @undisturbed()
+    def covariance(self, block: Float[Tensor, "pixels k"]) -> Float[Tensor, "pixels k"]:
+        """Its product with columns of images: a solve."""
+        with torch.no_grad():
+            found = self.solver.solve(self.problem, self._image.pull(block.mT.reshape(-1, *self._image.outputs.shape)))
+            warn_unless(found, self.solver.cure)
+            return self._image.push(found.value).flatten(1).mT
+
     def sample(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "s *space"]:
         """Fresh draws of the image."""
         return self.mean + self._shaped(self.drawn(samples, generator=generator))
@@ -173,7 +181,6 @@ class ImagePosterior:
             moved = self._image.push((mode.weights - self.observed.weights)[:, None])
         return self.mean + self._shaped(moved.flatten(1))[0]
 
-    @undisturbed()
     def functional(self, weights: Float[Tensor, "m *space"], level: float = 0.95) -> Interval:
         """Credible intervals of linear functionals ``⟨a, x⟩``: the mean of a region, a profile.
 
@@ -188,11 +195,7 @@ class ImagePosterior:
         if weights.shape[1:] != self.shape:
             raise ShapeError(f"functionals of shape [m, {list(self.shape)}]", f"{list(weights.shape)}", "mask[None]")
         a = weights.flatten(1).to(self.observed.weights)
-        with torch.no_grad():
-            b = self._image.pull(a.view(-1, *self._image.outputs.shape))
-            found = self.solver.solve(self.problem, b)
-            warn_unless(found, self.solver.cure)
-            variance = (b.double() * found.value.double()).sum(0)
+        variance = (a.mT.double() * self.covariance(a.mT).double()).sum(0)
         return Interval(a @ self.mean.flatten(), variance.clamp_min(0).sqrt().to(a), level)
 
     @property
