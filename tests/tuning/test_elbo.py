@@ -289,3 +289,14 @@ def test_draws_are_kept_of_few_of_the_precisions_tried(monkeypatch: pytest.Monke
     laplace = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1e-6), structure=lw.Sampled(4))
     lw.tune(laplace.fit(model, (x, y)), lw.ELBO(samples=4, examples=10))
     assert len(made) > 4 and max(alive) <= 2
+
+
+@pytest.mark.parametrize("structure", [lw.KFAC(), lw.Diagonal()], ids=repr)
+def test_more_outputs_than_uncertain_directions_in_single_precision(structure: lw.KFAC | lw.Diagonal) -> None:
+    """The covariance of the outputs is singular, and its smallest eigenvalues are what float32 rounds, not faults."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 60))
+    module[1].requires_grad_(False)
+    data = (torch.randn(30, 8), torch.arange(30))
+    posterior = lw.Laplace(lw.Categorical(), structure=structure).fit(module, data)
+    assert float(lw.tune(posterior, lw.ELBO()).prior.precision) > 0  # pyright: ignore[reportAttributeAccessIssue]

@@ -272,17 +272,17 @@ class Climb:
             h = tangent.outputs(inputs, found.mode.weights)
             y = likelihood.canonical_targets(h, targets)
             generator = torch.Generator(h.device).manual_seed(self.seed)
-            outputs = Moments(h.double(), self._covariance(found, inputs)).sample(OUTPUTS, generator=generator)
-            losses = torch.stack([likelihood.nll(draw, y).double() for draw in outputs]).mean(0)
+            outputs = Moments(h, self._covariance(found, inputs)).sample(OUTPUTS, generator=generator)
+            losses = torch.stack([likelihood.nll(draw.double(), y) for draw in outputs]).mean(0)
             excess = losses - likelihood.nll(h.double(), y)
             return float(excess.view(len(targets), -1).sum(1) @ weights.to(excess))
 
     def _covariance(self, found: Expected, inputs: Inputs) -> Float[Tensor, "n *event c c"]:
-        """``J Λ⁻¹ Jᵀ`` of each example, float64."""
+        """``J Λ⁻¹ Jᵀ`` of each example, in the precision of the network."""
         posterior, state = self.expectation.posterior, found.state
         if state.draws is None:
             choice = chosen(posterior, state.precisions, state.scale, ())
-            return posterior.outputs_each(inputs, [choice])[0].covariance.double()
+            return posterior.outputs_each(inputs, [choice])[0].covariance
         draws = self.expectation.prior(state).inverse_root() @ state.draws
-        moved = posterior.pushed(inputs, draws)[1].double()
+        moved = posterior.pushed(inputs, draws)[1]
         return moved @ moved.mT / draws.shape[1]
