@@ -49,6 +49,10 @@ class TestFormats:
     def test_a_pair_is_read_in_batches(self) -> None:
         x = torch.arange(PAIR_BATCH + 1.0)[:, None]
         assert sizes((x, x)) == [PAIR_BATCH, 1]
+        assert [int(batch.inputs["ids"].sum()) for batch in Data(({"ids": x, "mask": None}, x))] == [
+            PAIR_BATCH * (PAIR_BATCH - 1) // 2,
+            PAIR_BATCH,
+        ]
 
     @pytest.mark.parametrize("key", ["labels", "label"])
     @pytest.mark.parametrize("kind", [dict, UserDict])

@@ -21,8 +21,8 @@ Inputs: TypeAlias = Tensor | Mapping[str, Any] | tuple[Any, ...]
 Unpack: TypeAlias = Callable[[Any], tuple[Inputs, Tensor]]
 """A user's hook that splits one element of a loader into inputs and targets."""
 
-Source: TypeAlias = Iterable[Any] | tuple[Tensor, Tensor]
-"""Training data: a loader, or a pair of tensors ``(x, y)``."""
+Source: TypeAlias = Iterable[Any] | tuple[Tensor | Mapping[str, Any], Tensor]
+"""Training data: a loader, or a pair ``(x, y)`` of inputs and targets, both tensors or the inputs keyword arguments."""
 
 PAIR_BATCH = 256
 NUMPY = "torch.from_numpy(x) for each array, with unpack= for those of a loader"
@@ -47,7 +47,7 @@ class Data:
     """A loader read as batches, again and again.
 
     Args:
-        source: An iterable of ``(x, y)`` pairs, of mappings with ``labels``, or one pair of tensors.
+        source: An iterable of ``(x, y)`` pairs, of mappings with ``labels``, or one pair held in memory.
         like: Tensor whose device the batches move to and whose dtype floating inputs take; ``None`` leaves both.
         unpack: Splits one element of ``source`` into ``(inputs, targets)``; ``None`` knows pairs and mappings.
         progress: Whether to show a progress bar.
@@ -111,16 +111,21 @@ class Data:
     def _elements(self) -> Iterable[Any]:
         """What the source yields; an iterator, which can be read only once, is kept in memory."""
         if is_pair(self.source):
-            x, y = cast("tuple[Tensor, Tensor]", self.source)
-            together = x.shape[:1] == y.shape[:1] != ()
-            return list(zip(x.split(PAIR_BATCH), y.split(PAIR_BATCH), strict=True)) if together else [(x, y)]
+            x, y = cast("tuple[Inputs, Tensor]", self.source)
+            if y.shape[:1] != (count(x),):
+                return [(x, y)]
+            pieces = [slice(start, start + PAIR_BATCH) for start in range(0, len(y), PAIR_BATCH)]
+            return [(take(x, piece), y[piece]) for piece in pieces]
         source = cast("Iterable[Any]", self.source)
         return list(source) if isinstance(source, Iterator) else source
 
 
 def is_pair(source: object) -> bool:
-    """Whether ``source`` is one pair of tensors ``(x, y)`` rather than a loader of batches."""
-    return isinstance(source, tuple) and len(source) == 2 and all(isinstance(part, Tensor) for part in source)
+    """Whether ``source`` is one pair ``(x, y)`` of inputs and targets rather than a loader of batches."""
+    if not (isinstance(source, tuple) and len(source) == 2):
+        return False
+    inputs, targets = cast("tuple[object, object]", source)
+    return isinstance(inputs, Tensor | Mapping) and isinstance(targets, Tensor)
 
 
 def split(element: Any, unpack: Unpack | None = None) -> tuple[Inputs, Tensor]:

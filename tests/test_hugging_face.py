@@ -1,0 +1,54 @@
+"""Models of transformers with adapters of PEFT: the guide runs, and variances are those of dense matrices."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lapwing as lw
+
+GUIDE = Path(__file__).parent.parent / "docs" / "hugging-face.md"
+
+
+@pytest.fixture(scope="module")
+def guide(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the code of the guide has made, one block after the other."""
+    torch.manual_seed(0)
+    names: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("guide"))
+        for block in re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL):
+            exec(block, names)
+    return names
+
+
+def test_the_code_of_the_guide_runs(guide: dict[str, Any]) -> None:
+    assert guide["p"].probs.shape == (5, 3) and guide["text"].shape == (1, 6)
+    assert guide["head"].network.size == 51
+
+
+@pytest.mark.parametrize("structure", [lw.Full(), lw.Diagonal()], ids=["full", "diagonal"])
+def test_adapters_alone_are_uncertain(guide: dict[str, Any], structure: Any) -> None:
+    """Variances of the logits are those of a precision written down densely, by autograd through the whole model."""
+    model, x, y = copy.deepcopy(guide["model"]).double().eval(), guide["x"], guide["y"][:4]
+    x = {name: values[:4] for name, values in x.items()}
+    adapters = [value for name, value in model.named_parameters() if "lora_" in name]
+    for value in adapters:  # an untrained adapter starts at zero, where half of its gradients vanish
+        value.data.normal_(generator=torch.Generator().manual_seed(1))
+    posterior = lw.Laplace(lw.Categorical(), structure=structure, weights=lw.Names("*lora_*")).fit(model, (x, y))
+    assert posterior.network.size == sum(map(torch.Tensor.numel, adapters))
+    logits = model(**x).logits
+    rows = [torch.autograd.grad(f, adapters, retain_graph=True) for f in logits.reshape(-1)]
+    jacobian = torch.stack([torch.cat([part.reshape(-1) for part in row]) for row in rows]).view(4, 3, -1)
+    probs = logits.detach().softmax(-1)
+    hessian = torch.diag_embed(probs) - probs[:, :, None] * probs[:, None]
+    precision = torch.einsum("nci,ncd,ndj->ij", jacobian, hessian, jacobian) + torch.eye(jacobian.shape[-1])
+    if isinstance(structure, lw.Diagonal):
+        precision = precision.diagonal().diag()
+    expected = torch.einsum("nci,ncj,ij->nc", jacobian, jacobian, precision.inverse())
+    torch.testing.assert_close(posterior.predict(x).logits.variance, expected, rtol=1e-8, atol=1e-12)
