@@ -1,6 +1,6 @@
 """The command line: ``lapwing fit | evaluate | compare | report``, and ``lapwing gp``, ``lapwing ct``.
 
-``lapwing gp fit | predict`` is for tables, ``lapwing ct reconstruct | demo`` for scans.
+``lapwing gp fit | predict`` is for tables, ``lapwing ct reconstruct | propose | demo`` for scans.
 ``fit``, ``evaluate`` and ``compare`` take ``module:function``, a function of yours without arguments that returns what
 there is to work on: ``(model, train)``, ``(model, train, test)``, or a mapping with any of the names ``model``,
 ``train``, ``test``, ``validation``, ``ood``, ``likelihood`` and ``unpack``. The module is looked for in the current
@@ -128,10 +128,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         typed, prog, about, commands = typed[1:], "lapwing gp", gp.__doc__, {"fit": gp.fit, "predict": gp.predict}
     elif typed[:1] == ["ct"]:
         typed, prog, about = typed[1:], "lapwing ct", ct.__doc__
-        commands = {"reconstruct": ct.reconstruct, "demo": ct.demo}
+        commands = {"reconstruct": ct.reconstruct, "propose": ct.propose, "demo": ct.demo}
     try:
         tyro.extras.subcommand_cli_from_dict(
-            commands, prog=prog, description=(about or "").replace("``", ""), args=typed
+            commands,
+            prog=prog,
+            description=(about or "").replace("``", ""),
+            args=typed,
+            config=(tyro.conf.OmitArgPrefixes,),
         )
     except LapwingError as error:
         say(f"lapwing: {error}", sys.stderr)

@@ -1,9 +1,10 @@
-"""Tomography: ``lapwing ct reconstruct`` of files, and ``lapwing ct demo``."""
+"""Tomography: ``lapwing ct reconstruct | propose`` of files, and ``lapwing ct demo``."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, final
 
 import numpy as np
 import torch
@@ -11,27 +12,68 @@ from jaxtyping import Float
 from torch import Tensor
 
 import lapwing as lw
+from lapwing.cli.continuation import continued
 from lapwing.cli.demonstration import QUICK, demonstrate
 from lapwing.cli.say import say
 from lapwing.ground.errors import DataError
 from lapwing.methods.ct import FanBeam, Geometry, Parallel2d, Parallel3d, Scan
+from lapwing.methods.ct.design import Criterion
 
 LEAST = 0.01
 """Noise over the mean of a sinogram, at least: rays through pixels are off by as much at the edges of an object."""
+
+
+@final
+@dataclass(frozen=True)
+class Tomograph:
+    """How a scan was made.
+
+    Args:
+        angles: A .npy or text file of the angles in radians, where the scan has none.
+        pixels: Along each side of the image; as many as bins if not given.
+        pixel_size: Side of a pixel, in a unit of yours that all lengths have.
+        bin_size: Width of a bin of the detector; that of a pixel as it is seen there if not given.
+        offset: How far the middle of the detector stands from where the middle ray meets it.
+        source: From the source of a fan beam to the axis; parallel rays if not given.
+        distance: From the axis to the detector of a fan beam.
+    """
+
+    angles: Path | None = None
+    pixels: int | None = None
+    pixel_size: float = 1.0
+    bin_size: float | None = None
+    offset: float = 0.0
+    source: float | None = None
+    distance: float = 0.0
+
+    def read(self, scan: Path) -> tuple[Geometry, Tensor]:
+        """The geometry of a scan, and its sinogram.
+
+        Args:
+            scan: Its file.
+        """
+        read = lw.ct.read_scan(scan)
+        y = read.sinogram
+        of, bins = angles_of(read, self.angles), y.shape[-1]
+        side = (self.pixels or bins, self.pixels or bins)
+        geometry: Geometry
+        if self.source is not None:
+            more = {"source": self.source, "distance": self.distance}
+            geometry = FanBeam(side, of, bins, self.pixel_size, self.bin_size, self.offset, **more)
+        elif y.ndim == 3:
+            geometry = Parallel3d(side, of, bins, self.pixel_size, self.bin_size, self.offset, y.shape[1])
+        else:
+            geometry = Parallel2d(side, of, bins, self.pixel_size, self.bin_size, self.offset)
+        geometry.check(y)
+        return geometry, y
 
 
 def reconstruct(
     scan: Path,
     /,
     *,
-    angles: Path | None = None,
+    tomograph: Tomograph = Tomograph(),
     method: Literal["tv", "fbp"] = "tv",
-    pixels: int | None = None,
-    pixel_size: float = 1.0,
-    bin_size: float | None = None,
-    offset: float = 0.0,
-    source: float | None = None,
-    distance: float = 0.0,
     weight: float = 2.0,
     out: Path = Path("runs/ct/image.npy"),
 ) -> None:
@@ -39,36 +81,19 @@ def reconstruct(
 
     Args:
         scan: The sinogram [angles, bins] or [angles, slices, bins]: .npy, .npz (sinogram, angles), .tif or a folder.
-        angles: A .npy or text file of the angles in radians, where the scan has none.
+        tomograph: How it was made.
         method: Little total variation, or filtered back-projection with Hann's window.
-        pixels: Along each side of the image; as many as bins if not given.
-        pixel_size: Side of a pixel, in a unit of yours that all lengths have.
-        bin_size: Width of a bin of the detector; that of a pixel as it is seen there if not given.
-        offset: How far the middle of the detector stands from where the middle ray meets it.
-        source: From the source of a fan beam to the axis; parallel rays if not given.
-        distance: From the axis to the detector of a fan beam.
         weight: Of the total variation of the image over its mean along the largest ray; larger is smoother.
         out: Where the image goes; a picture is put beside it where matplotlib is installed.
     """
-    read = lw.ct.read_scan(scan)
-    y = read.sinogram
-    of, bins = angles_of(read, angles), y.shape[-1]
-    side = (pixels or bins, pixels or bins)
-    geometry: Geometry
-    if source is not None:
-        geometry = FanBeam(side, of, bins, pixel_size, bin_size, offset, source=source, distance=distance)
-    elif y.ndim == 3:
-        geometry = Parallel3d(side, of, bins, pixel_size, bin_size, offset, y.shape[1])
-    else:
-        geometry = Parallel2d(side, of, bins, pixel_size, bin_size, offset)
-    geometry.check(y)
+    geometry, y = tomograph.read(scan)
     std = lw.ct.noise_level(y)
     say(f"sinogram     {' × '.join(map(str, y.shape))}, standard deviation of its noise about {std:.3g}")
     if method == "fbp":
         image = lw.ct.filtered_back_projection(y, geometry, "hann")
     else:
-        precision = max(std, LEAST * float(y.abs().mean()) + 1e-30) ** -2
-        mean = float(y.abs().max()) / (side[0] * pixel_size) + 1e-30
+        mean = float(y.abs().max()) / (geometry.pixels[0] * geometry.pixel_size) + 1e-30
+        precision = noise_of(y) ** -2
         found = lw.ct.tv_reconstruction(y, lw.ct.Projector(geometry), weight / mean, precision=precision, progress=True)
         image = found.value
         say(f"steps        {found.iterations}, to a residual of {float(found.residual):.2g}")
@@ -77,6 +102,40 @@ def reconstruct(
     with out.open("wb") as file:
         np.save(file, image.numpy())
     say(f"saved        {', '.join(map(str, [out, *picture(image, out.with_suffix('.png'))]))}")
+
+
+def propose(
+    scan: Path,
+    /,
+    *,
+    tomograph: Tomograph = Tomograph(),
+    count: int = 5,
+    candidates: int = 180,
+    criterion: Criterion = "ese",
+    noise_std: float | None = None,
+    seed: int = 0,
+    out: Path = Path("runs/ct/next"),
+) -> None:
+    """Propose the next angles of a scan that is still running, by what it has measured so far.
+
+    Args:
+        scan: The sinogram so far [angles, bins]: .npy, .npz (sinogram, angles), .tif or a folder.
+        tomograph: How it was made.
+        count: How many angles to propose.
+        candidates: Angles there might be, at equal distances over half a turn; of fans over a whole one.
+        criterion: ese, the expected squared error of what an angle measures, or eig, its expected information gain.
+        noise_std: Standard deviation of the sinogram's noise; estimated if not given.
+        seed: Of everything random.
+        out: Folder for results.json, next.png and report.html.
+    """
+    geometry, y = tomograph.read(scan)
+    std = noise_of(y) if noise_std is None else noise_std
+    say(f"sinogram     {' × '.join(map(str, y.shape))}, standard deviation of its noise {std:.3g}")
+    found = continued(
+        geometry, y, std, count=count, candidates=candidates, criterion=criterion, out=out, seed=seed, progress=True
+    )
+    say("next angles  " + ", ".join(f"{angle:.4f}" for angle in found["next_angles"]) + " radians")
+    say(f"saved        {out / 'results.json'}, {out / 'report.html'}: {found['seconds']:.0f} seconds")
 
 
 def demo(*, out: Path = Path("runs/ct"), seed: int = 0, quick: bool = False) -> None:
@@ -94,6 +153,11 @@ def demo(*, out: Path = Path("runs/ct"), seed: int = 0, quick: bool = False) -> 
     say(f"log density  {marginal:.3f} nats a pixel, {patches:.3f} by patches")
     say("next angles  " + ", ".join(f"{angle:.3f}" for angle in found["next_angles"]) + " radians")
     say(f"saved        {out / 'results.json'}, {out / 'report.html'}: {found['seconds']:.0f} seconds")
+
+
+def noise_of(sinogram: Float[Tensor, "*angles bins"]) -> float:
+    """The standard deviation of its noise, and not less than what pixels are off by."""
+    return max(lw.ct.noise_level(sinogram), LEAST * float(sinogram.abs().mean()) + 1e-30)
 
 
 def angles_of(scan: Scan, path: Path | None) -> Float[Tensor, " angles"]:

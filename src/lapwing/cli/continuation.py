@@ -1,0 +1,185 @@
+"""A scan that is still running: the angles to measure next, by the deep image prior of those so far."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.comparison import Column
+from lapwing.ground import probes
+from lapwing.ground.errors import ConfigError, DataError, check_count, check_positive
+from lapwing.ground.whole import write_json
+from lapwing.methods import ct
+from lapwing.methods.ct.design import Criterion, Design
+from lapwing.show.plots.canvas import panels
+from lapwing.show.report.page import write_report
+from lapwing.tuning import EM, tune
+
+SAME = 0.1
+"""Part of the distance of two candidates within which one that is measured already is the same angle."""
+
+TELLS = {"ese": "expected squared error of the measurement", "eig": "expected information gain, nats"}
+
+
+@final
+@dataclass(frozen=True)
+class Effort:
+    """How much is done for a proposal.
+
+    Args:
+        channels: Of the U-net.
+        steps: Of its fit, at most.
+        samples: Draws of the image.
+        draws: By which angles are judged.
+    """
+
+    channels: int = 8
+    steps: int = 1500
+    samples: int = 64
+    draws: int = 500
+
+
+def continued(
+    geometry: ct.Geometry,
+    sinogram: Float[Tensor, "angles bins"],
+    noise_std: float,
+    *,
+    count: int,
+    candidates: int,
+    criterion: Criterion,
+    out: Path,
+    effort: Effort | None = None,
+    seed: int = 0,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """What to measure next: a deep image prior is fitted to the angles so far, and asked which others would tell most.
+
+    Args:
+        geometry: Of the scan so far, one slice.
+        sinogram: What it measured.
+        noise_std: Standard deviation of its noise.
+        count: How many angles to propose.
+        candidates: Angles there might be, at equal distances over half a turn, of fans over a whole one.
+        criterion: By what angles are judged; see ``Design.scores``.
+        out: Folder for ``results.json``, ``next.png`` and ``report.html``.
+        effort: How much is done.
+        seed: Of everything random.
+        progress: Whether to show progress bars.
+
+    Returns:
+        What ``results.json`` holds.
+
+    Raises:
+        ConfigError: If the scan has several slices, or fewer angles are left.
+        DataError: If nothing was measured.
+    """
+    start, effort, generator = time.monotonic(), effort or Effort(), torch.Generator().manual_seed(seed)
+    whole, behind = _candidates(geometry, candidates)
+    left = len(whole.theta) - behind
+    check_positive("noise_std", noise_std, "0.05")
+    check_count("count", count)
+    if count > left:
+        raise ConfigError(f"a count of at most {left}, the angles left", f"{count}", "more candidates")
+    y = geometry.check(sinogram)
+    unit = float(y.abs().max()) / (max(geometry.pixels) * geometry.pixel_size)  # about the mean along the longest ray
+    if unit == 0:
+        raise DataError("a sinogram that shows an object", "zeros alone", "the scan with its angles in front")
+    projector = ct.Projector(whole)
+    operator, std = projector.select(range(behind)), noise_std / unit
+    net = ct.UNet(channels=effort.channels, generator=generator)
+    z = probes.gaussian((1, 1, *whole.image), like=y, generator=generator)
+    prior = ct.DeepImagePrior(tv=3.0, rate=5e-3, steps=effort.steps, patience=400, seed=seed)
+    found = prior.fit(net, z, operator, y / unit, noise_std=std, progress=progress)
+    posterior = ct.ImagePosterior.of(
+        found.network, z, operator, y / unit, noise_std=std, samples=effort.samples, seed=seed
+    )
+    posterior = tune(posterior, EM(samples=4, steps=6, noise=False), progress=progress)
+    design = Design.after(
+        posterior, projector, len(whole.theta), range(behind), samples=effort.draws, generator=generator
+    )
+    scores, proposed = design.scores(criterion), design.propose(count, criterion)
+    if criterion == "ese":
+        scores = unit**2 * scores
+    out.mkdir(parents=True, exist_ok=True)
+    _draw(unit * posterior.mean, unit * posterior.std, whole.theta, scores, proposed, criterion, out / "next.png")
+    results: dict[str, Any] = _page(whole.theta, scores, proposed, criterion, behind, noise_std) | {
+        "next_angles": whole.theta[proposed].tolist(),
+        "measured": whole.theta[:behind].tolist(),
+        "candidates": whole.theta[behind:].tolist(),
+        "scores": scores[behind:].tolist(),
+        "criterion": criterion,
+        "noise_std": noise_std,
+        "held_out": found.held_out,
+        "precisions": [step.prior_precision[0] for step in posterior.trace],
+        "settings": asdict(effort) | {"seed": seed, "pixels": list(whole.pixels)},
+        "seconds": time.monotonic() - start,
+    }
+    write_json(results, out / "results.json")
+    write_report(out / "results.json")
+    return results
+
+
+def _candidates(geometry: ct.Geometry, count: int) -> tuple[ct.Geometry, int]:
+    """The geometry of the angles measured and, behind them, of those that are left; and how many are measured.
+
+    The sides of the image are rounded up to what the U-net divides by.
+    """
+    if geometry.slices > 1:
+        raise ConfigError("a scan of one slice", f"{geometry.slices} slices", "the slice that matters most alone")
+    turn = 2 * math.pi if isinstance(geometry, ct.FanBeam) else math.pi
+    grid, divisor = ct.equidistant(count, turn), ct.UNet(channels=4).divisor
+    apart = (grid[:, None] - geometry.theta + turn / 2) % turn - turn / 2
+    new = grid[apart.abs().min(1).values > SAME * turn / count]
+    height, width = (divisor * math.ceil(side / divisor) for side in geometry.pixels)
+    angles = torch.cat([geometry.theta, new])
+    return replace(geometry, pixels=(height, width), detector=geometry.bins, angles=angles), len(geometry.theta)
+
+
+def _page(
+    theta: Tensor, scores: Tensor, proposed: Sequence[int], criterion: Criterion, behind: int, std: float
+) -> dict[str, Any]:
+    """What the page says."""
+    degrees = [f"{math.degrees(float(theta[angle])):.4g}°" for angle in proposed]
+    rows = [
+        {"method": name, "tuned_by": None, "score": {"mean": float(scores[angle])}}
+        for name, angle in zip(degrees, proposed, strict=True)
+    ]
+    text = [
+        f"{behind} angles are measured, with noise of standard deviation {std:.3g}. The next ones, the best first, "
+        f"each chosen as if those before it were measured: {', '.join(degrees)}.",
+        "A U-net was fitted to this scan alone and made linear; an angle is judged by draws of the image from that "
+        f"model: {TELLS[criterion]}. The table has it before any further angle is measured.",
+    ]
+    caption = "The image, twice its standard deviation, and what each angle would tell; lines are the angles proposed."
+    figure = {"file": "next.png", "title": "The scan so far, and what is left to learn", "caption": caption}
+    column = Column("score", criterion.upper(), "higher", ".4g", TELLS[criterion])
+    return {"title": "The next angles", "text": text, "rows": rows, "columns": [asdict(column)], "figures": [figure]}
+
+
+def _draw(
+    image: Tensor, std: Tensor, theta: Tensor, scores: Tensor, proposed: Sequence[int], criterion: str, path: Path
+) -> None:
+    """The image, its error bars, and the scores of the angles."""
+    axes = panels(12.0, 3.6, 3)
+    for ax, shown, name, look in (
+        (axes[0], image, "image", "gray"),
+        (axes[1], 2 * std, "2 standard deviations", "magma"),
+    ):
+        drawn = ax.imshow(shown.numpy(force=True), vmin=0.0, cmap=look)
+        ax.figure.colorbar(drawn, ax=ax, fraction=0.046)
+        ax.set(title=name, xticks=[], yticks=[])
+    order = theta.argsort()[scores[theta.argsort()].isfinite()]
+    axes[2].plot(theta[order].rad2deg(), scores[order])
+    for angle in proposed:
+        axes[2].axvline(math.degrees(float(theta[angle])), color="#D55E00")
+    axes[2].set(title="angles", xlabel="degrees", ylabel=criterion.upper(), ylim=(0, None))
+    figure: Any = axes[0].figure
+    figure.savefig(path)
