@@ -72,6 +72,23 @@ def test_rows_hold_what_the_parts_give_on_their_own(model: nn.Sequential) -> Non
     assert "evidence" not in plain
 
 
+def test_gaussian_processes_have_a_row_each() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(60, 2, generator=generator, dtype=torch.float64)
+    y = (6 * x[:, :1]).sin() + 0.1 * torch.randn(60, 1, generator=generator, dtype=torch.float64)
+    train, test = (x[:40], y[:40]), (x[40:], y[40:])
+    ours = lw.tune(lw.GP().fit(train))
+    network = trained(train, 1)
+    batches = [{"x": x[rows], "y": y[rows]} for rows in torch.arange(60).split(20)]
+    methods = {"KFAC": lw.Laplace(lw.Gaussian(), structure=lw.KFAC()), "recipe": lw.GP(), "fitted": ours}
+    result = compare(network, batches[:2], batches[2:], methods=methods, unpack=lambda batch: (batch["x"], batch["y"]))
+    assert [(row.method, row.tuned_by) for row in result.rows[2:]] == [("recipe", "default"), ("fitted", "")]
+    (recipe,), (fitted,) = (row.runs for row in result.rows[2:])
+    for name, value in lw.evaluate(ours, test).items():
+        assert recipe[name] == pytest.approx(value) and fitted[name] == pytest.approx(value)
+    assert recipe["evidence"] == pytest.approx(ours.log_marginal()) and min(recipe["fit_seconds"], 1) > 0
+
+
 def test_the_row_of_a_method_holds_its_posterior(model: nn.Sequential) -> None:
     train, test = classes(45, 0), classes(40, 2)
     row = compare(model, train, test, methods={"mine": lw.Laplace(lw.Categorical())}).rows[-1]

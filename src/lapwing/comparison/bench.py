@@ -22,6 +22,8 @@ from lapwing.evaluation.scores import Predictor, Scores, evaluate
 from lapwing.ground.data import Data, Inputs, Source, Unpack, concatenated
 from lapwing.ground.errors import LapwingError
 from lapwing.likelihoods import Categorical
+from lapwing.methods.gp import GP, Process
+from lapwing.methods.gp.settings import Chosen
 from lapwing.methods.hessian_free import HessianFree, HessianFreePosterior, PreTrained
 from lapwing.methods.laplace import Laplace
 from lapwing.posteriors import Posterior, Step
@@ -30,7 +32,7 @@ from lapwing.tuning import Method, tune
 
 T = TypeVar("T")
 
-Contender: TypeAlias = Laplace | HessianFree | Predictor
+Contender: TypeAlias = Laplace | HessianFree | GP | Predictor
 """What can be compared: a recipe, which is fitted, or a predictor as it is."""
 
 
@@ -83,7 +85,10 @@ class Bench:
         gc.collect()  # what the method before left in cycles is not this one's memory
         match method:
             case Laplace():
-                yield from self._posterior(name, method, model, tunings)
+                fit = partial(method.fit, model, self.train, unpack=self.unpack, generator=self.generator)
+                yield from self._fitted(name, fit, tunings)
+            case GP():
+                yield from self._fitted(name, lambda: method.fit(self._whole()), {"default": None})
             case HessianFree():
                 yield self._attempted(name, "", partial(self._hessian_free, name, method, model))
             case _:
@@ -101,14 +106,15 @@ class Bench:
         sources = [source for source in (self.test, self.ood) if source is not None]
         return concatenated([batch.inputs for source in sources for batch in Data(source, unpack=self.unpack)])
 
-    def _posterior(
-        self, name: str, recipe: Laplace, model: nn.Module, tunings: Mapping[str, Method | None]
+    def _whole(self) -> tuple[Inputs, torch.Tensor]:
+        """The training data in one batch."""
+        batches = list(Data(self.train, unpack=self.unpack))
+        return concatenated([batch.inputs for batch in batches]), torch.cat([batch.targets for batch in batches])
+
+    def _fitted(
+        self, name: str, fit: Callable[[], Posterior | Process], tunings: Mapping[str, Method | None]
     ) -> Iterator[Row]:
-        """A row for each way of tuning a recipe, which is fitted once; ``None`` is the default of ``tune``."""
-
-        def fit() -> Posterior:
-            return recipe.fit(model, self.train, unpack=self.unpack, generator=self.generator)
-
+        """A row for each way of tuning a posterior, which is fitted once; ``None`` is the default of ``tune``."""
         try:
             fitted = self._timed(f"{name}: fit", fit)
         except Exception as error:
@@ -117,7 +123,7 @@ class Bench:
         for tuned_by, method in tunings.items():
             yield self._attempted(name, tuned_by, partial(self._tuned, name, tuned_by, fitted, method))
 
-    def _tuned(self, name: str, tuned_by: str, fitted: Measured[Posterior], method: Method | None) -> Row:
+    def _tuned(self, name: str, tuned_by: str, fitted: Measured[Posterior | Process], method: Method | None) -> Row:
         tuned = self._timed(f"{name}: {tuned_by}", lambda: tune(fitted.value, method))
         posterior = tuned.value
         scores = self._predicted(name, posterior)
@@ -155,11 +161,13 @@ class Bench:
         return Row(name, tuned_by, (), note)
 
 
-def _criterion(trace: tuple[Step, ...], method: Method | None) -> dict[str, float]:
+def _criterion(trace: tuple[Step, ...] | tuple[Chosen, ...], method: Method | None) -> dict[str, float]:
     """What tuning made as good as it could, by the name of its column; empty where it was never measured."""
     if not trace:
         return {}
     step = trace[-1]
+    if isinstance(step, Chosen):
+        return {} if step.log_marginal is None else {"evidence": step.log_marginal}
     at_mode = step.mode_nll is not None or getattr(method, "at", "weights") == "mode"
     found = {
         "validation_nll": step.validation_nll,
@@ -169,8 +177,10 @@ def _criterion(trace: tuple[Step, ...], method: Method | None) -> dict[str, floa
     return next(({name: value} for name, value in found.items() if value is not None), {})
 
 
-def _precision(posterior: Posterior | HessianFreePosterior) -> dict[str, float]:
+def _precision(posterior: Posterior | HessianFreePosterior | Process) -> dict[str, float]:
     """The prior precision, where there is one."""
+    if isinstance(posterior, Process):
+        return {}
     precisions = posterior.prior.precisions(posterior.network.uncertain).tolist()
     return {"prior_precision": precisions[0]} if len(precisions) == 1 else {}
 

@@ -15,6 +15,7 @@ from lapwing.evaluation.scores import Predictor
 from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, DataWarning, check_kind, warn
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
+from lapwing.methods.gp import GP
 from lapwing.methods.hessian_free import HessianFree
 from lapwing.methods.laplace import Laplace
 from lapwing.predictive import Link
@@ -42,7 +43,8 @@ def compare(
 
     Each ``Laplace`` recipe is fitted once, then tuned as ``tune`` does when nobody says how and, given validation
     data, by their NLL: a row each, with the criterion that was tuned. A ``HessianFree`` recipe, fitted at the inputs
-    where it is scored, has one row, and so has a predictor such as ``Map(other_model)``, scored as it is. With
+    where it is scored, has one row; so has a ``GP`` recipe, fitted to the same data and tuned by its evidence, and a
+    predictor such as ``Map(other_model)`` or a Gaussian process, scored as it is. With
     validation data the plain network has a second row too: temperature scaling, or for real targets the noise of the
     validation residuals. The scores are those of ``evaluate``.
 
@@ -89,16 +91,16 @@ def compare(
         check_rereadable(source)
     device = next(model.parameters(), torch.zeros(())).device
     for name, method in (methods or {}).items():
-        check_kind(
-            f"methods[{name!r}]", method, (Laplace, HessianFree, Predictor), "Laplace(likelihood), or Map(model)"
-        )
+        kinds = (Laplace, HessianFree, GP, Predictor)
+        check_kind(f"methods[{name!r}]", method, kinds, "Laplace(likelihood), or Map(model)")
     likelihood = likelihood or common_likelihood((methods or {}).values()) or likelihood_of(train, unpack)
     chosen: Mapping[str, Contender] = recipes(likelihood) if methods is None else methods
     ways: dict[str, Method | None] = {"default": None, **(tunings or {})}
     if validation is not None:
         ways["validation"] = Validation(validation, unpack=unpack, link=link)
     steps = 1 + 2 * (validation is not None)
-    steps += sum(1 + 2 * len(ways) if isinstance(each, Laplace) else 2 for each in chosen.values())
+    calls: Mapping[type, int] = {Laplace: 1 + 2 * len(ways), GP: 3}
+    steps += sum(calls.get(type(each), 2) for each in chosen.values())
     with tqdm(total=steps, desc="comparing", disable=not progress, unit="step", leave=False) as bar:
         bench = Bench(train, test, ood, unpack, link, device, generator, bar)
         network = Map(model, likelihood)
@@ -158,7 +160,7 @@ def common_likelihood(methods: Iterable[Contender]) -> Likelihood | None:
     Raises:
         ConfigError: If they have likelihoods of several kinds.
     """
-    found = [method.likelihood for method in methods]
+    found = [likelihood for method in methods if (likelihood := method.likelihood) is not None]
     kinds = sorted({type(likelihood).__name__ for likelihood in found})
     if len(kinds) > 1:
         raise ConfigError("methods with one kind of likelihood", ", ".join(kinds), f"likelihood={kinds[0]}()")

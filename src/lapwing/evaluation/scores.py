@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lapwing.evaluation import metrics
-from lapwing.ground.data import Data, Inputs, Source, Unpack
+from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.likelihoods import Likelihood
 from lapwing.predictive import (
@@ -34,8 +34,8 @@ class Predictor(Protocol):
         """p(y | f)."""
         ...
 
-    def predict(self, x: Inputs) -> Predictive:
-        """Predictive distribution of the targets."""
+    def predict(self, x: Any) -> Predictive:
+        """Predictive distribution of the targets at inputs, of whichever kind it takes."""
         ...
 
 
