@@ -12,7 +12,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
+from lapwing.ground.errors import ConfigError, DataError, DataWarning, ShapeError, UnsupportedError
 from lapwing.methods.gp import LaplaceProcess, laplace
 from lapwing.methods.gp.observations import Observations
 from tests.checker import unchecked
@@ -117,6 +117,12 @@ def test_what_cannot_be_tuned_is_refused() -> None:
         lw.tune(LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (X, TWO)), lw.gp.Pathwise())
 
 
+def test_a_class_that_was_never_seen_is_unlikely_and_not_impossible() -> None:
+    with pytest.warns(DataWarning, match="all targets of an output are 0"):
+        process = LaplaceProcess.fit(KERNEL, lw.Categorical(), (X, torch.zeros(25).long()))
+    assert bool(((probs := process.predict(X).probs)[:, 1] > 0).all() and (probs[:, 1] < 0.5).all())
+
+
 def test_what_is_no_class_is_refused() -> None:
     with refused(DataError, "targets"):
         _ = LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (X, TWO + 1)).mode
@@ -125,6 +131,8 @@ def test_what_is_no_class_is_refused() -> None:
             LaplaceProcess.fit(KERNEL, lw.Categorical(), (X, wrong))
     with unchecked(), refused(DataError, "in 1 of 25 rows: 0."):
         LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (torch.cat([X[:1] / 0, X[1:]]), TWO))
+    with refused(ShapeError, "inputs with 3 columns. Got 2"):
+        LaplaceProcess.fit(lw.gp.RBF((1.0, 1.0, 1.0)), lw.Bernoulli(), (X, TWO))
     for wrong in ("logistic", lw.Gaussian()):
         with unchecked(), refused(ConfigError, "likelihood to be one of Bernoulli, Categorical"):
             LaplaceProcess.fit(KERNEL, wrong, (X, TWO))  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from lapwing.methods.gp.kernels import Kernel
 from lapwing.methods.gp.matrix import KernelMatrix, check_room, contracted, cross
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.settings import Chosen
+from lapwing.methods.gp.suitable import check_suitable
 from lapwing.predictive import Moments, Predictive, predictive
 
 JITTER = 1e-10
@@ -74,7 +75,10 @@ class LaplaceProcess:
 
         Raises:
             DataError: If there are no data, they are not finite, or labels are no whole numbers.
-            ShapeError: If inputs or targets have other shapes.
+            ShapeError: If inputs or targets have other shapes, or the kernel is for other inputs.
+
+        Warns:
+            DataWarning: If the targets never vary.
 
         Cost:
             A dense matrix ``[n c, n c]`` for c outputs, and its factor a Newton step.
@@ -88,6 +92,7 @@ class LaplaceProcess:
         ):
             hint = "targets.argmax(-1) for one-hot labels"
             raise DataError("integer class labels [n] for Categorical", f"targets {list(found.targets.shape)}", hint)
+        check_suitable(kernel, "zero", found)
         return cls(kernel, likelihood, found)
 
     def __repr__(self) -> str:
@@ -207,7 +212,8 @@ class LaplaceProcess:
     @property
     def width(self) -> int:
         """Outputs c: one a class, or one a target."""
-        return int(self.data.targets.max()) + 1 if isinstance(self.likelihood, Categorical) else self.data.outputs
+        classes = isinstance(self.likelihood, Categorical)
+        return max(2, int(self.data.targets.max()) + 1) if classes else self.data.outputs
 
     @property
     def _targets(self) -> Float[Tensor, "n c"] | Int[Tensor, " n"]:
