@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.curvature import ggn
+from lapwing.curvature import ggn, head
 from lapwing.curvature.ggn import GGN, Accumulator, EmpiricalFisher, sweep
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.sums import DenseSum, DiagonalSum
@@ -18,8 +18,9 @@ from lapwing.ground.data import Data
 from lapwing.jacobian.model import Model, Pass
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import surveyed
+from lapwing.predictive import Moments, WideMoments
 from lapwing.structures.selection import Selection
-from tests.posterior_cases import PROBLEMS, Linearised, problem, seeded
+from tests.posterior_cases import PROBLEMS, STRUCTURES, Linearised, problem, seeded
 
 SUMS: dict[str, Callable[[Network], Accumulator]] = {
     "diagonal": DiagonalSum,
@@ -115,3 +116,49 @@ def test_a_layer_whose_outputs_were_changed_is_no_head(how: str) -> None:
     module = seeded(lambda: Other(how))
     model = surveyed(Network.of(module), lw.Gaussian(), data_of("gaussian"))
     assert model.survey.head == (how == "added"), "what is added does not depend on the weights"
+
+
+@pytest.mark.parametrize("structure", ["full-weights", "diagonal", "kfac", "kfac-reduce-separate"])
+@pytest.mark.parametrize("name", ["categorical", "heteroscedastic", "bernoulli", "poisson", "tokens", "pixels"])
+def test_many_outputs_have_the_variances_of_few(name: str, structure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = problem(name)
+    recipe = lw.Laplace(case.likelihood, structure=STRUCTURES[structure], weights=lw.LastLayer())
+    posterior = case.fit(recipe)
+    plain = replace(posterior, model=replace(posterior.model, survey=replace(posterior.survey, head=False)))
+    expected, found = plain.outputs(case.new), posterior.outputs(case.new)
+    torch.testing.assert_close(found.covariance, expected.covariance, rtol=1e-10, atol=1e-14)
+    monkeypatch.setattr(head, "MANY", 1)
+    wide = posterior.outputs(case.new)
+    assert isinstance(wide, Moments if structure == "full-weights" else WideMoments)
+    torch.testing.assert_close(wide.variance, expected.variance, rtol=1e-8, atol=1e-14)
+    torch.testing.assert_close(wide.covariance, expected.covariance, rtol=1e-8, atol=1e-14)
+    assert torch.equal(wide.mean, expected.mean)
+    for link in ("probit", "mc", "qmc"):
+        one, other = (
+            each.predict(case.new, link, generator=torch.Generator().manual_seed(0)) for each in (posterior, plain)
+        )
+        found_mean, expected_mean = (each.probs if hasattr(each, "probs") else each.mean for each in (one, other))
+        near = {"rtol": 1e-8, "atol": 1e-12} if link != "mc" else {"rtol": 0.2, "atol": 0.05}
+        torch.testing.assert_close(found_mean, expected_mean, **near)
+
+
+def test_draws_of_many_outputs_have_their_covariance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head, "MANY", 1)
+    case = problem("categorical")
+    wide = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC(), weights=lw.LastLayer())).outputs(case.new)
+    drawn = wide.sample(20_000, generator=torch.Generator().manual_seed(0)) - wide.mean
+    found = torch.einsum("sni,snj->nij", drawn, drawn) / len(drawn)
+    torch.testing.assert_close(found, wide.covariance, rtol=0.1, atol=0.05 * float(wide.variance.max()))
+
+
+@pytest.mark.parametrize("structure", ["diagonal", "kfac"])
+def test_many_outputs_are_tuned_by_their_variances(structure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = problem("categorical")
+    recipe = lw.Laplace(case.likelihood, structure=STRUCTURES[structure], weights=lw.LastLayer())
+    expected = lw.tune(case.fit(recipe), lw.Validation((case.x, case.y), link="probit"))
+    monkeypatch.setattr(head, "MANY", 1)
+    posterior = case.fit(recipe)
+    assert posterior.link == "probit"
+    tuned = lw.tune(posterior, lw.Validation((case.x, case.y)))
+    assert tuned.link == "probit"
+    assert tuned.prior.precision == pytest.approx(expected.prior.precision, rel=1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import lapwing as lw
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
 from lapwing.jacobian.network.network import Network
+from lapwing.structures import Structure
 from lapwing.structures.selection import Selection
 from tests.posterior_cases import Linearised, Problem, convnet, labels, mlp, normal, problem, refused, seeded
 
@@ -189,7 +191,7 @@ class Tied(nn.Module):
 
 
 class TestTiedWeights:
-    @pytest.mark.parametrize("selection", [lw.LastLayer("head"), lw.Names("head.*"), lw.LastLayer("embed")], ids=repr)
+    @pytest.mark.parametrize("selection", [lw.Names("head.*"), lw.LastLayer("embed")], ids=repr)
     def test_go_by_any_of_their_names(self, selection: Selection) -> None:
         ids, likelihood = labels(6, 4, classes=5, seed=0), lw.Categorical(event_dim=1)
         case = Problem(seeded(Tied), likelihood, ids, labels(6, 4, classes=5), labels(2, 4, classes=5, seed=2))
@@ -199,6 +201,25 @@ class TestTiedWeights:
         covariance = reference.joint_covariance(reference.ggn + torch.eye(15, dtype=torch.float64))
         found = posterior.predict(case.new, joint=True).logits.covariance
         torch.testing.assert_close(found, covariance, rtol=1e-8, atol=1e-10)
+
+    @pytest.mark.parametrize("structure", [lw.Full(view="weights"), lw.KFAC(), lw.Sampled(3)], ids=repr)
+    @pytest.mark.parametrize("selection", [lw.LastLayer(), lw.LastLayer("head")], ids=repr)
+    def test_a_last_layer_is_uncertain_as_such_alone(
+        self, selection: Selection, structure: Structure, tmp_path: Path
+    ) -> None:
+        """The same as of a network whose head has weights of its own, with the same values."""
+        ids, y, new = labels(6, 4, classes=5, seed=0), labels(6, 4, classes=5), labels(2, 4, classes=5, seed=2)
+        tied, apart = seeded(Tied), seeded(Tied)
+        apart.head.weight = nn.Parameter(tied.head.weight.detach().clone())
+        recipe = lw.Laplace(lw.Categorical(event_dim=1), structure=structure, weights=selection)
+        posterior, other = (recipe.fit(model, [(ids, y)]) for model in (tied, apart))
+        assert posterior.network.names == ("head.weight",)
+        expected = other.predict(new).logits.covariance
+        torch.testing.assert_close(posterior.predict(new).logits.covariance, expected)
+        lw.save(posterior, tmp_path / "tied.safetensors")
+        loaded = lw.load(tmp_path / "tied.safetensors", tied)
+        torch.testing.assert_close(loaded.predict(new).logits.covariance, expected)
+        assert tied.head.weight is tied.embed.weight
 
 
 class TestSubnetwork:

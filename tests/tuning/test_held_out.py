@@ -10,7 +10,7 @@ import torch
 
 import lapwing as lw
 from lapwing.ground.data import Batch
-from lapwing.tuning.held_out import held_out, spread, weights_at
+from lapwing.tuning.held_out import evenly, held_out, weights_at
 from tests.posterior_cases import STRUCTURES, problem
 
 
@@ -56,8 +56,8 @@ def test_a_posterior_known_by_solves_is_solved_from_where_it_was() -> None:
 def test_examples_are_spread_over_all_batches() -> None:
     y = torch.arange(23)
     batches = [Batch(y[:10, None].float(), y[:10]), Batch(y[10:, None].float(), y[10:])]
-    assert [batch.targets.tolist() for batch in spread(batches, 5)] == [[0, 6], [11, 16, 22]]
-    assert [len(batch) for batch in spread(batches, 23)] == [10, 13]
+    assert [batch.targets.tolist() for batch in evenly(batches, 5)] == [[0, 6], [11, 16, 22]]
+    assert [len(batch) for batch in evenly(batches, 23)] == [10, 13]
 
 
 def test_few_examples_where_covariances_are_large(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,13 +52,30 @@ class Propagation:
         """
         means: list[Tensor] = []
         covariances: list[list[Tensor]] = [[] for _ in self.precisions]
-        for part in self._passes(inputs):
+        for part in self.passes(inputs):
             f = part.outputs
-            positions = [self.covariances(self.factors(part, cotangents)) for cotangents in identity_cotangents(f)]
+            blocks = self._of_head(part.head) if self.model.survey.head else self._of_outputs(part)
             means.append(f)
-            for column, blocks in zip(covariances, zip(*positions, strict=True), strict=True):
-                column.append(torch.stack(blocks, dim=1).to(f).view(*f.shape, f.shape[-1]))
+            for column, block in zip(covariances, blocks, strict=True):
+                column.append(block.to(f).view(*f.shape, f.shape[-1]))
         return torch.cat(means), [torch.cat(column) for column in covariances]
+
+    def _of_outputs(self, part: Pass) -> list[Float[Tensor, "n t c c"]]:
+        """``J Λ⁻¹ Jᵀ`` at each position, whose outputs are pulled back one after the other."""
+        each = [self.covariances(self.factors(part, cotangents)) for cotangents in identity_cotangents(part.outputs)]
+        return [torch.stack(blocks, dim=1) for blocks in zip(*each, strict=True)]
+
+    def _of_head(self, head: Outer) -> list[Float[Tensor, "m c c"]]:
+        """The same of a head, whose positions are examples of their own and whose gradient is the identity."""
+        alone, c = head.by_position, head.g.shape[3]
+        size = max(
+            1, BUDGET // (self.precisions[0].operator.dtype.itemsize * c * (c * len(self.precisions) + self.extra))
+        )
+        one, each = torch.eye(c).to(head.a)[None, :, None, :, None], []
+        for start in range(0, len(alone.a), size):
+            part = alone.taken(slice(start, start + size))
+            each.append(self.covariances([self._precise(replace(part, g=one.expand(len(part.a), -1, -1, -1, -1)))]))
+        return [torch.cat(blocks) for blocks in zip(*each, strict=True)]
 
     def covariances(self, factors: list[Factor]) -> list[Float[Tensor, "n k k"]]:
         """``J Λ⁻¹ Jᵀ`` of each example of a chunk, for each precision."""
@@ -102,10 +119,12 @@ class Propagation:
 
     def factors(self, part: Pass, cotangents: Float[Tensor, "k n ..."]) -> list[Factor]:
         """The factors of a chunk; in float64 where the precision is and has no layers, whose bases are cast."""
-        factors = part.factors(cotangents)
+        return [self._precise(factor) for factor in part.factors(cotangents)]
+
+    def _precise(self, factor: Factor) -> Factor:
         operator = self.precisions[0].operator
         wide = operator.dtype != self.model.network.like.dtype and not isinstance(operator, BlockDiagonal)
-        return [factor.double() for factor in factors] if wide else list(factors)
+        return factor.double() if wide else factor
 
     def blocks(self, factors: list[Factor], held: Held) -> Iterator[tuple[Factor, Structured]]:
         """Each factor with its own block of the precision; a bias with a block of its own apart from its weight."""
@@ -120,8 +139,10 @@ class Propagation:
         for factor in factors:
             yield factor, Diagonal(network.part(factor.names, precision))
 
-    def _passes(self, inputs: Inputs) -> Iterator[Pass]:
-        size = self.model.chunk(self.model.width, BUDGET, self.extra)
+    def passes(self, inputs: Inputs) -> Iterator[Pass]:
+        """Forward passes of as many examples at a time as fit ``BUDGET``."""
+        head = self.model.survey.head
+        size = self.model.chunk(1 if head else self.model.width, BUDGET, 0 if head else self.extra)
         for _, part in chunks(inputs, min(size, count(inputs))):
             yield self.model.forward(part)
 

@@ -105,8 +105,7 @@ def find_layers(network: Network, inputs: Inputs) -> Survey:
 
 def _check_types(network: Network, outputs: Tensor) -> None:
     """Products go from the weights to the outputs and back: both have one type."""
-    params = dict(network.module.named_parameters())
-    types = {str(value.dtype).removeprefix("torch.") for value in (*(params[name] for name in network.names), outputs)}
+    types = {str(value.dtype).removeprefix("torch.") for value in (*network.params.values(), outputs)}
     if len(types) > 1:
         raise UnsupportedError(
             "uncertain weights and outputs of one type",

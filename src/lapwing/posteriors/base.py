@@ -26,7 +26,7 @@ from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Operator
 from lapwing.linear.evidence import Complexity, LogEvidence, Spectrum
 from lapwing.posteriors.dimension import Step
-from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, Predictor
+from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, Predictor, WideMoments
 from lapwing.priors import Prior
 
 JOINT = 2**32
@@ -66,7 +66,7 @@ class Posterior(Predictor, abc.ABC):
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @undisturbed()
-    def outputs_each(self: P, x: Inputs, choices: Sequence[P]) -> list[Moments]:
+    def outputs_each(self: P, x: Inputs, choices: Sequence[P]) -> Sequence[Moments | WideMoments]:
         """Linearised outputs under several choices of prior and noise, which share all but the last contraction.
 
         Args:
@@ -201,6 +201,11 @@ class Posterior(Predictor, abc.ABC):
         return Linearisation(self.model)
 
     @property
+    def wide(self) -> bool:
+        """Whether outputs are too many for the covariance of a position to be made unless it is asked for."""
+        return False
+
+    @property
     def noise_scale(self) -> float:
         """Noise precision now, relative to the one the curvature was computed with."""
         return self.likelihood.noise_over(self.fitted) or 1.0
@@ -264,7 +269,7 @@ class Posterior(Predictor, abc.ABC):
         return self._joint_moments(inputs)
 
     @abc.abstractmethod
-    def _moments(self, inputs: Inputs, choices: Sequence[Any]) -> list[Moments]:
+    def _moments(self, inputs: Inputs, choices: Sequence[Any]) -> Sequence[Moments | WideMoments]:
         """Linearised outputs under each choice, which are posteriors of the same kind."""
 
     @abc.abstractmethod

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.gram import joint
+from lapwing.curvature.head import basis, is_wide, spectra
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
@@ -23,7 +24,7 @@ from lapwing.linalg import Dense, Diagonal, Structured
 from lapwing.linear.evidence import Complexity, LogEvidence, NewtonStep, complexity_of
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
-from lapwing.predictive import JointMoments, Moments
+from lapwing.predictive import JointMoments, Moments, WideMoments
 from lapwing.priors import Prior
 
 P = TypeVar("P", bound="ExactPosterior")
@@ -112,18 +113,44 @@ class WeightPosterior(ExactPosterior):
         layout = self.network.uncertain
         return complexity_of(self.held.operator, self.prior.groups(layout)[0], self.prior.relative(layout))
 
+    @property
+    def wide(self) -> bool:
+        """See ``Posterior.wide``."""
+        return is_wide(self.model, self.held)
+
     @cached_property
     def _propagation(self) -> Propagation:
         return Propagation(self.model, (self.precision,))
 
-    def _moments(self, inputs: Inputs, choices: Sequence[WeightPosterior]) -> list[Moments]:
+    def _moments(self, inputs: Inputs, choices: Sequence[WeightPosterior]) -> Sequence[Moments | WideMoments]:
         precisions = tuple(choice.precision for choice in choices)
-        mean, covariances = replace(self._propagation, precisions=precisions).moments(inputs)
+        given = replace(self._propagation, precisions=precisions)
+        if self.wide:
+            return wide_moments(given, inputs)
+        mean, covariances = given.moments(inputs)
         return [Moments(mean, covariance) for covariance in covariances]
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         mean, covariance = joint(self._propagation, inputs)
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
+
+
+def wide_moments(given: Propagation, inputs: Inputs) -> list[WideMoments]:
+    """Outputs too many for covariances, under each precision.
+
+    Args:
+        given: Carries the weights' Gaussian to the outputs.
+        inputs: n examples.
+
+    Cost:
+        A forward pass; for each precision a product as large as that of the last layer.
+    """
+    network, means, values = given.model.network, list[Tensor](), list[list[Tensor]]()
+    for part in given.passes(inputs):
+        means.append(part.outputs)
+        values.append([spectra(part.head, held, network).view_as(means[-1]) for held in given.precisions])
+    mean, mixed = torch.cat(means), basis(given.precisions[0], network)
+    return [WideMoments(mean, torch.cat(each), *mixed) for each in zip(*values, strict=True)]
 
 
 def warn_of_rounding(curvature: Structured, prior: float) -> None:

@@ -6,8 +6,9 @@ from lapwing.predictive.density import canonical_targets, held_out_losses, log_j
 from lapwing.predictive.distributions import Classification, Counts, MultiLabel, Regression
 from lapwing.predictive.links import concentration, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
 from lapwing.predictive.outputs import Draws, JointMoments, Moments
-from lapwing.predictive.predict import Link, Outputs, Predictive, Predictor, check_link, predictive
+from lapwing.predictive.predict import Link, Predictive, Predictor, check_link, predictive
 from lapwing.predictive.quadrature import expected_sigmoid, quasi_monte_carlo
+from lapwing.predictive.wide import Outputs, WideMoments, spread, with_spread
 
 __all__ = [
     "Classification",
@@ -21,6 +22,7 @@ __all__ = [
     "Predictive",
     "Predictor",
     "Regression",
+    "WideMoments",
     "canonical_targets",
     "check_link",
     "concentration",
@@ -35,4 +37,6 @@ __all__ = [
     "probit",
     "probit_binary",
     "quasi_monte_carlo",
+    "spread",
+    "with_spread",
 ]

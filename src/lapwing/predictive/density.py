@@ -15,6 +15,7 @@ from lapwing.predictive.distributions import Classification, Counts, MultiLabel,
 from lapwing.predictive.links import SAMPLES
 from lapwing.predictive.outputs import Draws, JointMoments, Moments
 from lapwing.predictive.predict import Link, Predictive, predictive
+from lapwing.predictive.wide import WideMoments
 
 COUNT_DRAWS = 512
 """Draws of the rate behind the density of a count."""
@@ -79,7 +80,7 @@ def canonical_targets(likelihood: Likelihood, predictive: Predictive, targets: T
 
 def held_out_losses(
     likelihood: Likelihood,
-    outputs: Moments,
+    outputs: Moments | WideMoments,
     targets: Tensor,
     link: Link,
     *,

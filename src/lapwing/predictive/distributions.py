@@ -13,6 +13,7 @@ from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, check_fraction
 from lapwing.likelihoods.gaussian import split
 from lapwing.predictive.outputs import Draws, JointMoments, Moments
+from lapwing.predictive.wide import Outputs, WideMoments
 
 
 @final
@@ -31,7 +32,7 @@ class Classification:
         (tensor([1]), tensor([0.7500]), tensor([0.5623]))
     """
 
-    logits: Moments | JointMoments | Draws
+    logits: Outputs
     probs: Float[Tensor, "*batch c"]
     stderr: Float[Tensor, "*batch c"] | None = None
 
@@ -81,7 +82,7 @@ class MultiLabel:
         tensor([[0, 1]])
     """
 
-    logits: Moments | JointMoments | Draws
+    logits: Outputs
     probs: Float[Tensor, "*batch c"]
     stderr: Float[Tensor, "*batch c"] | None = None
 
@@ -125,11 +126,11 @@ class Regression:
         (tensor([[5.]]), tensor([[3.]]))
     """
 
-    outputs: Moments | JointMoments | Draws
+    outputs: Outputs
     noise: Tensor
 
     @classmethod
-    def heteroscedastic(cls, outputs: Moments | JointMoments | Draws) -> Regression:
+    def heteroscedastic(cls, outputs: Outputs) -> Regression:
         """Targets whose outputs are all means, then all log variances, matched by mean and variance."""
         size = split(outputs.mean)[0].shape[-1]
         log_variances = outputs.select(slice(size, None))
@@ -210,11 +211,11 @@ class Counts:
         tensor([[1.]])
     """
 
-    log_rates: Moments | JointMoments | Draws
-    rates: Moments | JointMoments | Draws
+    log_rates: Outputs
+    rates: Outputs
 
     @classmethod
-    def of(cls, outputs: Moments | JointMoments | Draws) -> Counts:
+    def of(cls, outputs: Outputs) -> Counts:
         """The counts of uncertain log rates, in closed form."""
         if isinstance(outputs, Draws):
             rates = Draws(outputs.values.exp())
@@ -222,6 +223,10 @@ class Counts:
             _finite(rates.covariance, "variances of rates exp f", 2 * outputs.values)
             return cls(outputs, rates)
         mean = _expected_exp(outputs, "rates")
+        if isinstance(outputs, WideMoments):
+            spread = mean.square() * torch.expm1(outputs.variance)
+            spread = _finite(spread, "variances of rates exp f", 2 * outputs.mean)
+            return cls(outputs, WideMoments(mean, spread))
         rows = mean.reshape(outputs.matrix.shape[:-1])
         matrix = rows[..., :, None] * rows[..., None, :] * torch.expm1(outputs.matrix)
         covariance = _finite(matrix, "variances of rates exp f", 2 * outputs.mean).reshape(outputs.covariance.shape)
@@ -265,7 +270,7 @@ def plus_diagonal(covariance: Tensor, values: Float[Tensor, "*batch c"]) -> Tens
     return covariance + torch.diag_embed(values)
 
 
-def _expected_exp(moments: Moments | JointMoments, what: str) -> Tensor:
+def _expected_exp(moments: Moments | JointMoments | WideMoments, what: str) -> Tensor:
     """E e^f = e^(m + v/2) for Gaussian f."""
     exponents = moments.mean + 0.5 * moments.variance
     return _finite(exponents.exp(), f"expected {what} exp(mean + variance / 2)", exponents)

@@ -12,6 +12,7 @@ from torch import Tensor
 from lapwing.ground.errors import ShapeError, check_count
 from lapwing.predictive.outputs import Moments
 from lapwing.predictive.quadrature import MAX_BYTES, by_position
+from lapwing.predictive.wide import WideMoments
 
 SAMPLES = 1024
 
@@ -20,7 +21,7 @@ def _softmax(logits: Tensor) -> Tensor:
     return torch.softmax(logits, -1)
 
 
-def probit(moments: Moments) -> Float[Tensor, "*batch c"]:
+def probit(moments: Moments | WideMoments) -> Float[Tensor, "*batch c"]:
     """Class probabilities softmax(μ / √(1 + π/8 diag Σ)).
 
     The probit approximation of MacKay (1992), "The evidence framework applied to classification networks",
@@ -40,7 +41,7 @@ def probit(moments: Moments) -> Float[Tensor, "*batch c"]:
     return torch.softmax(_damped(moments), -1)
 
 
-def probit_binary(moments: Moments) -> Float[Tensor, "*batch c"]:
+def probit_binary(moments: Moments | WideMoments) -> Float[Tensor, "*batch c"]:
     """Probabilities σ(μ / √(1 + π/8 diag Σ)) of independent yes-or-no labels; see ``probit``.
 
     Args:
@@ -49,7 +50,7 @@ def probit_binary(moments: Moments) -> Float[Tensor, "*batch c"]:
     return torch.sigmoid(_damped(moments))
 
 
-def pairwise(moments: Moments, *, max_bytes: int = MAX_BYTES) -> Float[Tensor, "*batch c"]:
+def pairwise(moments: Moments | WideMoments, *, max_bytes: int = MAX_BYTES) -> Float[Tensor, "*batch c"]:
     """Class probabilities p_c ∝ 1 / Σ_j exp(-(μ_c - μ_j) / √(1 + π/8 Var(f_c - f_j))), normalised.
 
     The probit approximation pair by pair (Lu, Ie and Sha 2020, "Mean-field approximation to Gaussian-softmax integral
@@ -83,7 +84,7 @@ def pairwise(moments: Moments, *, max_bytes: int = MAX_BYTES) -> Float[Tensor, "
     return by_position(of_pairs, moments.mean, moments.covariance, 6 * 8 * moments.mean.shape[-1] ** 2, max_bytes)
 
 
-def laplace_bridge(moments: Moments, *, normalise: bool = False) -> Float[Tensor, "*batch c"]:
+def laplace_bridge(moments: Moments | WideMoments, *, normalise: bool = False) -> Float[Tensor, "*batch c"]:
     """Class probabilities α / Σ_l α_l, the mean of the Dirichlet(α) of ``concentration``.
 
     Computed from log α, so finite for every finite logit. Where a position's logits have no variance, or
@@ -105,7 +106,7 @@ def laplace_bridge(moments: Moments, *, normalise: bool = False) -> Float[Tensor
     return torch.where(certain, torch.softmax(moments.mean, -1), torch.softmax(log_alpha, -1))
 
 
-def concentration(moments: Moments, *, normalise: bool = False) -> Float[Tensor, "*batch c"]:
+def concentration(moments: Moments | WideMoments, *, normalise: bool = False) -> Float[Tensor, "*batch c"]:
     """Concentration α of the Dirichlet that the Laplace bridge lays over Gaussian logits.
 
     The logits are first conditioned on a zero sum, μ' = μ - Σ1 (1ᵀμ) / (1ᵀΣ1) and Σ' = Σ - Σ11ᵀΣ / (1ᵀΣ1);
@@ -136,7 +137,7 @@ def concentration(moments: Moments, *, normalise: bool = False) -> Float[Tensor,
 
 
 def monte_carlo(
-    moments: Moments,
+    moments: Moments | WideMoments,
     samples: int = SAMPLES,
     *,
     link: Callable[[Tensor], Tensor] = _softmax,
@@ -168,8 +169,8 @@ def monte_carlo(
     check_count("samples", samples, 2, usual=SAMPLES)
     total = torch.zeros_like(moments.mean, dtype=torch.float64)
     squares = torch.zeros_like(total)
-    widest = max(moments.mean.shape[-1], moments.root().shape[-1])
-    draw_bytes = 6 * widest * moments.mean[..., 0].numel() * moments.mean.element_size()
+    widest = 0 if isinstance(moments, WideMoments) else moments.root().shape[-1]
+    draw_bytes = 6 * max(moments.mean.shape[-1], widest) * moments.mean[..., 0].numel() * moments.mean.element_size()
     chunk = min(samples, max(1, max_bytes // max(1, draw_bytes)))
     for start in range(0, samples, chunk):
         values = link(moments.sample(min(chunk, samples - start), generator=generator))
@@ -180,11 +181,11 @@ def monte_carlo(
     return mean.to(moments.mean.dtype), variance.sqrt().to(moments.mean.dtype)
 
 
-def _damped(moments: Moments) -> Tensor:
+def _damped(moments: Moments | WideMoments) -> Tensor:
     return moments.mean * torch.rsqrt(1 + math.pi / 8 * moments.variance)
 
 
-def _log_concentration(moments: Moments, normalise: bool) -> tuple[Tensor, Tensor]:
+def _log_concentration(moments: Moments | WideMoments, normalise: bool) -> tuple[Tensor, Tensor]:
     """Log α and the zero-sum variances Σ'_kk, floored at rounding level unless all of a position are 0."""
     c = moments.mean.shape[-1]
     if c < 2:
@@ -206,7 +207,7 @@ def _log_concentration(moments: Moments, normalise: bool) -> tuple[Tensor, Tenso
     return torch.logaddexp(offset, mass) - log_spread, spread
 
 
-def _zero_sum(moments: Moments) -> tuple[Tensor, Tensor]:
+def _zero_sum(moments: Moments | WideMoments) -> tuple[Tensor, Tensor]:
     """Mean and variances of the logits given that they sum to zero; variances at rounding level become 0."""
     rows = moments.covariance.sum(-1)
     total = rows.sum(-1, keepdim=True)

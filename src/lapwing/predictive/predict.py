@@ -25,15 +25,13 @@ from lapwing.likelihoods import (
 )
 from lapwing.predictive.distributions import Classification, Counts, MultiLabel, Regression
 from lapwing.predictive.links import SAMPLES, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
-from lapwing.predictive.outputs import Draws, JointMoments, Moments
+from lapwing.predictive.outputs import Draws
 from lapwing.predictive.quadrature import MAX_BYTES, expected_sigmoid, quasi_monte_carlo
+from lapwing.predictive.wide import Outputs
 
 Link: TypeAlias = Literal["probit", "pairwise", "bridge", "qmc", "mc"]
 """How the logits' uncertainty is averaged out: the probit approximation logit by logit or pair by pair, the Laplace
 bridge, fixed quasi-random draws (for a single logit and two classes the integral itself), or Monte Carlo."""
-
-Outputs: TypeAlias = Moments | JointMoments | Draws
-"""What is known of a network's outputs."""
 
 Predictive: TypeAlias = Classification | MultiLabel | Regression | Counts
 """A distribution of targets."""
@@ -76,6 +74,7 @@ def predictive(
         NumericalError: If the covariance is not positive semi-definite, or expected rates overflow.
 
     Example:
+        >>> from lapwing.predictive import Moments
         >>> moments = Moments(torch.tensor([[2.0, 0.0]]), 4 * torch.eye(2).expand(1, 2, 2))
         >>> predictive(Categorical(), moments).probs
         tensor([[0.7261, 0.2739]])

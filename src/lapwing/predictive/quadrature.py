@@ -14,6 +14,7 @@ from torch.quasirandom import SobolEngine
 from lapwing.ground.errors import UnsupportedError
 from lapwing.likelihoods.base import contrasts
 from lapwing.predictive.outputs import Moments, nonnegative
+from lapwing.predictive.wide import WideMoments
 
 MAX_BYTES = 2**28
 """Memory that averaging over outputs may take beside its result (256 MiB)."""
@@ -28,7 +29,7 @@ _NARROW = 2.0  # standard deviation up to which the sum is over the Gaussian
 _NODES = 128
 
 
-def quasi_monte_carlo(moments: Moments, *, max_bytes: int = MAX_BYTES) -> Float[Tensor, "*batch c"]:
+def quasi_monte_carlo(moments: Moments | WideMoments, *, max_bytes: int = MAX_BYTES) -> Float[Tensor, "*batch c"]:
     """Class probabilities E softmax(f), averaged over scrambled Sobol normals.
 
         p = (1/S) Σ_s softmax(μ + R z_s),    R Rᵀ = Σ without the shift that all logits share

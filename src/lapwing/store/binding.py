@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -60,17 +60,17 @@ class Bound:
 
 def network_state(network: Network, tensors: Tensors) -> Json:
     """What is kept of a network: names, shapes and dtypes of its parameters, and the fingerprint of its values."""
-    parameters = parameters_of(network.module)
+    parameters = parameters_of(network.module, network.names)
     kept = Bound(network.fingerprint(), network.size, network.names, network.index, parameters)
     return {"class": type(network.module).__name__} | records(tensors).state(kept, "network")
 
 
-def parameters_of(module: nn.Module) -> dict[str, Shape]:
-    """Shape and dtype of every parameter by name."""
-    return {
-        name: Shape(tuple(value.shape), str(value.dtype).removeprefix("torch."))
-        for name, value in module.named_parameters()
-    }
+def parameters_of(module: nn.Module, names: Sequence[str]) -> dict[str, Shape]:
+    """Shape and dtype of every parameter by the first of its names, and of the uncertain ones by theirs."""
+    first = dict(module.named_parameters())
+    every = dict(module.named_parameters(remove_duplicate=False))
+    known = first | {name: every[name] for name in names if name in every}
+    return {name: Shape(tuple(value.shape), str(value.dtype).removeprefix("torch.")) for name, value in known.items()}
 
 
 def bound(state: Any, tensors: Tensors, module: nn.Module) -> Network:
@@ -97,7 +97,7 @@ def bound(state: Any, tensors: Tensors, module: nn.Module) -> Network:
 
 def _check_parameters(kept: Bound, module: nn.Module, kind: str) -> None:
     """Refuses a network that differs from the saved one in a parameter; uncertain ones are named first."""
-    saved, here = kept.parameters, parameters_of(module)
+    saved, here = kept.parameters, parameters_of(module, kept.uncertain)
     names = dict.fromkeys([*kept.uncertain, *saved, *here])
     found = [difference for name in names if (difference := _compared(name, saved, here))]
     if not found:

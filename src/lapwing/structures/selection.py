@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final, get_args
 
@@ -50,7 +51,8 @@ class All:
 class LastLayer:
     """The weight and bias of the layer that makes the outputs: one forward pass through the rest is all it costs.
 
-    A weight that is tied to another, such as a language model's head to its embedding, is uncertain in both places.
+    A weight that is tied to another, such as a language model's head to its embedding, is uncertain as the head alone:
+    it goes by the head's name, and its use as an embedding is not differentiated.
 
     Args:
         name: Name of the module, such as ``"classifier"``; ``None`` finds it by following the outputs back.
@@ -72,8 +74,9 @@ class LastLayer:
         """The network with these weights uncertain."""
         known = own_names(module)
         if self.name is None:
-            return Network(module, last_layer(Network(module, tuple(dict.fromkeys(known.values()))), data))
-        names = matching(known, lambda name: name.rpartition(".")[0] == self.name)
+            names = last_layer(Network(module, tuple(dict.fromkeys(known.values()))), data)
+            return next(untied(module, names, known, data), Network(module, names))
+        names = tuple(name for name in known if name.rpartition(".")[0] == self.name)
         if not names:
             owners = sorted({name.rpartition(".")[0] for name in known})
             raise ConfigError("the name of a module with parameters", repr(self.name), f"one of {owners}")
@@ -241,6 +244,16 @@ def own_names(module: nn.Module) -> dict[str, str]:
     """
     first = {id(value): name for name, value in module.named_parameters()}
     return {name: first[id(value)] for name, value in module.named_parameters(remove_duplicate=False)}
+
+
+def untied(module: nn.Module, names: tuple[str, ...], known: dict[str, str], data: Data) -> Iterator[Network]:
+    """The network with the parameters of its last layer uncertain by a name that they have nowhere else."""
+    for name, own in known.items():
+        if name != own and own in names:
+            network = Network(module, tuple(name if each == own else each for each in names))
+            with suppress(ConfigError):
+                last_layer(network, data)
+                yield network
 
 
 def matching(known: dict[str, str], wanted: Callable[[str], bool]) -> tuple[str, ...]:

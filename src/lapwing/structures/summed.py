@@ -37,7 +37,8 @@ class Task:
     def summed(self, total: Accumulator) -> WeightPosterior:
         """A posterior over the weights from one sweep over the data."""
         totals = sweep(self.model, self.curvature, total, generator=self.generator)
-        return self.posterior(WeightPosterior, totals, total.result())
+        posterior = self.posterior(WeightPosterior, totals, total.result())
+        return posterior.with_link("probit") if posterior.wide and posterior.likelihood.labels else posterior
 
     def totals(self) -> Totals:
         """Sums over the data at the trained weights, from one pass of forward passes."""

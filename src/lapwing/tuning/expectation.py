@@ -49,6 +49,8 @@ def natural_target(posterior: Posterior) -> Target:
     network, data = posterior.network, posterior.training.data
     if isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian):
         return "affine"
+    if not network.tied:  # the last layer, by a name of its own
+        return "simplified"
     whole = Network(network.module, tuple(name for name, _ in network.module.named_parameters()))
     try:
         head = last_layer(whole, data)

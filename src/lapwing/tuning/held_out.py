@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lapwing.ground.data import Batch, take
 from lapwing.posteriors import ExactPosterior
-from lapwing.predictive import Moments
+from lapwing.predictive import Moments, WideMoments, spread, with_spread
 from lapwing.tuning.choices import P, chosen
 
 SPACING = 0.4
@@ -79,26 +79,27 @@ class HeldOut(Generic[P]):
         """The posterior at a factor."""
         return chosen(self._near, self.posterior.prior_precisions * math.exp(log_factor), self.posterior.scale, ())
 
-    def moments(self, log_factor: float) -> list[Moments]:
+    def moments(self, log_factor: float) -> list[Moments | WideMoments]:
         """Outputs of each batch at a factor."""
         if not self.exact:
             self._near = choice = self.choice(log_factor)
             return [choice.outputs_each(batch.inputs, [choice])[0] for batch in self.batches]
         weights = torch.from_numpy(weights_at(log_factor, np.array(self.nodes)))
         return [
-            Moments(mean, torch.einsum("m,m...->...", weights.to(whole), whole)) for mean, whole in self._contracted
+            with_spread(first, torch.einsum("m,m...->...", weights.to(whole), whole))
+            for first, whole in self._contracted
         ]
 
     @cached_property
-    def _contracted(self) -> list[tuple[Float[Tensor, "n *event c"], Float[Tensor, "m n *event c c"]]]:
-        """Means, and covariances at every factor of the grid."""
+    def _contracted(self) -> list[tuple[Moments | WideMoments, Float[Tensor, "m n *event"]]]:
+        """Moments at the first factor of the grid, and what spreads them at every one."""
         together = max(1, SPECTRA // (8 * self.posterior.network.size))
-        found: list[list[Moments]] = [[] for _ in self.batches]
+        found: list[list[Moments | WideMoments]] = [[] for _ in self.batches]
         for start in range(0, len(self.nodes), together):
             choices = [self.choice(point) for point in self.nodes[start : start + together]]
             for parts, batch in zip(found, self.batches, strict=True):
                 parts += self.posterior.outputs_each(batch.inputs, choices)
-        return [(parts[0].mean, torch.stack([part.covariance for part in parts])) for parts in found]
+        return [(parts[0], torch.stack([spread(part) for part in parts])) for parts in found]
 
 
 def held_out(posterior: P, batches: Sequence[Batch], bounds: tuple[float, float]) -> HeldOut[P]:
@@ -115,12 +116,12 @@ def held_out(posterior: P, batches: Sequence[Batch], bounds: tuple[float, float]
     gaps = max(1, math.ceil((high - low) / (spacing * math.log(10)) - 1e-9))
     nodes: list[float] = np.linspace(high, low, 1 + gaps + -gaps % multiple).tolist()
     c = posterior.model.event[-1]  # outputs of a position, of which an example may have several
-    each = (len(nodes) if exact else 1) * c**2 * posterior.network.like.itemsize
+    each = (len(nodes) if exact else 1) * c ** (1 if posterior.wide else 2) * posterior.network.like.itemsize
     examples = max(1, min(POSITIONS, max(LEAST, BYTES // each)) * c // posterior.model.width)
-    return HeldOut(posterior, tuple(spread(batches, examples)), nodes)
+    return HeldOut(posterior, tuple(evenly(batches, examples)), nodes)
 
 
-def spread(batches: Sequence[Batch], examples: int) -> Iterator[Batch]:
+def evenly(batches: Sequence[Batch], examples: int) -> Iterator[Batch]:
     """At most so many examples, evenly over all batches."""
     total = sum(len(batch) for batch in batches)
     if total <= examples:

@@ -13,7 +13,7 @@ from lapwing.ground.data import Batch
 from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, warn
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.posteriors import Posterior, Step
-from lapwing.predictive import Link, Moments, held_out_losses
+from lapwing.predictive import Link, Moments, WideMoments, held_out_losses, spread, with_spread
 from lapwing.tuning.choices import P, chosen, measured, tunes_noise
 from lapwing.tuning.held_out import HeldOut
 
@@ -148,7 +148,7 @@ class Search(Generic[P]):
         if isinstance(likelihood, Gaussian) and tunes_noise(self.data.posterior, self.noise):
             noise = self._noise(likelihood, moments)
             likelihood = likelihood.scaled(noise)
-            moments = [Moments(part.mean, part.covariance / noise) for part in moments]
+            moments = [with_spread(part, spread(part) / noise) for part in moments]
         found: list[Tried] = []
         for link in links:
 
@@ -166,7 +166,7 @@ class Search(Generic[P]):
             found.append(Tried(log_factor, loss(log_temperature), link, math.exp(log_temperature), noise))
         return found
 
-    def _noise(self, likelihood: Gaussian, moments: list[Moments]) -> float:
+    def _noise(self, likelihood: Gaussian, moments: list[Moments | WideMoments]) -> float:
         """The noise precision of least loss, over that of the start, with the prior's over it fixed: a closed form.
 
         Covariances scale as ``1 / ν`` where both precisions scale as ν: ``1 / ν = mean (y - f)² / (K + 1/β)``.
@@ -222,7 +222,7 @@ class Search(Generic[P]):
 
 def candidates(posterior: Posterior, link: Link | None) -> tuple[Link, ...]:
     """The links to choose from: one where it is given, or where the likelihood takes none."""
-    if link is not None or not posterior.likelihood.labels:
+    if link is not None or posterior.wide or not posterior.likelihood.labels:
         return (link or posterior.link,)
     return ("probit", "pairwise", "qmc") if isinstance(posterior.likelihood, Categorical) else ("probit", "qmc")
 
@@ -240,7 +240,11 @@ def between(tried: list[Tried]) -> float | None:
 
 
 def mean_loss(
-    likelihood: Likelihood, moments: list[Moments], batches: Sequence[Batch], link: Link, temperature: float
+    likelihood: Likelihood,
+    moments: Sequence[Moments | WideMoments],
+    batches: Sequence[Batch],
+    link: Link,
+    temperature: float,
 ) -> float:
     """Mean negative log predictive density of the targets, nats.
 

@@ -164,6 +164,14 @@ class Outer(Factor):
         return self.a if self.bias is None else torch.cat([self.a, ones], dim=2)
 
     @property
+    def by_position(self) -> Outer:
+        """Its inputs, those of each position as an example of its own, and no gradients."""
+        a = self.columns.squeeze(1).mT.flatten(0, 1)[:, None, :, None]
+        if self.weight is not None and self.bias is not None:
+            a = a[:, :, :-1]
+        return replace(self, g=a.new_empty(len(a), 0, 1, self.g.shape[3], 1), a=a, options=None)
+
+    @property
     def matrices(self) -> Float[Tensor, "n k p o i"]:
         """The Jacobian of each example and cotangent, as a matrix with the bias in the last column."""
         return outer(self.g, self.columns)

@@ -129,7 +129,7 @@ class Trial:
 
         def outputs(values: Params) -> Tensor:
             held = {name: value.clone() for name, value in fixed.items()}
-            return call(network.module, {**held, **values}, few).flatten()
+            return call(network.module, {**held, **values}, few, tied=network.tied).flatten()
 
         return cls(outputs, params)
 

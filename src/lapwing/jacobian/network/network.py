@@ -37,7 +37,8 @@ class Network:
 
     Args:
         module: The trained network; referenced, not copied.
-        names: Parameters that are uncertain, in the order of ``named_parameters``.
+        names: Parameters that are uncertain, in the order of ``named_parameters``. A tied weight is meant wherever it
+            is used; by another than the first of its names it is meant where it has that name alone.
         index: Positions of the uncertain weights within those parameters' flat vector; ``None`` means all of them.
         noted: What was said of it in the log, once.
 
@@ -67,7 +68,7 @@ class Network:
 
     def _captured(self) -> dict[str, Any]:
         """The module's tensors as they are now."""
-        known = dict(self.module.named_parameters())
+        known = dict(self.module.named_parameters(remove_duplicate=self.tied))
         if not self.names or (self.index is not None and not len(self.index)):
             raise ConfigError("at least one uncertain weight", "none", "All() or a wider selection")
         for name, value in known.items():
@@ -80,6 +81,11 @@ class Network:
             "state": state_of(self.module),
             "digest": digest_of(self.module),
         }
+
+    @cached_property
+    def tied(self) -> bool:
+        """Whether tied weights stay so: all go by the first of their names."""
+        return set(self.names) <= dict(self.module.named_parameters()).keys()
 
     @classmethod
     def of(cls, module: nn.Module) -> Network:
@@ -174,7 +180,7 @@ class Network:
         buffers = {name: value.clone() for name, value in self.buffers.items()}
         values = {**self.fixed, **buffers, **(self.params if params is None else params)}
         with serving(self.module):
-            return call(self.module, values, over_tensors(ordinary, inputs))
+            return call(self.module, values, over_tensors(ordinary, inputs), tied=self.tied)
 
     def check_unchanged(self, *, values: bool = True) -> None:
         """Refuses to go on when the module's tensors were written to after they were captured here.
@@ -230,8 +236,8 @@ def bits(value: Tensor) -> memoryview:
     return value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data
 
 
-def call(module: nn.Module, tensors: Params, inputs: Inputs) -> Tensor:
-    """Raw outputs of a module that computes with these parameters and buffers in place of its own.
+def call(module: nn.Module, tensors: Params, inputs: Inputs, *, tied: bool = True) -> Tensor:
+    """Raw outputs of a module that computes with these parameters and buffers in place of its own, tied weights tied.
 
     An error of the module stays its own, with a note on what it was given.
 
@@ -242,7 +248,9 @@ def call(module: nn.Module, tensors: Params, inputs: Inputs) -> Tensor:
         raise UnsupportedError("an nn.Module", "a TorchScript module", "the nn.Module that it was made from")
     args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (inputs, {})
     try:
-        result = functional_call(module, tensors, args if isinstance(args, tuple) else (args,), kwargs)
+        result = functional_call(
+            module, tensors, args if isinstance(args, tuple) else (args,), kwargs, tie_weights=tied
+        )
     except (RuntimeError, TypeError, ValueError) as error:
         call = f"lapwing called the network with {describe(inputs)}, some examples of the data"
         error.add_note(f"{call}. Try model(x) on a batch, or {UNPACK}")

@@ -1,0 +1,65 @@
+"""Back to the outputs from the weights of the layer that makes them: ``J = I ⊗ aᵀ``, so that nothing is pulled back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing.curvature.kfac import separated
+from lapwing.curvature.sums import Held
+from lapwing.curvature.variance import in_basis, variance_of
+from lapwing.jacobian.layers.factors import Outer
+from lapwing.jacobian.model import Model
+from lapwing.jacobian.network.network import Network
+from lapwing.linalg import BlockDiagonal, Diagonal, Kronecker
+
+MANY = 256
+"""Outputs beyond which their covariance is made only when it is asked for: at each position it takes their square."""
+
+
+def is_wide(model: Model, held: Held) -> bool:
+    """Whether outputs are too many for covariances, and have variances without them."""
+    return model.survey.head and model.event[-1] > MANY and isinstance(held.operator, BlockDiagonal | Diagonal)
+
+
+def basis(held: Held, network: Network) -> tuple[Int[Tensor, " k"], Float[Tensor, "k k"]] | tuple[None, None]:
+    """The outputs that a precision makes depend on one another, and the eigenvectors of those; see ``WideMoments``."""
+    for block, _, rows in blocks_of(held, network):
+        vectors = block.bases[0].vectors
+        if vectors.ndim > 1:
+            return rows, vectors[0].to(network.like)
+    return None, None
+
+
+def spectra(head: Outer, held: Held, network: Network) -> Float[Tensor, "m c"]:
+    """``J Λ⁻¹ Jᵀ`` at each of m positions by its eigenvalues, in the ``basis`` of its outputs.
+
+    Cost:
+        A product as large as the layer's own.
+    """
+    alone = head.by_position
+    if isinstance(held.operator, Diagonal):
+        variance = network.part(alone.names, 1.0 / held.operator.values).to(alone.a)
+        return alone.columns[:, 0, :, 0].square() @ alone.matrix(variance)[0].mT
+    parts = {part.names: part for part in (alone, *separated(alone))}
+    found = alone.a.new_zeros(len(alone.a), alone.g.shape[3])
+    for block, names, rows in blocks_of(held, network):
+        variance = variance_of(block, parts[names]).view(len(rows), -1)
+        columns = cast(Outer, in_basis(parts[names], block)).columns[:, 0, :, 0]
+        found.index_add_(1, rows, columns.square() @ variance.mT)
+    return found
+
+
+def blocks_of(held: Held, network: Network) -> Iterator[tuple[Kronecker, tuple[str, ...], Int[Tensor, " k"]]]:
+    """The Kronecker products of a precision, the parameters of each, and the outputs whose weights it holds."""
+    operator = held.operator
+    if not isinstance(operator, BlockDiagonal) or operator.index is None:
+        return
+    for block, names, index in zip(operator.blocks, held.partition, operator.index, strict=True):
+        assert isinstance(block, Kronecker)
+        first, outputs = network.layout.slices[names[0]], len(network.params[names[0]])
+        sizes = [network.params[name].numel() // outputs for name in names]
+        yield block, names, (index.view(-1, sum(sizes))[:, 0] - first.start) // sizes[0]
