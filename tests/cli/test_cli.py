@@ -73,9 +73,9 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | 
 
 @pytest.mark.parametrize("tune", ["default", "validation", "none"])
 def test_what_fit_saves_evaluate_scores(capsys: pytest.CaptureFixture[str], tune: str) -> None:
-    cli.main(["fit", "theirs:setup", "--structure", "kfac", "--tune", tune, "--out", "mine.safetensors"])
+    cli.main(["fit", "theirs:setup", "--structure", "kfac", "--tune", tune, "--out", "mine"])
     assert {"none": "log evidence"}.get(tune, "NLL it was tuned by") in capsys.readouterr().out
-    cli.main(["evaluate", "theirs:setup", "mine.safetensors"])
+    cli.main(["evaluate", "theirs:setup", "mine/posterior.safetensors"])
     scores = dict(line.split() for line in capsys.readouterr().out.splitlines())
     assert 0.5 < float(scores["accuracy"]) <= 1
     assert {"nll", "ece", "ood_auroc"} <= set(scores)
@@ -84,13 +84,16 @@ def test_what_fit_saves_evaluate_scores(capsys: pytest.CaptureFixture[str], tune
 def test_fit_takes_a_pair_and_the_last_layer(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     cli.main(["fit", "theirs:pair", "--weights", "last-layer", "--structure", "diagonal"])
     assert "of 15 weights" in capsys.readouterr().out
-    assert (folder / "posterior.safetensors").exists()
+    before = (folder / "runs" / "fit" / "posterior.safetensors").read_bytes()
+    code, err = failure(capsys, "fit", "theirs:pair")
+    assert code == 2 and "runs/fit, which has posterior.safetensors. Try --out ANOTHER" in err
+    assert (folder / "runs" / "fit" / "posterior.safetensors").read_bytes() == before
 
 
 def test_compare_writes_numbers_and_page_and_report_makes_the_page_again(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    cli.main(["compare", "theirs:setup", "--out", "here/results.json"])
+    cli.main(["compare", "theirs:setup", "--out", "here"])
     assert "temperature scaling  validation" in capsys.readouterr().out
     results = json.loads((folder / "here" / "results.json").read_text())
     assert [row["method"] for row in results["rows"]][::2] == [
@@ -117,7 +120,7 @@ def test_compare_writes_numbers_and_page_and_report_makes_the_page_again(
             "no file nothere.safetensors. Try its path",
         ),
         (
-            ["fit", "theirs:pair", "--out", "theirs.py/mine"],
+            ["fit", "theirs:pair", "--out", "theirs.py"],
             "theirs.py to be read or written. Got 'File exists'",
         ),
         (["fit", "theirs:alone"], "no train"),

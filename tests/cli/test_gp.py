@@ -16,7 +16,7 @@ from tests.posterior_cases import normal
 
 X = normal(40, 2) * torch.tensor([3.0, 50.0])
 Y = 20 * torch.sin(X[:, 0]) + normal(40, seed=1) + 100
-FILE = "posterior.safetensors"
+FILE = "runs/gp/fit/posterior.safetensors"
 
 
 def table(path: Path, columns: dict[str, Any]) -> Path:
@@ -47,18 +47,18 @@ def test_what_fit_saves_predicts_rows_in_the_units_of_the_table(
     process: Any = lw.load(FILE)
     expected = process.predict(new)
     low, high = expected.interval(0.8)
-    found = np.loadtxt("predictions.csv", delimiter=",", skiprows=1)
+    found = np.loadtxt("runs/gp/predict/predictions.csv", delimiter=",", skiprows=1)
     np.testing.assert_array_equal(found, torch.cat([expected.mean, expected.std, low, high], 1).numpy())
     assert len(process.data) == 40 and float((process.mean(X)[:, 0] - Y).square().mean().sqrt()) < 3
-    page = (folder / "report.html").read_text()
+    page = (folder / "runs" / "gp" / "fit" / "report.html").read_text()
     assert "width" in page and "a, b" in page and "in 80 %" in page and "32 rows and scored on 8" in page
 
 
 def test_arrays_are_columns(folder: Path) -> None:
     np.savez(folder / "data.npz", x=X.numpy(), y=Y.numpy())
-    cli.main(["gp", "fit", "data.npz", "--target", "y", "--kernel", "rbf", "--out", "arrays.safetensors"])
-    assert lw.read_header("arrays.safetensors")["notes"] == {"columns": ["x[0]", "x[1]"], "target": "y"}
-    process: Any = lw.load("arrays.safetensors")
+    cli.main(["gp", "fit", "data.npz", "--target", "y", "--kernel", "rbf", "--out", "arrays"])
+    assert lw.read_header("arrays/posterior.safetensors")["notes"] == {"columns": ["x[0]", "x[1]"], "target": "y"}
+    process: Any = lw.load("arrays/posterior.safetensors")
     assert isinstance(process.kernel.kernel, lw.gp.RBF)
     torch.testing.assert_close(process.data.targets[:, 0].sort().values, Y.sort().values)
 
@@ -81,7 +81,7 @@ def test_arrays_are_columns(folder: Path) -> None:
         (["fit", "other.csv", "--target", "y"], "x,y,y\n1,2,3\n", "none or several of y, y"),
         (["fit", "nothere.csv", "--target", "y"], "", "nothere.csv to be read or written"),
         (["fit", "data.csv", "--target", "y", "--held-out", "1.5"], "", "held_out between 0 and 1"),
-        (["fit", "data.csv", "--target", "y", "--out", "nothere/p"], "", "nothere"),
+        (["fit", "data.csv", "--target", "y", "--columns", "width", "--out", "data.csv"], "", "data.csv to be read or"),
         (["predict", "nothere.safetensors", "data.csv"], "", "no file nothere.safetensors"),
     ],
 )
@@ -97,9 +97,9 @@ def test_a_mistake_is_one_line(
 
 
 def test_a_table_without_a_column_of_the_fit(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    lw.save(lw.GP().fit((X, Y)), FILE, notes={"columns": ["width", "height"]})
+    lw.save(lw.GP().fit((X, Y)), "p.safetensors", notes={"columns": ["width", "height"]})
     with pytest.raises(SystemExit):
-        cli.main(["gp", "predict", FILE, "data.csv"])
+        cli.main(["gp", "predict", "p.safetensors", "data.csv"])
     assert "none or several of height" in capsys.readouterr().err
 
 

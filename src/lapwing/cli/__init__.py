@@ -4,7 +4,8 @@
 ``fit``, ``evaluate`` and ``compare`` take ``module:function``, a function of yours without arguments that returns what
 there is to work on: ``(model, train)``, ``(model, train, test)``, or a mapping with any of the names ``model``,
 ``train``, ``test``, ``validation``, ``ood``, ``likelihood`` and ``unpack``. The module is looked for in the current
-folder too.
+folder too. What a command writes goes to the folder ``--out``, by default ``runs/`` and its name, and never over what
+an earlier run has left there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Literal
 
 import lapwing as lw
 from lapwing.cli import ct, gp
-from lapwing.cli.say import say
+from lapwing.cli.say import make_folder, say
 from lapwing.comparison import likelihood_of
 from lapwing.ground.errors import ConfigError, DataError, LapwingError
 from lapwing.show.report import write_json, write_report
@@ -32,7 +33,7 @@ def fit(
     setup: str,
     /,
     *,
-    out: Path = Path("posterior.safetensors"),
+    out: Path = Path("runs/fit"),
     structure: Literal["auto", "full", "kfac", "diagonal"] = "auto",
     weights: Literal["all", "last-layer"] = "all",
     tune: Literal["default", "validation", "none"] = "default",
@@ -41,13 +42,13 @@ def fit(
 
     Args:
         setup: module:function of yours that returns (model, train) or a mapping of names; see lapwing --help.
-        out: Where the posterior goes.
+        out: Folder for posterior.safetensors.
         structure: How the covariance is held.
         weights: Which weights are uncertain.
         tune: What chooses the prior precision, and the noise of real targets.
     """
     task = read(setup, "train", *(["validation"] if tune == "validation" else []))
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out, "posterior.safetensors")
     held = {"auto": lw.Auto, "full": lw.Full, "kfac": lw.KFAC, "diagonal": lw.Diagonal}[structure]()
     chosen = lw.LastLayer() if weights == "last-layer" else lw.All()
     likelihood = task.get("likelihood") or likelihood_of(task["train"], task.get("unpack"))
@@ -58,13 +59,13 @@ def fit(
     elif tune == "validation":
         method = lw.Validation(task["validation"], unpack=task.get("unpack"))
         posterior = lw.tune(posterior, method, progress=True)
-    lw.save(posterior, out)
+    lw.save(posterior, out / "posterior.safetensors")
     nll = posterior.trace[-1].validation_nll if posterior.trace else None
     evidence = f"log evidence         {posterior.log_marginal():.6g} nats"
     say(evidence if nll is None else f"NLL it was tuned by  {nll:.4g} nats an example")
     say(f"effective dimension  {posterior.effective_dimension():.4g} of {posterior.network.size} weights")
     say(f"prior                {posterior.prior}")
-    say(f"saved                {out}")
+    say(f"saved                {out / 'posterior.safetensors'}")
 
 
 def evaluate(setup: str, posterior: Path, /) -> None:
@@ -82,19 +83,20 @@ def evaluate(setup: str, posterior: Path, /) -> None:
     say(str(scores))
 
 
-def compare(setup: str, /, *, out: Path = Path("runs/compare/results.json")) -> None:
+def compare(setup: str, /, *, out: Path = Path("runs/compare")) -> None:
     """Compare every method on a trained network, and write a report.
 
     Args:
         setup: module:function of yours that returns (model, train, test) or a mapping of names; with validation every
             posterior is tuned by it too, with ood uncertainty is scored by how well it tells those data apart.
-        out: Where the numbers go; report.html is put beside them.
+        out: Folder for results.json and report.html.
     """
     task = read(setup, "train", "test")
+    make_folder(out, "results.json", "report.html")
     result = lw.compare(task.pop("model"), task.pop("train"), task.pop("test"), **task, progress=True)
-    write_json(result.to_dict(), out)
+    write_json(result.to_dict(), out / "results.json")
     say(result.table())
-    say(f"{out}, {write_report(out)}")
+    say(f"{out / 'results.json'}, {write_report(out / 'results.json')}")
 
 
 def report(results: Path, /, *, out: Path | None = None) -> None:

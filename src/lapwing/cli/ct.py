@@ -14,7 +14,7 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.cli.continuation import continued
 from lapwing.cli.demonstration import QUICK, demonstrate
-from lapwing.cli.say import say
+from lapwing.cli.say import make_folder, say
 from lapwing.ground.errors import DataError
 from lapwing.methods.ct import FanBeam, Geometry, Parallel2d, Parallel3d, Scan
 from lapwing.methods.ct.design import Criterion
@@ -75,7 +75,7 @@ def reconstruct(
     tomograph: Tomograph = Tomograph(),
     method: Literal["tv", "fbp"] = "tv",
     weight: float = 2.0,
-    out: Path = Path("runs/ct/image.npy"),
+    out: Path = Path("runs/ct/reconstruct"),
 ) -> None:
     """Reconstruct an image from a sinogram, and save it.
 
@@ -84,9 +84,10 @@ def reconstruct(
         tomograph: How it was made.
         method: Little total variation, or filtered back-projection with Hann's window.
         weight: Of the total variation of the image over its mean along the largest ray; larger is smoother.
-        out: Where the image goes; a picture is put beside it where matplotlib is installed.
+        out: Folder for image.npy, and image.png where matplotlib is installed.
     """
     geometry, y = tomograph.read(scan)
+    make_folder(out, "image.npy", "image.png")
     std = lw.ct.noise_level(y)
     say(f"sinogram     {' × '.join(map(str, y.shape))}, standard deviation of its noise about {std:.3g}")
     if method == "fbp":
@@ -98,10 +99,8 @@ def reconstruct(
         image = found.value
         say(f"steps        {found.iterations}, to a residual of {float(found.residual):.2g}")
     say(f"image        {' × '.join(map(str, image.shape))}, from {float(image.min()):.3g} to {float(image.max()):.3g}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("wb") as file:
-        np.save(file, image.numpy())
-    say(f"saved        {', '.join(map(str, [out, *picture(image, out.with_suffix('.png'))]))}")
+    np.save(out / "image.npy", image.numpy())
+    say(f"saved        {', '.join(map(str, [out / 'image.npy', *picture(image, out / 'image.png')]))}")
 
 
 def propose(
@@ -114,7 +113,7 @@ def propose(
     criterion: Criterion = "ese",
     noise_std: float | None = None,
     seed: int = 0,
-    out: Path = Path("runs/ct/next"),
+    out: Path = Path("runs/ct/propose"),
 ) -> None:
     """Propose the next angles of a scan that is still running, by what it has measured so far.
 
@@ -129,6 +128,7 @@ def propose(
         out: Folder for results.json, next.png and report.html.
     """
     geometry, y = tomograph.read(scan)
+    make_folder(out, "results.json", "next.png", "report.html")
     std = noise_of(y) if noise_std is None else noise_std
     say(f"sinogram     {' × '.join(map(str, y.shape))}, standard deviation of its noise {std:.3g}")
     found = continued(
@@ -138,7 +138,7 @@ def propose(
     say(f"saved        {out / 'results.json'}, {out / 'report.html'}: {found['seconds']:.0f} seconds")
 
 
-def demo(*, out: Path = Path("runs/ct"), seed: int = 0, quick: bool = False) -> None:
+def demo(*, out: Path = Path("runs/ct/demo"), seed: int = 0, quick: bool = False) -> None:
     """Scan a generated walnut, reconstruct it three ways, give it error bars, and propose the next angles.
 
     Args:
@@ -146,6 +146,7 @@ def demo(*, out: Path = Path("runs/ct"), seed: int = 0, quick: bool = False) -> 
         seed: Of everything random.
         quick: Very small, to see that everything runs.
     """
+    make_folder(out, "results.json", "reconstruction.png", "report.html")
     found = demonstrate(out, size=QUICK if quick else None, seed=seed, progress=True)
     say("PSNR         " + ", ".join(f"{name.upper()} {value:.2f} dB" for name, value in found["psnr"].items()))
     say(f"coverage     {found['coverage']:.3f} of the object's pixels in their 95 % intervals")

@@ -10,11 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.cli.say import say
+from lapwing.cli.say import make_folder, say
 from lapwing.cli.table import Table, read_table, write_table
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError, check_fraction
-from lapwing.ground.whole import check_directory
 from lapwing.methods.gp import RBF, Kernel, Matern, Process
 from lapwing.methods.gp.recipe import lengthscales
 from lapwing.methods.gp.settings import PRECISE
@@ -31,8 +30,7 @@ def fit(
     target: str,
     columns: tuple[str, ...] = (),
     kernel: Literal["matern12", "matern32", "matern52", "rbf"] = "matern32",
-    out: Path = Path("posterior.safetensors"),
-    report: Path = Path("report.html"),
+    out: Path = Path("runs/gp/fit"),
     held_out: float = 0.1,
     seed: int = 0,
 ) -> None:
@@ -43,37 +41,36 @@ def fit(
         target: The column to predict.
         columns: The columns to predict it from; all others if not given.
         kernel: The kernel; each column has a length-scale of its own.
-        out: Where the posterior goes, in the units of the table.
-        report: Where the page goes, with scores on rows held out.
+        out: Folder for posterior.safetensors, in the units of the table, and report.html, with scores on rows held out.
         held_out: Part of the rows held out for the report; the posterior saved has them too.
         seed: Of everything random.
     """
     check_fraction("held_out", held_out, "--held-out 0.1")
-    for path in (out, report):
-        check_directory(path)
     table = read_table(data, [*columns, target] if columns else None)
     names = [name for name in table.names if name != target]
     if len(names) != len(table.names) - 1 or not names or len(table.values) < 4:
         got = f"{len(table.values)} rows of {', '.join(table.names[:9])}"
         raise DataError(f"four rows or more of a column {target!r} and others in {data}", got, "--target with its name")
+    make_folder(out, "posterior.safetensors", "report.html")
     x, y = _tensors(table, target)
     order = probes.permutation(len(x), generator=torch.Generator().manual_seed(seed))
     count = max(1, round(held_out * len(x)))
     test, train = order[:count], order[count:]
     posterior = lw.tune(_recipe(kernel, x[train], y[train], seed).fit((x[train], y[train])), progress=True)
-    say(str(write_regression_report(posterior, (x[test], y[test]), names, target, report)))
+    say(str(write_regression_report(posterior, (x[test], y[test]), names, target, out / "report.html")))
     say(f"log evidence  {float(posterior.log_marginal()):.6g} nats")
-    lw.save(posterior.updated((x[test], y[test])), out, notes={"columns": names, "target": target})
-    say(f"saved         {out}")
+    saved = out / "posterior.safetensors"
+    lw.save(posterior.updated((x[test], y[test])), saved, notes={"columns": names, "target": target})
+    say(f"saved         {saved}")
 
 
-def predict(posterior: Path, data: Path, /, *, out: Path = Path("predictions.csv"), level: float = 0.95) -> None:
+def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict"), level: float = 0.95) -> None:
     """Predict the rows of a table: mean, standard deviation and interval of the target, noise included.
 
     Args:
         posterior: What lapwing gp fit saved.
         data: A table with the columns it was fitted to, in any order.
-        out: Where the predictions go, one line a row.
+        out: Folder for predictions.csv, one line a row.
         level: Probability of the interval.
     """
     check_fraction("level", level, "--level 0.95")
@@ -84,11 +81,12 @@ def predict(posterior: Path, data: Path, /, *, out: Path = Path("predictions.csv
     if not isinstance(process, Process):
         raise DataError("a Gaussian process", f"{posterior}, which holds functions", "what lapwing gp fit saved")
     table = read_table(data, notes.get("columns"))
+    make_folder(out, "predictions.csv")
     prediction: Any = process.predict(torch.from_numpy(table.values))
     low, high = prediction.interval(level)
     columns = {"mean": prediction.mean, "std": prediction.std, "low": low, "high": high}
-    write_table(out, {name: values[:, 0].numpy() for name, values in columns.items()})
-    say(f"{out}: {len(table.values)} rows, intervals at {100 * level:g} %")
+    write_table(out / "predictions.csv", {name: values[:, 0].numpy() for name, values in columns.items()})
+    say(f"{out / 'predictions.csv'}: {len(table.values)} rows, intervals at {100 * level:g} %")
 
 
 def _tensors(table: Table, target: str) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:

@@ -1,11 +1,30 @@
-"""What a command tells."""
+"""What a command tells, and where it writes."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
+
+from lapwing.ground.errors import ConfigError
 
 
 def say(text: str, stream: Any = None) -> None:
     """Write a line to stdout, or to another stream."""
     (stream or sys.stdout).write(text + "\n")
+
+
+def make_folder(out: Path, *names: str) -> None:
+    """Make the folder of a run; what an earlier one left in it is not written over.
+
+    Args:
+        out: The folder.
+        names: The files that the run will write.
+
+    Raises:
+        ConfigError: If one of them is there.
+    """
+    there = [name for name in names if (out / name).exists()]
+    if there:
+        raise ConfigError("a folder of its own for each run", f"{out}, which has {', '.join(there)}", "--out ANOTHER")
+    out.mkdir(parents=True, exist_ok=True)
