@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, cast, final, runtime_checkable
 
@@ -179,7 +179,9 @@ class Observed:
     def _pulled_rows(self, index: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
         units = self.weights.new_zeros(len(self.targets), len(index))
         units[index, torch.arange(len(index), device=index.device)] = 1.0
-        return self._pulled(self._image(len(index)), units).mT
+        image = self._image(len(index))
+        cotangents = self.operator.pull(units).mT.reshape(-1, *image.outputs.shape)
+        return torch.cat(list(self.image.rows(image.inputs, lambda *_: iter([cotangents]))))[0]
 
     def _pulled(self, image: Chunk, block: Float[Tensor, "rows k"]) -> Float[Tensor, "d k"]:
         return image.pull(self.operator.pull(block).mT.reshape(-1, *image.outputs.shape))
@@ -205,7 +207,10 @@ class Observed:
 
 
 def linear_image(network: nn.Module, z: Float[Tensor, "1 c *space"]) -> Linearisation:
-    """A network that makes one image from a fixed input, made linear in its weights.
+    """A network that makes one image from a fixed input, made linear in the weights of its filters.
+
+    Gains of normalisation, near 1, and biases are no draws of a prior about 0: were they uncertain, the evidence would
+    ask for a weak prior for their sake, and every error bar would be too long. They stay as they are.
 
     Args:
         network: The network, trained.
@@ -213,6 +218,8 @@ def linear_image(network: nn.Module, z: Float[Tensor, "1 c *space"]) -> Linearis
     """
     likelihood = Gaussian(event_dim=z.ndim - 2, class_dim=1)
     made = Network.of(network)
+    filters = tuple(name for name in made.names if made.params[name].ndim > 1)
+    made = replace(made, names=filters or made.names)
     with torch.no_grad():
         blank = torch.zeros_like(network(z))
     model = surveyed(made, likelihood, Data([(z, blank)], like=made.like))
