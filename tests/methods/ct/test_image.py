@@ -15,7 +15,7 @@ from lapwing.linear.matrix import Matrix
 from lapwing.linear.problem import Perturbation
 from lapwing.linear.solvers import CG, SGD
 from lapwing.methods.ct.image import ImagePosterior, scaled
-from lapwing.methods.ct.observed import Observed
+from lapwing.methods.ct.observed import Observed, linear_image
 from lapwing.methods.ct.unet import UNet
 from lapwing.structures import LowRank
 from tests.checker import unchecked
@@ -183,3 +183,13 @@ def test_what_makes_no_sense_is_a_sentence() -> None:
         posterior().functional(torch.ones(1, H, W).double(), level=1.5)
     with refused(ConfigError, "the method"):
         lw.tune(posterior(), lw.EvidenceGradient())
+
+
+def test_filters_are_uncertain_gains_and_biases_are_not(generator: torch.Generator) -> None:
+    net = UNet(scales=2, channels=4, generator=generator)
+    image = linear_image(net, torch.randn(1, 1, 4, 6, generator=generator))
+    filters = {name: value for name, value in net.named_parameters() if value.ndim > 1}
+    assert image.layout.names == tuple(filters) and len(filters) < len(list(net.parameters()))
+    assert torch.equal(image.weights, torch.cat([value.detach().flatten() for value in filters.values()]))
+    flat = linear_image(torch.nn.GroupNorm(1, 1), torch.randn(1, 1, 4, 6, generator=generator))
+    assert flat.layout.names == ("weight", "bias")  # where there is nothing else
