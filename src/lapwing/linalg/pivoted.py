@@ -96,7 +96,9 @@ def pivoted_cholesky(
     return factor[:, : max(1, filled)].to(operator.dtype), torch.tensor(chosen, dtype=torch.long, device=factor.device)
 
 
-def nystrom(operator: Operator, rank: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "d r"]:
+def nystrom(
+    operator: Operator, rank: int, *, power: int = 0, generator: torch.Generator | None = None
+) -> Float[Tensor, "d r"]:
     """A factor ``F`` of a positive semi-definite matrix, ``F Fᵀ ≈ A``, from one product with a random block.
 
         F Fᵀ = (A Ω) (Ωᵀ A Ω)⁻¹ (A Ω)ᵀ                                    (Tropp et al. 2017, algorithm 3)
@@ -109,6 +111,7 @@ def nystrom(operator: Operator, rank: int, *, generator: torch.Generator | None 
     Args:
         operator: Symmetric positive semi-definite ``A``, ``[d, d]``.
         rank: Columns of ``Ω``.
+        power: Products that turn ``Ω`` towards the largest eigenvalues first, each made orthonormal.
         generator: Source of ``Ω``.
 
     Returns:
@@ -119,7 +122,7 @@ def nystrom(operator: Operator, rank: int, *, generator: torch.Generator | None 
         ConfigError: The rank is not positive.
         NumericalError: A product is not finite, or ``A`` not positive semi-definite.
 
-    Cost: one product with ``rank`` columns; ``24 d rank`` bytes.
+    Cost: ``power + 1`` products with ``rank`` columns; ``24 d rank`` bytes.
 
     Example:
         >>> from lapwing.linalg import Diagonal
@@ -129,7 +132,10 @@ def nystrom(operator: Operator, rank: int, *, generator: torch.Generator | None 
     """
     size, product = check_square(operator), in_float64(operator)
     check_count("rank", rank)
+    check_count("power", power, 0)
     omega = fresh(product.like.new_empty(size, 0), rank, generator)
+    for _ in range(power):
+        omega = torch.linalg.qr(finite(product @ omega)).Q
     sketch = finite(product @ omega)
     core = omega.mT @ sketch
     length = torch.linalg.matrix_norm(sketch).item()

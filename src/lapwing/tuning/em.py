@@ -49,7 +49,8 @@ class EM:
     and predictions stay at the trained weights.
 
     γ is exact where the posterior's evidence is. Otherwise it comes from draws, each a solve: no log-determinant,
-    nothing d × d. Their noise is drawn once, so that the steps converge, and every solve starts from the last.
+    nothing d × d. Their noise is drawn once, so that the steps converge, and every solve starts from the last. It ends
+    where it is off by a tenth of ``tolerance``, unless a solver with a tolerance of its own says otherwise.
 
     It ends where no log precision is further from its fixed point than ``tolerance``, or than half the standard error
     of its estimate, if moves go on shrinking as they did. Precisions of groups in which the data determined less than a

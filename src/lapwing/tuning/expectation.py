@@ -20,7 +20,7 @@ from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import Diagonal
 from lapwing.linear.evidence import LogEvidence
-from lapwing.linear.problem import Known, Perturbation
+from lapwing.linear.problem import Known, Perturbation, Problem
 from lapwing.linear.solvers import CG, SGD, Solver
 from lapwing.linear.tangent import Mode, Tangent, Target
 from lapwing.posteriors import ExactPosterior, FunctionPosterior, Posterior, Step, WeightPosterior
@@ -140,7 +140,7 @@ class Expectation(Generic[Q]):
             preconditioner.
         samples: Draws.
         estimator: How the effective dimension comes from them.
-        rtol: Relative gradient at which a mode is found; by mini-batches it is the solver's.
+        rtol: Relative gradient at which a mode is found, and error of draws; by mini-batches it is the solver's.
         seed: Of the noise of draws that are not the posterior's.
 
     Raises:
@@ -232,7 +232,7 @@ class Expectation(Generic[Q]):
         problem = posterior.problem.with_prior(prior, scale)
         with torch.no_grad():
             b = state.noise.right_hand_side(problem)
-            drawn = solver.resumed(problem, b, prior.inverse_root() @ state.draws)
+            drawn = self._drawing(problem, b).resumed(problem, b, prior.inverse_root() @ state.draws)
         draws, (group, groups) = drawn.value, posterior.prior.groups(layout)
         dimensions = by_draws(
             draws, prior.values, group, lambda: scale * output_squares(problem, draws, group, groups), self.estimator
@@ -240,6 +240,17 @@ class Expectation(Generic[Q]):
         state = replace(state, draws=prior.root() @ draws)
         how = replace(drawn, value=draws.new_empty(0, draws.shape[1]))
         return Expected(state, mode, norms, dimensions, observations, drawn=how)
+
+    def _drawing(self, problem: Problem, b: Float[Tensor, "d k"]) -> Solver:
+        """What solves for draws: ``CG`` that was given no tolerance only as exactly as a step needs.
+
+        In the units of the prior a draw has a length of at most about √d, and is off by at most its residual.
+        """
+        solver = self.solver_used
+        if not isinstance(solver, CG) or solver.rtol is not None:
+            return solver
+        length = float(torch.linalg.vector_norm(problem.prior.inverse_root() @ b))
+        return replace(solver, rtol=max(solver.tolerance(b.dtype), self.rtol * b.numel() ** 0.5 / length))
 
     def _start(self, state: State) -> Float[Tensor, " d"] | None:
         """Where to look for the mode: at the last one, or where a kernel between all training rows has it at once."""
