@@ -183,6 +183,17 @@ def test_nystrom_preconditions(generator: torch.Generator) -> None:
     assert torch.linalg.cond(ratio) < 1.5
 
 
+def test_a_power_brings_nystrom_nearer(generator: torch.Generator) -> None:
+    matrix, state, rests = spd(70, 1e3), generator.get_state(), []
+    for power in (0, 1, 2):
+        operator, columns = counted(matrix)
+        factor = nystrom(operator, 30, power=power, generator=generator.set_state(state))
+        assert columns == [30] * (power + 1)
+        rests.append(float(torch.linalg.eigvalsh(matrix - factor @ factor.mT)[-1]))
+    best = float(spectrum(70, 1e3)[30])
+    assert rests[0] > 1.5 * rests[1] and rests[1] > rests[2] >= best > 0.7 * rests[2]
+
+
 def test_nystrom_of_zero_and_of_indefinite_operators(generator: torch.Generator) -> None:
     assert nystrom(Diagonal(torch.zeros(5)), 3, generator=generator).tolist() == [[0.0]] * 5
     with pytest.raises(NumericalError, match=r"a positive semi-definite operator. Got uᵀAu = -"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import lapwing as lw
 from lapwing.posteriors import WeightPosterior
@@ -39,6 +41,19 @@ def test_a_solver_serves_modes_and_draws() -> None:
     own, other = expectation(lw.MatrixFree(solver=lw.CG(rtol=1e-3))), expectation(lw.MatrixFree(), lw.CG(rtol=1e-9))
     assert own.solver_used == lw.CG(rtol=1e-3) and other.solver_used == lw.CG(rtol=1e-9)
     assert expectation(lw.KFAC(), lw.CG()).solver_used == lw.CG()
+
+
+def test_draws_are_off_by_the_tolerance_in_units_of_the_prior_unless_the_solver_has_its_own() -> None:
+    def drawn(solver: lw.CG) -> tuple[Tensor, int]:
+        made = replace(expectation(lw.MatrixFree(), solver), samples=1, rtol=0.03)
+        found = made.at(made.first())
+        assert found.drawn is not None and found.state.draws is not None
+        return found.state.draws, found.drawn.iterations
+
+    (loose, few), (tight, many) = drawn(lw.CG()), drawn(lw.CG(rtol=1e-9))
+    assert few < many
+    error = float((loose - tight).norm()) / loose.numel() ** 0.5
+    assert 1e-8 < error < 0.03
 
 
 def test_a_posterior_with_its_curvature_preconditions_with_it() -> None:
