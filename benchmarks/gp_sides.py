@@ -24,8 +24,8 @@ from lapwing.methods.gp import KernelMatrix, Matern
 from lapwing.methods.gp.evidence import at, logs_of
 from lapwing.methods.gp.process import Process
 
-COLUMNS, ROWS = 65, 128
-"""A mean and 64 samples; the rows of a step of stochastic dual descent."""
+COLUMNS, ROWS, LARGEST = 65, 128, 49_000
+"""A mean and 64 samples; the rows of a step of stochastic dual descent; most observations that are solved for."""
 
 
 class Regression(gpytorch.models.ExactGP):
@@ -179,15 +179,24 @@ def trained(
 
 
 def growth(meter: Meter, *, n: int) -> None:
-    """A product with a column, and a step of stochastic dual descent with 65, on n generated rows in 8 dimensions."""
+    """On n generated rows in 8 dimensions: a product, a step of dual descent, two steps of conjugate gradients.
+
+    The product is with a column, the steps with 65. More of them take no more memory.
+    """
     source = torch.Generator().manual_seed(0)
     x, block = torch.rand(n, 8, generator=source), torch.randn(n, COLUMNS, generator=source)
     index = torch.randperm(n, generator=source)[:ROWS]
+    warnings.simplefilter("ignore")
     meter.ready()
     matrix = KernelMatrix(1.0 * Matern((0.5,) * 8), x)
     for _ in range(3):
-        meter.step("step", lambda: matrix.rows(index) @ block)
+        meter.step("step of dual descent", lambda: matrix.product_rows(index, block))
     meter.step("product", lambda: matrix @ block[:, :1])
+    if n <= LARGEST:
+        solver = lw.CG(max_iterations=2, preconditioner=lw.PivotedCholesky(100))
+        recipe = lw.GP(1.0 * Matern((0.5,) * 8), lw.Gaussian(10.0), mean="zero", solver=solver)
+        process = recipe.fit((x, torch.sin(6 * x[:, 0])))
+        meter.step("mean and 64 functions, two steps of conjugate gradients", lambda: process.functions)
 
 
 def climbed(model: Regression, x: Tensor, y: Tensor, steps: int, limit: float) -> list[tuple[float, Tensor]]:

@@ -159,7 +159,7 @@ def tuned_system(setting: Setting, number: int) -> System:
     """On a split of pol."""
     data = split(setting, "pol", number, ROWS)
     (x, y), (new, truth) = data.train, data.test
-    process = Subset(40 if setting.quick else 1000, seed=number).tune(start(x.shape[1]).fit((x, y)))
+    process = Subset(40 if setting.quick else 2000, seed=number).tune(start(x.shape[1]).fit((x, y)))
     kernel, count = process.kernel, 10 if setting.quick else FEATURES
 
     def features(source: torch.Generator) -> Tensor:

@@ -46,7 +46,7 @@ def rows(setting: Setting) -> Iterator[Row]:
         for number in setting.repeats:
             data = split(setting, name, number, ROWS)
             (x, y), (new, truth) = data.train, data.test
-            tuned = Subset(40 if setting.quick else 1000, seed=number).tune(start(x.shape[1]).fit((x, y)))
+            tuned = Subset(40 if setting.quick else 2000, seed=number).tune(start(x.shape[1]).fit((x, y)))
             for noise, precision in (("found", tuned.likelihood.noise), (f"{LOW:g}", 1 / LOW)):
                 exact = torch.zeros(0)
                 for method, solver in solvers(setting).items():

@@ -3,9 +3,10 @@
 The target is drawn from a Gaussian process with a Matérn 3/2 kernel, whose hyper-parameters the model knows. From
 ``--initial`` uniform observations, ``--steps`` batches of ``--batch`` are acquired: by ``gp.thompson`` with the solver
 that is chosen by itself and with stochastic dual descent, at random, and from a variational process with 1,024 inducing
-points (GPyTorch), trained for as many seconds a step as the first of them took, whose functions are drawn on the same
-candidates; ours are refined by gradients too. What is told is the best value so far less that of the initial
-observations, in standard deviations of the prior, and differences are paired over seeds.
+points (GPyTorch), whose functions are drawn on the same candidates; ours are refined by gradients too. Before each
+batch it is trained for as many seconds as the first of them has taken for all batches up to then. What is told is the
+best value so far less that of the initial observations, in standard deviations of the prior, and differences are
+paired over seeds.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def rows(setting: Setting) -> Iterator[Row]:
 
 
 def searched(method: str, scale: float, target: PriorFunctions, x: Tensor, sizes: Row, seed: int, budget: float) -> Row:
-    """One search; ``budget`` seconds a step are those of the variational process."""
+    """One search; the variational process is trained for ``budget`` seconds and as many more after each batch."""
     source, box = generator(100 + seed), torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, DIMENSIONS)
 
     def observed(at: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,7 +79,8 @@ def searched(method: str, scale: float, target: PriorFunctions, x: Tensor, sizes
         if method == "random":
             at = torch.rand(sizes["batch"], DIMENSIONS, generator=source, dtype=torch.float64)
         elif method == "SVGP":
-            at = variational(posterior, scale, proposals(posterior, box, look), sizes["batch"], budget, look.seed)
+            places, trained = proposals(posterior, box, look), (step + 1) * budget
+            at = variational(posterior, scale, places, sizes["batch"], trained, look.seed)
         else:
             at = thompson(posterior, box, sizes["batch"], search=look, seed=look.seed)
         seconds += time.perf_counter() - begun
