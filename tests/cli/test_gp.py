@@ -12,6 +12,7 @@ import torch
 
 import lapwing as lw
 from lapwing import cli
+from lapwing.ground.errors import DataWarning
 from tests.posterior_cases import normal
 
 X = normal(40, 2) * torch.tensor([3.0, 50.0])
@@ -66,7 +67,7 @@ def test_arrays_are_columns(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "content", "message"),
     [
-        (["fit", "data.csv", "--target", "y"], "", "numbers in column 'town'. Got 'Bath' in line 2 of data.csv"),
+        (["fit", "data.csv", "--target", "y"], "", "finite numbers in column 'town'. Got 'Bath' in line 2 of data.csv"),
         (["fit", "data.csv", "--target", "z", "--columns", "width"], "", "none or several of z"),
         (["fit", "data.csv", "--target", "y", "--columns", "length"], "", "none or several of length"),
         (
@@ -75,7 +76,7 @@ def test_arrays_are_columns(folder: Path) -> None:
             "2 entries a line, as the header has. Got 1 in line 3",
         ),
         (["fit", "other.csv", "--target", "y"], "x,y\n1,\n3,4\n", "numbers in column 'y'. Got '' in line 2"),
-        (["fit", "other.csv", "--target", "y"], "x,y\n1,nan\n3,4\n1,2\n5,4\n", "finite targets"),
+        (["fit", "other.csv", "--target", "y"], "x,y\n1,2\n3,4\n1,nan\n5,4\n", "'y'. Got 'nan' in line 4"),
         (["fit", "other.csv", "--target", "y"], "x,y\n1,2\n", "four rows or more"),
         (["fit", "other.csv", "--target", "y"], "x,y\n", "rows below the header"),
         (["fit", "other.csv", "--target", "y"], "x,y,y\n1,2,3\n", "none or several of y, y"),
@@ -96,6 +97,33 @@ def test_a_mistake_is_one_line(
     assert message in lines[0]
 
 
+@pytest.mark.parametrize("noisy", [1.0, float("nan")])
+def test_columns_in_another_unit_and_rows_without_a_number(
+    capsys: pytest.CaptureFixture[str], folder: Path, noisy: float
+) -> None:
+    lw.save(lw.GP().fit((X, Y)), "p.safetensors", notes={"columns": ["width", "length"]})
+    table(folder / "new.csv", {"width": [0.1, noisy], "length": [50e3, 60e3]})
+    if noisy == 1.0:
+        with pytest.warns(
+            DataWarning, match=r"column 'length' has values from 5e\+04 to 6e\+04, where .* another unit"
+        ):
+            cli.main(["gp", "predict", "p.safetensors", "new.csv"])
+        assert "2 rows" in capsys.readouterr().out
+        return
+    with pytest.raises(SystemExit):
+        cli.main(["gp", "predict", "p.safetensors", "new.csv"])
+    assert "finite numbers in column 'width'. Got 'nan' in line 3 of new.csv" in capsys.readouterr().err
+
+
+def test_what_is_no_process_of_one_output(capsys: pytest.CaptureFixture[str]) -> None:
+    process = lw.GP().fit((X, torch.stack([Y, Y], 1)))
+    for saved, kind in ((process, "Process"), (process.sample_functions(1), "FunctionSamples")):
+        lw.save(saved, "p.safetensors")
+        with pytest.raises(SystemExit):
+            cli.main(["gp", "predict", "p.safetensors", "data.csv"])
+        assert f"one output. Got p.safetensors, a {kind}" in capsys.readouterr().err
+
+
 def test_a_table_without_a_column_of_the_fit(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     lw.save(lw.GP().fit((X, Y)), "p.safetensors", notes={"columns": ["width", "height"]})
     with pytest.raises(SystemExit):
@@ -110,6 +138,7 @@ def test_a_table_without_a_column_of_the_fit(capsys: pytest.CaptureFixture[str],
         ({"x": np.array(["a", "b"]), "y": np.zeros(2)}, "x <U1 [2]"),
         ({"x": np.zeros((2, 2, 2)), "y": np.zeros(2)}, "[2, 2, 2]"),
         ({"x": np.array([None, 1]), "y": np.zeros(2)}, "numpy.savez"),
+        ({"x": np.array([1.0, np.inf]), "y": np.zeros(2)}, "finite numbers in x of bad.npz. Got inf in row 1"),
     ],
 )
 def test_arrays_that_are_no_table(capsys: pytest.CaptureFixture[str], arrays: dict[str, Any], message: str) -> None:

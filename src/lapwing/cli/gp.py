@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -13,7 +14,7 @@ import lapwing as lw
 from lapwing.cli.say import make_folder, say
 from lapwing.cli.table import Table, read_table, write_table
 from lapwing.ground import probes
-from lapwing.ground.errors import DataError, check_fraction
+from lapwing.ground.errors import DataError, DataWarning, check_fraction, warn
 from lapwing.methods.gp import RBF, Kernel, Matern, Process
 from lapwing.methods.gp.recipe import lengthscales
 from lapwing.methods.gp.settings import PRECISE
@@ -76,11 +77,13 @@ def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict
     check_fraction("level", level, "--level 0.95")
     if not posterior.exists():
         raise DataError("a posterior that lapwing gp fit saved", f"no file {posterior}", "its path, or lapwing gp fit")
-    notes: Any = lw.read_header(posterior).get("notes") or {}
-    process = lw.load(posterior)
-    if not isinstance(process, Process):
-        raise DataError("a Gaussian process", f"{posterior}, which holds functions", "what lapwing gp fit saved")
-    table = read_table(data, notes.get("columns"))
+    header: Any = lw.read_header(posterior)
+    process = lw.load(posterior) if header["posterior"] == "Process" else None
+    if not isinstance(process, Process) or process.data.outputs > 1:
+        hint = "what lapwing gp fit saved"
+        raise DataError("a Gaussian process of one output", f"{posterior}, a {header['posterior']}", hint)
+    table = read_table(data, (header.get("notes") or {}).get("columns"))
+    _warn_of_units(process, table)
     make_folder(out, "predictions.csv")
     prediction: Any = process.predict(torch.from_numpy(table.values))
     low, high = prediction.interval(level)
@@ -94,6 +97,19 @@ def _tensors(table: Table, target: str) -> tuple[Float[Tensor, "n p"], Float[Ten
     values = torch.from_numpy(table.values).to(torch.float64 if len(table.values) <= PRECISE else torch.float32)
     place = table.names.index(target)
     return torch.cat([values[:, :place], values[:, place + 1 :]], 1), values[:, place]
+
+
+def _warn_of_units(process: Process, table: Table) -> None:
+    """Warn of columns that are all far from where the posterior has seen any."""
+    seen = process.data.inputs.double().cpu().numpy()
+    for name, known, new in zip(table.names, seen.T, table.values.T, strict=False):
+        low, high = known.min(), known.max()
+        if not (np.abs(new - (low + high) / 2) <= 1.5 * (high - low)).any():
+            warn(
+                f"column {name!r} has values from {new.min():.4g} to {new.max():.4g}, where the posterior has seen "
+                f"{low:.4g} to {high:.4g}. Is it in another unit?",
+                DataWarning,
+            )
 
 
 def _recipe(kernel: str, x: Float[Tensor, "n p"], y: Float[Tensor, " n"], seed: int) -> lw.GP:

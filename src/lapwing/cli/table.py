@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
         columns: Which, in this order; ``None`` for all.
 
     Raises:
-        DataError: If it has no such columns, or a column holds anything but numbers.
+        DataError: If it has no such columns, or a column holds anything but finite numbers.
     """
     names = _names_of(path)
     chosen = names if columns is None else list(columns)
@@ -48,13 +49,19 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
         raise DataError(f"one column of each name in {path}", f"none or several of {', '.join(absent)}", hint)
     places = [names.index(name) for name in chosen]
     if path.suffix == ".npz":
-        return Table(tuple(chosen), _arrays(path)[1][:, places])
+        values = _arrays(path)[1][:, places]
+        for row, place in np.argwhere(~np.isfinite(values))[:1]:
+            got = f"{values[row, place]} in row {row}"
+            raise DataError(f"finite numbers in {chosen[place]} of {path}", got, "leaving such rows out")
+        return Table(tuple(chosen), values)
     try:
         options: dict[str, Any] = {"delimiter": ",", "skiprows": 1, "ndmin": 2, "quotechar": '"', "comments": None}
         with warnings.catch_warnings(action="ignore"):  # that there are no data is told below
             values = np.loadtxt(path, usecols=places, encoding="utf-8-sig", **options)
     except ValueError as error:
         raise _culprit(path, names, places) or DataError(f"a table of numbers in {path}", str(error), "CSV") from error
+    if not np.isfinite(values).all() and (error := _culprit(path, names, places)):
+        raise error
     if not len(values):
         raise DataError(f"rows below the header of {path}", "none", "one example a line")
     return Table(tuple(chosen), values)
@@ -104,7 +111,7 @@ def _arrays(path: Path) -> tuple[list[str], np.ndarray]:
 
 
 def _culprit(path: Path, names: list[str], places: list[int]) -> DataError | None:
-    """The first entry that is no number."""
+    """The first entry that is no finite number."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
         next(reader)
@@ -114,9 +121,13 @@ def _culprit(path: Path, names: list[str], places: list[int]) -> DataError | Non
                 return DataError(f"{len(names)} entries a line, as the header has", got, "CSV with commas")
             for place in places if row else ():
                 try:
-                    float(row[place])
+                    known = math.isfinite(float(row[place]))
                 except ValueError:
+                    known = False
+                if not known:
                     got = f"{row[place]!r:.40} in line {reader.line_num} of {path}"
-                    hint = "--columns with those that are numbers, or a number for each word"
-                    return DataError(f"numbers in column {names[place]!r}", got, hint)
+                    hint = (
+                        "leaving such rows out, a number for each word, or a fit with --columns that has no such column"
+                    )
+                    return DataError(f"finite numbers in column {names[place]!r}", got, hint)
     return None
