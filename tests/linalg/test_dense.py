@@ -7,8 +7,10 @@ import torch
 
 from lapwing.ground.errors import NumericalError, ShapeError
 from lapwing.linalg import Dense, Diagonal
+from lapwing.linalg.dense import inverted
 from lapwing.testing import check_structured
 from tests.linalg.cases import eye, normal, spd
+from tests.posterior_cases import refused
 
 
 @pytest.fixture
@@ -112,3 +114,14 @@ def test_a_matrix_with_nan() -> None:
     for question in (operator.logdet, operator.eigenvalues, operator.root):
         with pytest.raises(NumericalError, match="4 of 4 entries NaN"):
             question()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_matrix_is_inverted_in_its_place(dtype: torch.dtype) -> None:
+    matrix, block = spd(7, 10.0).to(dtype), normal(7, 3).to(dtype)
+    inverse, solved, logdet = inverted(matrix.clone(), block)
+    torch.testing.assert_close(inverse.triu(), matrix.inverse().triu())
+    torch.testing.assert_close(solved, torch.linalg.solve(matrix, block))
+    assert logdet == pytest.approx(float(matrix.logdet()), rel=1e-5)
+    with refused(NumericalError, "a minor of 3 rows"):
+        inverted(torch.diag(torch.tensor([1.0, 1.0, -1.0, 1.0])), normal(4, 1).float())

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.errors import NumericalError
 from lapwing.linalg.operator import Operator, check_shape
 from lapwing.linalg.structured import Diagonal, Eigenbasis, Structured, symmetric
 
@@ -124,3 +125,45 @@ class Dense(Structured):
     def _plus_diagonal(self, other: Diagonal) -> Dense:
         shift = None if other.values.requires_grad else other.constant
         return Dense(self._dense() + torch.diag(other.values)) if shift is None else self._affine(1.0, shift)
+
+
+def inverted(
+    matrix: Float[Tensor, "d d"], block: Float[Tensor, "d k"]
+) -> tuple[Float[Tensor, "d d"], Float[Tensor, "d k"], float]:
+    """``A⁻¹``, ``A⁻¹ B`` and ``log det A`` of a positive definite matrix, which is overwritten.
+
+    On a processor by SciPy's LAPACK, whose factor and inverse can be faster than torch's by half, in place.
+
+    Args:
+        matrix: A, symmetric, rows one after the other.
+        block: B.
+
+    Returns:
+        The inverse, whose entries on and above the diagonal alone count; the solution; the log determinant.
+
+    Raises:
+        NumericalError: If the matrix is not positive definite.
+
+    Cost:
+        ``d³`` multiplications; no further memory on a processor.
+    """
+    if matrix.device.type != "cpu":
+        lower, failed = torch.linalg.cholesky_ex(matrix)
+        _check_factor(int(failed))
+        solved = torch.cholesky_solve(block, lower)
+        return torch.cholesky_inverse(lower), solved, 2 * float(lower.diagonal().double().log().sum())
+    from scipy.linalg import get_lapack_funcs  # a first fit needs no SciPy
+
+    factorise, solve, invert = get_lapack_funcs(("potrf", "potrs", "potri"), (matrix.numpy(),))
+    held = matrix.numpy().T  # by columns, as LAPACK has it
+    held, failed = factorise(held, lower=1, overwrite_a=1, clean=0)
+    _check_factor(failed)
+    solved = torch.from_numpy(solve(held, block.numpy(), lower=1)[0])
+    logdet = 2 * float(torch.from_numpy(held.diagonal().copy()).double().log().sum())
+    held, _ = invert(held, lower=1, overwrite_c=1)
+    return torch.from_numpy(held.T), solved, logdet
+
+
+def _check_factor(failed: int) -> None:
+    if failed:
+        raise NumericalError("a positive definite matrix", f"a minor of {failed} rows that is not", "a larger shift")

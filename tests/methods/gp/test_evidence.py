@@ -11,15 +11,21 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, ConvergenceWarning
-from lapwing.methods.gp import GP, RBF, Constant, Kernel, Matern, Periodic, matrix
-from lapwing.methods.gp.evidence import Evidence, Pathwise, at, estimated_gradient, logs_of, value_and_gradient
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, NumericalError
+from lapwing.methods.gp import GP, RBF, Constant, Kernel, Matern, Periodic, evidence, matrix
+from lapwing.methods.gp.evidence import Evidence, at, logs_of, value_and_gradient
+from lapwing.methods.gp.pathwise import Pathwise, estimated_gradient
 from lapwing.methods.gp.subsets import Subset
 from lapwing.methods.gp.trend import Mean
 from tests.methods.gp.test_process import data
 from tests.posterior_cases import normal, refused
 
-KERNELS: list[Kernel] = [RBF((0.7, 1.3, 2.0)), 0.5 * Matern(1.5) + 0.1 * Constant(), Periodic(3.0) * RBF(2.0)]
+KERNELS: list[Kernel] = [
+    RBF((0.7, 1.3, 2.0)),
+    0.5 * Matern(1.5, 0.5) + 0.1 * Constant(),
+    Matern((0.7, 1.3, 2.0), 2.5),
+    Periodic(3.0) * Matern(2.0),
+]
 
 
 @pytest.mark.parametrize("mean", ["zero", "linear"])
@@ -28,7 +34,7 @@ def test_the_gradient_is_that_of_differences(kernel: Kernel, mean: str) -> None:
     process = GP(kernel, lw.Gaussian(20.0), mean=mean).fit(data(30, c=2))  # type: ignore[arg-type]
     logs = logs_of(process)
     value, gradient = value_and_gradient(process)
-    assert value == process.log_marginal()
+    assert value == pytest.approx(float(process.log_marginal()), rel=1e-12)
     for k in range(len(logs)):
         step = torch.zeros_like(logs)
         step[k] = 1e-5
@@ -120,3 +126,24 @@ def test_tune_takes_the_evidence_by_itself_and_refuses_what_is_no_way_to_choose(
     torch.testing.assert_close(logs_of(lw.tune(process)), logs_of(Evidence().tune(process)))
     with refused(ConfigError, "the method"):
         lw.tune(process, lw.ELBO())
+
+
+def test_a_climb_of_the_evidence_takes_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, looks = normal(80, 8), list[int]()
+    y = x[:, :1].sin() + 0.1 * normal(80, 1, seed=1)
+
+    def counted(process: lw.gp.Process) -> tuple[float, Tensor]:
+        looks.append(1)
+        return value_and_gradient(process)
+
+    monkeypatch.setattr(evidence, "value_and_gradient", counted)
+    process = GP(1.0 * Matern((3.0,) * 8), lw.Gaussian(10.0)).fit((x, y))
+    rough = Subset(80).tune(process)
+    assert len(looks) <= 40
+    assert rough.trace[-2].log_marginal == pytest.approx(float(Evidence().tune(process).log_marginal()), abs=0.5)
+
+
+def test_observations_that_repeat_without_noise_are_named() -> None:
+    x = torch.ones(4, 1, dtype=torch.float64)
+    with refused(NumericalError, "3 of 4 inputs that repeat"):
+        value_and_gradient(GP(1.0 * RBF(1.0), lw.Gaussian(1e20)).fit((x, x)))

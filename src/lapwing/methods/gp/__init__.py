@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lapwing.methods.gp.combined import Product, Scaled, Sum
 from lapwing.methods.gp.custom import Custom
-from lapwing.methods.gp.evidence import Evidence, Pathwise
-from lapwing.methods.gp.kernels import Kernel, Product, Scaled, Sum
+from lapwing.methods.gp.evidence import Evidence
+from lapwing.methods.gp.kernels import Kernel
 from lapwing.methods.gp.laplace import LaplaceProcess
 from lapwing.methods.gp.matrix import KernelMatrix
 from lapwing.methods.gp.ntk import NTK
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions
+from lapwing.methods.gp.pathwise import Pathwise
 from lapwing.methods.gp.polynomial import Constant, Linear
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.recipe import GP

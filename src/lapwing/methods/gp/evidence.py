@@ -1,4 +1,4 @@
-"""Choosing a kernel's hyper-parameters and the noise by the evidence: exactly, or by solves that samples share."""
+"""Choosing a kernel's hyper-parameters and the noise by the exact evidence."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ground.errors import ConvergenceWarning, NumericalError, check_count, check_positive, warn
+from lapwing.ground.errors import ConvergenceWarning, NumericalError, check_count, warn
 from lapwing.likelihoods import Gaussian
+from lapwing.linalg.dense import inverted
 from lapwing.linear.solvers.cholesky import Cholesky
 from lapwing.methods.gp.laplace import LaplaceProcess
-from lapwing.methods.gp.matrix import KernelMatrix, contracted
+from lapwing.methods.gp.matrix import DENSE, KernelMatrix, contracted
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.settings import Chosen
+from lapwing.methods.gp.trend import least_squares
 
 P = TypeVar("P", Process, LaplaceProcess)
 
@@ -32,6 +34,9 @@ REACH = 1e4
 
 ROUNDING = 10.0
 """The noise variance stays above so many times the rounding of the dtype, over the variance of the targets."""
+
+GAIN, LAST = 1e-4, 3
+"""A climb ends where its last three steps together gained fewer nats."""
 
 FAILED = 1e3
 """What is minimised where a step has failed, over its best value: the line search takes a much shorter one."""
@@ -52,7 +57,8 @@ class Evidence:
         ConfigError: If there is no step.
 
     Cost:
-        A step: a Cholesky factor and its inverse, ``n³`` multiplications, and ``3 n²`` numbers, in float64.
+        A step: a Cholesky factor and its inverse, ``n³`` multiplications, and ``n² p`` for p length-scales; ``n²``
+        numbers, in float64.
 
     Example:
         >>> from lapwing.methods.gp.recipe import GP
@@ -105,55 +111,6 @@ class Climbed(Generic[P]):
     done: bool
 
 
-@final
-@dataclass(frozen=True)
-class Pathwise:
-    """The evidence's gradient from the solves that draw functions, early-stopped and warm (Lin et al. 2024).
-
-        ∂ log p(y) ≈ ½ αᵀ ∂C α - ½ mean_s α_sᵀ ∂C α_s,   α_s = C⁻¹ (f_s(X) + ε_s)
-
-    since the α_s have covariance C⁻¹. Their f_s and ε_s stay as they were drawn while hyper-parameters move, so that
-    each solve starts from the last one; those of the last step are the posterior's functions.
-
-    Args:
-        steps: Steps of Adam.
-        rate: Its step, in the logarithms of the hyper-parameters; it falls to a tenth.
-        noise: Whether the noise is chosen too.
-
-    Raises:
-        ConfigError: If a number is not positive.
-
-    Cost:
-        A step: solves of all functions and the mean, from the last step's, and half of K with its derivatives.
-    """
-
-    steps: int = 100
-    rate: float = 0.1
-    noise: bool = True
-
-    def __post_init__(self) -> None:
-        check_count("steps", self.steps)
-        check_positive("rate", self.rate, "0.1")
-
-    def tune(self, posterior: Process, progress: bool = False) -> Process:
-        """See ``Evidence.tune``; without its warnings."""
-        start = logs_of(posterior)
-        logs = start.clone().requires_grad_()
-        adam = torch.optim.Adam([logs], lr=self.rate, betas=(0.9, 0.99))
-        falling = torch.optim.lr_scheduler.ExponentialLR(adam, 0.1 ** (1 / self.steps))
-        reach = torch.tensor(reaches(posterior, self.noise))
-        process = posterior
-        for _ in tqdm(range(self.steps), "evidence", disable=not progress, unit="step", leave=False):
-            logs.grad = -estimated_gradient(process)
-            adam.step()
-            falling.step()
-            with torch.no_grad():
-                logs.clamp_(start - reach, start + reach)
-            process = at(process, logs.detach())
-            process = replace(process, trace=(*process.trace, chosen(process)))
-        return process
-
-
 def logs_of(process: Process | LaplaceProcess) -> Float[Tensor, " h"]:
     """Logarithms of the kernel's hyper-parameters, and last of the noise variance where there is one."""
     noise = process.likelihood.noise
@@ -191,89 +148,112 @@ def reaches(process: Process | LaplaceProcess, noise: bool) -> list[float]:
     return [reach] * own + [2 * reach * noise] * (process.likelihood.noise is not None)
 
 
-def climbed(
-    posterior: P, steps: int, noise: bool, progress: bool, *, rtol: float = 1e-12, floor: float = 0.0
-) -> Climbed[P]:
-    """The highest exact evidence, by L-BFGS.
+def climbed(start: P, steps: int, noise: bool, progress: bool, *, floor: float, gain: float = GAIN) -> Climbed[P]:
+    """The highest exact evidence, by L-BFGS with a memory as long as there are hyper-parameters.
 
     Args:
-        posterior: Where to start.
+        start: Where to start.
         steps: Most steps.
         noise: Whether the noise is chosen too.
         progress: Whether to show a progress bar.
-        rtol: A step that gains a smaller part of the evidence is the last.
         floor: Least noise variance.
+        gain: It ends where its last three steps together gained fewer nats.
     """
     from scipy.optimize import minimize  # half a second to import
 
-    start = logs_of(posterior)
-    best: list[tuple[float, P]] = []
-    trace, looked = list(posterior.trace), dict[bytes, float]()
-    reach = reaches(posterior, noise)
-    limits = [(float(v) - r, float(v) + r) for v, r in zip(start, reach, strict=True)]
-    if noise and floor > 0 and posterior.likelihood.noise is not None:
-        limits[-1] = (max(limits[-1][0], min(math.log(floor), float(start[-1]))), limits[-1][1])
+    first = logs_of(start)
+    reach = torch.tensor(reaches(start, noise), dtype=torch.float64)
+    lowest, highest = first - reach, first + reach
+    if noise and floor > 0 and start.likelihood.noise is not None:
+        lowest[-1] = max(float(lowest[-1]), min(math.log(floor), float(first[-1])))
+    limits = list(zip(lowest.tolist(), highest.tolist(), strict=True))
     with tqdm(total=steps, desc="evidence", disable=not progress, unit="step", leave=False) as bar:
-
-        def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
-            process = at(best[0][1] if best else posterior, torch.as_tensor(x))
-            try:
-                value, gradient = value_and_gradient(process)
-            except NumericalError:  # a step so long that K + N is singular up to rounding
-                if not best:
-                    raise
-                return FAILED * (1 + abs(best[0][0])), np.zeros(len(x))
-            if not looked:
-                trace.append(chosen(process, value))
-            looked[x.tobytes()] = value
-            if not best or value > best[0][0]:
-                best[:] = [(value, process)]
-            bar.update()
-            bar.set_postfix(log_marginal=f"{value:.6g}")
-            return -value, -gradient.numpy()
-
-        def accept(x: np.ndarray) -> None:
-            trace.append(chosen(at(posterior, torch.as_tensor(x)), looked.get(x.tobytes())))
-
-        options = {"maxiter": steps, "ftol": rtol, "gtol": 1e-6}
+        climb = _Climb(start, highest > lowest, gain, bar)
+        options = {"maxiter": steps, "maxcor": len(first), "ftol": 0.0, "gtol": 0.0}
         found = minimize(
-            objective, start.numpy(), jac=True, method="L-BFGS-B", bounds=limits, options=options, callback=accept
+            climb.look, first.numpy(), jac=True, method="L-BFGS-B", bounds=limits, options=options, callback=climb.step
         )
-    highest, process = best[0]
-    if trace[-1].log_marginal != highest:  # a look that the line search passed over
-        trace.append(chosen(process, highest))
-    return Climbed(replace(process, trace=tuple(trace)), found.x, limits, found.status != 1)
+    return Climbed(climb.highest(), found.x, limits, found.nit < steps)
+
+
+@final
+class _Climb(Generic[P]):
+    """What the optimiser sees of the evidence, and what came of it.
+
+    Args:
+        start: Where the climb starts.
+        free: Which hyper-parameters may move.
+        gain: Nats that three steps together must gain for another.
+        bar: Of the steps.
+    """
+
+    def __init__(self, start: P, free: Bool[Tensor, " h"], gain: float, bar: Any) -> None:
+        self.start, self.free, self.gain, self.bar = start, free, gain, bar
+        self.best, self.process, self.scale = -math.inf, start, 1.0
+        self.trace, self.values = list(start.trace), list[float]()
+
+    def look(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        """What is minimised, and its gradient: the negative evidence, so scaled that the first step has length 1."""
+        process, first = at(self.process, torch.as_tensor(x)), self.best == -math.inf
+        try:
+            value, gradient = value_and_gradient(process)
+        except NumericalError:  # a step so long that K + N is singular up to rounding
+            if first:
+                raise
+            return FAILED * self.scale * (1 + abs(self.best)), np.zeros(len(x))
+        if first:
+            self.scale = 1 / (float(gradient[self.free].norm()) or 1.0)
+            self.trace.append(chosen(process, value))
+            self.values.append(value)
+        if value > self.best:
+            self.best, self.process = value, process
+        return -self.scale * value, -self.scale * gradient.numpy()
+
+    def step(self, intermediate_result: Any) -> None:
+        """Note a step of the optimiser, and end the climb where the last few gained too little."""
+        value = -float(intermediate_result.fun) / self.scale
+        self.trace.append(chosen(at(self.start, torch.as_tensor(intermediate_result.x)), value))
+        self.values.append(value)
+        self.bar.update()
+        self.bar.set_postfix(log_marginal=f"{value:.6g}")
+        if len(self.values) > LAST and value - self.values[-1 - LAST] < self.gain:
+            raise StopIteration
+
+    def highest(self) -> P:
+        """The posterior of the highest evidence met, with the steps."""
+        if self.values[-1] < self.best:  # the line search passed over it
+            self.trace.append(chosen(self.process, self.best))
+        return replace(self.process, trace=tuple(self.trace))
 
 
 def value_and_gradient(process: Process | LaplaceProcess) -> tuple[float, Float[Tensor, " h"]]:
-    """The log evidence, and its gradient in ``logs_of``; exact, by a dense factor."""
+    """The log evidence, and its gradient in ``logs_of``; exact, by a dense factor and its inverse."""
     if isinstance(process, LaplaceProcess):
         return process.log_marginal(), process.gradient()
-    solver = process.solver if isinstance(process.solver, Cholesky) else Cholesky()
-    process = process.with_solver(solver)
-    alpha, c = process.representers[0], process.data.outputs
-    inverse = solver.held(process.problem).solve(torch.eye(len(alpha)).to(alpha))
-    weight = 0.5 * (alpha @ alpha.mT - c * inverse)
-    return float(process.log_marginal()), gradient_by(process, lambda i, j: weight[i, j], weight.diagonal())
-
-
-def estimated_gradient(process: Process) -> Float[Tensor, " h"]:
-    """The gradient in ``logs_of`` from the solves of the posterior's own draws, whose covariance is ``C⁻¹``."""
-    drawn = process.functions.solution.value / process.settings.samples**0.5
-    alpha = process.representers[0]
+    data, basis = process.data, process.trend(process.data.inputs)
+    (n, c), matrix = data.targets.shape, KernelMatrix(process.kernel, data.inputs)
+    whole = matrix.dense(process.solver.max_bytes if isinstance(process.solver, Cholesky) else DENSE)
+    whole.diagonal().add_(process.noise)
+    try:
+        inverse, solved, logdet = inverted(whole, torch.cat([data.targets, basis], 1))
+    except NumericalError as error:
+        raise process.singular(error) from error
+    alpha, beta = least_squares(basis, solved[:, c:], solved[:, :c])
+    fit = float(((data.targets - basis @ beta) * alpha).double().sum())
 
     def weight(i: slice, j: slice) -> Tensor:
-        return 0.5 * (alpha[i] @ alpha[j].mT - drawn[i] @ drawn[j].mT)
+        part = inverse[i, j] if i != j else inverse[i, j].triu() + inverse[i, j].triu(1).mT
+        return 0.5 * torch.addmm(part, alpha[i], alpha[j].mT, beta=-c)
 
-    return gradient_by(process, weight, 0.5 * (alpha.square().sum(1) - drawn.square().sum(1)))
+    diagonal = 0.5 * (alpha.square().sum(1) - c * inverse.diagonal())
+    return -0.5 * (fit + c * (logdet + n * math.log(2 * math.pi))), gradient_by(process, weight, diagonal)
 
 
 def gradient_by(
     process: Process, weight: Callable[[slice, slice], Tensor], diagonal: Float[Tensor, " n"]
 ) -> Float[Tensor, " h"]:
     """``Σ_ij W_ij ∂C_ij`` in the logarithms of the hyper-parameters and of the noise variance."""
-    matrix = process.problem.curvature
-    assert isinstance(matrix, KernelMatrix)
+    matrix = KernelMatrix(process.kernel, process.data.inputs)
     return torch.cat([contracted(matrix, weight), (diagonal * process.noise).double().sum()[None].cpu()])
 
 

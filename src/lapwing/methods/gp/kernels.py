@@ -6,7 +6,7 @@ import abc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias, TypeVar, final
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -69,6 +69,23 @@ class Kernel(abc.ABC):
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """``k(x_i, x_i)``."""
 
+    def gradient(
+        self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"], weight: Float[Tensor, "n m"]
+    ) -> Float[Tensor, " h"]:
+        """``Σ_ij W_ij ∂k(a_i, b_j)`` in ``hyper``; by differentiation where a kernel has no formula.
+
+        Args:
+            a: Rows of inputs.
+            b: Others.
+            weight: W.
+        """
+        at = self.hyper.requires_grad_()
+        if not len(at):
+            return at.detach()
+        with torch.enable_grad():
+            total = (self.with_hyper(at)(a, b) * weight).sum()
+        return torch.autograd.grad(total, at)[0]
+
     def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
         """Random features whose inner products are unbiased for k, independent of each other.
 
@@ -126,136 +143,17 @@ class Kernel(abc.ABC):
 
     def __add__(self, other: Kernel) -> Kernel:
         """``k + k'``."""
+        from lapwing.methods.gp.combined import Sum  # made of kernels
+
         return Sum(self, _kernel(other))
 
     def __mul__(self, other: Kernel | float) -> Kernel:
         """``k k'``, or a multiple of k."""
+        from lapwing.methods.gp.combined import Product, Scaled
+
         return Scaled(self, other) if isinstance(other, int | float) else Product(self, _kernel(other))
 
     __rmul__ = __mul__
-
-
-@final
-@dataclass(frozen=True)
-class Scaled(Kernel):
-    """``σ² k``.
-
-    Args:
-        kernel: k.
-        variance: σ², in squared units of the function.
-
-    Example:
-        >>> from lapwing.methods.gp.polynomial import Constant
-        >>> (0.5 * Constant()).diagonal(torch.zeros(1, 2))
-        tensor([0.5000])
-    """
-
-    names = ("variance",)
-    within = ("kernel",)
-    kernel: Kernel
-    variance: Positive = 1.0
-
-    def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
-        """See ``Kernel``."""
-        return like(self.variance, a) * self.kernel(a, b)
-
-    def between(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Entries:
-        """See ``Kernel``."""
-        inner, variance = self.kernel.between(a, b), like(self.variance, a)
-        return lambda i, j: variance * inner(i, j)
-
-    def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
-        """See ``Kernel``."""
-        return like(self.variance, x) * self.kernel.diagonal(x)
-
-    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
-        """See ``Kernel``."""
-        inner = self.kernel.features(count, x, generator)
-        return lambda inputs: like(self.variance, inputs).sqrt() * inner(inputs)
-
-
-@dataclass(frozen=True)
-class _Pair(Kernel):
-    """Two kernels.
-
-    Args:
-        first: k.
-        second: k'.
-    """
-
-    within = ("first", "second")
-    first: Kernel
-    second: Kernel
-
-
-@final
-@dataclass(frozen=True)
-class Sum(_Pair):
-    """``k + k'``: the sum of independent functions.
-
-    Args:
-        first: k.
-        second: k'.
-
-    Example:
-        >>> from lapwing.methods.gp.polynomial import Constant, Linear
-        >>> (Linear() + Constant()).diagonal(torch.ones(1, 2))
-        tensor([3.])
-    """
-
-    def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
-        """See ``Kernel``."""
-        return self.first(a, b) + self.second(a, b)
-
-    def between(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Entries:
-        """See ``Kernel``."""
-        first, second = self.first.between(a, b), self.second.between(a, b)
-        return lambda i, j: first(i, j) + second(i, j)
-
-    def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
-        """See ``Kernel``."""
-        return self.first.diagonal(x) + self.second.diagonal(x)
-
-    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
-        """Half of the features each, side by side."""
-        first = self.first.features(count - count // 2, x, generator)
-        second = self.second.features(max(1, count // 2), x, generator)
-        return lambda inputs: torch.cat([first(inputs), second(inputs)], 1)
-
-
-@final
-@dataclass(frozen=True)
-class Product(_Pair):
-    """``k k'``.
-
-    Args:
-        first: k.
-        second: k'.
-
-    Example:
-        >>> from lapwing.methods.gp.polynomial import Linear
-        >>> (Linear() * Linear()).diagonal(torch.ones(1, 2))
-        tensor([4.])
-    """
-
-    def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
-        """See ``Kernel``."""
-        return self.first(a, b) * self.second(a, b)
-
-    def between(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Entries:
-        """See ``Kernel``."""
-        first, second = self.first.between(a, b), self.second.between(a, b)
-        return lambda i, j: first(i, j) * second(i, j)
-
-    def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
-        """See ``Kernel``."""
-        return self.first.diagonal(x) * self.second.diagonal(x)
-
-    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
-        """Products of independent features, one by one."""
-        first = self.first.features(count, x, generator)
-        second = self.second.features(count, x, generator)
-        return lambda inputs: count**0.5 * first(inputs) * second(inputs)
 
 
 def _positive(kernel: Kernel, name: str) -> Positive:

@@ -152,18 +152,17 @@ class KernelMatrix(Gram):
         parts = [slice(i, i + side) for i in range(0, len(self.inputs), side)]
         return ((i, j) for i in parts for j in parts if i.start <= j.start)
 
-    def tile(self, i: slice, j: slice, kernel: Kernel | None = None) -> Float[Tensor, "a b"]:
+    def tile(self, i: slice, j: slice) -> Float[Tensor, "a b"]:
         """One of them; on the diagonal symmetric, and without the rounding of distances that are 0.
 
         Args:
             i: Rows.
             j: Columns.
-            kernel: With hyper-parameters that ask for their gradient; ``None`` for k.
         """
-        found = self._entries(i, j) if kernel is None else kernel(self.inputs[i], self.inputs[j])
+        found = self._entries(i, j)
         if i != j:
             return found
-        return torch.diagonal_scatter(0.5 * (found + found.mT), (kernel or self.kernel).diagonal(self.inputs[i]))
+        return torch.diagonal_scatter(0.5 * (found + found.mT), self.kernel.diagonal(self.inputs[i]))
 
 
 def side_of(like: Tensor) -> int:
@@ -224,16 +223,15 @@ def contracted(matrix: KernelMatrix, weight: Callable[[slice, slice], Float[Tens
 
     Args:
         matrix: K.
-        weight: The entries of W at some rows and columns.
+        weight: The entries of W at some rows and columns, on or above the diagonal.
 
     Cost:
         Half of the entries of K, and their derivatives; memory of a tile of them.
     """
-    hyper = matrix.kernel.hyper
-    slope = torch.zeros_like(hyper)
-    for i, j in matrix.tiles(max(WIDE, side_of(matrix.inputs))):
-        with torch.enable_grad():
-            at = hyper.clone().requires_grad_()
-            part = (matrix.tile(i, j, matrix.kernel.with_hyper(at)) * weight(i, j)).sum() * (1 if i == j else 2)
-            slope += torch.autograd.grad(part, at)[0]
-    return slope
+    kernel, x = matrix.kernel, matrix.inputs
+    with torch.no_grad():
+        parts = [
+            kernel.gradient(x[i], x[j], weight(i, j)) * (1 if i == j else 2)
+            for i, j in matrix.tiles(max(WIDE, side_of(x)))
+        ]
+    return torch.stack(parts).sum(0)

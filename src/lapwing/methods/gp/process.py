@@ -237,7 +237,8 @@ class Process:
         """See ``lapwing.tune``."""
         if len(self.data) < 2:
             raise DataError("at least two observations to tune by", "one", "predictions with the choices as they are")
-        from lapwing.methods.gp.evidence import Evidence, Pathwise  # they are of processes
+        from lapwing.methods.gp.evidence import Evidence  # they are of processes
+        from lapwing.methods.gp.pathwise import Pathwise
         from lapwing.methods.gp.subsets import Centroids, Subset
 
         method = (Evidence() if len(self.data) <= SMALL else Subset()) if method is None else method
@@ -266,7 +267,7 @@ class Process:
         try:
             solution = self.solver.drawn(self.problem, values, noise, initial=initial)
         except NumericalError as error:
-            raise self._singular(error) from error
+            raise self.singular(error) from error
         if not solution.converged:
             warn(
                 f"a solve ended after {solution.iterations} iterations with a relative residual of "
@@ -275,7 +276,7 @@ class Process:
             )
         return solution
 
-    def _singular(self, error: NumericalError) -> NumericalError:
+    def singular(self, error: NumericalError) -> NumericalError:
         """What a solve that failed says of the data."""
         n = len(self.data)
         again = n - len(self.data.inputs.unique(dim=0))

@@ -59,6 +59,21 @@ class Stationary(Kernel):
         """K of stretched squared distances, which are overwritten: few passes, for each costs every entry."""
 
     @abc.abstractmethod
+    def derivative(self, squares: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
+        """The derivative of K in stretched squared distances, which are overwritten."""
+
+    def gradient(
+        self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"], weight: Float[Tensor, "n m"]
+    ) -> Float[Tensor, " h"]:
+        """``-2 Σ_ij P_ij (x_i - x_j)² / ψ²`` for each dimension, ``P = W ∘ ∂K``, by products with P alone."""
+        scale, centre = like(self.lengthscale, a) / self.stretch, b.mean(0)
+        found = self.derivative(squared_distances(a, b, scale)(ALL, ALL)).mul_(weight)
+        a, b = (a - centre) / scale, (b - centre) / scale
+        own = (found.sum(1)[:, None] * a.square()).sum(0) + (found.sum(0)[:, None] * b.square()).sum(0)
+        slopes = -2 * (own - 2 * (a * (found @ b)).sum(0)).double().cpu()
+        return slopes if scale.numel() == len(slopes) else slopes.sum()[None]
+
+    @abc.abstractmethod
     def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
         """Draws from the spectral measure at ψ = 1."""
 
@@ -95,6 +110,10 @@ class RBF(Stationary):
     def profile(self, squares: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
         """``2^-s``."""
         return torch.neg(squares, out=_spare(squares)).exp2_()
+
+    def derivative(self, squares: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
+        """``-ln 2`` times K."""
+        return self.profile(squares).mul_(-LN2)
 
     def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
         """Normal."""
@@ -133,12 +152,15 @@ class Matern(Stationary):
 
     def profile(self, squares: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
         """``exp(-r)`` times 1, ``1 + r``, or ``1 + r + r²/3``, of distances r ln 2."""
-        r = squares.sqrt() if squares.requires_grad else squares.rsqrt().mul_(squares)  # √s has a finite derivative
-        decay = torch.neg(r, out=_spare(squares)).exp2_()
+        return _matern(self.smoothness, squares)
+
+    def derivative(self, squares: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
+        """The kernel of ``ν - 1``, up to a factor; ``-½ ln 2 exp(-r) / r`` for ½."""
         if self.smoothness == 0.5:
-            return decay
-        factor = r if self.smoothness == 1.5 else torch.addcmul(r, r, r, value=LN2 / 3)
-        return torch.addcmul(decay, factor, decay, value=LN2, out=_spare(decay))
+            inverse = squares.clamp_min(torch.finfo(squares.dtype).eps).rsqrt_()  # what it multiplies is 0 there
+            return inverse.mul_(self.profile(squares)).mul_(-LN2 / 2)
+        factor = -(LN2**2) / (2 if self.smoothness == 1.5 else 6)
+        return _matern(self.smoothness - 1, squares).mul_(factor)
 
     def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
         """Student's t with 2ν degrees of freedom, its divisor shared by the dimensions of a frequency."""
@@ -192,6 +214,16 @@ class Periodic(Kernel):
     def _wound(self, x: Tensor) -> Tensor:
         angle = 2 * math.pi * x / like(self.period, x)
         return torch.cat([angle.cos(), angle.sin()], 1)
+
+
+def _matern(smoothness: float, squares: Tensor) -> Tensor:
+    """See ``Matern.profile``."""
+    r = squares.sqrt() if squares.requires_grad else squares.rsqrt().mul_(squares)  # √s has a finite derivative
+    decay = torch.neg(r, out=_spare(squares)).exp2_()
+    if smoothness == 0.5:
+        return decay
+    factor = r if smoothness == 1.5 else torch.addcmul(r, r, r, value=LN2 / 3)
+    return torch.addcmul(decay, factor, decay, value=LN2, out=_spare(decay))
 
 
 def _spare(values: Tensor) -> Tensor | None:

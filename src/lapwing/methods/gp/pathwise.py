@@ -1,0 +1,75 @@
+"""Choosing a kernel's hyper-parameters and the noise by the evidence's gradient from solves that samples share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from lapwing.ground.errors import check_count, check_positive
+from lapwing.methods.gp.evidence import at, chosen, gradient_by, logs_of, reaches
+from lapwing.methods.gp.process import Process
+
+
+@final
+@dataclass(frozen=True)
+class Pathwise:
+    """The evidence's gradient from the solves that draw functions, early-stopped and warm (Lin et al. 2024).
+
+        ∂ log p(y) ≈ ½ αᵀ ∂C α - ½ mean_s α_sᵀ ∂C α_s,   α_s = C⁻¹ (f_s(X) + ε_s)
+
+    since the α_s have covariance C⁻¹. Their f_s and ε_s stay as they were drawn while hyper-parameters move, so that
+    each solve starts from the last one; those of the last step are the posterior's functions.
+
+    Args:
+        steps: Steps of Adam.
+        rate: Its step, in the logarithms of the hyper-parameters; it falls to a tenth.
+        noise: Whether the noise is chosen too.
+
+    Raises:
+        ConfigError: If a number is not positive.
+
+    Cost:
+        A step: solves of all functions and the mean, from the last step's, and half of K with its derivatives.
+    """
+
+    steps: int = 100
+    rate: float = 0.1
+    noise: bool = True
+
+    def __post_init__(self) -> None:
+        check_count("steps", self.steps)
+        check_positive("rate", self.rate, "0.1")
+
+    def tune(self, posterior: Process, progress: bool = False) -> Process:
+        """See ``Evidence.tune``; without its warnings."""
+        start = logs_of(posterior)
+        logs = start.clone().requires_grad_()
+        adam = torch.optim.Adam([logs], lr=self.rate, betas=(0.9, 0.99))
+        falling = torch.optim.lr_scheduler.ExponentialLR(adam, 0.1 ** (1 / self.steps))
+        reach = torch.tensor(reaches(posterior, self.noise))
+        process = posterior
+        for _ in tqdm(range(self.steps), "evidence", disable=not progress, unit="step", leave=False):
+            logs.grad = -estimated_gradient(process)
+            adam.step()
+            falling.step()
+            with torch.no_grad():
+                logs.clamp_(start - reach, start + reach)
+            process = at(process, logs.detach())
+            process = replace(process, trace=(*process.trace, chosen(process)))
+        return process
+
+
+def estimated_gradient(process: Process) -> Float[Tensor, " h"]:
+    """The gradient in ``logs_of`` from the solves of the posterior's own draws, whose covariance is ``C⁻¹``."""
+    drawn = process.functions.solution.value / process.settings.samples**0.5
+    alpha = process.representers[0]
+
+    def weight(i: slice, j: slice) -> Tensor:
+        return 0.5 * (alpha[i] @ alpha[j].mT - drawn[i] @ drawn[j].mT)
+
+    return gradient_by(process, weight, 0.5 * (alpha.square().sum(1) - drawn.square().sum(1)))
