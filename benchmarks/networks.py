@@ -273,3 +273,31 @@ class Transformer(nn.Module):
         place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         x = self.encoder(self.token(tokens) + self.position(place))
         return self.head(self.norm(x[:, 0]))
+
+
+class WideResNet18(nn.Module):
+    """ResNet-18 as ImageNet knows it (He et al. 2016, table 1): 64, 128, 256 and 512 channels, two blocks a stage.
+
+    Args:
+        classes: Outputs.
+        small: Whether images are small, as those of CIFAR are: the first convolution is then 3x3 and keeps their size.
+
+    Example:
+        >>> weight_count(WideResNet18()), weight_count(WideResNet18(small=True))
+        (11181642, 11173962)
+    """
+
+    def __init__(self, classes: int = 10, *, small: bool = False) -> None:
+        super().__init__()
+        first = nn.Conv2d(3, 64, 3, 1, 1, bias=False) if small else nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        pool = nn.Identity() if small else nn.MaxPool2d(3, 2, 1)
+        self.stem = nn.Sequential(first, nn.BatchNorm2d(64), nn.ReLU(), pool)
+        widths = (64, 64, 128, 256, 512)
+        self.stages = nn.Sequential(
+            *(_stage(i, o, 2, stride=1 if i == o else 2, projection=True) for i, o in pairwise(widths))
+        )
+        self.fc = nn.Linear(512, classes)
+
+    def forward(self, x: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n c"]:
+        """Normalised images in, logits out."""
+        return self.fc(self.stages(self.stem(x)).mean(dim=(2, 3)))

@@ -162,3 +162,15 @@ def test_many_outputs_are_tuned_by_their_variances(structure: str, monkeypatch: 
     tuned = lw.tune(posterior, lw.Validation((case.x, case.y)))
     assert tuned.link == "probit"
     assert tuned.prior.precision == pytest.approx(expected.prior.precision, rel=1e-6)
+
+
+def test_many_outputs_of_few_drawn_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their gradients span less than half of the outputs: the factor is held in low rank."""
+    model = nn.Linear(3, 9).double()
+    x, y = torch.randn(2, 3, dtype=torch.float64), torch.tensor([4, 0])
+    recipe = lw.Laplace(lw.Categorical(), structure=lw.KFAC(), curvature=lw.MCFisher())
+    posterior = recipe.fit(model, (x, y), generator=torch.Generator().manual_seed(0))
+    assert posterior.held.operator.blocks[0].bases[0].others
+    expected = posterior.outputs(x)
+    monkeypatch.setattr(head, "MANY", 1)
+    torch.testing.assert_close(posterior.outputs(x).covariance, expected.covariance, rtol=1e-8, atol=1e-14)

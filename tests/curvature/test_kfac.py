@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import lapwing as lw
 from lapwing.curvature import kfac
 from lapwing.curvature.ggn import GGN, MCFisher, sweep
 from lapwing.curvature.kfac import KroneckerSum
@@ -18,6 +20,8 @@ from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Categorical, Gaussian
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
+from lapwing.linalg.spectral import Eigenbasis
+from lapwing.posteriors import WeightPosterior
 from tests.cases import Case
 from tests.curvature import naive, naive_kfac
 from tests.curvature.naive import known, surveyed
@@ -199,3 +203,66 @@ def test_single_weights_cannot_be_uncertain() -> None:
 def test_outer_products_add_up_over_examples_and_positions(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, dtype=torch.float64)
     torch.testing.assert_close(kfac.sum_outer(x), torch.einsum("npit,npjt->pij", x, x))
+
+
+class Wide(nn.Module):
+    """A layer of each kind whose factors have more rows than few examples fill."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mix = nn.Embedding(5, 13), nn.Linear(13, 17)
+        self.conv, self.norm = nn.Conv1d(17, 15, 3, padding=1), nn.BatchNorm1d(15)
+        self.head = nn.Linear(15, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = torch.tanh(self.mix(self.embed(tokens)))
+        return self.head(torch.tanh(self.norm(self.conv(h.mT))).mean(-1))
+
+
+@pytest.mark.parametrize("sharing", ["expand", "reduce"])
+def test_what_few_examples_leave_empty_is_held_in_low_rank(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predictions, evidence and draws are those of the whole factors; one chunk after another or all at once."""
+    model, generator = Wide().double().eval(), torch.Generator().manual_seed(0)
+    tokens, labels = torch.randint(5, (3, 2), generator=generator), torch.tensor([0, 1, 1])
+
+    def fit(batch: int) -> WeightPosterior:
+        recipe = lw.Laplace(lw.Categorical(), structure=lw.KFAC(sharing))
+        loader = list(zip(tokens.split(batch), labels.split(batch), strict=True))
+        found = recipe.fit(model, loader)
+        assert isinstance(found, WeightPosterior)
+        return found
+
+    few, again = fit(3), fit(1)
+    monkeypatch.setattr(kfac.Moment, "add", lambda self, shape, columns, total: self.add_total(total()))
+    monkeypatch.setattr(kfac, "whole", lambda matrix: Eigenbasis(matrix).spectral)
+    dense = fit(3)
+    ranks = [block.bases[1].values.shape[-1] for block in factored(few) if block.bases[1].others]
+    assert min(ranks) >= 2 and len(ranks) >= 3 and not any(block.bases[1].others for block in factored(dense))
+    x = torch.tensor([[4, 0], [1, 1], [3, 2]])
+    for found in (few, again):
+        torch.testing.assert_close(found.outputs(x).covariance, dense.outputs(x).covariance, rtol=1e-8, atol=1e-12)
+        joint = (found.outputs(x, joint=True).covariance, dense.outputs(x, joint=True).covariance)
+        torch.testing.assert_close(*joint, rtol=1e-8, atol=1e-12)
+        assert found.log_marginal() == pytest.approx(dense.log_marginal(), rel=1e-8)
+        assert found.effective_dimension() == pytest.approx(dense.effective_dimension(), rel=1e-8)
+        root = found.precision.operator.inverse_root()
+        v = torch.randn(found.network.size, 2, generator=generator, dtype=torch.float64)
+        torch.testing.assert_close(root @ (root.T @ v), dense.precision.operator.solve(v), rtol=1e-8, atol=1e-10)
+
+
+def factored(posterior: WeightPosterior) -> list[Kronecker]:
+    assert isinstance(posterior.held.operator, BlockDiagonal)
+    return [block for block in posterior.held.operator.blocks if isinstance(block, Kronecker)]
+
+
+def test_a_fit_decomposes_and_nothing_after_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokens, labels = Wide().eval(), torch.tensor([[0, 1], [2, 3], [4, 4]]), torch.tensor([0, 1, 1])
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, (tokens, labels))
+    for name in ("eigh", "eigvalsh", "svd", "qr"):
+        monkeypatch.delattr(torch.linalg, name)
+    lw.save(posterior, tmp_path / "wide.safetensors")
+    for found in (posterior, lw.load(tmp_path / "wide.safetensors", model)):
+        assert torch.equal(found.predict(tokens).probs, posterior.predict(tokens).probs)
+        assert found.log_marginal() == posterior.log_marginal()
+        draws = [each.sample(2, generator=torch.Generator().manual_seed(0)) for each in (found, posterior)]
+        assert torch.equal(*draws)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
 
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
+from lapwing.linalg.spectral import Spectral, of_root
 
 Case = tuple[Structured, Tensor]
 
@@ -47,6 +48,8 @@ def converted(operator: Structured, change: Callable[[Tensor], Tensor]) -> Struc
             return change(value)
         if isinstance(value, tuple):
             return tuple(visit(item) for item in value)
+        if isinstance(value, Spectral):
+            return replace(value, values=change(value.values), vectors=change(value.vectors))
         return converted(value, change) if isinstance(value, Structured) else value
 
     names = [field.name for field in fields(operator) if field.name != "shared"]
@@ -124,6 +127,20 @@ def kronecker_with_shared_factor(condition: float, seed: int) -> Case:
     return Kronecker(left, right).shifted(0.1), torch.block_diag(*(torch.kron(left, r) for r in right)) + 0.1 * eye(24)
 
 
+def kronecker_of_low_rank(condition: float, seed: int) -> Case:
+    left, right = normal(3, 1, seed=seed), normal(7, 2, seed=seed + 1)
+    matrix = torch.kron(left @ left.mT, right @ right.mT) + 10 / condition * eye(21)
+    return Kronecker(of_root(left), of_root(right)).shifted(10 / condition), matrix
+
+
+def kronecker_of_leading_pairs(condition: float, seed: int) -> Case:
+    left, basis = torch.stack([spd(2, 9.0, seed), spd(2, 9.0, seed + 1)]), torch.linalg.qr(normal(5, 2, seed=seed)).Q
+    values = spectrum(2, condition**0.5)
+    right = basis @ values.diag() @ basis.mT + 0.1 * (eye(5) - basis @ basis.mT)
+    matrix = torch.block_diag(*(torch.kron(each, right) for each in left))
+    return Kronecker(left, Spectral(values, basis, 0.1)), matrix
+
+
 def kronecker_with_diagonal_right(condition: float, seed: int) -> Case:
     left, right = spd(3, condition**0.5, seed), spectrum(5, condition**0.5)
     return Kronecker(left, right), torch.kron(left, torch.diag(right))
@@ -164,6 +181,8 @@ CASES: dict[str, Callable[[float, int], Case]] = {
         kronecker_singular_and_shifted,
         kronecker_in_groups,
         kronecker_with_shared_factor,
+        kronecker_of_low_rank,
+        kronecker_of_leading_pairs,
         kronecker_with_diagonal_right,
         kronecker_with_diagonal_left,
         blocks_in_a_row,

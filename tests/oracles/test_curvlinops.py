@@ -125,9 +125,9 @@ def test_kronecker_factored_curvature(
     for names, block in zip(held.partition, held.operator.blocks, strict=True):
         owner, _, kind = names[0].rpartition(".")
         assert isinstance(block, Kronecker)
-        torch.testing.assert_close(block.left.squeeze(0), theirs._gradient_covariances[owner])
+        torch.testing.assert_close(block.left.matrix.squeeze(0), theirs._gradient_covariances[owner])
         if kind == "weight":
-            inputs = block.scale * block.right.squeeze(0)
+            inputs = block.scale * block.right.matrix.squeeze(0)
             torch.testing.assert_close(inputs, theirs._input_covariances[owner])
 
 

@@ -231,4 +231,4 @@ def narrowed(
     shape = (len(used), left.shape[1])
     narrow = replace(left, index=torch.searchsorted(used, left.index), shape=shape, padding=padding)
     other = narrow if left is right else replace(narrow, index=torch.searchsorted(used, right.index), g=right.g)
-    return narrow, other, variance.view(left.shape)[used].flatten()
+    return narrow, other, variance.view(left.shape[0], -1)[used].flatten()

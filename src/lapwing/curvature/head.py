@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 from jaxtyping import Float, Int
@@ -30,7 +31,7 @@ def basis(held: Held, network: Network) -> tuple[Int[Tensor, " k"], Float[Tensor
     for block, _, rows in blocks_of(held, network):
         vectors = block.bases[0].vectors
         if vectors.ndim > 1:
-            return rows, vectors[0].to(network.like)
+            return rows, vectors.view(vectors.shape[-2:]).to(network.like)
     return None, None
 
 
@@ -60,6 +61,9 @@ def blocks_of(held: Held, network: Network) -> Iterator[tuple[Kronecker, tuple[s
         return
     for block, names, index in zip(operator.blocks, held.partition, operator.index, strict=True):
         assert isinstance(block, Kronecker)
+        left, right = block.bases
+        if left.others:
+            block = replace(block, left=left.completed, right=right, shared=None)
         first, outputs = network.layout.slices[names[0]], len(network.params[names[0]])
         sizes = [network.params[name].numel() // outputs for name in names]
         yield block, names, (index.view(-1, sum(sizes))[:, 0] - first.start) // sizes[0]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias, TypeVar
+from functools import cached_property
+from typing import Literal, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from lapwing.curvature.sums import Held, Outputs
 from lapwing.ground.errors import ConfigError
@@ -18,6 +20,7 @@ from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, patches
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.network.network import Network
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
+from lapwing.linalg.spectral import Spectral, of_root, whole
 
 Sharing: TypeAlias = Literal["expand", "reduce"]
 Bias: TypeAlias = Literal["joint", "separate"]
@@ -46,17 +49,19 @@ class KroneckerSum:
 
     floats, at_once = 0, 1
 
-    def __init__(self, network: Network, sharing: Sharing = "expand", bias: Bias = "joint") -> None:
+    def __init__(
+        self, network: Network, sharing: Sharing = "expand", bias: Bias = "joint", *, progress: bool = False
+    ) -> None:
         if network.index is not None:
             raise ConfigError(
                 "whole parameters to be uncertain for KFAC",
                 "a subnetwork of single weights",
                 "structure Full or Diagonal, or weights=Names(...)",
             )
-        self._network, self._bias = network, bias
+        self._network, self._bias, self._progress = network, bias, progress
         self._sharing: Sharing = sharing
         self._index: dict[tuple[str, ...], Tensor] = {}
-        self._left, self._right, self._exact = (defaultdict[tuple[str, ...], Any](float) for _ in range(3))
+        self._left, self._right, self._exact = (defaultdict[tuple[str, ...], Moment](Moment) for _ in range(3))
         self._count: Counter[tuple[str, ...]] = Counter()
 
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
@@ -67,14 +72,19 @@ class KroneckerSum:
                 if names not in self._index:
                     self._index[names] = block_index(part, self._network)
                 if isinstance(part, Outer | Lookup):
-                    self._left[names] += gradient_moment(part, self._sharing)
+                    g = gradients(part, self._sharing)
+                    self._left[names].add(g.shape, lambda g=g: g, lambda g=g: sum_outer(g))
                     if not again:
-                        right, count = input_moment(part, self._sharing)
-                        self._right[names] += right
-                        self._count[names] += count
+                        self._count[names] += add_inputs(self._right[names], part, self._sharing)
                 else:
-                    rows = part.rows().flatten(0, 1).double()
-                    self._exact[names] += rows.mT @ rows if rows.shape[1] <= EXACT else rows.square().sum(0)
+                    self._add_exact(names, part.rows().flatten(0, 1).double())
+
+    def _add_exact(self, names: tuple[str, ...], rows: Float[Tensor, "n d"]) -> None:
+        if rows.shape[1] > EXACT:
+            self._exact[names].add_total(rows.square().sum(0))
+        else:
+            columns = rows[:, None, :, None]
+            self._exact[names].add(columns.shape, lambda: columns, lambda: rows.mT @ rows)
 
     def add_outputs(self, head: Outer, diagonal: Outputs, beside: Outputs | None) -> None:
         """Take in one chunk of a head, whose gradient is the identity; see ``Accumulator``."""
@@ -83,23 +93,69 @@ class KroneckerSum:
             v = beside.double().flatten(0, -2)
             left -= (v.mT @ v).fill_diagonal_(0.0)
         for part in separated(head) if self._bias == "separate" else (head,):
-            names, (right, count) = part.names, input_moment(part, self._sharing)
+            names = part.names
             if names not in self._index:
                 self._index[names] = block_index(part, self._network)
-            self._left[names] += left[None]
-            self._right[names] += right
-            self._count[names] += count
+            self._left[names].add_total(left[None].clone())
+            self._count[names] += add_inputs(self._right[names], part, self._sharing)
 
     def result(self) -> Held:
-        """The blocks, in order of first use."""
-        blocks = tuple(self._block(names) for names in self._index)
+        """The blocks, in order of first use, their factors decomposed."""
+        names = tqdm(self._index, "eigendecompositions", unit="layer", disable=not self._progress, leave=False)
+        blocks = tuple(map(self._block, names))
         return Held(BlockDiagonal(blocks, tuple(self._index.values())), tuple(self._index))
 
     def _block(self, names: tuple[str, ...]) -> Structured:
         if names in self._left:
-            return Kronecker(self._left[names], self._right[names], 1.0 / max(self._count[names], 1))
-        exact = self._exact[names]
-        return Dense(exact) if exact.ndim == 2 else Diagonal(exact)
+            left, right = self._left[names].decomposed, self._right[names].decomposed
+            return Kronecker(left, right, 1.0 / max(self._count[names], 1))
+        exact = self._exact[names].decomposed
+        return Diagonal(exact) if isinstance(exact, Tensor) else Dense(exact.matrix, known=exact)
+
+
+class Moment:
+    """``sum x xᵀ``: the columns x themselves, as long as there are at most half as many as they have rows."""
+
+    def __init__(self) -> None:
+        self._columns: list[Tensor] = []
+        self._total: Tensor | None = None
+
+    def add(self, shape: tuple[int, ...], columns: Callable[[], Tensor], total: Callable[[], Tensor]) -> None:
+        """Take in columns: themselves where they are few, to be multiplied when they have become many, or their sum.
+
+        Args:
+            shape: Of the columns, ``[n, p, i, t]``: n t columns of i entries for each of p groups.
+            columns: Makes them.
+            total: Adds them up, ``[p, i, i]``.
+        """
+        count, groups, rows = shape[0] * shape[3], *shape[1:3]
+        if groups > 1 or 2 * count > rows:
+            self.add_total(total())
+            return
+        self._columns.append(columns().movedim(2, 0).flatten(1))
+        if 2 * sum(x.shape[1] for x in self._columns) > rows:
+            self._multiply()
+
+    def add_total(self, total: Tensor) -> None:
+        """Take in what columns add up to; the tensor is written to."""
+        self._total = total if self._total is None else self._total.add_(total)
+
+    def _multiply(self) -> None:
+        x, self._columns = torch.cat(self._columns, 1), []
+        if self._total is None:
+            self._total = x @ x.mT
+        else:
+            self._total.view(len(x), len(x)).addmm_(x, x.mT)
+
+    @cached_property
+    def decomposed(self) -> Tensor | Spectral:
+        """The sum by its eigenvalues and eigenvectors, which take its place; where it is diagonal, its entries."""
+        if self._total is None:
+            return of_root(torch.cat(self._columns, 1))
+        if self._columns:
+            self._multiply()
+        total, self._total = self._total, None
+        return total if total.ndim == 1 else whole(total)
 
 
 def separated(factor: T) -> tuple[T, ...]:
@@ -111,7 +167,8 @@ def separated(factor: T) -> tuple[T, ...]:
 
 def block_index(factor: Factor, network: Network) -> Int[Tensor, " d"]:
     """Where the entries of a factor's block lie in the flat vector, in the order in which its operator sees them."""
-    flat = network.part(factor.names, torch.arange(network.layout.size))
+    places = [network.layout.slices[name] for name in factor.names]
+    flat = torch.cat([torch.arange(place.start, place.stop) for place in places])
     if isinstance(factor, Outer):
         flat = factor.matrix(flat)
     elif isinstance(factor, Lookup):
@@ -119,30 +176,37 @@ def block_index(factor: Factor, network: Network) -> Int[Tensor, " d"]:
     return flat.flatten().to(network.like.device)
 
 
-def gradient_moment(factor: Outer | Lookup, sharing: Sharing) -> Float[Tensor, "*p o o"]:
-    """Second moment of the gradients of one layer, added up in float64."""
+def gradients(factor: Outer | Lookup, sharing: Sharing) -> Float[Tensor, "n p o t"]:
+    """Gradients at the outputs of one layer, float64, as columns that are added up."""
     if isinstance(factor, Lookup):
-        g = factor.uses[2].flatten(0, 1).double()
-        return g.mT @ g
+        return factor.uses[2].flatten(0, 1).double().mT[None, None]
     if sharing == "reduce":
-        g = factor.g.double().sum(-1)
-        return torch.einsum("nkpo,nkpq->poq", g, g)
+        return factor.g.double().sum(-1, keepdim=True).flatten(0, 1)
     g = factor.g if factor.g.stride(0) >= factor.g.stride(1) else factor.g.transpose(0, 1)  # as it lies in memory
-    return sum_outer(g.flatten(0, 1).double())
+    return g.flatten(0, 1).double()
 
 
-def input_moment(factor: Outer | Lookup, sharing: Sharing) -> tuple[Tensor, int]:
-    """Second moment of the inputs of one layer, added up, and over how many inputs; for embeddings its diagonal."""
+def add_inputs(moment: Moment, factor: Outer | Lookup, sharing: Sharing) -> int:
+    """Take in the inputs of one layer, and say how many; the moment of an embedding's is diagonal."""
     if isinstance(factor, Lookup):
         row = factor.uses[1]
-        return torch.bincount(row, minlength=factor.shape[0]).double(), len(row)
-    n, t, wide = len(factor.g), factor.positions, replace(factor, a=factor.a.double())
-    if sharing == "reduce":
-        a = wide.columns.mean(-1)
-        return torch.einsum("npi,npj->pij", a, a), n
-    if wide.weight is not None and wide.options is not None and slides(wide.a, wide.options):
-        return autocorrelation(wide.a, wide.options, int(wide.bias is not None)), n * t
-    return sum_outer(wide.columns), n * t
+        moment.add_total(torch.bincount(row, minlength=factor.shape[0]).double())
+        return len(row)
+    wide, ones = replace(factor, a=factor.a.double()), int(factor.bias is not None)
+    n, p, t = len(factor.g), factor.g.shape[2], 1 if sharing == "reduce" else factor.positions
+    sliding = factor.weight is not None and factor.options is not None and slides(factor.a, factor.options)
+
+    def columns() -> Tensor:
+        return wide.columns.mean(-1, keepdim=True) if sharing == "reduce" else wide.columns
+
+    def total() -> Tensor:
+        if factor.options is not None and sliding and sharing == "expand":
+            return autocorrelation(wide.a, factor.options, ones)
+        return sum_outer(columns())
+
+    rows = ones + (0 if factor.weight is None else factor.width)
+    moment.add((n, p, rows, t), columns, total)
+    return n * t
 
 
 def sum_outer(x: Float[Tensor, "n p i t"]) -> Float[Tensor, "p i i"]:

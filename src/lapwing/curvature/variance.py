@@ -165,15 +165,16 @@ def whitened_rows(rows: Float[Tensor, "n k d"], precision: Structured) -> Float[
 def in_basis(factor: Factor, block: Structured) -> Factor:
     """A layer's Jacobian in the eigenbasis of its precision block, where the covariance of its weights is diagonal."""
     if isinstance(block, Kronecker) and isinstance(factor, Lookup):
-        return replace(factor, g=factor.g @ block.left_vectors.to(factor.g))
+        g = block.bases[0].into(factor.g.mT).mT
+        return replace(factor, g=g, shape=(factor.shape[0], g.shape[3]))
     if isinstance(block, Kronecker) and isinstance(factor, Outer):
         if factor.positions > 1:
             return Rows(factor.weight, factor.bias, rotated_matrices(factor, block).flatten(2))
-        columns = block.right_vectors.to(factor.g).mT @ factor.columns
-        return Outer(factor.names[0], None, block.left_vectors.to(factor.g).mT @ factor.g, columns)
+        left, right = block.bases
+        return Outer(factor.names[0], None, left.into(factor.g), right.into(factor.columns))
     if isinstance(block, Dense):
         rows = factor.rows()
-        return Rows(factor.weight, factor.bias, rows @ block.basis.vectors.to(rows))
+        return Rows(factor.weight, factor.bias, block.basis.spectral.into(rows.mT).mT)
     return explicit(factor)
 
 
@@ -212,18 +213,19 @@ def same_basis(block: Structured, other: Structured) -> bool:
 
 def variance_of(block: Structured, factor: Factor) -> Float[Tensor, " d"]:
     """Posterior variances of a layer's weights in the eigenbasis of its precision block, ordered as ``in_basis``."""
-    spectrum = block.eigenvalues()
+    spectrum = block.weights
     if isinstance(block, Kronecker) and isinstance(factor, Lookup):
-        spectrum = block.spectrum[0].mT.flatten()
+        spectrum = spectrum.view(-1, factor.shape[0]).mT.flatten()
     return (1.0 / spectrum).to(factor.g)
 
 
-def rotated_matrices(factor: Outer, block: Kronecker) -> Float[Tensor, "n k p o i"]:
-    """``Q_Gᵀ (sum_t g_t a_tᵀ) Q_A``, rotating what is smaller: the positions, or the matrix they add up to."""
+def rotated_matrices(factor: Outer, block: Kronecker) -> Float[Tensor, "n k p v w"]:
+    """``W_Gᵀ (sum_t g_t a_tᵀ) W_A``, rotating what is smaller: the positions, or the matrix they add up to."""
     _, k, _, o, t = factor.g.shape
-    g, a = factor.g, factor.columns
-    left, right = block.left_vectors.to(g), block.right_vectors.to(g)
-    return outer(left.mT @ g, right.mT @ a) if t <= k * o else left.mT @ outer(g, a) @ right
+    left, right = block.bases
+    if t <= k * o:
+        return outer(left.into(factor.g), right.into(factor.columns))
+    return right.into(left.into(outer(factor.g, factor.columns)).mT).mT
 
 
 def explicit(factor: Factor) -> Factor:

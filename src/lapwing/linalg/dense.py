@@ -12,7 +12,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
 from lapwing.linalg.operator import Operator, check_shape
-from lapwing.linalg.structured import Diagonal, Eigenbasis, Structured, symmetric
+from lapwing.linalg.spectral import Eigenbasis, Spectral, symmetric
+from lapwing.linalg.structured import Diagonal, Structured
 
 
 @final
@@ -30,6 +31,7 @@ class Dense(Structured):
         matrix: Symmetric ``M``, ``[d, d]``.
         scale: Factor of ``M``.
         shift: Added to the diagonal, such as a prior precision.
+        known: The decomposition of ``M``, where it is at hand.
 
     Example:
         >>> gram = Dense(torch.tensor([[2.0, 2.0], [2.0, 2.0]]))
@@ -40,6 +42,7 @@ class Dense(Structured):
     matrix: Tensor
     scale: float | Tensor = 1.0
     shift: float | Tensor = 0.0
+    known: Spectral | None = field(default=None, kw_only=True)
     shared: Eigenbasis | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -83,12 +86,20 @@ class Dense(Structured):
 
     def eigenvalues(self) -> Float[Tensor, " d"]:
         """All ``d``, ascending, float64; one ``eigh`` (``9 d³``) for this operator and all its copies."""
-        return self.scale * self.basis.values + self.shift
+        return self.scale * self.basis.spectral.spectrum + self.shift
+
+    @property
+    def weights(self) -> Float[Tensor, " w"]:
+        """See ``Structured.weights``."""
+        return self.scale * self.basis.spectral.weights + self.shift
 
     @cached_property
     def basis(self) -> Eigenbasis:
         """The eigendecomposition of ``M``, one for all scaled and shifted copies."""
-        return self.shared or Eigenbasis(self.matrix)
+        basis = self.shared or Eigenbasis(self.matrix)
+        if self.known is not None:
+            vars(basis)["spectral"] = self.known
+        return basis
 
     @property
     def _like(self) -> Tensor:
@@ -101,11 +112,11 @@ class Dense(Structured):
         lower, failed = torch.linalg.cholesky_ex(matrix)
         return None if bool(failed) else lower
 
-    def _to_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        return self.basis.vectors.mT @ block
+    def _to_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "w k"]:
+        return self.basis.spectral.into(block)
 
-    def _from_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        return self.basis.vectors @ block
+    def _from_basis(self, block: Float[Tensor, "w k"]) -> Float[Tensor, "d k"]:
+        return self.basis.spectral.out_of(block)
 
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         return self.scale * (self.matrix @ block) + self.shift * block

@@ -9,7 +9,7 @@ from torch import Tensor
 from lapwing.ground.errors import check_count, check_positive
 from lapwing.linalg.lowrank import Eigenpairs, fresh, orthonormal, positives
 from lapwing.linalg.operator import Operator, check_square, in_float64
-from lapwing.linalg.structured import finite
+from lapwing.linalg.spectral import finite
 
 
 def top_eigenpairs(

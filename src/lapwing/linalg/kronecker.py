@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from jaxtyping import Float
@@ -13,7 +14,13 @@ from torch import Tensor
 
 from lapwing.ground.errors import ShapeError, UnsupportedError
 from lapwing.linalg.operator import FunctionOperator, Operator, check_shape
-from lapwing.linalg.structured import Diagonal, Eigenbasis, Structured
+from lapwing.linalg.spectral import Eigenbasis, Spectral
+from lapwing.linalg.structured import Diagonal, Structured
+
+Bases: TypeAlias = tuple[Eigenbasis | Spectral, Eigenbasis | Spectral]
+"""The decompositions of both factors, perhaps still to be computed."""
+
+Columns: TypeAlias = Callable[[Tensor], Tensor]
 
 
 @final
@@ -24,7 +31,8 @@ class Kronecker(Structured):
     On one array ``X [o, i]`` the product is ``scale * L X Rᵀ + shift * X``. With ``L = Q_L Λ_L Q_Lᵀ`` and
     ``R = Q_R Λ_R Q_Rᵀ`` the matrix is ``(Q_L ⊗ Q_R) diag(spectrum) (Q_L ⊗ Q_R)ᵀ``, where every exact method
     works. The two decompositions are computed once, in float64, and shared by all scaled and shifted copies;
-    negative eigenvalues of a factor that are rounding count as 0.
+    negative eigenvalues of a factor that are rounding count as 0. A factor can be its decomposition, ``Spectral``: of
+    low rank, it costs what its rank does.
 
     A leading axis ``p`` of a factor gives ``p`` independent blocks (grouped convolutions); a factor without
     it serves every block. A 1-D factor is a diagonal matrix (embeddings). A product or a solve costs
@@ -32,8 +40,8 @@ class Kronecker(Structured):
     Grosse 2015, arXiv:1503.05671, section 3.
 
     Args:
-        left: Positive semi-definite ``L``: ``[o, o]``, ``[p, o, o]``, or ``[o]`` for a diagonal.
-        right: Positive semi-definite ``R``: ``[i, i]``, ``[p, i, i]``, or ``[i]`` for a diagonal.
+        left: Positive semi-definite ``L``: ``[o, o]``, ``[p, o, o]``, ``[o]`` for a diagonal, or decomposed.
+        right: Positive semi-definite ``R``: ``[i, i]``, ``[p, i, i]``, ``[i]`` for a diagonal, or decomposed.
         scale: Factor of the product.
         shift: Added to the diagonal, such as a prior precision.
 
@@ -45,18 +53,19 @@ class Kronecker(Structured):
         [[[4.0, 1.0], [7.0, 1.0]]]
     """
 
-    left: Tensor
-    right: Tensor
+    left: Tensor | Spectral
+    right: Tensor | Spectral
     scale: float | Tensor = 1.0
     shift: float | Tensor = 0.0
-    shared: tuple[Eigenbasis, Eigenbasis] | None = field(default=None, kw_only=True)
+    shared: Bases | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the shapes."""
         for side in (self.left, self.right):
-            fits = side.ndim == 1 or (side.ndim in (2, 3) and side.shape[-2] == side.shape[-1])
-            check_shape(side, fits, "a factor [m, m], [p, m, m] or, diagonal, [m]", "one square matrix a side")
-        counts = {len(side) for side in (self.left, self.right) if side.ndim == 3}
+            if isinstance(side, Tensor):
+                fits = side.ndim == 1 or (side.ndim in (2, 3) and side.shape[-2] == side.shape[-1])
+                check_shape(side, fits, "a factor [m, m], [p, m, m] or, diagonal, [m]", "one square matrix a side")
+        counts = {side.shape[0] for side in (self.left, self.right) if len(side.shape) == 3}
         if len(counts) > 1 or self.left.dtype != self.right.dtype:
             raise ShapeError(
                 "factors with one dtype and the same number p of blocks",
@@ -67,7 +76,7 @@ class Kronecker(Structured):
     @property
     def array_shape(self) -> tuple[int, int, int]:
         """The ``(p, o, i)`` of the arrays the operator acts on; ``p`` is 1 where no factor has the axis."""
-        p = max(len(side) if side.ndim == 3 else 1 for side in (self.left, self.right))
+        p = max(side.shape[0] if len(side.shape) == 3 else 1 for side in (self.left, self.right))
         return (p, self.left.shape[-1], self.right.shape[-1])
 
     @property
@@ -79,29 +88,37 @@ class Kronecker(Structured):
     @property
     def spectrum(self) -> Float[Tensor, "p o i"]:
         """Eigenvalues ``scale * λ_L λ_R + shift``, float64, arranged as the array the operator acts on."""
-        left, right = (basis.values for basis in self.bases)
-        return (self.scale * left[..., :, None] * right[..., None, :] + self.shift).expand(self.array_shape)
+        left, right = (basis.spectrum for basis in self.bases)
+        return self._eigenvalue(left, right).expand(self.array_shape)
 
     @property
-    def left_vectors(self) -> Float[Tensor, "..."]:
-        """Eigenvectors ``Q_L`` in columns, in the operator's dtype, shaped as ``left``; ones if diagonal."""
-        return self.bases[0].vectors.to(self.dtype)
+    def weights(self) -> Float[Tensor, " vw"]:
+        """See ``Structured.weights``; for each pair of them of both factors."""
+        return self._weights.reshape(-1)
 
     @property
-    def right_vectors(self) -> Float[Tensor, "..."]:
-        """Eigenvectors ``Q_R`` in columns, in the operator's dtype, shaped as ``right``; ones if diagonal."""
-        return self.bases[1].vectors.to(self.dtype)
+    def _weights(self) -> Float[Tensor, "p v w"]:
+        left, right = (basis.weights for basis in self.bases)
+        return self._eigenvalue(left, right).expand(self.array_shape[0], -1, -1)
+
+    def _eigenvalue(self, left: Float[Tensor, "... v"], right: Float[Tensor, "... w"]) -> Float[Tensor, "... v w"]:
+        return self.scale * left[..., :, None] * right[..., None, :] + self.shift
+
+    @property
+    def bases(self) -> tuple[Spectral, Spectral]:
+        """The decompositions of ``L`` and ``R``, the same for all scaled and shifted copies."""
+        left, right = (basis if isinstance(basis, Spectral) else basis.spectral for basis in self._bases)
+        return left, right
 
     @cached_property
-    def bases(self) -> tuple[Eigenbasis, Eigenbasis]:
-        """The decompositions of ``L`` and ``R``, the same for all scaled and shifted copies."""
-        return self.shared or (Eigenbasis(self.left), Eigenbasis(self.right))
+    def _bases(self) -> Bases:
+        left, right = (side if isinstance(side, Spectral) else Eigenbasis(side) for side in (self.left, self.right))
+        return self.shared or (left, right)
 
     def diagonal(self) -> Float[Tensor, " d"]:
         """``scale * diag L ⊗ diag R + shift``."""
-        left, right = (m if m.ndim == 1 else m.diagonal(dim1=-2, dim2=-1) for m in (self.left, self.right))
-        product = self.scale * left[..., :, None] * right[..., None, :] + self.shift
-        return product.expand(self.array_shape).reshape(-1)
+        left, right = (_diagonal(side) for side in (self.left, self.right))
+        return self._eigenvalue(left, right).expand(self.array_shape).reshape(-1)
 
     def eigenvalues(self) -> Float[Tensor, " d"]:
         """The spectrum, flat; one ``eigh`` a factor for this operator and all its copies."""
@@ -109,25 +126,23 @@ class Kronecker(Structured):
 
     @property
     def _like(self) -> Tensor:
-        return self.left
+        return self.left.values if isinstance(self.left, Spectral) else self.left
 
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        product = _contract(self.left, self.right, self._arrays(block))
+        product = _contract(_times(self.left), _times(self.right), block.unflatten(0, self.array_shape))
         return self.scale * product.reshape(block.shape) + self.shift * block
 
-    def _from_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        left, right = (basis.vectors for basis in self.bases)
-        return _contract(left, right, self._arrays(block)).reshape(block.shape)
+    def _from_basis(self, block: Float[Tensor, "w k"]) -> Float[Tensor, "d k"]:
+        left, right = self.bases
+        arrays = block.view(*self._weights.shape, block.shape[1])
+        return _contract(left.out_of, right.out_of, arrays).flatten(0, 2)
 
-    def _to_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        left, right = (basis.vectors for basis in self.bases)
-        return _contract(_adjoint(left), _adjoint(right), self._arrays(block)).reshape(block.shape)
-
-    def _arrays(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "p o i k"]:
-        return block.reshape(*self.array_shape, block.shape[1])
+    def _to_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "w k"]:
+        left, right = self.bases
+        return _contract(left.into, right.into, block.unflatten(0, self.array_shape)).flatten(0, 2)
 
     def _affine(self, c: float | Tensor, s: float | Tensor) -> Kronecker:
-        return replace(self, scale=c * self.scale, shift=c * self.shift + s, shared=self.bases)
+        return replace(self, scale=c * self.scale, shift=c * self.shift + s, shared=self._bases)
 
     def _plus_diagonal(self, other: Diagonal) -> Kronecker:
         shift = other.constant
@@ -140,16 +155,22 @@ class Kronecker(Structured):
         return self._affine(1.0, shift)
 
 
-def _contract(left: Tensor, right: Tensor, arrays: Float[Tensor, "p o i k"]) -> Float[Tensor, "p o i k"]:
+def _contract(left: Columns, right: Columns, arrays: Float[Tensor, "p o i k"]) -> Float[Tensor, "p v w k"]:
     """``(left ⊗ right)`` times each column, as one matrix product a factor."""
-    arrays = left[:, None, None] * arrays if left.ndim == 1 else torch.einsum("...ab,...bik->...aik", left, arrays)
-    if right.ndim == 1:
-        return right[:, None] * arrays
-    return torch.einsum("...ab,...obk->...oak", right, arrays)
+    half = left(arrays.flatten(2)).unflatten(2, arrays.shape[2:]).transpose(1, 2)
+    return right(half.flatten(2)).unflatten(2, half.shape[2:]).transpose(1, 2)
 
 
-def _adjoint(factor: Tensor) -> Tensor:
-    return factor if factor.ndim == 1 else factor.mT
+def _times(factor: Tensor | Spectral) -> Columns:
+    if isinstance(factor, Spectral):
+        return factor.times
+    return lambda columns: factor[:, None] * columns if factor.ndim == 1 else factor @ columns
+
+
+def _diagonal(factor: Tensor | Spectral) -> Float[Tensor, "*p m"]:
+    if isinstance(factor, Spectral):
+        return factor.diagonal
+    return factor if factor.ndim == 1 else factor.diagonal(dim1=-2, dim2=-1)
 
 
 @final
@@ -177,7 +198,7 @@ class BlockDiagonal(Structured):
 
     def __post_init__(self) -> None:
         """Check that the blocks agree and that the index is a partition."""
-        if not self.blocks or len({(block.dtype, block.device) for block in self.blocks}) > 1:
+        if not self.blocks or len({(block._like.dtype, block._like.device) for block in self.blocks}) > 1:
             raise ShapeError(
                 "one or more blocks of one dtype on one device",
                 f"{list(self.blocks)}",
@@ -188,9 +209,11 @@ class BlockDiagonal(Structured):
         sizes, lengths = self._sizes, [positions.numel() for positions in self.index]
         if sizes != lengths:
             raise ShapeError(f"index tensors of lengths {sizes}", f"{lengths}", "one position for each row of a block")
-        positions, d = torch.cat(self.index), sum(sizes)
-        inside = bool(((positions >= 0) & (positions < d)).all())
-        if not (inside and bool(torch.zeros_like(positions).index_fill_(0, positions, 1).all())):
+        d = sum(sizes)
+        seen = torch.zeros(d, dtype=torch.bool, device=self.index[0].device)
+        for place in self.index if all(bool(((place >= 0) & (place < d)).all()) for place in self.index) else ():
+            seen[place] = True
+        if not bool(seen.all()):
             raise ShapeError(
                 f"index tensors that hold each of 0 ... {d - 1} once",
                 "positions missing, repeated or outside",
@@ -227,12 +250,9 @@ class BlockDiagonal(Structured):
         return [block.shape[0] for block in self.blocks]
 
     @cached_property
-    def _order(self) -> tuple[Tensor, Tensor] | None:
-        """The permutation that makes the blocks follow each other, and its inverse."""
-        if self.index is None:
-            return None
-        order = torch.cat(self.index).to(self.device)
-        return order, order.argsort()
+    def _order(self) -> Tensor | None:
+        """Where the coordinates of the blocks lie, one block after the other."""
+        return None if self.index is None else torch.cat(self.index).to(self.device)
 
     @property
     def _like(self) -> Tensor:
@@ -240,12 +260,12 @@ class BlockDiagonal(Structured):
 
     def _split(self, block: Float[Tensor, "d *k"]) -> tuple[Tensor, ...]:
         """The part of each block."""
-        return (block if self._order is None else block[self._order[0]]).split(self._sizes)
+        return (block if self._order is None else block[self._order]).split(self._sizes)
 
     def _join(self, parts: Iterable[Tensor]) -> Float[Tensor, "d *k"]:
         """The inverse of ``_split``."""
         joined = torch.cat(list(parts))
-        return joined if self._order is None else joined[self._order[1]]
+        return joined if self._order is None else torch.empty_like(joined).index_copy(0, self._order, joined)
 
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         return self._join(part._matmat(x) for part, x in zip(self.blocks, self._split(block), strict=True))
@@ -265,9 +285,16 @@ class BlockDiagonal(Structured):
         return FunctionOperator(forward, adjoint, (self.shape[0], sum(widths)), self._like)
 
     def _affine(self, c: float | Tensor, s: float | Tensor) -> BlockDiagonal:
-        return replace(self, blocks=tuple(block._affine(c, s) for block in self.blocks))
+        return self._with(block._affine(c, s) for block in self.blocks)
 
     def _plus_diagonal(self, other: Diagonal) -> BlockDiagonal:
-        parts = self._split(other.values)
-        sums = (block.plus_diagonal(Diagonal(part)) for block, part in zip(self.blocks, parts, strict=True))
-        return replace(self, blocks=tuple(sums))
+        if not other.values.requires_grad and (shift := other.constant) is not None:
+            return self._affine(1.0, shift)
+        pairs = zip(self.blocks, self._split(other.values), strict=True)
+        return self._with(block.plus_diagonal(Diagonal(part)) for block, part in pairs)
+
+    def _with(self, blocks: Iterable[Structured]) -> BlockDiagonal:
+        """Other blocks in the same places."""
+        changed = copy(self)  # its places are known to be a partition
+        vars(changed)["blocks"] = tuple(blocks)
+        return changed

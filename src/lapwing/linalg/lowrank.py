@@ -14,7 +14,8 @@ from lapwing.ground.errors import NumericalError, ShapeError, check_count
 from lapwing.ground.probes import gaussian
 from lapwing.ground.results import Stopped
 from lapwing.linalg.operator import FunctionOperator, Operator, check_shape, check_square, in_float64
-from lapwing.linalg.structured import Diagonal, Eigenbasis, Structured, finite, positive
+from lapwing.linalg.spectral import Eigenbasis, finite
+from lapwing.linalg.structured import Diagonal, Structured, positive
 
 
 @final

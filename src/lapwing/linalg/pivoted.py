@@ -12,7 +12,7 @@ from lapwing.ground.errors import NumericalError, ShapeError, check_count, check
 from lapwing.ground.probes import uniform
 from lapwing.linalg.lowrank import fresh
 from lapwing.linalg.operator import Operator, check_square, in_float64
-from lapwing.linalg.structured import finite
+from lapwing.linalg.spectral import finite
 
 
 def pivoted_cholesky(

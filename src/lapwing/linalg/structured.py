@@ -1,14 +1,10 @@
-"""Symmetric positive (semi-)definite operators that solve, root and log-det exactly: what they share, and the simplest.
-
-Eigendecompositions are in float64, computed when first asked for and shared by every copy of an operator.
-"""
+"""Symmetric positive (semi-)definite operators that solve, root and log-det exactly: what they share; the simplest."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import final
 
 import torch
@@ -55,11 +51,11 @@ class Structured(Operator):
 
     def root(self) -> Operator:
         """An operator ``R [d, r]`` with ``R Rᵀ = A``; ``R @ noise`` has covariance ``A``. Here ``Q √Λ``."""
-        return self._basis_times(nonnegative(self.eigenvalues()).sqrt())
+        return self._basis_times(nonnegative(self.weights).sqrt())
 
     def inverse_root(self) -> Operator:
         """An operator ``W [d, d]`` with ``W Wᵀ = A⁻¹``; ``W @ noise`` has covariance ``A⁻¹``. Here ``Q / √Λ``."""
-        return self._basis_times(positive(self.eigenvalues()).rsqrt())
+        return self._basis_times(positive(self.weights).rsqrt())
 
     def logdet(self) -> Float[Tensor, ""]:
         """The natural logarithm of the determinant, float64."""
@@ -115,20 +111,29 @@ class Structured(Operator):
 
     def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         """Solve for a checked block; float64 in and out, whatever the operator's dtype."""
-        return self._from_basis(self._to_basis(block) / positive(self.eigenvalues())[:, None])
+        return self._from_basis(self._to_basis(block) / positive(self.weights)[:, None])
 
-    def _to_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        """``Qᵀ`` times a block, ``Q`` in the order of the eigenvalues; the identity here."""
+    @property
+    def weights(self) -> Float[Tensor, " w"]:
+        """The eigenvalue of each row of ``_to_basis``: all, or in low rank those of ``Spectral.weights``."""
+        return self.eigenvalues()
+
+    def _to_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "w k"]:
+        """``Qᵀ`` times a block; the identity here."""
         return block
 
-    def _from_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+    def _from_basis(self, block: Float[Tensor, "w k"]) -> Float[Tensor, "d k"]:
         """``Q`` times a block."""
         return block
 
-    def _basis_times(self, weights: Float[Tensor, " d"]) -> FunctionOperator:
-        """The operator ``Q diag(weights)``."""
-        column = weights[:, None]
-        return self._in_float64(lambda e: self._from_basis(column * e), lambda v: column * self._to_basis(v))
+    def _basis_times(self, weights: Float[Tensor, " w"]) -> FunctionOperator:
+        """The operator ``Q diag(weights)``, or where Q is not square ``Q diag(weights) Qᵀ``."""
+        column, square = weights[:, None], len(weights) == self.shape[0]
+
+        def forward(block: Tensor) -> Tensor:
+            return self._from_basis(column * (block if square else self._to_basis(block)))
+
+        return self._in_float64(forward, (lambda v: column * self._to_basis(v)) if square else forward)
 
     @abc.abstractmethod
     def _affine(self, c: float | Tensor, s: float | Tensor) -> Structured:
@@ -207,77 +212,6 @@ class Diagonal(Structured):
 def _is_finite_scalar(value: float | Tensor) -> bool:
     number = torch.as_tensor(value)
     return number.ndim == 0 and bool(number.isfinite())
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Eigenbasis:
-    """The decomposition ``M = Q diag(values) Qᵀ`` of a symmetric matrix: lazy, float64, at most one ``eigh``.
-
-    Negative eigenvalues that are rounding of a positive semi-definite ``M`` (smaller than ``sqrt(eps)`` of
-    the largest, with the ``eps`` of the matrix's own dtype) are set to 0. A 1-D tensor stands for a diagonal
-    matrix, here and in ``vectors``: its ``Q`` is the identity, kept as ones.
-
-    Args:
-        matrix: ``[..., m, m]``, or ``[m]`` for a diagonal matrix.
-    """
-
-    matrix: Float[Tensor, "..."]
-
-    @property
-    def known(self) -> bool:
-        """Whether the decomposition has been computed, so that using it costs no ``eigh``."""
-        return "_eigh" in vars(self)
-
-    @property
-    def values(self) -> Float[Tensor, "*batch m"]:
-        """Eigenvalues, float64; ascending, but for a diagonal matrix in its own order."""
-        return self._eigh[0]
-
-    @property
-    def vectors(self) -> Float[Tensor, "..."]:
-        """Eigenvectors in columns ``[..., m, m]``, float64; ones ``[m]`` for a diagonal matrix."""
-        return self._eigh[1]
-
-    @cached_property
-    def _eigh(self) -> tuple[Tensor, Tensor]:
-        if self.matrix.ndim == 1:
-            values = finite(self.matrix).double()
-            vectors = torch.ones_like(values)
-        else:
-            values, vectors = torch.linalg.eigh(symmetric(self.matrix))
-        rounding = rounding_of(self.matrix.dtype) * values.abs().amax(-1, keepdim=True)
-        return values.masked_fill((values < 0) & (values >= -rounding), 0.0), vectors
-
-
-def rounding_of(dtype: torch.dtype) -> float:
-    """How far from exact, relative to the largest, an entry or eigenvalue accumulated in ``dtype`` may be."""
-    return torch.finfo(dtype).eps ** 0.5
-
-
-def finite(matrix: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Return the matrix if every entry is finite; raise otherwise (LAPACK answers NaN with wrong numbers)."""
-    bad = (~matrix.isfinite()).sum().item()
-    if bad:
-        raise NumericalError(
-            "a matrix of finite numbers",
-            f"{bad} of {matrix.numel()} entries NaN or infinite",
-            "inputs of size 1, finite data and weights, or float64",
-        )
-    return matrix
-
-
-def symmetric(matrix: Float[Tensor, "*batch m m"]) -> Float[Tensor, "*batch m m"]:
-    """Return the symmetric part in float64; raise where the rest is more than rounding."""
-    skew = (finite(matrix) - matrix.mT).abs().max().item()
-    size = matrix.abs().max().item()
-    if skew > rounding_of(matrix.dtype) * size:
-        raise NumericalError(
-            "a symmetric matrix",
-            f"entries that differ from their mirror by up to {skew:.3g} (largest entry {size:.3g})",
-            "(M + M.mT) / 2 if the difference is meant to be noise",
-        )
-    return (matrix.double() + matrix.mT.double()) / 2
 
 
 def positive(eigenvalues: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:

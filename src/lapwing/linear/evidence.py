@@ -17,7 +17,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, LowRank, Structured
-from lapwing.linalg.structured import Eigenbasis, positive
+from lapwing.linalg.spectral import Eigenbasis
+from lapwing.linalg.structured import positive
 
 
 @final
@@ -118,7 +119,9 @@ def complexity_of(
     if relative is not None:
         curvature = in_units(curvature, relative.to(curvature.device))
     if isinstance(curvature, Diagonal) or bool((group == group[0]).all()):
-        return Spectrum(curvature.eigenvalues(), group)
+        values = curvature.eigenvalues()
+        kept = values != 0
+        return Spectrum(values[kept], group[kept])
     if isinstance(curvature, BlockDiagonal) and curvature.index is not None:
         parts = [complexity_of(b, group[i]) for b, i in zip(curvature.blocks, curvature.index, strict=True)]
         spectra = [part for part in parts if isinstance(part, Spectrum)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar, final
@@ -87,9 +87,12 @@ class WeightPosterior(ExactPosterior):
         Warns:
             ConvergenceWarning: If the rounding of a dense curvature is larger than the prior precision.
         """
-        prior = Diagonal(self.prior_diagonal.to(self.held.operator.dtype))
         curvature = self.held.operator if self.noise_scale == 1.0 else self.held.operator.scaled(self.noise_scale)
-        warn_of_rounding(curvature, float(prior.values.min()))
+        precisions, layout = self.prior_precisions, self.network.uncertain
+        warn_of_rounding(curvature, lambda: float(self.prior_diagonal.min()))
+        if len(precisions) == 1 and self.prior.relative(layout) is None:
+            return Held(curvature.shifted(float(precisions)), self.held.partition)
+        prior = Diagonal(self.prior_diagonal.to(curvature.dtype))
         return Held(curvature.plus_diagonal(prior), self.held.partition)
 
     @property
@@ -153,19 +156,19 @@ def wide_moments(given: Propagation, inputs: Inputs) -> list[WideMoments]:
     return [WideMoments(mean, torch.cat(each), *mixed) for each in zip(*values, strict=True)]
 
 
-def warn_of_rounding(curvature: Structured, prior: float) -> None:
+def warn_of_rounding(curvature: Structured, smallest: Callable[[], float]) -> None:
     """Warn where directions that the data leave to the prior drown in the rounding of a dense curvature.
 
     Args:
         curvature: s G.
-        prior: Smallest precision of the prior.
+        smallest: Smallest precision of the prior.
 
     Cost:
         The trace; an eigendecomposition only where its rounding is above the prior.
     """
     if not isinstance(curvature, Dense):
         return
-    rounding = float(curvature.diagonal().sum()) * torch.finfo(curvature.dtype).eps
+    rounding, prior = float(curvature.diagonal().sum()) * torch.finfo(curvature.dtype).eps, smallest()
     if rounding > prior and float(curvature.eigenvalues()[0]) < rounding:
         warn(
             f"the rounding of the curvature, {rounding:.2g}, is larger than the prior precision, {prior:.2g}: "

@@ -21,7 +21,7 @@ from lapwing.jacobian.model import BUDGET
 from lapwing.jacobian.products.linearisation import BatchJacobian
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal, FunctionOperator, Operator
-from lapwing.linalg.structured import Eigenbasis
+from lapwing.linalg.spectral import Eigenbasis
 from lapwing.linear.evidence import Complexity, Determinant, Spectrum, semidefinite
 from lapwing.posteriors.dimension import Step
 from lapwing.posteriors.exact import ExactPosterior, distinct

@@ -21,7 +21,7 @@ from lapwing.ground.errors import NumericalError, UnsupportedError
 from lapwing.ground.results import Estimate
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Diagonal, LowRank
-from lapwing.linalg.structured import Eigenbasis
+from lapwing.linalg.spectral import Eigenbasis
 from lapwing.linear.evidence import Complexity, complexity_of_compression, metric_root
 from lapwing.posteriors.exact import ExactPosterior, distinct
 from lapwing.predictive import JointMoments, Moments

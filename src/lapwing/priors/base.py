@@ -51,7 +51,7 @@ class Prior(abc.ABC):
         Args:
             layout: Names and shapes of the weights.
         """
-        return torch.zeros(layout.size, dtype=torch.long), 1
+        return torch.zeros((), dtype=torch.long).expand(layout.size), 1
 
     def precisions(self, layout: Layout) -> Float[Tensor, " g"]:
         """Precision of each group, ``[g]`` float64 on the CPU.

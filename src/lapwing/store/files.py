@@ -153,8 +153,8 @@ def load(
             if there is a network and none is needed, or none and one is.
 
     Cost:
-        Reading the file, and hashing it and the network; a forward pass over the data. Factorisations are computed
-        again when first asked for.
+        Reading the file, and hashing it and the network; a forward pass over the data. Factorisations but for those
+        of ``KFAC`` are computed again when first asked for.
     """
     header = POSTERIOR.header(path)
     tensors = POSTERIOR.tensors(file_at(path), header)

@@ -139,11 +139,10 @@ class KFAC(CurvatureRecipe):
 
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
-        total = KroneckerSum(task.model.network, self.sharing, self.bias)
-        for layer in task.model.survey.layers:
-            if layer.kind not in NORMS:
-                for names in [layer.names] if self.bias == "joint" else [(name,) for name in layer.names]:
-                    _check_one_precision(task, names)
+        network, curved = task.model.network, [layer for layer in task.model.survey.layers if layer.kind not in NORMS]
+        joint = [layer.names for layer in curved]
+        _check_one_precision(task, joint if self.bias == "joint" else [(name,) for names in joint for name in names])
+        total = KroneckerSum(network, self.sharing, self.bias, progress=task.model.data.progress)
         return task.summed(total)
 
     def curvature(self, problem: Problem) -> linalg.Structured:
@@ -155,14 +154,17 @@ class KFAC(CurvatureRecipe):
         return total.result().operator
 
 
-def _check_one_precision(task: Task, names: tuple[str, ...]) -> None:
+def _check_one_precision(task: Task, blocks: list[tuple[str, ...]]) -> None:
     """Refuse a prior under which the weights of a Kronecker block differ."""
     layout = task.model.network.uncertain
-    group = task.prior.groups(layout)[0]
-    groups = torch.cat([group[layout.slices[name]] for name in names]).unique()
-    if len(groups) > 1 or task.prior.relative(layout) is not None:
-        raise UnsupportedError(
-            f"one prior precision for all of {', '.join(names)}, for Kronecker factors",
-            f"a {type(task.prior).__name__} with several",
-            "an Isotropic or Layerwise prior, or structure=Sampled(64), MatrixFree(), LowRank(200) or Diagonal()",
-        )
+    (group, groups), relative = task.prior.groups(layout), task.prior.relative(layout)
+    if groups == 1 and relative is None:
+        return
+    for names in blocks:
+        parts = [group[layout.slices[name]] for name in names]
+        if relative is not None or min(int(part.min()) for part in parts) < max(int(part.max()) for part in parts):
+            raise UnsupportedError(
+                f"one prior precision for all of {', '.join(names)}, for Kronecker factors",
+                f"a {type(task.prior).__name__} with several",
+                "an Isotropic or Layerwise prior, or structure=Sampled(64), MatrixFree(), LowRank(200) or Diagonal()",
+            )

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, NumericalError, UnsupportedError, check_option, warn
-from lapwing.linalg.structured import Eigenbasis
+from lapwing.linalg.spectral import Eigenbasis
 from lapwing.linear.evidence import LogEvidence, Spectrum
 from lapwing.posteriors import ExactPosterior, Posterior, SolvedWeights, Step, WeightPosterior
 from lapwing.posteriors.draws import SampledPosterior

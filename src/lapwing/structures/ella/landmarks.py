@@ -16,7 +16,7 @@ from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, TooLargeError
 from lapwing.jacobian.model import Model
 from lapwing.linalg import Dense, pivoted_cholesky
-from lapwing.linalg.structured import Eigenbasis
+from lapwing.linalg.spectral import Eigenbasis
 
 Landmarks: TypeAlias = Literal["uniform", "leverage", "pivoted"]
 """How landmarks are drawn."""
