@@ -36,7 +36,7 @@ TOLERANCE = 0.01
 COLUMNS = ("rmse", "nll", "nll_exact", "coverage", "noise_variance", "tune_seconds", "solve_seconds")
 OPTIONS: Mapping[str, tuple[Any, str]] = {
     "solver": ("auto", "auto, Cholesky, CG or SDD"),
-    "size": (2000, "observations whose evidence is climbed"),
+    "size": (4000, "observations whose evidence is climbed"),
     "resume": ("", "report of an interrupted run, whose rows are taken"),
 }
 
