@@ -11,7 +11,9 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.ground.errors import DataError, DataWarning, LapwingError, NumericalError, ShapeError, TooLargeError
+from lapwing.methods.gp import evidence
 from lapwing.methods.gp.evidence import Climbed, warn_of_limits
+from lapwing.methods.gp.trend import least_squares
 from tests.checker import unchecked
 from tests.posterior_cases import normal, refused
 
@@ -72,9 +74,14 @@ def test_inputs_that_cannot_be_predicted(x: Any, kind: type[LapwingError], says:
         lw.GP().fit((X, Y)).predict(x)
 
 
-def test_inputs_of_another_width_are_refused_by_functions() -> None:
-    with unchecked(), refused(ShapeError, "equally many columns. Got [2, 3]"):
-        lw.GP(features=10).fit((X, Y)).sample_functions(2)(X[:, :2])
+def test_functions_check_their_inputs_and_take_any_precision() -> None:
+    process = lw.GP(features=10).fit((X, Y))
+    functions = process.sample_functions(2)
+    with unchecked(), refused(ShapeError, "real inputs of shape [m, 3]. Got torch.float64 [12, 2]"):
+        functions(X[:, :2])
+    with unchecked(), refused(ShapeError, "Try x[None] for a single input"):
+        functions(X[0])
+    assert functions(X.float()).dtype == process.mean(X.float()).dtype == torch.float64
 
 
 @pytest.mark.parametrize(
@@ -110,6 +117,41 @@ def test_repeated_inputs_without_noise_are_counted() -> None:
     twice = torch.cat([X, X[:5]]), torch.cat([Y, Y[:5] + 1])
     with refused(NumericalError, "variance of 1.0e-20 and 5 of 17 inputs that repeat others"):
         lw.GP(likelihood=lw.Gaussian(1e20)).fit(twice).predict(X)
+
+
+def test_a_solve_that_never_began_is_a_sentence() -> None:
+    with refused(NumericalError, "a solve that tells the mean before data"):
+        least_squares(torch.ones(3, 1), torch.zeros(3, 1), torch.zeros(3, 2))
+
+
+def test_a_descent_that_diverges_asks_for_a_shorter_step() -> None:
+    process = lw.GP(solver=lw.SDD(step=1e6, steps=50, batch=4)).fit((X, Y))
+    with refused(NumericalError, "a descent that converges. Got divergence down to steps"):
+        process.mean(X)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [((X[:, :2], Y), "[m, 3]"), ((X, torch.stack([Y, Y], 1)), "targets of 1 outputs. Got 2")],
+)
+def test_more_data_of_another_shape_are_refused(data: tuple[Tensor, Tensor], says: str) -> None:
+    with refused(ShapeError, says):
+        lw.GP().fit((X, Y)).updated(data)
+
+
+def test_an_interrupted_search_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    process, looks, look = lw.GP().fit((X, Y)), list[int](), evidence.value_and_gradient
+
+    def interrupting(at: Any) -> Any:
+        looks.append(1)
+        if len(looks) == 4:
+            raise KeyboardInterrupt
+        return look(at)
+
+    monkeypatch.setattr(evidence, "value_and_gradient", interrupting)
+    with pytest.warns(lw.ConvergenceWarning, match="interrupted after"):
+        found = lw.tune(process)
+    assert float(found.log_marginal()) > float(process.log_marginal())
 
 
 def test_repeated_inputs_with_noise_are_averaged() -> None:

@@ -116,7 +116,7 @@ def test_a_kernel_of_the_user_has_features_only_if_given() -> None:
         kernel.features(10, x, torch.Generator())
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), (1.0, 0.0), "long", ()])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), (1.0, 0.0), "long", (), torch.tensor(float("nan"))])
 def test_what_is_not_positive_is_refused(value: object) -> None:
     with unchecked(), pytest.raises(ConfigError, match="positive lengthscale"):
         RBF(value)  # type: ignore[arg-type]

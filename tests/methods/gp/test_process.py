@@ -217,7 +217,7 @@ def test_what_cannot_be_fitted_is_refused() -> None:
 def test_the_solver_follows_the_number_of_observations() -> None:
     assert isinstance(GP().solver_for(100), Cholesky)
     assert isinstance(GP().solver_for(10_000), lw.CG)
-    assert isinstance(GP().solver_for(100_000), SDD)
+    assert isinstance(GP().solver_for(100_001), SDD)
     assert replace(GP(), solver=SDD(steps=7)).solver_for(3) == SDD(steps=7)
 
 

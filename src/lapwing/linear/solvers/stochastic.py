@@ -91,7 +91,7 @@ def shortened(attempt: Callable[[float], Solution | None], step: float, n: int) 
         step /= SHORTER
         logger.info("a step diverged; βn = %.3g now", step * n)
     raise NumericalError(
-        "a descent that converges", f"divergence down to steps βn = {step * n:.3g}", "float64, or CG()"
+        "a descent that converges", f"divergence down to steps βn = {step * n:.3g}", "a smaller step=, float64, or CG()"
     )
 
 

@@ -170,9 +170,24 @@ def climbed(start: P, steps: int, noise: bool, progress: bool, *, floor: float, 
     with tqdm(total=steps, desc="evidence", disable=not progress, unit="step", leave=False) as bar:
         climb = _Climb(start, highest > lowest, gain, bar)
         options = {"maxiter": steps, "maxcor": len(first), "ftol": 0.0, "gtol": 0.0}
-        found = minimize(
-            climb.look, first.numpy(), jac=True, method="L-BFGS-B", bounds=limits, options=options, callback=climb.step
-        )
+        try:
+            found = minimize(
+                climb.look,
+                first.numpy(),
+                jac=True,
+                method="L-BFGS-B",
+                bounds=limits,
+                options=options,
+                callback=climb.step,
+            )
+        except KeyboardInterrupt:
+            if climb.best == -math.inf:
+                raise
+            warn(
+                f"interrupted after {len(climb.values) - 1} steps: these choices are the best so far",
+                ConvergenceWarning,
+            )
+            return Climbed(climb.highest(), logs_of(climb.process).numpy(), limits, True)
     return Climbed(climb.highest(), found.x, limits, found.nit < steps)
 
 

@@ -160,6 +160,8 @@ def _positive(kernel: Kernel, name: str) -> Positive:
     """A hyper-parameter, checked; a tensor passes, since it came from logarithms."""
     value: Any = getattr(kernel, name)
     if isinstance(value, Tensor):
+        if not bool(((value > 0) & (value < math.inf)).all()):
+            raise ConfigError(f"a positive {name}, or one a dimension", f"{name}={value.tolist()}", f"{name}=1.0")
         return value
     values = tuple(value) if isinstance(value, tuple | list) else (value,)
     if not values or not all(isinstance(v, int | float) and 0 < v < math.inf for v in values):
@@ -181,7 +183,9 @@ def like(value: Positive, x: Tensor) -> Tensor:
 def check_dimensions(kernel: Kernel, *inputs: Tensor) -> None:
     """Refuse inputs of another dimension than there are length-scales."""
     scales = torch.as_tensor(getattr(kernel, "lengthscale", 1.0)).numel()
-    sizes = {x.shape[1] for x in inputs}
+    sizes = {x.shape[1] if x.ndim == 2 else 0 for x in inputs}
+    if 0 in sizes:
+        raise ShapeError("inputs [n, p]", f"{[list(x.shape) for x in inputs]}", "x[:, None] for a single dimension")
     if len(sizes) > 1:
         raise ShapeError("inputs with equally many columns", f"{sorted(sizes)}", "new inputs as those of the data")
     if scales not in (1, *sizes):

@@ -75,7 +75,15 @@ class Observations:
         return Observations(*(part[index].double() for part in (self.inputs, self.targets, self.relative)))
 
     def joined(self, more: Observations) -> Observations:
-        """These and then others, as these are."""
+        """These and then others, as these are.
+
+        Raises:
+            ShapeError: If they have other columns or outputs.
+        """
+        self.check(more.inputs)
+        if more.outputs != self.outputs:
+            hint = "targets of the same outputs as before"
+            raise ShapeError(f"targets of {self.outputs} outputs", f"{more.outputs}", hint)
         pairs = zip((self.inputs, self.targets, self.relative), (more.inputs, more.targets, more.relative), strict=True)
         return Observations(*(torch.cat([mine, theirs.to(mine)]) for mine, theirs in pairs))
 
@@ -86,16 +94,21 @@ class Observations:
             DataError: If there are none, or they are not finite.
             ShapeError: If they have another shape.
         """
-        p = self.inputs.shape[1]
-        if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DataError(f"a tensor of inputs [m, {p}]", f"a {type(x).__name__}", "torch.as_tensor(x)")
-        if x.ndim != 2 or x.shape[1] != p or x.is_complex():
-            hint = "x[:, None] for a single dimension"
-            raise ShapeError(f"real inputs of shape [m, {p}]", f"{x.dtype} {list(x.shape)}", hint)
-        if not len(x):
-            raise DataError("at least one input", "none", "x[None] for a single one")
-        check_rows(x, "inputs")
-        return x.to(self.inputs)
+        return checked(x, self.inputs)
+
+
+def checked(x: Tensor, like: Float[Tensor, "n p"]) -> Float[Tensor, "m p"]:
+    """New inputs, as others are; see ``Observations.check``."""
+    p = like.shape[1]
+    if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DataError(f"a tensor of inputs [m, {p}]", f"a {type(x).__name__}", "torch.as_tensor(x)")
+    if x.ndim != 2 or x.shape[1] != p or x.is_complex():
+        hint = "x[:, None] for a single dimension" if p == 1 else "x[None] for a single input"
+        raise ShapeError(f"real inputs of shape [m, {p}]", f"{x.dtype} {list(x.shape)}", hint)
+    if not len(x):
+        raise DataError("at least one input", "none", "x[None] for a single one")
+    check_rows(x, "inputs")
+    return x.to(like)
 
 
 def check_rows(values: Float[Tensor, "n p"] | Int[Tensor, "n p"] | Bool[Tensor, "n p"], what: str) -> None:

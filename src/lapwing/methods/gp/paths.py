@@ -13,6 +13,7 @@ from lapwing.ground import probes
 from lapwing.ground.results import Solution
 from lapwing.methods.gp.kernels import Features, Kernel
 from lapwing.methods.gp.matrix import cross_product
+from lapwing.methods.gp.observations import checked
 from lapwing.methods.gp.trend import Trend
 
 ROWS = 4096
@@ -107,9 +108,14 @@ class FunctionSamples:
         Args:
             x: Inputs, ``[m, p]``.
 
+        Raises:
+            DataError: If there are no inputs, or they are not finite.
+            ShapeError: If they have another shape.
+
         Cost:
             ``m`` rows of the kernel and of the features.
         """
+        x = checked(x, self.inputs)
         data = cross_product(self.kernel, x, self.inputs, self.representers)
         found = self.prior(x) + self.trend(x) @ self.slopes + data
         return found.view(len(x), len(self), self.outputs).movedim(1, 0)

@@ -99,7 +99,7 @@ class Process:
         Args:
             x: Inputs.
         """
-        alpha, beta = self.representers
+        x, (alpha, beta) = self.data.check(x), self.representers
         return self.trend(x) @ beta + cross_product(self.kernel, x, self.data.inputs, alpha)
 
     @property
@@ -267,7 +267,7 @@ class Process:
         try:
             solution = self.solver.drawn(self.problem, values, noise, initial=initial)
         except NumericalError as error:
-            raise self.singular(error) from error
+            raise (self.singular(error) if "definite" in error.expected else error) from None  # or a descent diverged
         if not solution.converged:
             warn(
                 f"a solve ended after {solution.iterations} iterations with a relative residual of "

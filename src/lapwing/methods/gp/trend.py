@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.errors import NumericalError
 from lapwing.methods.gp.kernels import Kernel
 from lapwing.methods.gp.matrix import KernelMatrix, cross
 
@@ -56,7 +57,10 @@ def least_squares(
     """
     if not basis.shape[1]:
         return solved, solved.new_zeros(0, solved.shape[1])
-    beta = torch.linalg.solve(basis.mT @ solved_basis, basis.mT @ solved)
+    beta, failed = torch.linalg.solve_ex(basis.mT @ solved_basis, basis.mT @ solved)
+    if bool(failed):
+        came = "one that ended before it began to"
+        raise NumericalError("a solve that tells the mean before data", came, "Cholesky(), or more noise")
     return solved - solved_basis @ beta, beta
 
 
