@@ -222,18 +222,16 @@ def climbed(model: Regression, x: Tensor, y: Tensor, steps: int, limit: float) -
     return path
 
 
-def descended(start: Process, steps: int, limit: float) -> list[tuple[float, Tensor]]:
-    """Our search by pathwise gradients, as ``climbed``: after steps in full, since its rate falls with their number.
+def descended(start: Process, steps: int, part: int) -> list[tuple[float, Tensor]]:
+    """Our search, as ``climbed``: the evidence of a random part, and from there pathwise gradients of all rows.
 
     Args:
         start: With the hyper-parameters to start from.
-        steps: Steps.
-        limit: Seconds; with more than that for a fifth of the steps, only those are taken.
+        steps: Steps of the pathwise gradient.
+        part: Rows of the part.
     """
-    path = [(0.0, logs_of(start))]
-    for share in (max(1, steps // 5), steps):
-        if path[-1][0] * steps / max(1, steps // 5) < limit:
-            begun = time.perf_counter()
-            tuned = lw.gp.Pathwise(steps=share).tune(start)
-            path.append((time.perf_counter() - begun, logs_of(tuned)))
+    path, begun, process = [(0.0, logs_of(start))], time.perf_counter(), start
+    for method in (lw.gp.Subset(part), lw.gp.Pathwise(steps=steps)):
+        process = method.tune(process)
+        path.append((time.perf_counter() - begun, logs_of(process)))
     return path
