@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from benchmarks.command import Study, main
-from studies.ct import design
+from studies.ct import design, volume
 
 STUDIES: dict[str, Study] = {
     "design": design.STUDY,
+    "volume": volume.STUDY,
 }
 
 if __name__ == "__main__":

@@ -238,7 +238,7 @@ class Expectation(Generic[Q]):
             draws, prior.values, group, lambda: scale * output_squares(problem, draws, group, groups), self.estimator
         )
         state = replace(state, draws=prior.root() @ draws)
-        how = replace(drawn, value=draws.new_empty(0, draws.shape[1]))
+        how = replace(drawn, value=draws.abs().amax(0, keepdim=True))  # enough to tell which are 0
         return Expected(state, mode, norms, dimensions, observations, drawn=how)
 
     def _drawing(self, problem: Problem, b: Float[Tensor, "d k"]) -> Solver:

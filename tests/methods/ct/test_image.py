@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, ShapeError
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, ShapeError
 from lapwing.linalg import Diagonal
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.problem import Perturbation
@@ -154,6 +154,15 @@ def test_descent_draws_what_conjugate_gradients_draw() -> None:
     observed = Observed(found.observed.image, Rays(T), Y, lw.Gaussian(B), examples=2)
     descended = ImagePosterior(observed, found.prior, found.likelihood, SGD(epochs=2000, batch=9, rtol=1e-6), 4)
     torch.testing.assert_close(descended.deviations, found.deviations, rtol=1e-4, atol=1e-5)
+
+
+def test_descent_that_ends_early_tunes_with_a_warning_and_not_an_error() -> None:
+    """Short steps from draws of a wide prior leave a residual above that of 0."""
+    rays = Observed(Matrix(J.view(1, H, W, 1, D)), Rays(T), Y, lw.Gaussian(B), memory=0)
+    start = ImagePosterior(rays, lw.DiagonalPrior(1e-6), lw.Gaussian(B), SGD(epochs=1, batch=9, step=1e-12), 2)
+    with pytest.warns(ConvergenceWarning, match=r"precision stopped at a relative residual of .*e\+0"):
+        tuned = lw.tune(start, lw.EM(samples=2, steps=1, noise=False))
+    assert bool(tuned.prior_precisions.isfinite().all())
 
 
 def test_a_network_in_and_error_bars_out_the_network_as_it_was(generator: torch.Generator) -> None:
