@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from benchmarks.command import Study, main
-from studies.ct import design, volume
+from studies.ct import design, table, volume
 
 STUDIES: dict[str, Study] = {
+    "table": table.STUDY,
     "design": design.STUDY,
     "volume": volume.STUDY,
 }

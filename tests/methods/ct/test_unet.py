@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lapwing.ground.errors import ConfigError, ShapeError
-from lapwing.methods.ct.unet import UNet
+from lapwing.methods.ct.unet import UNet, dropped
 from tests.posterior_cases import refused
 
 
@@ -39,3 +39,17 @@ def test_bad_sizes_are_sentences() -> None:
         made()(torch.zeros(1, 1, 5, 4))
     with refused(ConfigError, "channels of at least 4"):
         UNet(channels=3)
+
+
+def test_channels_are_dropped_by_a_seed_and_nothing_else_is_changed(generator: torch.Generator) -> None:
+    net, z = (
+        UNet(scales=2, channels=4, dropout=0.5, generator=generator).eval(),
+        torch.randn(1, 1, 4, 6, generator=generator),
+    )
+    whole, state = net(z), torch.random.get_rng_state()
+    first, again, other = dropped(net, z, 3), dropped(net, z, 3), dropped(net, z, 3, seed=1)
+    assert first.shape == (3, 4, 6) and torch.equal(first, again) and not torch.equal(first, other)
+    assert not torch.equal(first[0], first[1]) and torch.equal(torch.random.get_rng_state(), state)
+    assert torch.equal(net(z), whole) and not any(part.training for part in net.modules())
+    plain = UNet(scales=2, channels=4, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(dropped(plain, z, 2)[1], plain(z)[0, 0])

@@ -16,8 +16,9 @@ from lapwing.methods.ct.operators import Fourier, Given, measurement
 from lapwing.methods.ct.patches import log_density, patch_covariance
 from lapwing.methods.ct.phantoms import Ellipses, digits, rectangles, shepp_logan, walnut
 from lapwing.methods.ct.pixels import PixelFit, fit_pixels, pixel_prior
+from lapwing.methods.ct.predcp import TVPredCP
 from lapwing.methods.ct.projector import Projector
-from lapwing.methods.ct.unet import UNet
+from lapwing.methods.ct.unet import UNet, dropped
 from lapwing.methods.ct.variation import tv_reconstruction
 
 __all__ = [
@@ -38,10 +39,12 @@ __all__ = [
     "Projector",
     "Reconstruction",
     "Scan",
+    "TVPredCP",
     "UNet",
     "add_gaussian",
     "count_photons",
     "digits",
+    "dropped",
     "equidistant",
     "filtered_back_projection",
     "fit_pixels",

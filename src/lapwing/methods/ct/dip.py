@@ -29,6 +29,7 @@ from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.model import undisturbed
 from lapwing.methods.ct.checkpoint import Fit, reached, read, resume, write
 from lapwing.methods.ct.observed import Measurement
+from lapwing.methods.ct.unet import dropping
 
 LOOK = 10
 """Steps between two looks at the rays held out."""
@@ -144,13 +145,14 @@ class DeepImagePrior:
         if sinogram.shape != (rows,) or z[0, 0].numel() != pixels:
             came = f"{list(sinogram.shape)} and an input of shape {list(z.shape)}"
             raise ShapeError(f"a flat sinogram [{rows}] and an input of {pixels} pixels", came, "sinogram.flatten()")
-        trained = copy.deepcopy(network).eval()  # as it will be served: nothing random, no running averages
+        trained = copy.deepcopy(network).eval()  # as it will be served, with no running averages
         state, settings = self._begun(trained, operator, sinogram, z, noise_std)
         generator = torch.Generator().manual_seed(self.seed)
         order = torch.tensor(probes.permutation(rows, generator=generator), device=sinogram.device)
         split = max(1, round(self.held_out * rows))
         task = _Task(trained, operator, sinogram, z, noise_std, self.tv, order[split:], order[:split])
-        state = self._descended(task, state, settings, progress)
+        with dropping(trained, self.seed + state.step):
+            state = self._descended(task, state, settings, progress)
         vector_to_parameters(state.best.clone(), trained.parameters())
         with torch.no_grad():
             image = trained(z)[0, 0]

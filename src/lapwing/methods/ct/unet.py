@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import cast, final
 
 import torch
@@ -28,6 +30,7 @@ class UNet(nn.Module):
         channels: Channels at each scale.
         skip: Channels of a skip connection.
         groups: Groups of the normalisation.
+        dropout: Probability that a channel is dropped after a rectifier, in training mode and by ``dropped``.
         generator: Source of the initial weights.
 
     Raises:
@@ -46,6 +49,7 @@ class UNet(nn.Module):
         channels: int = 32,
         skip: int = 4,
         groups: int = 4,
+        dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -54,6 +58,7 @@ class UNet(nn.Module):
             check_count(name, value)
         check_count("channels", channels, groups, usual=8 * groups)
         self.divisor = 2 ** (scales - 1)
+        drop = [(nn.Dropout2d, nn.Dropout3d)[dimensions - 2](dropout)] if dropout else []
 
         def conv(inputs: int, outputs: int, *options: int) -> nn.Module:
             made = skip_init((nn.Conv2d, nn.Conv3d)[dimensions - 2], inputs, outputs, *options)
@@ -73,6 +78,7 @@ class UNet(nn.Module):
                 nn.GroupNorm(groups, channels),
                 conv(channels, channels, 3, 1, 1),
                 nn.LeakyReLU(SLOPE),
+                *drop,
             )
 
         self.down = nn.ModuleList([block(1), *(block(channels, 2) for _ in range(scales - 1))])
@@ -93,3 +99,47 @@ class UNet(nn.Module):
         for block, skip, fine in zip(self.up, self.skips, reversed(seen[:-1]), strict=True):
             z = block(torch.cat([self.enlarge(z), skip(fine)], 1))
         return cast("Tensor", self.head(z))
+
+
+@contextmanager
+def dropping(network: nn.Module, seed: int) -> Generator[None]:
+    """Let the layers of a network that drop do so, by a seed of their own; all else stays as it is.
+
+    Args:
+        network: The network.
+        seed: Of what is dropped; the global generator goes on where it was.
+    """
+    layers = [
+        (part, part.training)
+        for part in network.modules()
+        if isinstance(part, nn.Dropout | nn.Dropout2d | nn.Dropout3d)
+    ]
+    with torch.random.fork_rng(enabled=bool(layers)):
+        if layers:
+            torch.manual_seed(seed)
+        for part, _ in layers:
+            part.train()
+        try:
+            yield
+        finally:
+            for part, before in layers:
+                part.train(before)
+
+
+def dropped(
+    network: nn.Module, z: Float[Tensor, "1 c *space"], samples: int, seed: int = 0
+) -> Float[Tensor, "s *space"]:
+    """Images with channels dropped at random: Monte Carlo dropout, the naive error bars (Gal and Ghahramani 2016).
+
+    Args:
+        network: A ``UNet`` with dropout, fitted with it.
+        z: Its input.
+        samples: Images.
+        seed: Of what is dropped.
+
+    Example:
+        >>> dropped(UNet(scales=1, channels=4, dropout=0.5), torch.ones(1, 1, 4, 4), 3).shape
+        torch.Size([3, 4, 4])
+    """
+    with torch.no_grad(), dropping(network, seed):
+        return torch.cat([network(z)[:, 0] for _ in range(samples)])

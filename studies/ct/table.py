@@ -1,0 +1,204 @@
+"""Table 7.1 on a generated phantom: density of the true image by g-prior EM, TV-PredCP and MC dropout, and the cost.
+
+One deep image prior a seed serves the first two: the same reconstruction, with the error bars of its linear model. The
+third has a network of its own, fitted with dropout. Rows of T J count for neither of the first two, both of which need
+them. Log densities are nats a pixel of all pixels, coverage is that of 95 % intervals inside the object.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, final
+
+from torch import Tensor
+
+import lapwing as lw
+from benchmarks.command import Setting, Study
+from benchmarks.data import generator
+from benchmarks.report import Row, timed
+from lapwing.cli.demonstration import INSIDE, REACH, psnr_of
+from lapwing.ground import probes
+from lapwing.methods import ct
+from studies.gp.setting import earlier, resumed
+
+METHODS = ("g-prior EM", "TV-PredCP", "MC dropout")
+TRACES = (16, 4, 2)
+"""Draws; the first pays for what all keep."""
+EDGES = tuple(0.5 * k for k in range(7))
+"""Of the bins of |error| over standard deviation; the last is open."""
+
+OPTIONS: Mapping[str, tuple[Any, str]] = {
+    "size": (64, "pixels along a side"),
+    "angles": (30, "angles that are measured"),
+    "channels": (8, "of the U-net"),
+    "phantom": ("walnut", "walnut or rectangles"),
+    "climb": (100, "steps of TV-PredCP"),
+    "resume": ("", "report of an interrupted run, whose rows are taken"),
+}
+COLUMNS = ("marginal", "patches", "coverage", "coverage_outside", "psnr", "rms_ratio", "seconds")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """A phantom, what was measured of it, and the networks that were fitted.
+
+    Args:
+        setting: How much of everything.
+        seed: Of the phantom, its noise and the networks.
+    """
+
+    setting: Setting
+    seed: int
+
+    def more(self, name: str) -> Any:
+        """An option of this study."""
+        small = {"size": 12, "angles": 6, "channels": 4, "climb": 2}
+        default = small.get(name, OPTIONS[name][0]) if self.setting.quick else OPTIONS[name][0]
+        given = self.setting.more.get(name, OPTIONS[name][0])
+        return default if given == OPTIONS[name][0] else given
+
+    @cached_property
+    def operator(self) -> ct.Projector:
+        """T."""
+        side = self.more("size")
+        return ct.Projector(ct.Parallel2d((side, side), ct.equidistant(self.more("angles")), detector=side))
+
+    @cached_property
+    def measured(self) -> tuple[Tensor, Tensor, float, Tensor]:
+        """The truth, the sinogram, its noise, and the network's input."""
+        side, source = self.more("size"), generator(self.seed)
+        shapes = {"walnut": lambda: ct.walnut((side, side), generator=source)}
+        shapes["rectangles"] = lambda: ct.rectangles(side, generator=source)
+        truth = shapes[self.more("phantom")]().float()
+        y, std = ct.add_gaussian(self.operator.push(truth.flatten()), 0.05, generator=source)
+        return truth, y, std, probes.gaussian((1, 1, side, side), like=truth, generator=source)
+
+    def fitted(self, dropout: float = 0.0) -> ct.Reconstruction:
+        """A deep image prior."""
+        _, y, std, z = self.measured
+        net = ct.UNet(channels=self.more("channels"), dropout=dropout, generator=generator(self.seed + 100))
+        steps = 20 if self.setting.quick else 1500
+        recipe = ct.DeepImagePrior(tv=3.0, rate=5e-3, steps=steps, patience=400, seed=self.seed)
+        return recipe.fit(net, z, self.operator, y, noise_std=std)
+
+    @cached_property
+    def posterior(self) -> tuple[ct.ImagePosterior, Row]:
+        """That of a linear model under a g-prior, not tuned; what it cost."""
+        _, y, std, z = self.measured
+        found, fitting = timed(self.fitted)
+        samples = 16 if self.setting.quick else 256
+        made, rows = timed(
+            lambda: ct.ImagePosterior.of(
+                found.network, z, self.operator, y, noise_std=std, samples=samples, seed=self.seed
+            )
+        )
+        cost = {"fit_seconds": fitting, "fit_step": found.step, "held_out": found.held_out, "rows_seconds": rows}
+        return made, cost | {"weights": len(made.observed.weights), "rays": len(y), "noise_std": std}
+
+
+def judged(scan: Scan, mean: Tensor, deviations: Tensor) -> Row:
+    """Scores of a reconstruction and its draws."""
+    truth = scan.measured[0]
+    std, error, inside = deviations.square().mean(0).sqrt().view_as(truth), truth - mean, truth > INSIDE
+    ratio = (error / std.clamp_min(1e-12)).abs()
+    counts = [float(((ratio >= low) & (ratio < low + 0.5))[inside].float().mean()) for low in EDGES]
+    return {
+        "psnr": psnr_of(mean, truth),
+        "marginal": ct.log_density(mean, deviations, truth),
+        "patches": ct.log_density(mean, deviations, truth, size=10),
+        "coverage": float((ratio < REACH)[inside].float().mean()),
+        "coverage_outside": float((ratio < REACH)[~inside].float().mean()),
+        "rms_ratio": float(ratio[inside].square().mean().sqrt()),
+        "histogram": [*counts, 1.0 - sum(counts)],
+        "mean_std": float(std[inside].mean()),
+        "rms_error": float(error[inside].square().mean().sqrt()),
+    }
+
+
+def by_em(scan: Scan) -> Row:
+    """The g-prior, its precision by EM; traces with several numbers of draws."""
+    start, cost = scan.posterior
+    row, tuned = dict(cost), start
+    for samples in TRACES:
+        em = lw.EM(samples=samples, steps=8, noise=False, seed=scan.seed)
+        found, row[f"seconds_{samples}"] = timed(lambda em=em: lw.tune(start, em))
+        tuned = found if samples == TRACES[0] else tuned
+        row[f"precisions_{samples}"] = [step.prior_precision[0] for step in found.trace]
+        row[f"gamma_{samples}"] = [step.effective_dimension for step in found.trace]
+    row["seconds"] = row[f"seconds_{TRACES[0]}"]
+    _, row["draw_seconds"] = timed(lambda: tuned.deviations)
+    return row | judged(scan, tuned.mean, tuned.deviations)
+
+
+def by_predcp(scan: Scan) -> Row:
+    """The filters' Matérn prior by TV-PredCP."""
+    start, _ = scan.posterior
+    recipe = ct.TVPredCP(steps=scan.more("climb"), rate=0.1, seed=scan.seed)
+    tuned, seconds = timed(lambda: recipe.fit(start))
+    filters = tuned.observed.image.filters
+    found: Row = {"steps": recipe.steps, "seconds": seconds, "seconds_a_step": seconds / recipe.steps}
+    found |= {"precisions": filters.precisions.tolist(), "lengths": filters.lengths.tolist()}
+    _, found["draw_seconds"] = timed(lambda: tuned.deviations)
+    return found | judged(scan, tuned.mean, tuned.deviations)
+
+
+def by_dropout(scan: Scan) -> Row:
+    """A network fitted with dropout, and images with dropout."""
+    found, fitting = timed(lambda: scan.fitted(0.05))
+    images, seconds = timed(lambda: ct.dropped(found.network, found.z, 16 if scan.setting.quick else 256, scan.seed))
+    mean = images.mean(0)
+    row: Row = {"fit_seconds": fitting, "seconds": 0.0, "draw_seconds": seconds, "held_out": found.held_out}
+    return row | judged(scan, mean, (images - mean).flatten(1))
+
+
+WORK: Mapping[str, Callable[[Scan], Row]] = dict(zip(METHODS, (by_em, by_predcp, by_dropout), strict=True))
+
+
+def rows(setting: Setting) -> Iterator[Row]:
+    """A row a seed and method."""
+    known = earlier(setting)
+    for seed in setting.repeats:
+        scan = Scan(setting, seed)
+        for method in setting.among(METHODS):
+            case: Row = {"method": method, "seed": seed, "size": scan.more("size"), "angles": scan.more("angles")}
+            case["phantom"] = scan.more("phantom")
+            yield resumed(known, case, partial(WORK[method], scan))
+
+
+def verdicts(found: Sequence[Row]) -> Iterator[Row]:
+    """The order of the methods, seed by seed; how much faster EM is, how soon it settles, and what it covers."""
+    by = {(row["method"], row["seed"]): row for row in found if "seed" in row and not row.get("summary")}
+    seeds = sorted({seed for _, seed in by})
+    for better, worse in ((METHODS[0], METHODS[1]), (METHODS[1], METHODS[2]), (METHODS[0], METHODS[2])):
+        for score in ("marginal", "patches"):
+            more = [by[better, s][score] - by[worse, s][score] for s in seeds if {(better, s), (worse, s)} <= by.keys()]
+            if more:
+                error = statistics.stdev(more) / len(more) ** 0.5 if len(more) > 1 else None
+                yield {
+                    "verdict": f"{better} over {worse}, {score}",
+                    "more": statistics.mean(more),
+                    "more_stderr": error,
+                }
+    both = [s for s in seeds if {(METHODS[0], s), (METHODS[1], s)} <= by.keys()]
+    if both:
+        times = [by[METHODS[1], s]["seconds"] / by[METHODS[0], s]["seconds"] for s in both]
+        yield {"verdict": "seconds of TV-PredCP over those of EM", "ratio": statistics.mean(times), "enough": 20}
+    ems = [by[METHODS[0], s] for s in seeds if (METHODS[0], s) in by]
+    if ems:
+        covered = [row["coverage"] for row in ems]
+        yield {"verdict": "EM covers 92 to 99 %", "coverage": covered, "met": all(0.92 <= c <= 0.99 for c in covered)}
+        steps = [settled(row[f"precisions_{TRACES[-1]}"]) for row in ems]
+        yield {"verdict": "EM steps with two draws", "steps": steps, "met": all(step <= 5 for step in steps)}
+
+
+def settled(precisions: Sequence[float]) -> int:
+    """The first step from which the precision stays within a twentieth of the last."""
+    off = [abs(value / precisions[-1] - 1) > 0.05 for value in precisions]
+    return max((step + 1 for step, far in enumerate(off) if far), default=0)
+
+
+STUDY = Study(rows, COLUMNS, ("weights", "rays", "fit_step", "steps"), verdict=verdicts, seeds=3, options=OPTIONS)
