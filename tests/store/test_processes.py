@@ -48,7 +48,7 @@ def numbers(process: Process, x: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: type(kernel).__name__)
 def test_a_process_comes_back_to_the_last_bit(kernel: Kernel, tmp_path: Path) -> None:
     relative = torch.linspace(0.5, 2.0, 30).double()
-    process = lw.GP(kernel, lw.Gaussian(80.0), mean="linear").fit((X.abs(), Y), noise=relative)
+    process = lw.GP(kernel, lw.Gaussian(80.0), mean="linear").fit((X.abs(), Y), relative_noise=relative)
     process = replace(process, trace=(Chosen({"lengthscale": 2.0}, -1.5), Chosen({"lengthscale": 3.0})))
     loaded = again(process, tmp_path)
     assert loaded.trace == process.trace and repr(loaded) == repr(process) and loaded.kernel == kernel

@@ -110,7 +110,7 @@ def test_a_linear_mean_needs_inputs_that_tell_it(x: Tensor) -> None:
 @pytest.mark.parametrize("noise", [float("nan"), float("inf"), 0.0, -1.0])
 def test_a_noise_that_is_none(noise: float) -> None:
     with refused(DataError, "12 positive noise variances"):
-        lw.GP().fit((X, Y), noise=torch.full((12,), noise))
+        lw.GP().fit((X, Y), relative_noise=torch.full((12,), noise))
 
 
 def test_repeated_inputs_without_noise_are_counted() -> None:

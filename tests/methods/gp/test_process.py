@@ -83,7 +83,7 @@ def test_two_outputs_are_two_processes_of_one_kernel() -> None:
 def test_known_noise_of_each_observation_is_that_of_scikit_learn() -> None:
     (x, y), new = data(), normal(5, 3, seed=2)
     relative = torch.linspace(0.5, 3.0, len(x), dtype=torch.float64)
-    process = GP(RBF(1.5), lw.Gaussian(NOISE), mean="zero").fit((x, y), noise=relative)
+    process = GP(RBF(1.5), lw.Gaussian(NOISE), mean="zero").fit((x, y), relative_noise=relative)
     _, theirs = KERNELS["rbf"]
     other = GaussianProcessRegressor(
         theirs.clone_with_theta(theirs.theta * 0 + 0.405465108), alpha=(relative / NOISE).numpy(), optimizer=None
@@ -207,7 +207,7 @@ def test_what_cannot_be_fitted_is_refused() -> None:
     with unchecked(), pytest.raises(ShapeError, match=r"\[m, 3\]"):
         GP().fit((x, y)).predict(x[:, :2])
     with unchecked(), pytest.raises(DataError, match="noise variances"):
-        GP().fit((x, y), noise=torch.zeros(len(x)))
+        GP().fit((x, y), relative_noise=torch.zeros(len(x)))
     with unchecked(), pytest.raises(ConfigError, match="kernel"):
         GP(kernel="rbf")  # type: ignore[arg-type]
     with unchecked(), pytest.raises(UnsupportedError, match="one noise precision"):

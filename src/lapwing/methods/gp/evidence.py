@@ -248,7 +248,7 @@ def value_and_gradient(process: Process | LaplaceProcess) -> tuple[float, Float[
     data, basis = process.data, process.trend(process.data.inputs)
     (n, c), matrix = data.targets.shape, KernelMatrix(process.kernel, data.inputs)
     whole = matrix.dense(process.solver.max_bytes if isinstance(process.solver, Cholesky) else DENSE)
-    whole.diagonal().add_(process.noise)
+    whole.diagonal().add_(process.noise_variance)
     try:
         inverse, solved, logdet = inverted(whole, torch.cat([data.targets, basis], 1))
     except NumericalError as error:
@@ -269,7 +269,7 @@ def gradient_by(
 ) -> Float[Tensor, " h"]:
     """``Σ_ij W_ij ∂C_ij`` in the logarithms of the hyper-parameters and of the noise variance."""
     matrix = KernelMatrix(process.kernel, process.data.inputs)
-    return torch.cat([contracted(matrix, weight), (diagonal * process.noise).double().sum()[None].cpu()])
+    return torch.cat([contracted(matrix, weight), (diagonal * process.noise_variance).double().sum()[None].cpu()])
 
 
 def warn_of_limits(found: Climbed[P]) -> None:

@@ -32,7 +32,7 @@ class Observations:
     relative: Float[Tensor, " n"]
 
     @classmethod
-    def of(cls, data: Source, noise: Float[Tensor, " n"] | None = None) -> Observations:
+    def of(cls, data: Source, relative_noise: Float[Tensor, " n"] | None = None) -> Observations:
         """What a pair of tensors or a loader holds.
 
         Raises:
@@ -51,10 +51,11 @@ class Observations:
         check_rows(inputs, "inputs")
         check_rows(targets, "targets")
         ones = inputs.new_ones(len(inputs))
-        relative = ones if noise is None else torch.as_tensor(noise).to(inputs)
+        relative = ones if relative_noise is None else torch.as_tensor(relative_noise).to(inputs)
         if relative.shape != ones.shape or not bool(((relative > 0) & relative.isfinite()).all()):
             got = f"shape {list(relative.shape)}, from {float(relative.min()):.3g} to {float(relative.max()):.3g}"
-            raise DataError(f"{len(ones)} positive noise variances", got, "noise=sigma**2 * likelihood.precision")
+            hint = "relative_noise=sigma**2 * likelihood.precision"
+            raise DataError(f"{len(ones)} positive noise variances", got, hint)
         return cls(inputs, targets.to(inputs), relative)
 
     def __len__(self) -> int:

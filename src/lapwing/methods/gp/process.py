@@ -63,14 +63,14 @@ class Process:
         return self.settings.solver_for(len(self.data))
 
     @property
-    def noise(self) -> Float[Tensor, " n"]:
+    def noise_variance(self) -> Float[Tensor, " n"]:
         """Noise variance of each observation."""
         return self.data.relative / self.likelihood.noise
 
     @cached_property
     def problem(self) -> Problem:
         """``K + N``."""
-        return Problem(KernelMatrix(self.kernel, self.data.inputs), Diagonal(self.noise))
+        return Problem(KernelMatrix(self.kernel, self.data.inputs), Diagonal(self.noise_variance))
 
     @cached_property
     def answers(self) -> Solution:
@@ -140,7 +140,7 @@ class Process:
             generator = torch.Generator().manual_seed(seed)
             prior = PriorFunctions.drawn(self.kernel, self.data.inputs, samples * c, self.settings.features, generator)
             noise = probes.gaussian([len(self.data), samples * c], like=self.data.inputs, generator=generator)
-            values, noise = prior(self.data.inputs), self.noise.sqrt()[:, None] * noise
+            values, noise = prior(self.data.inputs), self.noise_variance.sqrt()[:, None] * noise
             if "answers" in vars(self):
                 solution = self._solved(values, noise, 0)
             else:
@@ -216,14 +216,14 @@ class Process:
         )
         return Estimate(fit - 0.5 * c * found.value, 0.5 * c * found.stderr, found.samples)
 
-    def updated(self, data: Source, *, noise: Float[Tensor, " n"] | None = None) -> Process:
+    def updated(self, data: Source, *, relative_noise: Float[Tensor, " n"] | None = None) -> Process:
         """The posterior with more data; solves start from those that are known.
 
         Args:
             data: More inputs and targets.
-            noise: As in ``GP.fit``.
+            relative_noise: As in ``GP.fit``.
         """
-        return replace(self, data=self.data.joined(Observations.of(data, noise)), start=self._known())
+        return replace(self, data=self.data.joined(Observations.of(data, relative_noise)), start=self._known())
 
     def select(self, index: Int[Tensor, " m"]) -> Process:
         """The posterior of some of the observations, in float64.
@@ -279,12 +279,11 @@ class Process:
     def singular(self, error: NumericalError) -> NumericalError:
         """What a solve that failed says of the data."""
         n = len(self.data)
-        again = n - len(self.data.inputs.unique(dim=0))
+        again, least = n - len(self.data.inputs.unique(dim=0)), float(self.noise_variance.min())
         return NumericalError(
             f"noise that keeps K + N away from singular ({error.expected})",
-            f"a smallest noise variance of {float(self.noise.min()):.1e} and {again} of {n} inputs that repeat others "
-            f"({error.got})",
-            "a smaller precision of the likelihood, or the average of targets at one input with noise=; float64",
+            f"a smallest noise variance of {least:.1e} and {again} of {n} inputs that repeat others ({error.got})",
+            "a smaller precision of the likelihood, or averages of targets at one input with relative_noise=; float64",
         )
 
     def _known(self) -> tuple[Solution, ...]:

@@ -67,12 +67,12 @@ class GP(Settings):
             hint = "a process for each output, or outputs divided by their noise"
             raise UnsupportedError("one noise precision for all outputs", f"{self.likelihood.precision}", hint)
 
-    def fit(self, data: Source, *, noise: Float[Tensor, " n"] | None = None) -> Process:
+    def fit(self, data: Source, *, relative_noise: Float[Tensor, " n"] | None = None) -> Process:
         """The posterior.
 
         Args:
             data: Inputs ``[n, p]`` and targets ``[n]`` or ``[n, c]``: a pair of tensors or a loader.
-            noise: Where the noise of each observation is known, how many times ``1/ρ`` its variance is.
+            relative_noise: Where the noise of each observation is known, how many times ``1/ρ`` its variance is.
 
         Raises:
             DataError: If there are no data, they are not finite, or they do not tell a linear mean.
@@ -84,7 +84,7 @@ class GP(Settings):
         Cost:
             None yet: solves are made when they are first asked for, and kept.
         """
-        observations = Observations.of(data, noise)
+        observations = Observations.of(data, relative_noise)
         variance = float(observations.targets.double().var(0, correction=0).mean()) or 1.0
         kernel = variance * Matern(lengthscales(observations.inputs)) if self.kernel is None else self.kernel
         check_suitable(kernel, self.mean, observations)
