@@ -266,3 +266,30 @@ def test_a_fit_decomposes_and_nothing_after_it_does(tmp_path: Path, monkeypatch:
         assert found.log_marginal() == posterior.log_marginal()
         draws = [each.sample(2, generator=torch.Generator().manual_seed(0)) for each in (found, posterior)]
         assert torch.equal(*draws)
+
+
+def test_leading_pairs_of_wide_factors_err_by_what_is_stated(caplog: pytest.LogCaptureFixture) -> None:
+    """The trace is kept, and no variance is off by more than the slack allows; with all pairs nothing is."""
+    model = nn.Sequential(nn.Linear(19, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+    x = torch.randn(60, 19, dtype=torch.float64) * torch.linspace(-2, 1, 19, dtype=torch.float64).exp()
+    data = (x, torch.arange(60) % 2)
+
+    def fit(rank: int | None) -> WeightPosterior:
+        found = lw.Laplace(lw.Categorical(), structure=lw.KFAC(rank=rank), prior=lw.Isotropic(2.0)).fit(model, data)
+        assert isinstance(found, WeightPosterior)
+        return found
+
+    exact, few, all_pairs = fit(None), fit(5), fit(20)
+    assert "leading eigenpairs" in caplog.text and "of the exact)" in repr(few)
+    assert exact.slack == all_pairs.slack == (0.0, 0.0) and "of the exact" not in repr(exact)
+    assert factored(few)[0].bases[1].values.shape == (5,)
+    more, less = few.slack
+    assert 0 < more < less
+    torch.testing.assert_close(few.held.operator.trace(), exact.held.operator.trace())
+    v = torch.randn(exact.network.size, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ratio = (v * few.precision.operator.solve(v)).sum(0) / (v * exact.precision.operator.solve(v)).sum(0)
+    assert 1 / (1 + more / 2.0) < float(ratio.min()) < 0.999 and float(ratio.max()) < 1 + less / 2.0
+    top = few.precision.operator.dense() - exact.precision.operator.dense()
+    values = torch.linalg.eigvalsh(top)
+    assert -less <= float(values[0]) < 0 < float(values[-1]) <= more
+    assert float(few.effective_dimension()) == pytest.approx(float(exact.effective_dimension()), rel=0.1)

@@ -9,10 +9,9 @@ from typing import cast
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.curvature.kfac import separated
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import in_basis, variance_of
-from lapwing.jacobian.layers.factors import Outer
+from lapwing.jacobian.layers.factors import Outer, separated
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.linalg import BlockDiagonal, Diagonal, Kronecker

@@ -11,10 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.kfac import separated
 from lapwing.curvature.sums import Held
 from lapwing.ground.data import Inputs, chunks, count
-from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows, outer
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows, outer, separated
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import Model, Pass
 from lapwing.likelihoods.base import identity_cotangents

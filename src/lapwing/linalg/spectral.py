@@ -25,7 +25,8 @@ class Spectral:
         values: λ.
         vectors: Q, orthonormal columns ``[..., m, r]``; ones ``[m]`` for a diagonal matrix, whose Q is the identity.
         rest: ρ.
-        error: At most the largest eigenvalue of what M stands for less ``Q diag(λ) Qᵀ``; 0 where M is exact.
+        error: What M stands for is ``Q diag(λ) Qᵀ`` and something positive with at most this eigenvalue; 0 where M is
+            exact.
 
     Example:
         >>> few = Spectral(torch.tensor([3.0]).double(), torch.tensor([[1.0], [0.0], [0.0]]).double(), rest=2.0)
@@ -150,6 +151,21 @@ def of_root(root: Float[Tensor, "m r"], trace: float | None = None) -> Spectral:
     values, vectors = values[kept].flip(0), (basis @ vectors[:, kept]).flip(1)
     left = 0.0 if trace is None else max(0.0, trace - float(values.sum()))
     return Spectral(values, vectors, left / max(1, len(root) - len(values)), left)
+
+
+def slack(left: Spectral, right: Spectral) -> tuple[float, float]:
+    """By how much ``L ⊗ R`` is at most too large and too small: ``-b I ≼ what it is - what it stands for ≼ a I``.
+
+    Where what a factor stands for lies between ``F = Q diag(λ) Qᵀ`` and ``F + error I``, as for a Nyström factor,
+
+        a = ρ_L t_R + ρ_R t_L + ρ_L ρ_R,   b = t_L t_R - λ_L λ_R,   t = λ + error for the largest λ.
+
+    Returns:
+        a and b, 0 for factors that are exact.
+    """
+    sizes = [float(side.values.max()) if side.values.numel() else 0.0 for side in (left, right)]
+    one, other = (size + side.error for size, side in zip(sizes, (left, right), strict=True))
+    return left.rest * other + right.rest * one + left.rest * right.rest, one * other - sizes[0] * sizes[1]
 
 
 @final

@@ -20,7 +20,8 @@ from lapwing.ground import probes
 from lapwing.ground.data import Inputs
 from lapwing.ground.errors import ConvergenceWarning, warn
 from lapwing.likelihoods import Likelihood
-from lapwing.linalg import Dense, Diagonal, Structured
+from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
+from lapwing.linalg.spectral import slack
 from lapwing.linear.evidence import Complexity, LogEvidence, NewtonStep, complexity_of
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
@@ -72,6 +73,27 @@ class WeightPosterior(ExactPosterior):
     """
 
     held: Held
+
+    def __repr__(self) -> str:
+        more, less = self.slack
+        known = super().__repr__()
+        return f"{known[:-1]}, precision between {-less:.2g} and +{more:.2g} of the exact)" if more or less else known
+
+    @property
+    def slack(self) -> tuple[float, float]:
+        """By how much Λ is at most too large and too small, where ``KFAC`` holds factors by their leading eigenpairs.
+
+        Beside the smallest prior precision α that makes variances too small by at most a factor ``1 + a / α`` and too
+        large by at most ``1 + b / α``.
+
+        Returns:
+            a and b in 1 / weight², 0 where Λ is exact.
+        """
+        blocks = self.held.operator.blocks if isinstance(self.held.operator, BlockDiagonal) else ()
+        kinds = [block for block in blocks if isinstance(block, Kronecker)]
+        found = [(float(block.scale) * part for part in slack(*block.bases)) for block in kinds]
+        more, less = (self.noise_scale * max(each) for each in zip((0.0, 0.0), *found, strict=True))
+        return more, less
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``; W is the operator's own inverse root."""

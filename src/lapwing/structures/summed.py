@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, final, get_args
@@ -13,13 +14,15 @@ from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.ggn import GGN, Accumulator, Curvature, EmpiricalFisher, Noise, chunk_size, sweep
 from lapwing.curvature.kfac import Bias, KroneckerSum, Sharing
 from lapwing.curvature.sums import DiagonalSum
-from lapwing.ground.errors import UnsupportedError, check_option
+from lapwing.ground.errors import UnsupportedError, check_count, check_option
 from lapwing.jacobian.layers.capture import NORMS
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linear.problem import CurvatureRecipe, Problem
 from lapwing.posteriors import Posterior, WeightPosterior
 from lapwing.priors import GPrior, Prior
+
+logger = logging.getLogger(__name__)
 
 P = TypeVar("P", bound=Posterior)
 
@@ -115,13 +118,17 @@ class KFAC(CurvatureRecipe):
         sharing: ``"expand"`` takes each position that shares a weight for an example of its own, ``"reduce"`` adds them
             up first (Eschenhagen et al. 2023).
         bias: ``"joint"`` treats a bias as a last input of its weight, ``"separate"`` gives it a block of its own.
+        rank: Eigenpairs kept of a factor with three times as many rows or more; the rest of its trace is spread evenly
+            over all other directions, and ``WeightPosterior.slack`` bounds what that changes. ``None`` is exact.
 
     Raises:
         ConfigError: If an option is none of these.
         UnsupportedError: If a prior has more than one precision for the weights of a layer.
 
     Cost:
-        Memory o² + i² a layer. A pass over the data with c cotangents, and an eigendecomposition of each factor.
+        A pass over the data with c cotangents. Of each factor of m rows the eigendecomposition, ``9 m³``
+        multiplications; ``3 m n² + 9 n³`` where n ≤ m / 2 examples and positions fill it; or ``3 m² rank``. Memory o² +
+        i² a layer, or its rank times o + i.
 
     Example:
         >>> import torch, lapwing as lw
@@ -132,24 +139,30 @@ class KFAC(CurvatureRecipe):
 
     sharing: Sharing = "expand"
     bias: Bias = "joint"
+    rank: int | None = 1024
 
     def __post_init__(self) -> None:
         check_option("sharing", self.sharing, get_args(Sharing))
         check_option("bias", self.bias, get_args(Bias))
+        if self.rank is not None:
+            check_count("rank", self.rank, usual=1024)
 
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
         network, curved = task.model.network, [layer for layer in task.model.survey.layers if layer.kind not in NORMS]
         joint = [layer.names for layer in curved]
         _check_one_precision(task, joint if self.bias == "joint" else [(name,) for names in joint for name in names])
-        total = KroneckerSum(network, self.sharing, self.bias, progress=task.model.data.progress)
-        return task.summed(total)
+        total = KroneckerSum(network, self.sharing, self.bias, self.rank, task.model.data.progress)
+        posterior = task.summed(total)
+        if any(posterior.slack):
+            logger.warning("%s keeps the leading eigenpairs of its largest factors: %r", self, posterior)
+        return posterior
 
     def curvature(self, problem: Problem) -> linalg.Structured:
         """The curvature in this structure, for a preconditioner."""
         if not isinstance(problem.model, Linearisation):
             raise UnsupportedError(f"a problem with a network for {self}", "one without", "PivotedCholesky(100)")
-        total = KroneckerSum(problem.model.model.network, self.sharing, self.bias)
+        total = KroneckerSum(problem.model.model.network, self.sharing, self.bias, self.rank)
         sweep(problem.model.model, GGN(), total)
         return total.result().operator
 

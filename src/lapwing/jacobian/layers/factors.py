@@ -233,6 +233,13 @@ class Outer(Factor):
         return torch.cat([flat[: -p * o].view(p, o, -1), flat[-p * o :].view(p, o, 1)], dim=-1)
 
 
+def separated(factor: T) -> tuple[T, ...]:
+    """A factor whose bias has a block of its own."""
+    if isinstance(factor, Outer) and factor.weight is not None and factor.bias is not None:
+        return replace(factor, bias=None), replace(factor, weight=None)
+    return (factor,)
+
+
 def patches(image: Float[Tensor, "n channels *space"], options: ConvOptions, ones: int = 0) -> Float[Tensor, "n p i t"]:
     """The patch of a convolution's input under each output position, followed by ``ones`` inputs that are one.
 
