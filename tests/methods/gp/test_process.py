@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -212,6 +214,20 @@ def test_what_cannot_be_fitted_is_refused() -> None:
         GP(kernel="rbf")  # type: ignore[arg-type]
     with unchecked(), pytest.raises(UnsupportedError, match="one noise precision"):
         GP(likelihood=lw.Gaussian((1.0, 2.0)))
+
+
+@pytest.mark.parametrize("solver", ["auto", lw.CG(rtol=1e-10)])
+def test_pickle_keeps_the_solves_and_what_they_predict(solver: Any) -> None:
+    x, y = normal(15, 2), normal(15, seed=1)
+    process = GP(1.0 * lw.gp.Matern(0.7), lw.Gaussian(50.0), solver=solver, samples=4, features=30).fit((x, y))
+    expected = process.predict(x)
+    again = pickle.loads(pickle.dumps(process))
+    assert torch.equal(again.start[0].value, process.answers.value)
+    torch.testing.assert_close(again.predict(x).mean, expected.mean)
+    torch.testing.assert_close(again.predict(x).std, expected.std)
+    classes = lw.gp.LaplaceProcess.fit(1.0 * lw.gp.Matern(0.7), lw.Bernoulli(), (x, (y > 0).long()))
+    expected = classes.predict(x)
+    torch.testing.assert_close(copy.deepcopy(classes).predict(x).probs, expected.probs)
 
 
 def test_the_solver_follows_the_number_of_observations() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
+import lapwing as lw
 from lapwing.methods.gp.regressor import GPRegressor
 
 
@@ -19,6 +23,19 @@ from lapwing.methods.gp.regressor import GPRegressor
 def test_it_is_an_estimator() -> None:
     """Without the search, which would run a hundred times."""
     check_estimator(GPRegressor(kernel=None, tune=False))
+
+
+def test_grids_clones_and_pickles_are_of_the_same_regressor() -> None:
+    x = np.random.default_rng(0).normal(size=(45, 2)) * [1.0, 100.0]
+    y = np.sin(2 * x[:, 0])
+    kernels = [lw.gp.RBF((1.0, 1.0)), lw.gp.RBF((9.0, 0.1))]
+    pipeline = make_pipeline(StandardScaler(), GPRegressor(tune=False))
+    grid = GridSearchCV(pipeline, {"gpregressor__kernel": kernels}, cv=3).fit(x, y)
+    assert grid.best_params_ == {"gpregressor__kernel": kernels[0]}
+    mean, std = grid.predict(x), grid.best_estimator_.predict(x, return_std=True)[1]
+    again = pickle.loads(pickle.dumps(grid.best_estimator_))
+    np.testing.assert_allclose(again.predict(x, return_std=True), (mean, std), rtol=1e-12)
+    assert clone(again[-1]).get_params() == grid.best_estimator_[-1].get_params()
 
 
 def test_one_observation_chooses_nothing() -> None:

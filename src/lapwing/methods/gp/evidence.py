@@ -23,6 +23,7 @@ from lapwing.methods.gp.matrix import DENSE, KernelMatrix, contracted
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.settings import Chosen
+from lapwing.methods.gp.suitable import singular
 from lapwing.methods.gp.trend import least_squares
 
 P = TypeVar("P", Process, LaplaceProcess)
@@ -252,7 +253,7 @@ def value_and_gradient(process: Process | LaplaceProcess) -> tuple[float, Float[
     try:
         inverse, solved, logdet = inverted(whole, torch.cat([data.targets, basis], 1))
     except NumericalError as error:
-        raise process.singular(error) from error
+        raise singular(error, data, process.noise_variance) from None
     alpha, beta = least_squares(basis, solved[:, c:], solved[:, :c])
     fit = float(((data.targets - basis @ beta) * alpha).double().sum())
 

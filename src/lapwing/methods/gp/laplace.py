@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -178,7 +178,11 @@ class LaplaceProcess:
 
     def with_choices(self, kernel: Kernel) -> LaplaceProcess:
         """The posterior with another kernel; its mode is looked for near the one that is known."""
-        return replace(self, kernel=kernel, start=vars(self).get("fitted", self.start))
+        return replace(self, kernel=kernel, start=self._found)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle holds: where the mode is, and no factor."""
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"start": self._found}
 
     def tuned(self, method: Any, progress: bool) -> LaplaceProcess:
         """See ``lapwing.tune``."""
@@ -191,6 +195,11 @@ class LaplaceProcess:
         method = (Evidence() if small else Subset(max(2, SMALL // self.width))) if method is None else method
         check_kind("the method", method, (Evidence, Subset), "lw.tune(process): the evidence needs no data held out")
         return method.tune(self, progress)
+
+    @property
+    def _found(self) -> Float[Tensor, "n c"] | None:
+        """Outputs at the data near which a mode is."""
+        return self.fitted if "mode" in vars(self) else self.start
 
     @cached_property
     def _exact(self) -> Observations:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -25,6 +25,7 @@ from lapwing.methods.gp.matrix import KernelMatrix, check_room, cross_product
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions
 from lapwing.methods.gp.settings import Chosen, Settings
+from lapwing.methods.gp.suitable import singular
 from lapwing.methods.gp.trend import Covariance, Trend, least_squares
 from lapwing.predictive import Draws, JointMoments, Moments, Outputs, Predictive, predictive
 
@@ -256,6 +257,10 @@ class Process:
             return self
         return replace(self, settings=replace(self.settings, solver=solver), start=self._known())
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle holds: the solves, and not the functions, whose features are code."""
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"start": self._known()}
+
     def _solved(self, values: Float[Tensor, "n k"], noise: Float[Tensor, "n k"], asked: int) -> Solution:
         """``(K + N)⁻¹ (z + ε)`` of so many columns of ``[y, H]`` and then of draws, from where earlier solves came."""
         initial = None
@@ -267,7 +272,7 @@ class Process:
         try:
             solution = self.solver.drawn(self.problem, values, noise, initial=initial)
         except NumericalError as error:
-            raise (self.singular(error) if "definite" in error.expected else error) from None  # or a descent diverged
+            raise singular(error, self.data, self.noise_variance) from None
         if not solution.converged:
             warn(
                 f"a solve ended after {solution.iterations} iterations with a relative residual of "
@@ -275,16 +280,6 @@ class Process:
                 ConvergenceWarning,
             )
         return solution
-
-    def singular(self, error: NumericalError) -> NumericalError:
-        """What a solve that failed says of the data."""
-        n = len(self.data)
-        again, least = n - len(self.data.inputs.unique(dim=0)), float(self.noise_variance.min())
-        return NumericalError(
-            f"noise that keeps K + N away from singular ({error.expected})",
-            f"a smallest noise variance of {least:.1e} and {again} of {n} inputs that repeat others ({error.got})",
-            "a smaller precision of the likelihood, or averages of targets at one input with relative_noise=; float64",
-        )
 
     def _known(self) -> tuple[Solution, ...]:
         """The solves that were made."""

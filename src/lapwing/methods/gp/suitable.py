@@ -1,4 +1,4 @@
-"""Whether a kernel, a mean and data go together, looked at once when they first meet."""
+"""Whether a kernel, a mean and data go together: what is seen when they first meet, and what a failed solve says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import DataError, DataWarning, ShapeError, warn
+from lapwing.ground.errors import DataError, DataWarning, NumericalError, ShapeError, warn
 from lapwing.methods.gp.kernels import Kernel
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.trend import Mean
@@ -34,6 +34,25 @@ def check_suitable(kernel: Kernel, mean: Mean, data: Observations) -> None:
     if len(data) > 1 and bool(same.any()):
         value = float(data.targets[0, same][0])
         warn(f"all targets of an output are {value:.6g}: tuning will find neither function nor noise", DataWarning)
+
+
+def singular(error: NumericalError, data: Observations, noise: Float[Tensor, " n"]) -> NumericalError:
+    """What a solve that failed says of the data; of a descent that diverged, what it says itself.
+
+    Args:
+        error: Its error.
+        data: X and y.
+        noise: Noise variance of each.
+    """
+    if "definite" not in error.expected:
+        return error
+    again = len(data) - len(data.inputs.unique(dim=0))
+    return NumericalError(
+        f"noise that keeps K + N away from singular ({error.expected})",
+        f"a smallest noise variance of {float(noise.min()):.1e} and {again} of {len(data)} inputs that repeat others "
+        f"({error.got})",
+        "a smaller precision of the likelihood, or averages of targets at one input with relative_noise=; float64",
+    )
 
 
 def _spanning(inputs: Float[Tensor, "n p"]) -> bool:
