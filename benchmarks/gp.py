@@ -35,7 +35,7 @@ SIZES = (1_000, 3_000, 10_000, 30_000, 49_000, 100_000, 200_000)
 LEAST = 1e-3
 """Noise variance that both sides have at least, for targets of variance 1."""
 
-COLUMNS = ("seconds", "peak_mib", "rmse", "nll", "residual", "iterations", "evidence", "gap")
+COLUMNS = ("seconds", "cpu_seconds", "peak_mib", "rmse", "nll", "residual", "iterations", "evidence", "gap")
 OURS, PEER, NEAR = "lapwing subset, then pathwise", "GPyTorch Adam", 0.01
 """Sides of the search, and the gap that is sought."""
 
@@ -165,12 +165,12 @@ def thinned(path: list[tuple[float, Tensor]], most: int = 6) -> list[tuple[float
 
 
 def verdict(found: Sequence[Row]) -> Iterator[Row]:
-    """Of each set the ratio of our seconds to the peer's, means over the splits, and the difference of RMSE."""
+    """Of each set the ratio of processor seconds, ours to the peer's, means over splits, and how far RMSE is off."""
     means = {(row["data"], row["side"]): row for row in found if row.get("summary") and row.get("part") == "peers"}
     for (data, side), row in means.items():
         mine = means.get((data, "lapwing auto"), {})
-        if side.startswith("GPyTorch") and "seconds" in row and "seconds" in mine:
-            told = {"verdict": f"{data}: lapwing over {side}", "ratio": mine["seconds"] / row["seconds"]}
+        if side.startswith("GPyTorch") and "cpu_seconds" in row and "cpu_seconds" in mine:
+            told = {"verdict": f"{data}: lapwing over {side}", "ratio": mine["cpu_seconds"] / row["cpu_seconds"]}
             yield told | {"rmse_apart": mine["rmse"] - row["rmse"]}
     points = [row for row in found if row.get("part") == "search" and not row.get("summary")]
     for number in sorted({row["seed"] for row in points}):
