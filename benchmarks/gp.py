@@ -4,8 +4,8 @@
 
 Of each set both sides get the same hyper-parameters, found by ours on some rows, in single precision, and predict a
 held-out tenth: ours by ``solver="auto"``; GPyTorch by conjugate gradients with its pivoted Cholesky preconditioner,
-with and without ``fast_pred_var``; and its variational process, whose time is that of training. Each in a process of
-its own, in turn; a side that runs out of memory is a row that says so.
+with and without ``fast_pred_var``; and its variational process, whose time is that of training. Each is in a process
+of its own, in turn; a side that runs out of memory is a row that says so. ``--only`` may name some of the sides too.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def beside_peers(name: str, setting: Setting) -> Iterator[Row]:
             torch.save(data | {"logs": logs}, case)
             about = {"part": "peers", "data": name, "observations": len(data["x"]), "seed": number}
             yield about | {"side": "tuning of both", "seconds": seconds}
-            for side, (work, options) in works.items():
+            for side in setting.among(works):
+                work, options = works[side]
                 told.unlink(missing_ok=True)
                 steps = run_isolated(
                     work, timeout=setting.more["limit"], limit_gib=64.0, case=str(case), told=str(told), **options
