@@ -18,7 +18,9 @@ from lapwing.ground.data import Data
 from lapwing.jacobian.model import Model, Pass
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import surveyed
+from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import Moments, WideMoments
+from lapwing.structures import summed
 from lapwing.structures.selection import Selection
 from tests.posterior_cases import PROBLEMS, STRUCTURES, Linearised, problem, seeded
 
@@ -174,3 +176,38 @@ def test_many_outputs_of_few_drawn_labels(monkeypatch: pytest.MonkeyPatch) -> No
     expected = posterior.outputs(x)
     monkeypatch.setattr(head, "MANY", 1)
     torch.testing.assert_close(posterior.outputs(x).covariance, expected.covariance, rtol=1e-8, atol=1e-14)
+
+
+@pytest.mark.parametrize("selection", [lw.LastLayer(), lw.All()], ids=repr)
+@pytest.mark.parametrize("structure", ["full-weights", "diagonal", "kfac"])
+def test_outputs_at_some_positions_are_those_of_all(
+    structure: str, selection: Selection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, places = problem("pixels"), torch.tensor([4, 1])
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=STRUCTURES[structure], weights=selection))
+    assert isinstance(posterior, WeightPosterior)
+    for many in (256, 1):
+        monkeypatch.setattr(head, "MANY", many)
+        (whole,), (some,) = (
+            posterior.outputs_each(case.new, [posterior]),
+            posterior.outputs_at(case.new, places, [posterior]),
+        )
+        torch.testing.assert_close(some.mean, whole.mean.flatten(1, 2)[:, places])
+        torch.testing.assert_close(some.covariance, whole.covariance.flatten(1, 2)[:, places], rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("structure", ["diagonal", "kfac"])
+def test_of_many_positions_the_curvature_is_drawn(
+    structure: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = problem("pixels")
+    recipe = lw.Laplace(case.likelihood, structure=STRUCTURES[structure])
+    exact = case.fit(recipe)
+    monkeypatch.setattr(summed, "EXACT", 17)
+    monkeypatch.setattr(summed, "DRAWS", 4000)
+    with caplog.at_level("INFO", "lapwing"):
+        drawn, again = case.fit(recipe), case.fit(recipe)
+    assert "18 outputs an example: the curvature from 4000 draws" in caplog.text
+    one, other = (each.precision_operator.dense() for each in (drawn, exact))
+    torch.testing.assert_close(one, other, rtol=0.05, atol=0.02 * float(other.diagonal().max()))
+    assert torch.equal(one, again.precision_operator.dense()) and not torch.equal(one, other)

@@ -11,6 +11,7 @@ import torch
 import lapwing as lw
 from lapwing.ground.data import Batch
 from lapwing.tuning.held_out import evenly, held_out, weights_at
+from lapwing.tuning.search import mean_loss
 from tests.posterior_cases import STRUCTURES, problem
 
 
@@ -74,3 +75,19 @@ def test_few_examples_where_covariances_are_large(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("lapwing.tuning.held_out.BYTES", 1)
     monkeypatch.setattr("lapwing.tuning.held_out.LEAST", 18)
     assert sum(len(batch) for batch in held_out(posterior, batches, (1e-2, 1e2)).batches) == 3
+
+
+@pytest.mark.parametrize("name", ["pixels", "tokens"])
+def test_some_positions_of_many_are_looked_at(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss is that of those positions, by the predictions of all."""
+    monkeypatch.setattr("lapwing.tuning.held_out.PLACES", 2)
+    case = problem(name)
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC()))
+    data = held_out(posterior, [Batch(case.x, case.y)], (1e-2, 1e2))
+    assert data.places is not None and len(data.places) == 2
+    (found,), (looked,) = data.moments(0.0), data.batches
+    assert torch.equal(looked.targets, case.y.flatten(1)[:, data.places])
+    expected = posterior.outputs(case.x)
+    torch.testing.assert_close(found.mean, expected.mean.flatten(1, -2)[:, data.places])
+    torch.testing.assert_close(found.variance, expected.variance.flatten(1, -2)[:, data.places], rtol=1e-2, atol=1e-9)
+    assert math.isfinite(mean_loss(data.likelihood, [found], data.batches, "probit", 1.0))

@@ -139,9 +139,18 @@ class Noise(Drawn):
     def _draws(
         self, likelihood: Likelihood, f: Tensor, y: Tensor, size: int, generator: Generator | None
     ) -> Float[Tensor, "size n *event c"]:
-        root = likelihood.root(f, y)
-        noise = probes.gaussian((size, *root.shape[:-2], root.shape[-1], 1), like=root, generator=generator)
-        return (root @ noise).squeeze(-1)
+        entries = likelihood.hessian_entries(f, y)
+        if entries is None:
+            root = likelihood.root(f, y)
+            noise = probes.gaussian((size, *root.shape[:-2], root.shape[-1], 1), like=root, generator=generator)
+            return (root @ noise).squeeze(-1)
+        diagonal, beside = entries
+        noise = probes.gaussian((size, *f.shape), like=f, generator=generator)
+        if beside is None:
+            return diagonal.sqrt() * noise
+        root = (diagonal + beside.square()).sqrt()  # of diag(p), of which B is what p pᵀ leaves
+        seen = (beside / root).nan_to_num(0.0)
+        return root * noise - beside * (seen * noise).sum(-1, keepdim=True)
 
 
 @final

@@ -34,13 +34,13 @@ def basis(held: Held, network: Network) -> tuple[Int[Tensor, " k"], Float[Tensor
     return None, None
 
 
-def spectra(head: Outer, held: Held, network: Network) -> Float[Tensor, "m c"]:
+def spectra(head: Outer, held: Held, network: Network, places: Int[Tensor, " p"] | None = None) -> Float[Tensor, "m c"]:
     """``J Λ⁻¹ Jᵀ`` at each of m positions by its eigenvalues, in the ``basis`` of its outputs.
 
     Cost:
         A product as large as the layer's own.
     """
-    alone = head.by_position
+    alone = head.by_position(places)
     if isinstance(held.operator, Diagonal):
         variance = network.part(alone.names, 1.0 / held.operator.values).to(alone.a)
         return alone.columns[:, 0, :, 0].square() @ alone.matrix(variance)[0].mT

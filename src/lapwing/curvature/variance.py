@@ -8,7 +8,7 @@ from functools import cached_property, reduce
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.sums import Held
@@ -16,7 +16,7 @@ from lapwing.ground.data import Inputs, chunks, count
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows, outer, separated
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import Model, Pass
-from lapwing.likelihoods.base import identity_cotangents
+from lapwing.likelihoods.base import at_places, identity_cotangents
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
 
 BUDGET = 2**25
@@ -39,11 +39,14 @@ class Propagation:
     model: Model
     precisions: tuple[Held, ...]
 
-    def moments(self, inputs: Inputs) -> tuple[Float[Tensor, "n *event c"], list[Float[Tensor, "n *event c c"]]]:
+    def moments(
+        self, inputs: Inputs, places: Int[Tensor, " p"] | None = None
+    ) -> tuple[Float[Tensor, "n *event c"], list[Float[Tensor, "n *event c c"]]]:
         """Mean, and for each precision the covariance, of the outputs of each example and event position.
 
         Args:
             inputs: n examples.
+            places: Event positions, counted over all axes, which become one; ``None`` for all of them as they are.
 
         Cost:
             One forward pass and c backward passes through the activations, times the positions of an event; the
@@ -52,21 +55,22 @@ class Propagation:
         means: list[Tensor] = []
         covariances: list[list[Tensor]] = [[] for _ in self.precisions]
         for part in self.passes(inputs):
-            f = part.outputs
-            blocks = self._of_head(part.head) if self.model.survey.head else self._of_outputs(part)
+            blocks = self._of_head(part.head, places) if self.model.survey.head else self._of_outputs(part, places)
+            f = at_places(part.outputs, places)
             means.append(f)
             for column, block in zip(covariances, blocks, strict=True):
                 column.append(block.to(f).view(*f.shape, f.shape[-1]))
         return torch.cat(means), [torch.cat(column) for column in covariances]
 
-    def _of_outputs(self, part: Pass) -> list[Float[Tensor, "n t c c"]]:
+    def _of_outputs(self, part: Pass, places: Int[Tensor, " p"] | None) -> list[Float[Tensor, "n t c c"]]:
         """``J Λ⁻¹ Jᵀ`` at each position, whose outputs are pulled back one after the other."""
-        each = [self.covariances(self.factors(part, cotangents)) for cotangents in identity_cotangents(part.outputs)]
+        blocks = identity_cotangents(part.outputs, places)
+        each = [self.covariances(self.factors(part, cotangents)) for cotangents in blocks]
         return [torch.stack(blocks, dim=1) for blocks in zip(*each, strict=True)]
 
-    def _of_head(self, head: Outer) -> list[Float[Tensor, "m c c"]]:
+    def _of_head(self, head: Outer, places: Int[Tensor, " p"] | None) -> list[Float[Tensor, "m c c"]]:
         """The same of a head, whose positions are examples of their own and whose gradient is the identity."""
-        alone, c = head.by_position, head.g.shape[3]
+        alone, c = head.by_position(places), head.g.shape[3]
         size = max(
             1, BUDGET // (self.precisions[0].operator.dtype.itemsize * c * (c * len(self.precisions) + self.extra))
         )
@@ -141,7 +145,7 @@ class Propagation:
     def passes(self, inputs: Inputs) -> Iterator[Pass]:
         """Forward passes of as many examples at a time as fit ``BUDGET``."""
         head = self.model.survey.head
-        size = self.model.chunk(1 if head else self.model.width, BUDGET, 0 if head else self.extra)
+        size = self.model.chunk(1 if head else self.model.event[-1], BUDGET, 0 if head else self.extra)
         for _, part in chunks(inputs, min(size, count(inputs))):
             yield self.model.forward(part)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from lapwing.ground.data import check_finite
@@ -267,23 +267,33 @@ COLUMNS = 64
 
 
 def by_position(
-    columns: Float[Tensor, "r n *event c"], event_dim: int, width: int = COLUMNS
+    columns: Float[Tensor, "r n *event c"],
+    event_dim: int,
+    width: int = COLUMNS,
+    places: Int[Tensor, " p"] | None = None,
 ) -> Iterator[Float[Tensor, "k n *event c"]]:
     """Columns of a root that acts on each event position alone, as cotangents of whole outputs."""
     if event_dim == 0:
         yield from columns.split(width)
         return
     flat = columns.flatten(2, 1 + event_dim)
-    for position in range(flat.shape[2]):
+    for position in range(flat.shape[2]) if places is None else places.tolist():
         for block in flat[:, :, position].split(width):
             cotangent = torch.zeros(len(block), *flat.shape[1:], dtype=flat.dtype, device=flat.device)
             cotangent[:, :, position] = block
             yield cotangent.view(len(block), *columns.shape[1:])
 
 
-def identity_cotangents(outputs: Float[Tensor, "n *event c"]) -> Iterator[Float[Tensor, "c n *event c"]]:
-    """The c unit cotangents of each event position in turn: together they pull back the whole Jacobian."""
+def at_places(values: Float[Tensor, "n *event c"], places: Int[Tensor, " p"] | None) -> Float[Tensor, "n *p c"]:
+    """Values at some event positions, counted over all their axes, which become one; as they are for ``None``."""
+    return values if places is None else values.flatten(1, -2)[:, places]
+
+
+def identity_cotangents(
+    outputs: Float[Tensor, "n *event c"], places: Int[Tensor, " p"] | None = None
+) -> Iterator[Float[Tensor, "c n *event c"]]:
+    """The c unit cotangents of each event position in turn, or of some: together they pull back the whole Jacobian."""
     c = outputs.shape[-1]
     eye = torch.eye(c, dtype=outputs.dtype, device=outputs.device)
     columns = eye.view(c, *(1,) * (outputs.ndim - 1), c).expand(c, *outputs.shape)
-    yield from by_position(columns, outputs.ndim - 2, width=c)
+    yield from by_position(columns, outputs.ndim - 2, width=c, places=places)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TypeVar, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.gram import joint
@@ -19,7 +19,9 @@ from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs
 from lapwing.ground.errors import ConvergenceWarning, warn
+from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Likelihood
+from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 from lapwing.linalg.spectral import slack
 from lapwing.linear.evidence import Complexity, LogEvidence, NewtonStep, complexity_of
@@ -147,33 +149,46 @@ class WeightPosterior(ExactPosterior):
     def _propagation(self) -> Propagation:
         return Propagation(self.model, (self.precision,))
 
-    def _moments(self, inputs: Inputs, choices: Sequence[WeightPosterior]) -> Sequence[Moments | WideMoments]:
+    def _moments(
+        self, inputs: Inputs, choices: Sequence[WeightPosterior], places: Int[Tensor, " p"] | None = None
+    ) -> Sequence[Moments | WideMoments]:
         precisions = tuple(choice.precision for choice in choices)
         given = replace(self._propagation, precisions=precisions)
         if self.wide:
-            return wide_moments(given, inputs)
-        mean, covariances = given.moments(inputs)
+            return wide_moments(given, inputs, places)
+        mean, covariances = given.moments(inputs, places)
         return [Moments(mean, covariance) for covariance in covariances]
+
+    @undisturbed()
+    def outputs_at(
+        self, x: Inputs, places: Int[Tensor, " p"], choices: Sequence[WeightPosterior]
+    ) -> Sequence[Moments | WideMoments]:
+        """``outputs_each`` at some event positions, counted over all axes, which become one; others cost nothing."""
+        inputs = self._inputs(x)
+        with torch.no_grad():
+            return self._moments(inputs, choices, places)
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         mean, covariance = joint(self._propagation, inputs)
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
 
 
-def wide_moments(given: Propagation, inputs: Inputs) -> list[WideMoments]:
+def wide_moments(given: Propagation, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> list[WideMoments]:
     """Outputs too many for covariances, under each precision.
 
     Args:
         given: Carries the weights' Gaussian to the outputs.
         inputs: n examples.
+        places: As for ``Propagation.moments``.
 
     Cost:
         A forward pass; for each precision a product as large as that of the last layer.
     """
     network, means, values = given.model.network, list[Tensor](), list[list[Tensor]]()
     for part in given.passes(inputs):
-        means.append(part.outputs)
-        values.append([spectra(part.head, held, network).view_as(means[-1]) for held in given.precisions])
+        means.append(at_places(part.outputs, places))
+        each = (spectra(part.head, held, network, places) for held in given.precisions)
+        values.append([found.view_as(means[-1]) for found in each])
     mean, mixed = torch.cat(means), basis(given.precisions[0], network)
     return [WideMoments(mean, torch.cat(each), *mixed) for each in zip(*values, strict=True)]
 

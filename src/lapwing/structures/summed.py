@@ -26,6 +26,12 @@ logger = logging.getLogger(__name__)
 
 P = TypeVar("P", bound=Posterior)
 
+EXACT = 1024
+"""Most outputs of an example, over its positions, for which each has a backward pass of its own; more have draws."""
+
+DRAWS = 64
+"""Of those an example, each of all its outputs together."""
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -42,6 +48,19 @@ class Task:
         totals = sweep(self.model, self.curvature, total, generator=self.generator)
         posterior = self.posterior(WeightPosterior, totals, total.result())
         return posterior.with_link("probit") if posterior.wide and posterior.likelihood.labels else posterior
+
+    def affordable(self) -> Task:
+        """The task, its curvature by ``DRAWS`` draws of N(0, B) where an example has more than ``EXACT`` outputs."""
+        model = self.model
+        if not isinstance(self.curvature, GGN) or model.survey.head or model.width <= EXACT:
+            return self
+        words = (
+            "%d outputs an example: the curvature from %d draws of N(0, B), in place of a backward pass for each; "
+            "relative standard error of its diagonal %.2g / √(examples)"
+        )
+        logger.info(words, model.width, DRAWS, (2 / DRAWS) ** 0.5)
+        generator = self.generator or torch.Generator(model.network.like.device).manual_seed(0)
+        return replace(self, curvature=Noise(DRAWS), generator=generator)
 
     def totals(self) -> Totals:
         """Sums over the data at the trained weights, from one pass of forward passes."""
@@ -89,7 +108,8 @@ class Diagonal(CurvatureRecipe):
     """Independent weights: the diagonal of the curvature, Σ_nk (J_nᵀ u_nk)² for the columns u of the roots of B.
 
     Cost:
-        Memory d. A pass over the data with c cotangents.
+        Memory d. A pass over the data with c cotangents; with 64 draws of N(0, B) where an example has over 1024
+        outputs, its positions included, which is logged; with none for a last layer.
 
     Example:
         >>> import torch, lapwing as lw
@@ -100,7 +120,7 @@ class Diagonal(CurvatureRecipe):
 
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
-        return task.summed(DiagonalSum(task.model.network))
+        return task.affordable().summed(DiagonalSum(task.model.network))
 
     def curvature(self, problem: Problem) -> linalg.Structured:
         """The curvature in this structure, for a preconditioner."""
@@ -126,7 +146,7 @@ class KFAC(CurvatureRecipe):
         UnsupportedError: If a prior has more than one precision for the weights of a layer.
 
     Cost:
-        A pass over the data with c cotangents. Of each factor of m rows the eigendecomposition, ``9 m³``
+        A pass over the data with as many cotangents as for ``Diagonal``. Of each factor of m rows the eigendecomposition, ``9 m³``
         multiplications; ``3 m n² + 9 n³`` where n ≤ m / 2 examples and positions fill it; or ``3 m² rank``. Memory o² +
         i² a layer, or its rank times o + i.
 
@@ -153,7 +173,7 @@ class KFAC(CurvatureRecipe):
         joint = [layer.names for layer in curved]
         _check_one_precision(task, joint if self.bias == "joint" else [(name,) for names in joint for name in names])
         total = KroneckerSum(network, self.sharing, self.bias, self.rank, task.model.data.progress)
-        posterior = task.summed(total)
+        posterior = task.affordable().summed(total)
         if any(posterior.slack):
             logger.warning("%s keeps the leading eigenpairs of its largest factors: %r", self, posterior)
         return posterior

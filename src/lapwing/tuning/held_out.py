@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Generic, final
+from typing import Any, Generic, cast, final
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Batch, take
-from lapwing.posteriors import ExactPosterior
+from lapwing.ground.data import Batch, Inputs, take
+from lapwing.likelihoods import Categorical, Likelihood
+from lapwing.posteriors import ExactPosterior, WeightPosterior
 from lapwing.predictive import Moments, WideMoments, spread, with_spread
 from lapwing.tuning.choices import P, chosen
 
@@ -39,6 +40,9 @@ SPECTRA = 2**31
 NEAREST = 12
 """Factors of the grid between which a covariance is interpolated."""
 
+PLACES = 16
+"""Positions of an example that are looked at, the same of all examples: more examples say more than more pixels."""
+
 LEAST = 16
 """Positions that are looked at, however many outputs there are."""
 
@@ -55,11 +59,13 @@ class HeldOut(Generic[P]):
         posterior: The posterior.
         batches: Inputs and targets.
         nodes: Logarithms of the factors of the grid, from strong priors, which are easy to solve for, to weak ones.
+        places: Event positions that are looked at, which targets and outputs have on one axis; ``None`` for all.
     """
 
     posterior: P
     batches: tuple[Batch, ...]
     nodes: list[float]
+    places: Int[Tensor, " p"] | None = None
     _near: P = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,6 +80,12 @@ class HeldOut(Generic[P]):
     def grid(self) -> list[float]:
         """Logarithms of the factors to begin with."""
         return self.nodes[::THIRD] if self.exact else self.nodes
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """p(y | f) at the positions that are looked at."""
+        known = self.posterior.likelihood
+        return known if self.places is None else replace(known, event_dim=1, class_dim=-1)
 
     def choice(self, log_factor: float) -> P:
         """The posterior at a factor."""
@@ -98,8 +110,13 @@ class HeldOut(Generic[P]):
         for start in range(0, len(self.nodes), together):
             choices = [self.choice(point) for point in self.nodes[start : start + together]]
             for parts, batch in zip(found, self.batches, strict=True):
-                parts += self.posterior.outputs_each(batch.inputs, choices)
+                parts += self._each(batch.inputs, choices)
         return [(parts[0], torch.stack([spread(part) for part in parts])) for parts in found]
+
+    def _each(self, inputs: Inputs, choices: Sequence[P]) -> Sequence[Moments | WideMoments]:
+        if self.places is None or not isinstance(self.posterior, WeightPosterior):
+            return self.posterior.outputs_each(inputs, choices)
+        return self.posterior.outputs_at(inputs, self.places, cast(Any, choices))
 
 
 def held_out(posterior: P, batches: Sequence[Batch], bounds: tuple[float, float]) -> HeldOut[P]:
@@ -117,8 +134,19 @@ def held_out(posterior: P, batches: Sequence[Batch], bounds: tuple[float, float]
     nodes: list[float] = np.linspace(high, low, 1 + gaps + -gaps % multiple).tolist()
     c = posterior.model.event[-1]  # outputs of a position, of which an example may have several
     each = (len(nodes) if exact else 1) * c ** (1 if posterior.wide else 2) * posterior.network.like.itemsize
-    examples = max(1, min(POSITIONS, max(LEAST, BYTES // each)) * c // posterior.model.width)
-    return HeldOut(posterior, tuple(evenly(batches, examples)), nodes)
+    room, there = min(POSITIONS, max(LEAST, BYTES // each)), posterior.model.width // c
+    if (
+        there <= PLACES
+        or not isinstance(posterior, WeightPosterior)
+        or not isinstance(posterior.likelihood, Categorical)
+    ):
+        return HeldOut(posterior, tuple(evenly(batches, max(1, room // there))), nodes)
+    some = torch.randperm(there, generator=torch.Generator().manual_seed(0))[:PLACES].sort().values
+    chosen = [
+        Batch(batch.inputs, batch.targets.flatten(1)[:, some.to(batch.targets.device)])
+        for batch in evenly(batches, max(1, room // PLACES))
+    ]
+    return HeldOut(posterior, tuple(chosen), nodes, some.to(posterior.network.like.device))
 
 
 def evenly(batches: Sequence[Batch], examples: int) -> Iterator[Batch]:

@@ -49,9 +49,9 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
         method: Held-out data, a loader or a pair of tensors, for ``Validation(data)``; or ``Mixup()``, ``ELBO()``,
             ``EM()``, ``EvidenceGradient()``, ``MacKay()``, ``Validation(data, ...)``. Without any, classifiers are
             tuned by ``Mixup()`` where their inputs are numbers or tokens, which can be mixed; others by ``ELBO()``, but
-            for real targets, where the evidence is exact, ``EvidenceGradient()``: the noise must be that of the
-            network, whose outputs predictions have for their mean, and the linear model, trained anew, fits the data
-            better than it.
+            where the evidence is exact, for labels of pixels and for real targets, by ``EvidenceGradient()``: the noise
+            must be that of the network, whose outputs predictions have for their mean, and the linear model, trained
+            anew, fits the data better than it.
             ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the noise from the
             residuals alone. Of a Gaussian process ``gp.Evidence()``, ``gp.Subset()``, ``gp.Pathwise()`` or
             ``gp.Centroids()``; without any, the first up to 2,000 observations, else the second.
@@ -94,6 +94,8 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
 
 def default(posterior: Posterior) -> Method:
     """The method for those who have no opinion."""
+    if posterior.likelihood.labels and posterior.likelihood.event_dim > 1 and isinstance(posterior, ExactPosterior):
+        return EvidenceGradient()  # pixels: two images mixed have no label in common, and there are many to go by
     if posterior.likelihood.labels and (posterior.data is None or mixable(posterior)):
         return Mixup()
     if not (isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian) and isinstance(posterior, ExactPosterior)):

@@ -144,7 +144,7 @@ class Search(Generic[P]):
 
     def _at(self, log_factor: float, links: tuple[Link, ...]) -> list[Tried]:
         """The least loss of each link at a prior precision, over temperatures or the noise."""
-        moments, likelihood, noise = self.data.moments(log_factor), self.data.posterior.likelihood, 1.0
+        moments, likelihood, noise = self.data.moments(log_factor), self.data.likelihood, 1.0
         if isinstance(likelihood, Gaussian) and tunes_noise(self.data.posterior, self.noise):
             noise = self._noise(likelihood, moments)
             likelihood = likelihood.scaled(noise)
@@ -183,7 +183,7 @@ class Search(Generic[P]):
         """Warn where the best is no answer."""
         posterior, grid = self.data.posterior, self.data.grid
         certain = [Moments.certain(part.mean) for part in self.data.moments(winner.log_factor)]
-        plain = mean_loss(posterior.likelihood, certain, self.data.batches, "probit", 1.0)
+        plain = mean_loss(self.data.likelihood, certain, self.data.batches, "probit", 1.0)
         precision = posterior.prior_precisions * math.exp(winner.log_factor)
         losses = f"{winner.loss:.4g} nats, {plain:.4g} by the network alone"
         if winner.log_factor == grid[0]:

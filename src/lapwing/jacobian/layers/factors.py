@@ -13,7 +13,7 @@ from typing import TypeVar, final
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from lapwing.jacobian.network.network import Network
@@ -163,10 +163,10 @@ class Outer(Factor):
             return patches(self.a, self.options, ones.shape[2])
         return self.a if self.bias is None else torch.cat([self.a, ones], dim=2)
 
-    @property
-    def by_position(self) -> Outer:
-        """Its inputs, those of each position as an example of its own, and no gradients."""
-        a = self.columns.squeeze(1).mT.flatten(0, 1)[:, None, :, None]
+    def by_position(self, places: Int[Tensor, " p"] | None = None) -> Outer:
+        """Its inputs, those of each position, or of some, as an example of its own, and no gradients."""
+        a = self.columns.squeeze(1).mT
+        a = (a if places is None else a[:, places]).flatten(0, 1)[:, None, :, None]
         if self.weight is not None and self.bias is not None:
             a = a[:, :, :-1]
         return replace(self, g=a.new_empty(len(a), 0, 1, self.g.shape[3], 1), a=a, options=None)
