@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.curvature import ggn, head
+from lapwing.curvature import ggn, head, outputs
 from lapwing.curvature.ggn import GGN, Accumulator, EmpiricalFisher, sweep
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.sums import DenseSum, DiagonalSum
 from lapwing.ground.data import Data
+from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.model import Model, Pass
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import surveyed
@@ -22,7 +23,7 @@ from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import Moments, WideMoments
 from lapwing.structures import summed
 from lapwing.structures.selection import Selection
-from tests.posterior_cases import PROBLEMS, STRUCTURES, Linearised, problem, seeded
+from tests.posterior_cases import PROBLEMS, STRUCTURES, Linearised, problem, refused, seeded
 
 SUMS: dict[str, Callable[[Network], Accumulator]] = {
     "diagonal": DiagonalSum,
@@ -211,3 +212,32 @@ def test_of_many_positions_the_curvature_is_drawn(
     one, other = (each.precision_operator.dense() for each in (drawn, exact))
     torch.testing.assert_close(one, other, rtol=0.05, atol=0.02 * float(other.diagonal().max()))
     assert torch.equal(one, again.precision_operator.dense()) and not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["categorical", "bernoulli", "tokens"])
+def test_of_very_many_outputs_few_are_kept_together(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = problem(name)
+    recipe = lw.Laplace(case.likelihood, structure=lw.KFAC(), weights=lw.LastLayer())
+    whole = case.fit(recipe).precision_operator.dense()
+    monkeypatch.setattr(head, "MANY", 1)
+    monkeypatch.setattr(outputs, "TOGETHER", 2 if name != "bernoulli" else 1)
+    with caplog.at_level("INFO", "lapwing"):
+        posterior = case.fit(recipe)
+    c = posterior.model.event[-1]
+    of = torch.cat([torch.arange(c).repeat_interleave((posterior.network.size - c) // c), torch.arange(c)])
+    curvature = whole - torch.eye(len(whole)).to(whole)
+    most = torch.stack([curvature.diagonal()[of == j].sum() for j in range(c)]).topk(2).indices
+    kept = torch.isin(of, most if name != "bernoulli" else most[:0])
+    expected = torch.where((of[:, None] == of) | (kept[:, None] & kept), whole, 0.0)
+    torch.testing.assert_close(posterior.precision_operator.dense(), expected, rtol=1e-10, atol=1e-12)
+    exact = Linearised(case, posterior.network).joint_covariance(expected)
+    found = posterior.outputs(case.new)
+    torch.testing.assert_close(
+        found.variance.flatten(), exact.reshape(found.mean.numel(), -1).diagonal(), rtol=1e-8, atol=1e-12
+    )
+    assert f"{2 if name != 'bernoulli' else 0} of {c} outputs together" in caplog.text
+    if name != "bernoulli":
+        with refused(UnsupportedError, "joint"):
+            posterior.predict(case.new, joint=True)

@@ -47,8 +47,9 @@ def spectra(head: Outer, held: Held, network: Network, places: Int[Tensor, " p"]
     parts = {part.names: part for part in (alone, *separated(alone))}
     found = alone.a.new_zeros(len(alone.a), alone.g.shape[3])
     for block, names, rows in blocks_of(held, network):
-        variance = variance_of(block, parts[names]).view(len(rows), -1)
-        columns = cast(Outer, in_basis(parts[names], block)).columns[:, 0, :, 0]
+        part = replace(parts[names], g=parts[names].g[:, :, :, : len(rows)])
+        variance = variance_of(block, part).view(len(rows), -1)
+        columns = cast(Outer, in_basis(part, block)).columns[:, 0, :, 0]
         found.index_add_(1, rows, columns.square() @ variance.mT)
     return found
 

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from lapwing.curvature.outputs import OutputSum
 from lapwing.curvature.sums import Held, Outputs
 from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, patches, separated
@@ -74,6 +75,7 @@ class KroneckerSum:
         self._left, self._right = (defaultdict[tuple[str, ...], Moment](lambda: Moment(rank)) for _ in range(2))
         self._exact = defaultdict[tuple[str, ...], Moment](Moment)
         self._count: Counter[tuple[str, ...]] = Counter()
+        self._outputs = OutputSum()
 
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
         """Take in the factors of one block of cotangents of one chunk; its inputs only with the first block."""
@@ -96,22 +98,25 @@ class KroneckerSum:
 
     def add_outputs(self, head: Outer, diagonal: Outputs, beside: Outputs | None) -> None:
         """Take in one chunk of a head, whose gradient is the identity; see ``Accumulator``."""
-        left = torch.diag(diagonal.double().flatten(0, -2).sum(0))
-        if beside is not None:
-            v = beside.double().flatten(0, -2)
-            left -= (v.mT @ v).fill_diagonal_(0.0)
+        self._outputs.add(diagonal, beside)
         for part in separated(head) if self._bias == "separate" else (head,):
             names = part.names
             if names not in self._index:
                 self._index[names] = block_index(part, self._network)
-            self._left[names].add_total(left[None].clone())
             self._count[names] += add_inputs(self._right[names], part, self._sharing)
 
     def result(self) -> Held:
         """The blocks, in order of first use, their factors decomposed."""
         names = tqdm(self._index, "eigendecompositions", unit="layer", disable=not self._bar, leave=False)
-        blocks = tuple(map(self._block, names))
-        return Held(BlockDiagonal(blocks, tuple(self._index.values())), tuple(self._index))
+        found = [(*pair, each) for each in names for pair in self._blocks(each)]
+        blocks, index, partition = zip(*found, strict=True)
+        return Held(BlockDiagonal(blocks, index), partition)
+
+    def _blocks(self, names: tuple[str, ...]) -> Iterator[tuple[Structured, Tensor]]:
+        if names not in self._right or names in self._left:
+            yield self._block(names), self._index[names]
+        else:
+            yield from self._outputs.blocks(self._right[names].decomposed, self._count[names], self._index[names])
 
     def _block(self, names: tuple[str, ...]) -> Structured:
         if names in self._left:

@@ -18,7 +18,7 @@ from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs
-from lapwing.ground.errors import ConvergenceWarning, warn
+from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
 from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
@@ -169,6 +169,9 @@ class WeightPosterior(ExactPosterior):
             return self._moments(inputs, choices, places)
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
+        if len(set(self.held.partition)) < len(self.held.partition):
+            outputs = f"{self.model.event[-1]:,} of them, of which some are held apart"
+            raise UnsupportedError("outputs few enough for a joint covariance", outputs, "joint=False, or sample()")
         mean, covariance = joint(self._propagation, inputs)
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
 

@@ -157,11 +157,7 @@ def mixable(posterior: Posterior) -> bool:
 
 
 def natural_share(posterior: Posterior, mix: Blend, first: Inputs, second: Inputs, labels: Tensor) -> float:
-    """The larger share at which the network errs on ``ERRORS`` of the mixtures, found by bisection.
-
-    As soon as the errors of some mixtures tell on which side of it a share is, no more are read; where those of half of
-    them do not tell, it is that share, as nearly as they know.
-    """
+    """The larger share at which the network errs on ``ERRORS`` of the mixtures, as nearly as half of them can tell."""
     low, high = LEAST, MOST_OF_IMAGES if images(first) else MOST
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -173,7 +169,7 @@ def natural_share(posterior: Posterior, mix: Blend, first: Inputs, second: Input
 
 
 def too_hard(posterior: Posterior, inputs: Inputs, labels: Tensor) -> bool | None:
-    """Whether the network errs on more than ``ERRORS`` of some mixtures; ``None`` where half of them do not tell."""
+    """Whether the network errs on more than ``ERRORS`` of the mixtures; ``None`` where half of them do not tell."""
     wrong, read = 0, 0
     for place, part in chunks(inputs, CHUNK):
         missed = errors(posterior, part, labels[place])
