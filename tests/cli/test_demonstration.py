@@ -22,7 +22,7 @@ def test_the_demo_leaves_its_numbers_a_picture_and_a_page(tmp_path: Path) -> Non
     written = json.loads((tmp_path / "ct" / "results.json").read_text())
     assert written["psnr"] == found["psnr"] and set(written["psnr"]) == {"fbp", "tv", "dip"}
     assert 0 <= written["coverage"] <= 1 and math.isfinite(written["marginal_log_likelihood"])
-    assert math.isfinite(written["patch_log_likelihood"]) and written["seconds"] > written["tuning_seconds"] > 0
+    assert math.isfinite(written["patch_log_likelihood"]) and written["seconds"] > 0
     places = [angle * QUICK.candidates / math.pi for angle in written["next_angles"]]
     assert sorted(places) == pytest.approx([1, 3])  # those that are not measured
     assert written["precisions"][-1] != written["precisions"][0]

@@ -32,7 +32,7 @@ TELLS = {"ese": "expected squared error of the measurement", "eig": "expected in
 @final
 @dataclass(frozen=True)
 class Effort:
-    """How much is done for a proposal.
+    """How much is done for error bars of an image, and for a proposal.
 
     Args:
         channels: Of the U-net.
@@ -94,14 +94,7 @@ def continued(
         raise DataError("a sinogram that shows an object", "zeros alone", "the scan with its angles in front")
     projector = ct.Projector(whole)
     operator, std = projector.select(range(behind)), noise_std / unit
-    net = ct.UNet(channels=effort.channels, generator=generator)
-    z = probes.gaussian((1, 1, *whole.image), like=y, generator=generator)
-    prior = ct.DeepImagePrior(tv=3.0, rate=5e-3, steps=effort.steps, patience=400, seed=seed)
-    found = prior.fit(net, z, operator, y / unit, noise_std=std, progress=progress)
-    posterior = ct.ImagePosterior.of(
-        found.network, z, operator, y / unit, noise_std=std, samples=effort.samples, seed=seed
-    )
-    posterior = tune(posterior, EM(samples=4, steps=6, noise=False), progress=progress)
+    found, posterior = imaged(operator, y / unit, std, effort, generator=generator, progress=progress)
     design = Design.after(
         posterior, projector, len(whole.theta), range(behind), samples=effort.draws, generator=generator
     )
@@ -125,6 +118,35 @@ def continued(
     write_json(results, out / "results.json")
     write_report(out / "results.json")
     return results
+
+
+def imaged(
+    operator: ct.Projector,
+    sinogram: Float[Tensor, " rows"],
+    noise_std: float,
+    effort: Effort,
+    *,
+    generator: torch.Generator,
+    progress: bool,
+) -> tuple[ct.Reconstruction, ct.ImagePosterior]:
+    """The image of a U-net fitted to one sinogram, of attenuations about 1, and its error bars, tuned by EM.
+
+    Args:
+        operator: T.
+        sinogram: What was measured, flat.
+        noise_std: Standard deviation of its noise.
+        effort: How much is done.
+        generator: Source of randomness; what has a seed takes that of the generator.
+        progress: Whether to show progress bars.
+    """
+    net, seed = ct.UNet(channels=effort.channels, generator=generator), generator.initial_seed()
+    z = probes.gaussian((1, 1, *operator.geometry.image), like=sinogram, generator=generator)
+    prior = ct.DeepImagePrior(tv=3.0, rate=5e-3, steps=effort.steps, patience=400, seed=seed)
+    found = prior.fit(net, z, operator, sinogram, noise_std=noise_std, progress=progress)
+    posterior = ct.ImagePosterior.of(
+        found.network, z, operator, sinogram, noise_std=noise_std, samples=effort.samples, seed=seed
+    )
+    return found, tune(posterior, EM(samples=4, steps=6, noise=False), progress=progress)
 
 
 def _candidates(geometry: ct.Geometry, count: int) -> tuple[ct.Geometry, int]:

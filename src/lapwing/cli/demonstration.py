@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -12,12 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.cli.continuation import Effort, imaged
 from lapwing.comparison import Column
-from lapwing.ground import probes
 from lapwing.methods import ct
 from lapwing.show.plots.canvas import panels
 from lapwing.show.report import write_json, write_report
-from lapwing.tuning import EM, tune
 
 INSIDE = 0.05
 """Attenuation from which a pixel belongs to the object."""
@@ -42,22 +41,16 @@ class Size:
         side: Of the image, in pixels.
         angles: That are measured.
         candidates: That might be, the measured ones among them.
-        channels: Of the U-net.
-        steps: Of its fit, at most.
-        samples: Draws of the image.
-        draws: By which angles are judged.
+        effort: For the error bars, and the next angles.
     """
 
     side: int = 64
     angles: int = 20
     candidates: int = 60
-    channels: int = 8
-    steps: int = 1500
-    samples: int = 256
-    draws: int = 1000
+    effort: Effort = field(default_factory=lambda: Effort(samples=256, draws=1000))
 
 
-QUICK = Size(side=8, angles=2, candidates=4, channels=4, steps=30, samples=16, draws=32)
+QUICK = Size(side=8, angles=2, candidates=4, effort=Effort(channels=4, steps=30, samples=16, draws=32))
 
 
 def demonstrate(out: Path, *, size: Size | None = None, seed: int = 0, progress: bool = False) -> dict[str, Any]:
@@ -83,16 +76,11 @@ def demonstrate(out: Path, *, size: Size | None = None, seed: int = 0, progress:
         "FBP": ct.filtered_back_projection(y, operator.geometry),
         "TV": ct.tv_reconstruction(y, operator, 3.0, precision=std**-2, progress=progress).value,
     }
-    z = probes.gaussian((1, 1, side, side), like=truth, generator=generator)
-    net = ct.UNet(channels=size.channels, generator=generator)
-    prior = ct.DeepImagePrior(tv=3.0, rate=5e-3, steps=size.steps, patience=400, seed=seed)
-    found = prior.fit(net, z, operator, y, noise_std=std, progress=progress)
+    found, posterior = imaged(operator, y, std, size.effort, generator=generator, progress=progress)
     images["DIP"] = found.image
-    posterior = ct.ImagePosterior.of(found.network, z, operator, y, noise_std=std, samples=size.samples, seed=seed)
-    begun = time.monotonic()
-    posterior = tune(posterior, EM(samples=4, steps=6, noise=False), progress=progress)
-    tuning = time.monotonic() - begun
-    design = ct.Design.after(posterior, whole, size.candidates, measured, samples=size.draws, generator=generator)
+    design = ct.Design.after(
+        posterior, whole, size.candidates, measured, samples=size.effort.draws, generator=generator
+    )
     proposed = design.propose(min(5, size.candidates - size.angles))
     inside = truth > INSIDE
     error, deviations = truth - posterior.mean, posterior.deviations
@@ -113,7 +101,6 @@ def demonstrate(out: Path, *, size: Size | None = None, seed: int = 0, progress:
         "precisions": [step.prior_precision[0] for step in posterior.trace],
         "held_out": found.held_out,
         "settings": asdict(size) | {"seed": seed, "noise_std": std, "weights": len(posterior.observed.weights)},
-        "tuning_seconds": tuning,
         "seconds": time.monotonic() - start,
     }
     write_json(results, out / "results.json")
