@@ -48,6 +48,7 @@ class Amount:
         weight: Of the total variation.
         channels: Of the U-net.
         steps: Of its first fit, at most; a third of them when it is fitted again.
+        climb: Steps of TV-PredCP.
         draws: By which angles are judged.
     """
 
@@ -58,10 +59,11 @@ class Amount:
     weight: float = 5.0
     channels: int = 8
     steps: int = 900
+    climb: int = 15
     draws: int = 500
 
 
-QUICK = Amount(side=8, candidates=12, looks=(2, 4), every=1, channels=4, steps=20, draws=16)
+QUICK = Amount(side=8, candidates=12, looks=(2, 4), every=1, channels=4, steps=20, climb=2, draws=16)
 
 
 @cache
@@ -180,6 +182,13 @@ def by_network(scene: Scene, count: int, criterion: Criterion = "ese") -> list[i
     return [*scene.first, *design.propose(count - len(scene.first), criterion)]
 
 
+def by_filters(scene: Scene, count: int) -> list[int]:
+    """The same under a prior over filters of correlated taps, its precisions and length-scales by TV-PredCP."""
+    recipe = ct.TVPredCP(steps=scene.amount.climb, rate=0.1, seed=scene.seed)
+    design = scene.design_after(recipe.fit(scene.pilot.posterior), scene.first)
+    return [*scene.first, *design.propose(count - len(scene.first))]
+
+
 def by_network_again(scene: Scene, count: int) -> list[int]:
     """The same, with the network fitted to all that is measured every few angles."""
     chosen, fitted, amount = scene.first, scene.pilot, scene.amount
@@ -198,6 +207,7 @@ METHODS: Mapping[str, Angles] = {
     "Matérn pixels": partial(by_pixels, lengthscales=LENGTHSCALES),
     "network": by_network,
     "network, EIG": partial(by_network, criterion="eig"),
+    "network, filters": by_filters,
     "network, again": by_network_again,
 }
 PAIRS = (

@@ -52,11 +52,11 @@ class Amount:
         scale: Draws of the g-prior's scale.
     """
 
-    sides: tuple[int, ...] = (16, 24, 32)
+    sides: tuple[int, ...] = (32, 16, 24)
     flat: tuple[int, ...] = (64, 128)
     channels: int = 8
-    steps: int = 250
-    epochs: int = 60
+    steps: int = 200
+    epochs: int = 50
     em: int = 3
     samples: int = 2
     draws: int = 4
