@@ -10,11 +10,13 @@ from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from typing import final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.data import Data, check_inputs, chunks, tensors
 from lapwing.ground.errors import DataError, DataWarning, warn
+from lapwing.ground.ranks import all_of
 from lapwing.jacobian.model import Model, Pass
 
 
@@ -126,10 +128,31 @@ class Fold:
         if not self.parts:
             for _ in self:
                 pass
-        if not self._counted:
+        data, parts, score = self._model.data, self.parts, self._score
+        counted, misfit = data.added(torch.tensor([self._counted, self._misfit], dtype=torch.float64)).tolist()
+        if not counted:
             raise DataError("at least one target that is not ignored", "none", "labels other than -100")
-        observations = self._model.likelihood.weight * self._counted
-        return Totals(tuple(self.parts), observations, self._misfit, self._score)
+        if data.shared:
+            parts = joined(parts)
+            score = None if score is None else data.added(score)
+        return Totals(tuple(parts), self._model.likelihood.weight * counted, misfit, score)
+
+
+def joined(parts: list[Fingerprint]) -> list[Fingerprint]:
+    """The chunks of all processes, in order of their ranks.
+
+    Raises:
+        DataError: If two of them read the same data.
+    """
+    known = all_of(parts)
+    for rank, own in enumerate(known):
+        if own in known[:rank]:
+            raise DataError(
+                "a part of the data for each process",
+                f"the same for ranks {known.index(own)} and {rank}",
+                "a DataLoader with a DistributedSampler, or x[rank::world], y[rank::world]",
+            )
+    return [part for own in known for part in own]
 
 
 def check_repeatable(model: Model, totals: Totals, *, strict: bool = False) -> None:
@@ -156,7 +179,7 @@ def check_repeatable(model: Model, totals: Totals, *, strict: bool = False) -> N
         return
     again = Fold(model, totals.parts[0].examples, graph=False, score=False)
     for _ in again:
-        if len(again.parts) == 1 and alike(totals.parts[0], again.parts[0]):
+        if len(again.parts) == 1 and not model.data.shared and alike(totals.parts[0], again.parts[0]):
             return
     _compare(totals.whole, again.totals().whole, strict)
 
@@ -187,6 +210,9 @@ def check_same(model: Model, totals: Totals) -> None:
 def _is_complete(data: Data, totals: Totals) -> bool:
     """Whether every example of the loader's dataset was read, as far as one can tell; warns if not."""
     dataset = getattr(data.source, "dataset", None)
+    if isinstance(dataset, Sized) and data.shared and len(dataset) < totals.examples:
+        counts = f"{totals.examples} examples in all processes, of a dataset of {len(dataset)}"
+        warn(f"{counts}: some count twice. Try Subset(dataset, range(rank, len(dataset), world)) each", DataWarning)
     if not isinstance(dataset, Sized) or len(dataset) <= totals.examples:
         return True
     warn(

@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.sums import Held, Outputs
 from lapwing.ground import probes
+from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, UnsupportedError, check_count
 from lapwing.jacobian.layers.factors import Factor, Outer
 from lapwing.jacobian.model import BUDGET, Model
@@ -237,6 +238,10 @@ class Accumulator(Protocol):
         """
         ...
 
+    def share(self, data: Data) -> None:
+        """Add what other processes have, each of which reads its own part of the data."""
+        ...
+
     def result(self) -> Held:
         """What was added up."""
         ...
@@ -269,6 +274,7 @@ def sweep(model: Model, curvature: Curvature, total: Accumulator, *, generator: 
         blocks = curvature.cotangents(model.likelihood, f, y, generator=generator)
         for number, cotangents in enumerate(part for block in blocks for part in block.split(size)):
             total.add(forward.factors(cotangents), again=number > 0)
+    total.share(model.data)
     return data.totals()
 
 

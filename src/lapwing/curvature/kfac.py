@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 
 from lapwing.curvature.outputs import OutputSum
 from lapwing.curvature.sums import Held, Outputs
+from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, patches, separated
 from lapwing.jacobian.layers.lookup import Lookup
@@ -104,6 +105,14 @@ class KroneckerSum:
             if names not in self._index:
                 self._index[names] = block_index(part, self._network)
             self._count[names] += add_inputs(self._right[names], part, self._sharing)
+
+    def share(self, data: Data) -> None:
+        """Add what other processes have; see ``Accumulator``."""
+        for sums in (self._left, self._right, self._exact):
+            for total in sums.values():
+                data.added(total)
+        for names, count in self._count.items():
+            self._count[names] = int(data.added(torch.tensor(count)))
 
     def result(self) -> Held:
         """The blocks, in order of first use, their factors decomposed."""

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.data import Data
 from lapwing.jacobian.layers.factors import Factor, Outer, jacobian_rows, square_sums
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods.base import COLUMNS
@@ -72,6 +73,10 @@ class DenseSum:
         rows = jacobian_rows(self._network, factors).flatten(0, 1).double()
         self._total.addmm_(rows.mT, rows)
 
+    def share(self, data: Data) -> None:
+        """Add what other processes have; see ``Accumulator``."""
+        data.added(self._total)
+
     def result(self) -> Held:
         """The matrix."""
         return Held(Dense(self._total))
@@ -99,6 +104,10 @@ class DiagonalSum:
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
         """Take in the factors of one block of cotangents of one chunk."""
         self._total += square_sums(self._network, factors)
+
+    def share(self, data: Data) -> None:
+        """Add what other processes have; see ``Accumulator``."""
+        data.added(self._total)
 
     def result(self) -> Held:
         """The diagonal.

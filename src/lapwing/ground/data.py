@@ -10,10 +10,12 @@ from typing import Any, TypeAlias, cast, final
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ground.errors import ConfigError, DataError, ShapeError
+from lapwing.ground import ranks
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, describe
 
 Inputs: TypeAlias = Tensor | Mapping[str, Any] | tuple[Any, ...]
 """What a network is called with: a tensor, keyword arguments, or positional arguments."""
@@ -51,6 +53,7 @@ class Data:
         like: Tensor whose device the batches move to and whose dtype floating inputs take; ``None`` leaves both.
         unpack: Splits one element of ``source`` into ``(inputs, targets)``; ``None`` knows pairs and mappings.
         progress: Whether to show a progress bar.
+        shared: Whether this is one process's part of the data, and each of several processes has its own.
 
     Example:
         >>> data = Data((torch.zeros(5, 2), torch.zeros(5)), like=torch.zeros(1))
@@ -62,6 +65,7 @@ class Data:
     like: Tensor | None = None
     unpack: Unpack | None = None
     progress: bool = False
+    shared: bool = False
 
     def __post_init__(self) -> None:
         readable = any(hasattr(self.source, name) for name in ("__iter__", "__getitem__"))
@@ -101,6 +105,20 @@ class Data:
         """Examples there were in the first whole pass, which is made now if there was none."""
         return sum(len(batch) for batch in self)
 
+    def added(self, values: Tensor) -> Tensor:
+        """A sum over all data from that over this process's part, in place."""
+        return ranks.added(values) if self.shared else values
+
+    def joined(self, rows: Tensor) -> Tensor:
+        """Rows of all data from those of this process's part."""
+        return ranks.joined(rows) if self.shared else rows
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """How many examples come before this process's part, and how many there are in all."""
+        counts = ranks.all_of(self.examples) if self.shared else [self.examples]
+        return sum(counts[: dist.get_rank()]) if self.shared else 0, sum(counts)
+
     def first(self) -> Inputs:
         """The inputs of the first batch, checked to be finite."""
         inputs = next(iter(self)).inputs
@@ -118,6 +136,11 @@ class Data:
             return [(take(x, piece), y[piece]) for piece in pieces]
         source = cast("Iterable[Any]", self.source)
         return list(source) if isinstance(source, Iterator) else source
+
+
+def several() -> bool:
+    """Whether this process is one of several, as ``torchrun`` starts them, that made a process group."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def is_pair(source: object) -> bool:
@@ -159,18 +182,6 @@ def cure(element: object, otherwise: str) -> str:
     """What to try where a tensor was expected; ``otherwise`` where no NumPy array came."""
     within = element.values() if isinstance(element, Mapping) else element if isinstance(element, list | tuple) else ()
     return NUMPY if any(isinstance(part, np.ndarray) for part in (element, *within)) else otherwise
-
-
-def describe(element: object) -> str:
-    """A short name for what a loader yielded, with keys or shapes."""
-    if isinstance(element, Mapping):
-        return f"a mapping with keys {sorted(map(str, element))}"
-    if isinstance(element, Tensor | np.ndarray):
-        kind = "tensor" if isinstance(element, Tensor) else "NumPy array"
-        return f"a {kind} of shape {list(element.shape)}, {str(element.dtype).removeprefix('torch.')}"
-    if isinstance(element, list | tuple):
-        return f"a {type(element).__name__} of {len(element)}: {', '.join(type(part).__name__ for part in element)}"
-    return f"a {type(element).__name__}"
 
 
 def place(inputs: Inputs, like: Tensor) -> Inputs:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import inspect
 import numbers
 import warnings
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
+from torch import Tensor
 
 
 class LapwingError(Exception):
@@ -190,3 +194,15 @@ def check_optimiser(optimiser: object, hint: str) -> None:
             f"{type(optimiser).__name__} {optimiser!r:.40}",
             hint,
         )
+
+
+def describe(element: object) -> str:
+    """A short name for what came in place of data, with keys or shapes."""
+    if isinstance(element, Mapping):
+        return f"a mapping with keys {sorted(map(str, element))}"
+    if isinstance(element, Tensor | np.ndarray):
+        kind = "tensor" if isinstance(element, Tensor) else "NumPy array"
+        return f"a {kind} of shape {list(element.shape)}, {str(element.dtype).removeprefix('torch.')}"
+    if isinstance(element, list | tuple):
+        return f"a {type(element).__name__} of {len(element)}: {', '.join(type(part).__name__ for part in element)}"
+    return f"a {type(element).__name__}"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from lapwing.ground.data import Data, Inputs, Source, Unpack, count, take
+from lapwing.ground.data import Data, Inputs, Source, Unpack, count, several, take
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, leaves
 from lapwing.jacobian.layers.loose import close, right_way
@@ -227,7 +227,7 @@ def opened(
     """
     module = unwrapped(model, call)
     like = next(module.parameters(), torch.zeros(())).detach()
-    return module, Data(data, like=like, unpack=unpack, progress=progress)
+    return module, Data(data, like=like, unpack=unpack, progress=progress, shared=several())
 
 
 def unwrapped(model: nn.Module, call: str = "the trained nn.Module") -> nn.Module:

@@ -132,7 +132,7 @@ class GGNProduct(Gram):
         """
         likelihood, event = self.model.likelihood, self.model.event
         each = likelihood.thin_root(torch.zeros(1, *event))[..., 0, :].numel()
-        size = (self.shape[0], self.model.data.examples * each)
+        size = (self.shape[0], self.model.data.span[1] * each)
         return FunctionOperator(self._rooted, self._adjoint, size, self._like)
 
     def diagonal(self) -> Float[Tensor, " d"]:
@@ -178,10 +178,11 @@ class GGNProduct(Gram):
         total = torch.zeros_like(block)
         for chunk, h in self.visit(block.shape[1]):
             total += bent(chunk, self._bending(chunk, h), block)
-        return total
+        return self.model.data.added(total)
 
     def _rooted(self, block: Float[Tensor, "r k"]) -> Float[Tensor, "d k"]:
-        total, start, k = block.new_zeros(self.shape[0], block.shape[1]), 0, block.shape[1]
+        (before, examples), k = self.model.data.span, block.shape[1]
+        total, start = block.new_zeros(self.shape[0], k), before * len(block) // examples
         for chunk, root in self._roots(k):
             columns = root.shape[0] * root.shape[-1]
             if start + columns > len(block):
@@ -193,14 +194,14 @@ class GGNProduct(Gram):
             noise = block[start : start + columns].view(len(root), -1, k)
             total += chunk.pull((root @ noise).movedim(-1, 0).reshape(k, *chunk.outputs.shape))
             start += columns
-        return total
+        return self.model.data.added(total)
 
     def _adjoint(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "r k"]:
         rows = []
         for chunk, root in self._roots(block.shape[1]):
             pushed = chunk.push(block).flatten(1, -2).movedim(0, -1)
             rows.append((root.mT @ pushed).flatten(0, 1))
-        return torch.cat(rows)
+        return self.model.data.joined(torch.cat(rows))
 
     def _roots(self, columns: int) -> Iterator[tuple[Chunk, Float[Tensor, "m c r"]]]:
         """Each chunk of the data, and the root at each of its m positions."""

@@ -74,7 +74,9 @@ class Point:
             nll += float(likelihood.nll(h, chunk.targets).double().sum())
             misfit += float(likelihood.misfit(h, chunk.targets))
             score += chunk.pull(likelihood.score(h, chunk.targets)[None])[:, 0]
-        return cls(weights, curvature, score, nll, misfit)
+        data = curvature.model.data
+        nll, misfit = data.added(torch.tensor([nll, misfit], dtype=torch.float64)).tolist()
+        return cls(weights, curvature, data.added(score), nll, misfit)
 
 
 @final
@@ -168,13 +170,17 @@ class Line:
     def value(self, length: float) -> float:
         """What it is at ``t = length``."""
         nll = self.loss.model.likelihood.nll
-        return self.loss.scale * float(sum(nll(h + length * by, y).double().sum() for _, h, by, y in self.rays))
+        return self._added(float(nll(h + length * by, y).double().sum()) for _, h, by, y in self.rays)
 
     def slope(self, length: float) -> float:
         """Its derivative in t, at ``t = length``."""
         score = self.loss.model.likelihood.score
         parts = (dot(score(h + length * by, y).flatten(), by.flatten()) for _, h, by, y in self.rays)
-        return -self.loss.scale * sum(parts)
+        return -self._added(parts)
+
+    def _added(self, parts: Iterable[float]) -> float:
+        """S times a sum over all data."""
+        return self.loss.scale * float(self.loss.model.data.added(torch.tensor(sum(parts), dtype=torch.float64)))
 
     def end(self, length: float) -> Point:
         """The point there, its outputs at hand."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.data import Data, Inputs
+from lapwing.ground.ranks import check_alone
 from lapwing.ground.tree import Layout
 from lapwing.likelihoods import Likelihood
 
@@ -120,6 +121,7 @@ def batches(
         batch: Examples to a mini-batch.
         generator: Shuffles them, where all are at hand; without one they come as the data do.
     """
+    check_alone(model.data.shared, "mini-batches", "CG(), which adds up over all processes")
     groups = gathered(model.visit(columns), batch)
     if generator is None or not model.held(columns):
         return groups

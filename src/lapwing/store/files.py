@@ -12,7 +12,7 @@ from torch import nn
 
 from lapwing.curvature.fold import check_same
 from lapwing.ground.archive import Archive, Json, Tensors
-from lapwing.ground.data import Data, Source, Unpack
+from lapwing.ground.data import Data, Source, Unpack, several
 from lapwing.ground.errors import MismatchError, check_kind
 from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.survey import unwrapped
@@ -166,7 +166,7 @@ def load(
     if model is None:
         return process_from(header, tensors, device)
     network = bound(header.get("network"), tensors, unwrapped(model))
-    read = None if data is None else Data(data, like=network.like, unpack=unpack, progress=progress)
+    read = None if data is None else Data(data, network.like, unpack, progress, several())
     posterior = posterior_from(header, tensors, network, read)
     check_fits(posterior)
     if isinstance(posterior, Posterior) and posterior.data is not None and not posterior.partial:

@@ -23,6 +23,7 @@ from lapwing.ground.errors import (
     check_option,
     check_positive,
 )
+from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.products.hessian import HessianProduct
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
@@ -100,7 +101,7 @@ class Full:
         d = task.model.network.size
         if self.view == "weights" and self.max_seconds == math.inf:
             return self._weights(task, 0)
-        rows = sum(len(batch) for batch in task.model.data) * task.model.width
+        rows = task.model.data.span[1] * task.model.width
         if self.view == "functions" or (self.view == "auto" and rows < d):
             return self._functions(task, rows)
         return self._weights(task, rows)
@@ -111,6 +112,7 @@ class Full:
 
     def _exact(self, task: Task) -> Posterior:
         """The posterior with the exact Hessian, refused where that and the prior are not positive definite."""
+        check_alone(task.model.data.shared, "the exact Hessian", "curvature=GGN()")
         matrix = HessianProduct(task.model).dense(self.max_bytes)
         damping = task.curvature.damping if isinstance(task.curvature, Hessian) else 0.0
         damped = (matrix + matrix.mT) / 2 + damping * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
@@ -127,6 +129,7 @@ class Full:
             raise UnsupportedError(
                 "an Isotropic or Layerwise prior in function space", "one precision a weight", "Full(view='weights')"
             )
+        check_alone(task.model.data.shared, "the view over the training outputs", "Full(view='weights'), or KFAC()")
         groups = task.prior.groups(task.model.network.uncertain)[1]
         self._check(rows, task.model.network.size, "nc × nc over the training outputs", groups)
         inputs, cotangents, totals = self._record(task)
@@ -194,9 +197,10 @@ class Auto:
         network, prior, rows = task.model.network, task.prior, 0
         d, groups = network.size, prior.groups(network.uncertain)[1]
         over = dict.fromkeys(("weights", "functions"), 0.0)
-        functions = not isinstance(prior, DiagonalPrior) and not isinstance(task.curvature, Hessian)
-        for batch in task.model.data:
-            rows += len(batch) * task.model.width
+        data = task.model.data
+        functions = not data.shared and not isinstance(prior, DiagonalPrior) and not isinstance(task.curvature, Hessian)
+        for examples in [data.span[1]] if data.shared else map(len, data):
+            rows += examples * task.model.width
             over = {"weights": seconds(d, rows), "functions": seconds(rows, d, groups) if functions else math.inf}
             if min(over.values()) > AFFORDABLE:
                 break

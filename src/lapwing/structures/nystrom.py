@@ -13,6 +13,7 @@ from lapwing.curvature.features import TangentFeatures
 from lapwing.curvature.fold import Fold
 from lapwing.ground.data import Inputs
 from lapwing.ground.errors import ConfigError, check_count, check_fraction, check_kind, check_option
+from lapwing.ground.ranks import check_alone
 from lapwing.ground.results import Estimate
 from lapwing.linear.evidence import metric_root
 from lapwing.posteriors import NystromPosterior, NystromReport, Posterior
@@ -94,6 +95,7 @@ class Nystrom:
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
         check_products(task)
+        check_alone(task.model.data.shared, "Nystrom()", "KFAC() or Sampled(64)")
         outputs, generator = task.model.width, torch.Generator().manual_seed(self.seed)
         pool = Reservoir(candidates(self.landmarks, self.samples), outputs, generator)
         checked = Reservoir(CHECKED, 1, generator)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.fold import check_same
-from lapwing.ground.data import Data, Source, Unpack
+from lapwing.ground.data import Data, Source, Unpack, several
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, UnsupportedError, warn
 from lapwing.ground.results import Solution
 from lapwing.ground.tree import Layout
@@ -67,7 +67,7 @@ def with_data(posterior: P, source: Source | None, unpack: Unpack | None = None)
     """
     if source is None:
         return posterior
-    data = Data(source, like=posterior.network.like, unpack=unpack)
+    data = Data(source, like=posterior.network.like, unpack=unpack, shared=several())
     model = replace(posterior.model, source=data)
     check_same(model, posterior.totals)
     return replace(posterior, model=model)

@@ -120,8 +120,11 @@ class Mixup:
         assert posterior.data is not None
         generator = torch.Generator().manual_seed(self.seed)
         wanted = torch.randperm(posterior.totals.examples, generator=generator)[: 2 * self.examples].sort().values
-        some = list(chosen_of(posterior.data, wanted))
-        inputs, targets = concatenated([part.inputs for part in some]), torch.cat([part.targets for part in some])
+        data, before = posterior.data, posterior.data.span[0]
+        own = wanted[(wanted >= before) & (wanted < before + data.examples)] - before
+        some = list(chosen_of(data, own))
+        inputs = over_tensors(data.joined, concatenated([part.inputs for part in some]))
+        targets = data.joined(torch.cat([part.targets for part in some]))
         one, other = pairs(targets.cpu(), self.examples, generator)
         first, second = (take(inputs, index.to(targets.device)) for index in (one, other))
         labels = targets[one.to(targets.device)]

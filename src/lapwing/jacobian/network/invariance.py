@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, checked, count, describe, is_pair, over_tensors, place, take
-from lapwing.ground.errors import DataError, UnsupportedError
+from lapwing.ground.data import Inputs, checked, count, is_pair, over_tensors, place, take
+from lapwing.ground.errors import DataError, UnsupportedError, describe
 from lapwing.ground.tree import Params
 from lapwing.jacobian.network.network import Network, call, ordinary, serving
 from lapwing.jacobian.survey import unwrapped

@@ -21,8 +21,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lapwing.ground.data import UNPACK, Inputs, describe, over_tensors
-from lapwing.ground.errors import ConfigError, DataError, MismatchError, ShapeError, UnsupportedError
+from lapwing.ground.data import UNPACK, Inputs, over_tensors
+from lapwing.ground.errors import ConfigError, DataError, MismatchError, ShapeError, UnsupportedError, describe
 from lapwing.ground.tree import Layout, Params, together
 
 ALONE = threading.RLock()

@@ -105,7 +105,7 @@ class Linearisation:
                 root = likelihood.root(f, likelihood.canonical_targets(f, batch.targets[place]))
                 for cotangents in by_position(root.movedim(-1, 0), f.ndim - 2):
                     total += square_sums(network, forward.factors(cotangents))
-        return finite(total)
+        return finite(self.data.added(total))
 
     def _size(self, extra: int = 0) -> int:
         """Examples whose roots, and rows under them with ``extra`` numbers a cotangent, fit the budget."""

@@ -91,4 +91,4 @@ class RankOne(CurvatureRecipe):
         total = torch.zeros_like(model.weights)
         for chunk in model.visit():
             total += chunk.pull(model.likelihood.score(chunk.outputs, chunk.targets)[None])[:, 0]
-        return LowRank(total[:, None])
+        return LowRank(model.data.added(total)[:, None])

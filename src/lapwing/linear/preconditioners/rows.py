@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lapwing.ground.data import Data, Inputs, concatenated, take
 from lapwing.ground.errors import TooLargeError, check_count
+from lapwing.ground.ranks import check_alone
 from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import by_position
 from lapwing.linalg import LowRank
@@ -209,7 +210,9 @@ def check_rows(model: LinearModel, rows: int, max_bytes: int, cure: str) -> None
 
     Raises:
         TooLargeError: If they would.
+        UnsupportedError: If several processes have the rows.
     """
+    check_alone(model.data.shared, "a preconditioner of single rows", "LowRank(100) or KFAC()")
     needed = rows * model.weights.numel() * model.weights.element_size()
     if needed > max_bytes:
         raise TooLargeError(

@@ -10,6 +10,7 @@ from torch import nn
 from lapwing.curvature.fold import check_repeatable
 from lapwing.ground.data import Inputs, Source, Unpack, checked, concatenated
 from lapwing.ground.errors import check_count, check_kind, check_positive
+from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.survey import opened
 from lapwing.likelihoods import Likelihood
@@ -130,6 +131,7 @@ class HessianFree:
         laplace = Laplace(self.likelihood, prior=self.prior, weights=self.weights)
         task = laplace.task(*opened(model, data, "fit(model, data, points)", unpack=unpack))
         check_repeatable(task.model, task.totals(), strict=True)
+        check_alone(task.model.data.shared, "Hessian-free Laplace", "Laplace(..., structure=Sampled(64))")
         network = task.model.network
         prior = task.prior.diagonal(network.uncertain, network.weights.double())
         refit = Refit(task.model, prior, self.centred)

@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 
 from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import check_optimiser
+from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.survey import opened
 from lapwing.likelihoods import Likelihood
@@ -122,6 +123,7 @@ def train_marginal(
     if optimiser is not None:
         check_optimiser(optimiser, "optimiser=lambda parameters: torch.optim.SGD(parameters, lr=1e-2)")
     _, read = opened(model, data, "train_marginal(model, data, likelihood)", unpack=unpack)
+    check_alone(read.shared, "training by the marginal likelihood", "Laplace(...).fit after the training")
     steps, heard = sum(1 for _ in read), log_det is not None
     epochs, warm_up, settle = lengths(epochs, warm_up, settle, steps=steps, heard=heard)
     with undisturbed(), torch.enable_grad():
