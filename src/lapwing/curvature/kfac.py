@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
@@ -108,9 +108,8 @@ class KroneckerSum:
 
     def share(self, data: Data) -> None:
         """Add what other processes have; see ``Accumulator``."""
-        for sums in (self._left, self._right, self._exact):
-            for total in sums.values():
-                data.added(total)
+        for moment in (*self._left.values(), *self._right.values(), *self._exact.values()):
+            moment.share(data)
         for names, count in self._count.items():
             self._count[names] = int(data.added(torch.tensor(count)))
 
@@ -166,17 +165,23 @@ class Moment:
         """Take in what columns add up to; the tensor is written to."""
         self._total = total if self._total is None else self._total.add_(total.view_as(self._total))
 
+    def share(self, data: Data) -> None:
+        """Add what other processes have."""
+        if data.shared:
+            self._multiply()
+            data.added(cast(Tensor, self._total))
+
     def _multiply(self) -> None:
-        x, self._columns = torch.cat(self._columns, 1), []
-        self.add_total(x @ x.mT)
+        if self._columns:
+            x, self._columns = torch.cat(self._columns, 1), []
+            self.add_total(x @ x.mT)
 
     @cached_property
     def decomposed(self) -> Tensor | Spectral:
         """The sum by its eigenvalues and eigenvectors, which take its place; where it is diagonal, its entries."""
         if self._total is None:
             return of_root(torch.cat(self._columns, 1))
-        if self._columns:
-            self._multiply()
+        self._multiply()
         total, self._total, rows = self._total, None, self._total.shape[-1]
         if total.ndim == 1:
             return total
