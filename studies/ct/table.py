@@ -35,7 +35,7 @@ OPTIONS: Mapping[str, tuple[Any, str]] = {
     "angles": (30, "angles that are measured"),
     "channels": (8, "of the U-net"),
     "phantom": ("walnut", "walnut or rectangles"),
-    "climb": (100, "steps of TV-PredCP"),
+    "climb": (60, "steps of TV-PredCP"),
     "resume": ("", "report of an interrupted run, whose rows are taken"),
 }
 COLUMNS = ("marginal", "patches", "coverage", "coverage_outside", "psnr", "rms_ratio", "seconds")

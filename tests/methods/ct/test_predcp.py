@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.tree import Layout
-from lapwing.linalg import Diagonal
 from lapwing.linear.matrix import Matrix
-from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG
 from lapwing.methods.ct.dip import total_variation
 from lapwing.methods.ct.filters import Filtered, MaternFilters
 from lapwing.methods.ct.image import ImagePosterior
 from lapwing.methods.ct.observed import only
-from lapwing.methods.ct.predcp import TVPredCP, complexities, log_prior
+from lapwing.methods.ct.predcp import TVPredCP, complexities, kernel_problem, log_prior
 from lapwing.methods.ct.unet import UNet
 from tests.linear_models import Rays
 from tests.posterior_cases import normal
@@ -110,7 +108,7 @@ def test_the_gradient_of_the_evidence_is_that_of_its_dense_form() -> None:
     dense = torch.eye(ROWS).double() + rows @ root @ root.mT @ rows.mT
     log_density = torch.distributions.MultivariateNormal(torch.zeros(ROWS).double(), dense).log_prob(y[:, 0])
     truth = torch.autograd.grad(log_density, logs, retain_graph=True)
-    view = Problem.of(Matrix((rows @ root).detach()), Diagonal(torch.ones(D).double())).function_view()
+    view = kernel_problem((rows @ root).detach())
     value = TVPredCP(probes=4000)._evidence(prior, rows, y, view, CG(rtol=1e-10), torch.Generator().manual_seed(0))
     for ours, theirs in zip(torch.autograd.grad(value, logs), truth, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)

@@ -10,11 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from lapwing import linalg
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count, check_positive
 from lapwing.jacobian.model import undisturbed
-from lapwing.linalg import Diagonal
-from lapwing.linear.matrix import Matrix
+from lapwing.linear.kernel import GramMatrix
 from lapwing.linear.model import Chunk
 from lapwing.linear.problem import Known, Problem
 from lapwing.linear.solvers import CG
@@ -91,9 +91,7 @@ class TVPredCP:
                 filters = replace(start, precisions=theta[0].exp(), lengths=theta[1].exp())
                 with torch.no_grad():
                     fixed = MaternFilters(start.layout, filters.precisions, filters.lengths)
-                    whitened = fixed.adjoint(rows.mT).mT
-                    model = Matrix(whitened, targets, examples=len(rows))
-                    view = Problem.of(model, Diagonal(torch.ones_like(observed.weights))).function_view()
+                    view = kernel_problem(fixed.adjoint(rows.mT).mT.contiguous())
                     if recipe is None or step % self.refresh == 0:
                         recipe = Known(LowRank(min(self.rank, len(rows))).curvature(view))
                 solver = CG(rtol=self.rtol, max_iterations=50, preconditioner=recipe)
@@ -122,6 +120,15 @@ class TVPredCP:
             pulled = rows.mT @ torch.cat([solved, z], 1)
         fit, left, right = filters.adjoint(pulled).split([1, self.probes, self.probes], 1)
         return 0.5 * fit.square().sum() - 0.5 * (left * right).sum() / self.probes
+
+
+def kernel_problem(rows: Float[Tensor, "n d"]) -> Problem:
+    """``I + F Fᵀ``: what rays whose noise has precision 1 measure under a standard normal prior.
+
+    Args:
+        rows: F.
+    """
+    return Problem(GramMatrix(linalg.LowRank(rows)), linalg.Diagonal(rows.new_ones(len(rows))))
 
 
 def complexities(
