@@ -54,7 +54,10 @@ def rows(setting: Setting) -> Iterator[Row]:
 
 
 def split(name: str, number: int, setting: Setting) -> Split:
-    """Standardised training and test parts of a set, single precision; generated where a quick run has no data."""
+    """Standardised training and test parts of a set, single precision; generated where a quick run has no data.
+
+    ``--train`` leaves so many of the training rows, at random.
+    """
     if setting.quick:
         source = torch.Generator().manual_seed(SETS.index(name))
         x = torch.rand(300, 3, generator=source)
@@ -70,7 +73,9 @@ def split(name: str, number: int, setting: Setting) -> Split:
         return (values - values[~test].mean(0)) / torch.where(spread > 0, spread, 1.0)
 
     x, y = standardised(x), standardised(y)
-    return {"x": x[~test], "y": y[~test], "new": x[test], "truth": y[test]}
+    seen = (~test).nonzero()[:, 0]
+    kept = seen[torch.randperm(len(seen), generator=torch.Generator().manual_seed(number))[: setting.images]]
+    return {"x": x[kept], "y": y[kept], "new": x[test], "truth": y[test]}
 
 
 def initial(data: Split) -> Tensor:
