@@ -27,6 +27,9 @@ from studies.gp.setting import earlier, resumed
 METHODS = ("g-prior EM", "TV-PredCP", "MC dropout")
 TRACES = (16, 4, 2)
 """Draws; the first pays for what all keep."""
+MOVE = 6.0
+"""How far the logarithm of a precision or length-scale can climb, in however many steps."""
+
 EDGES = tuple(0.5 * k for k in range(7))
 """Of the bins of |error| over standard deviation; the last is open."""
 
@@ -137,7 +140,8 @@ def by_em(scan: Scan) -> Row:
 def by_predcp(scan: Scan) -> Row:
     """The filters' Matérn prior by TV-PredCP."""
     start, _ = scan.posterior
-    recipe = ct.TVPredCP(steps=scan.more("climb"), rate=0.1, seed=scan.seed)
+    steps = scan.more("climb")
+    recipe = ct.TVPredCP(steps=steps, rate=MOVE / steps, seed=scan.seed)
     tuned, seconds = timed(lambda: recipe.fit(start))
     filters = tuned.observed.image.filters
     found: Row = {"steps": recipe.steps, "seconds": seconds, "seconds_a_step": seconds / recipe.steps}
