@@ -10,6 +10,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lapwing.curvature.sums import Outputs
+from lapwing.ground.data import Data
+from lapwing.ground.ranks import check_alone
 from lapwing.linalg import Kronecker, Structured
 from lapwing.linalg.spectral import Spectral, whole
 
@@ -48,6 +50,18 @@ class OutputSum:
             self._beside += float((v.sum(1).square() - v.square().sum(1)).double().sum())
             v = v[:, self.together].double()
             self._block -= (v.mT @ v).fill_diagonal_(0.0)
+
+    def share(self, data: Data) -> None:
+        """Add what other processes have.
+
+        Raises:
+            UnsupportedError: If there are so many outputs that each would keep others together.
+        """
+        if self._block is None or self._diagonal is None:
+            return
+        check_alone(data.shared and len(self._diagonal) > TOGETHER, f"KFAC of over {TOGETHER} outputs", "Diagonal()")
+        data.added(self._block)
+        data.added(self._diagonal)
 
     def blocks(
         self, right: Tensor | Spectral, count: int, index: Int[Tensor, " d"]
