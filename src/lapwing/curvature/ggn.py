@@ -55,8 +55,9 @@ class Curvature(abc.ABC):
 class GGN(Curvature):
     """The generalised Gauss-Newton matrix ``sum_n J_nᵀ B_n J_n`` with the exact output Hessian B = S Sᵀ.
 
-    The cotangents are the columns of S: c of them an example, times the positions of an event. It equals the Fisher
-    information for the exponential families here (Immer et al. 2021, equation 4; Kunstner et al. 2019).
+    The cotangents are the columns of S: as many as B has rank, c or for classes c - 1, times the positions of an event.
+    It equals the Fisher information for the exponential families here (Immer et al. 2021, equation 4; Kunstner et al.
+    2019).
 
     Example:
         >>> from lapwing.likelihoods import Gaussian
@@ -66,7 +67,7 @@ class GGN(Curvature):
 
     def cotangents(self, likelihood: Likelihood, f: Outputs, y: Tensor, generator: Generator | None = None) -> Blocks:
         """Columns of S, one event position after another."""
-        columns = likelihood.root(f, y).movedim(-1, 0)
+        columns = likelihood.thin_root(f, y).movedim(-1, 0)
         yield from by_position(columns, f.ndim - 2)
 
     def width(self, outputs: int) -> int:

@@ -102,7 +102,7 @@ class Linearisation:
             for place, inputs in chunks(batch.inputs, self._size()):
                 forward = self.model.forward(inputs)
                 f = forward.outputs
-                root = likelihood.root(f, likelihood.canonical_targets(f, batch.targets[place]))
+                root = likelihood.thin_root(f, likelihood.canonical_targets(f, batch.targets[place]))
                 for cotangents in by_position(root.movedim(-1, 0), f.ndim - 2):
                     total += square_sums(network, forward.factors(cotangents))
         return finite(self.data.added(total))
