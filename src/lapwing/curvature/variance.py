@@ -103,13 +103,15 @@ class Propagation:
             self._variances[key] = torch.stack([variance_of(block, factor) for block in blocks])
         variances = self._variances[key]
         shared = all(same_basis(block, first) for block in blocks)
+        turned = in_basis(factor, first) if isinstance(first, Kronecker) else None  # all examples in one product
 
-        def few(factor: Factor) -> Float[Tensor, "m few k k"]:
+        def few(part: Factor) -> Float[Tensor, "m few k k"]:
             if shared:
-                return covariances(in_basis(factor, first), variances)
+                return covariances(in_basis(part, first) if turned is None else part, variances)
             each = zip(blocks, variances, strict=True)
-            return torch.stack([in_basis(factor, block).covariance(variance) for block, variance in each])
+            return torch.stack([in_basis(part, block).covariance(variance) for block, variance in each])
 
+        factor = factor if turned is None else turned
         n, k = factor.g.shape[:2]
         rows = isinstance(factor, Outer) and factor.positions > 1
         size = max(1, NUMBERS // (k * variances.shape[1])) if rows else n
@@ -171,10 +173,13 @@ def in_basis(factor: Factor, block: Structured) -> Factor:
         g = block.bases[0].into(factor.g.mT).mT
         return replace(factor, g=g, shape=(factor.shape[0], g.shape[3]))
     if isinstance(block, Kronecker) and isinstance(factor, Outer):
-        if factor.positions > 1:
-            return Rows(factor.weight, factor.bias, rotated_matrices(factor, block).flatten(2))
-        left, right = block.bases
-        return Outer(factor.names[0], None, left.into(factor.g), right.into(factor.columns))
+        (left, right), (_, k, _, o, t) = block.bases, factor.g.shape
+        if t == 1 or t <= k * o:  # what is smaller is turned: the positions, or the matrices they add up to
+            columns = factor.columns.movedim(0, 2)
+            turned = right.into(columns.flatten(2)).unflatten(2, columns.shape[2:]).movedim(2, 0)
+            return Outer(factor.names[0], None, left.into(factor.g), turned)
+        matrices = left.into(outer(factor.g, factor.columns))
+        return Rows(factor.weight, factor.bias, right.into(matrices.mT).mT.flatten(2))
     if isinstance(block, Dense):
         rows = factor.rows()
         return Rows(factor.weight, factor.bias, block.basis.spectral.into(rows.mT).mT)
@@ -220,15 +225,6 @@ def variance_of(block: Structured, factor: Factor) -> Float[Tensor, " d"]:
     if isinstance(block, Kronecker) and isinstance(factor, Lookup):
         spectrum = spectrum.view(-1, factor.shape[0]).mT.flatten()
     return (1.0 / spectrum).to(factor.g)
-
-
-def rotated_matrices(factor: Outer, block: Kronecker) -> Float[Tensor, "n k p v w"]:
-    """``W_Gᵀ (sum_t g_t a_tᵀ) W_A``, rotating what is smaller: the positions, or the matrix they add up to."""
-    _, k, _, o, t = factor.g.shape
-    left, right = block.bases
-    if t <= k * o:
-        return outer(left.into(factor.g), right.into(factor.columns))
-    return right.into(left.into(outer(factor.g, factor.columns)).mT).mT
 
 
 def explicit(factor: Factor) -> Factor:
