@@ -94,6 +94,31 @@ class TestAuto:
         posterior = fit(wide(6), lw.Auto(), **options)
         assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Dense)
 
+    def test_labels_are_sampled_where_backward_passes_would_take_too_long(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", 1e-12)
+        monkeypatch.setattr("lapwing.structures.full.BACKWARD", 100)
+        case = seeded(lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 7)))
+        wide = Problem(case, lw.Categorical(), normal(9, 3), labels(9, classes=7), normal(2, 3, seed=1))
+        exact = fit(wide, lw.KFAC())
+        assert fit(wide, lw.Auto()).log_marginal() == exact.log_marginal()
+        monkeypatch.setattr("lapwing.structures.full.SLOW", 1e-9)
+        posterior = fit(wide, lw.Auto())
+        assert "the exact GGN would take about" in caplog.text and "MCFisher(16)" in caplog.text
+        drawn = lw.Laplace(wide.likelihood, structure=lw.KFAC(), curvature=lw.MCFisher())
+        again = drawn.fit(wide.model, wide.batches(), generator=torch.Generator().manual_seed(0))
+        assert exact.log_marginal() != posterior.log_marginal() == again.log_marginal()
+
+    def test_what_draws_will_take_is_said_before(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        fit(wide(5), lw.Sampled(3))
+        assert "draws" not in caplog.text
+        monkeypatch.setattr("lapwing.structures.solved.MUCH", 9)
+        fit(wide(5), lw.Sampled(3))
+        assert "3 draws of 10 weights will take about" in caplog.text and "480 columns" in caplog.text
+
 
 class TestFull:
     @pytest.mark.parametrize(("width", "kind"), [(4, WeightPosterior), (5, FunctionPosterior)])

@@ -9,13 +9,14 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from time import perf_counter
 from typing import cast, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Data, Inputs, count
+from lapwing.ground.data import Data, Inputs, count, take
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, leaves
@@ -27,6 +28,9 @@ from lapwing.likelihoods import Likelihood
 
 BUDGET = 2**27
 """Bytes the layer factors of one chunk of training data may take (128 MiB)."""
+
+TIMED = 8
+"""Examples by which a pass over the data is timed."""
 
 
 @final
@@ -79,6 +83,13 @@ class Model:
         """Canonical outputs of some examples, without a graph."""
         with torch.no_grad():
             return self.likelihood.canonical(self.network(inputs))
+
+    def seconds(self, inputs: Inputs) -> float:
+        """What a forward pass of some examples takes, by one of a few of them."""
+        few = take(inputs, slice(0, TIMED))
+        start = perf_counter()
+        float(self.outputs(few).sum())
+        return (perf_counter() - start) * count(inputs) / count(few)
 
     def forward(self, inputs: Inputs) -> Pass:
         """The forward pass of a chunk of examples, ready to be pulled back."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import length_hint
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
 from torch import Tensor
 
 from lapwing.curvature.fold import Fold, Totals
-from lapwing.curvature.ggn import Hessian, chunk_size
+from lapwing.curvature.ggn import GGN, Hessian, MCFisher, chunk_size
 from lapwing.curvature.gram import TangentKernel
 from lapwing.curvature.sums import DenseSum, Held
-from lapwing.ground.data import Inputs, concatenated
+from lapwing.ground.data import Inputs, concatenated, count, is_pair
 from lapwing.ground.errors import (
     NumericalError,
     TooLargeError,
@@ -40,6 +41,13 @@ RATE = 2e10
 
 AFFORDABLE = 5.0
 """Seconds the full covariance may take where nobody asked for it by name: about 2200 weights, or training outputs."""
+
+
+SLOW = 60.0
+"""Seconds that backward passes for the outputs may take where nobody asked for them by name."""
+
+SUMS, BACKWARD = 20, 3
+"""Forward passes that take as long as the second moments of a layer's inputs, and as those of a cotangent."""
 
 
 def seconds(side: int, other: int, groups: int = 1) -> float:
@@ -176,7 +184,9 @@ class Auto:
     Where that takes longer, the view over the nc training outputs: few data, many weights. What takes 5 seconds takes
     at most about 120 MB.
 
-    Beyond, single weights and a prior with one precision a weight take Diagonal: KFAC has neither.
+    Beyond, single weights and a prior with one precision a weight take Diagonal: KFAC has neither. What that will take
+    is estimated from a forward pass over a few examples before anything starts. Where it is more than a minute, most of
+    it backward passes for the outputs, labels are sampled in place of the exact GGN, see ``MCFisher``.
 
     Example:
         >>> import torch
@@ -190,7 +200,8 @@ class Auto:
 
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in the structure picked."""
-        return self.pick(task).fit(task)
+        picked = self.pick(task)
+        return picked.fit(task if isinstance(picked, Full) or task.model.data.shared else sampled(task))
 
     def pick(self, task: Task) -> Full | KFAC | Diagonal:
         """The structure for a task; the data are counted until neither view is affordable."""
@@ -213,3 +224,23 @@ class Auto:
         )
         logger.info(words, picked, d, over["weights"], rows, over["functions"], AFFORDABLE)
         return picked
+
+
+def sampled(task: Task) -> Task:
+    """The task, with labels sampled where the backward passes of the exact GGN would take too long; says what it takes.
+
+    Args:
+        task: What is to be fitted, layer by layer or weight by weight.
+    """
+    source, first = task.model.data.source, task.model.data.first()
+    batches = len(next(iter(source))) / count(first) if is_pair(source) else max(1, length_hint(source))
+    forward = task.model.seconds(first) * batches
+    outputs = 0 if task.model.survey.head or not isinstance(task.curvature, GGN) else task.model.width
+    passes, one = (forward * (SUMS + BACKWARD * cotangents) for cotangents in (outputs, 1))
+    if passes <= SLOW or passes < 2 * one:
+        logger.info("the sums over the data will take about %.2g s", passes)
+        return task
+    words = "the exact GGN would take about %.0f s: sampled labels take %.0f s. curvature=MCFisher(16) is closer to it"
+    logger.warning(words, passes, one)
+    generator = task.generator or torch.Generator().manual_seed(0)
+    return replace(task, curvature=MCFisher(), generator=generator)

@@ -1,0 +1,118 @@
+"""The sides of the benchmark of wide networks, each in a process of its own, which also times a plain pass."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.data import CHECKPOINTS, cifar10, generated_images
+from benchmarks.meter import Meter
+from benchmarks.networks import WideResNet18
+
+BATCH = 50
+
+Batches = list[tuple[Tensor, Tensor]]
+
+
+def loaded(meter: Meter, folder: str, images: int) -> tuple[nn.Module, Batches, Tensor]:
+    """The network, its batches and one more image, after a plain pass over them was timed."""
+    data = cifar10(Path(folder), CHECKPOINTS["resnet20"]) if folder else generated_images(3, 32, train=images, test=1)
+    torch.manual_seed(0)
+    model, (x, y) = WideResNet18().eval(), (part[:images] for part in data.train)
+    batches = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
+
+    def once() -> None:
+        for inputs, labels in batches:
+            F.cross_entropy(model(inputs), labels).backward()
+        model.zero_grad(set_to_none=True)
+
+    once()
+    meter.ready()
+    for _ in range(3):
+        meter.step("pass", once)
+    return model, batches, data.x_test[:1]
+
+
+def ours(meter: Meter, *, structure: str, folder: str, images: int) -> None:
+    """Lapwing: fit, predict one image twice, evidence, save and load; what a fit by draws says before it starts."""
+    import lapwing as lw
+    from lapwing.curvature.kfac import KroneckerSum
+
+    model, batches, image = loaded(meter, folder, images)
+    held = {"kfac": lw.KFAC(), "diagonal": lw.Diagonal(), "sampled": lw.Sampled(16)}[structure]
+    curvature = lw.GGN() if structure == "sampled" else lw.MCFisher()
+    recipe, decomposed = lw.Laplace(lw.Categorical(), structure=held, curvature=curvature), KroneckerSum.result
+    said: list[str] = []
+    listener = logging.Handler()
+    listener.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("lapwing").addHandler(listener)
+
+    def result(total: KroneckerSum) -> Any:
+        return meter.step("decompositions", lambda: decomposed(total)).value
+
+    with mock.patch.object(KroneckerSum, "result", result):
+        fitted = meter.step("fit", lambda: recipe.fit(model, batches, generator=torch.Generator().manual_seed(0))).value
+    for words in said:
+        meter.step("says", lambda: None, label=words)
+    if fitted is None or structure == "sampled":
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "posterior.safetensors"
+        meter.step("first prediction", lambda: fitted.predict(image).probs)
+        meter.step("second prediction", lambda: fitted.predict(image).probs)
+        meter.step("evidence", fitted.log_marginal)
+        meter.step("save", lambda: lw.save(fitted, file))
+        again = meter.step("load", lambda: lw.load(file, model), label=f"{file.stat().st_size / 2**20:.0f} MiB").value
+    if again is not None:
+        meter.step("prediction after loading", lambda: again.predict(image).probs)
+
+
+def laplace_torch(meter: Meter, *, structure: str, folder: str, images: int) -> None:
+    """laplace-torch with curvlinops and one drawn label; norms out of the posterior, which it cannot have in it."""
+    import laplace
+
+    warnings.simplefilter("ignore")
+    model, batches, image = loaded(meter, folder, images)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.requires_grad_(False)
+    pairs = torch.utils.data.TensorDataset(*(torch.cat(part) for part in zip(*batches, strict=True)))
+    found = laplace.Laplace(
+        model,
+        "classification",
+        subset_of_weights="all",
+        hessian_structure={"kfac": "kron", "diagonal": "diag"}[structure],
+        backend=laplace.curvature.CurvlinopsGGN,
+        backend_kwargs={"stochastic": True},
+    )
+    if meter.step("fit", lambda: found.fit(torch.utils.data.DataLoader(pairs, batch_size=BATCH))).failure:
+        return
+    meter.step("first prediction", lambda: found(image, pred_type="glm", link_approx="probit"))
+    meter.step("second prediction", lambda: found(image, pred_type="glm", link_approx="probit"))
+    meter.step("evidence", lambda: float(found.log_marginal_likelihood()))
+
+
+def curvlinops(meter: Meter, *, structure: str, folder: str, images: int) -> None:
+    """curvlinops, which has KFAC of linear maps and convolutions, and its inverse: factors, and one solve."""
+    from curvlinops import KFACInverseLinearOperator, KFACLinearOperator
+
+    warnings.simplefilter("ignore")
+    model, batches, _ = loaded(meter, folder, images)
+    layers = [module for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+    params = [value for layer in layers for value in layer.parameters()]
+
+    def solved() -> Tensor:
+        factors = KFACLinearOperator(
+            model, nn.CrossEntropyLoss(), params, batches, fisher_type="mc", mc_samples=1, check_deterministic=False
+        )
+        return KFACInverseLinearOperator(factors, damping=1.0) @ torch.ones(factors.shape[1])
+
+    meter.step("fit", solved)
