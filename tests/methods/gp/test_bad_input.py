@@ -154,6 +154,15 @@ def test_an_interrupted_search_keeps_the_best_so_far(monkeypatch: pytest.MonkeyP
     assert float(found.log_marginal()) > float(process.log_marginal())
 
 
+@pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")
+def test_noise_that_single_precision_does_not_resolve_is_solved_with_in_double() -> None:
+    x = torch.linspace(0, 1, 60)[:, None]
+    process, new = lw.GP(100.0 * lw.gp.Matern(2.0), lw.Gaussian(1e7)).fit((x, (6 * x).sin())), x[:-1] + 1 / 118
+    found = process.predict(new)
+    assert found.mean.dtype == process.sample_functions(2)(new).dtype == torch.float32
+    torch.testing.assert_close(found.mean, (6 * new).sin(), rtol=0, atol=5e-3)
+
+
 def test_repeated_inputs_with_noise_are_averaged() -> None:
     kernel = lw.gp.Matern()
     twice = lw.GP(kernel, lw.Gaussian(10.0)).fit((torch.cat([X, X]), torch.cat([Y + 1, Y - 1])))

@@ -123,6 +123,13 @@ def test_a_class_that_was_never_seen_is_unlikely_and_not_impossible() -> None:
     assert bool(((probs := process.predict(X).probs)[:, 1] > 0).all() and (probs[:, 1] < 0.5).all())
 
 
+def test_more_data_are_as_if_they_had_been_there() -> None:
+    half = LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (X[:12], TWO[:12]))
+    assert half.log_marginal() < 0
+    whole = LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (X, TWO))
+    assert half.updated((X[12:], TWO[12:])).log_marginal() == pytest.approx(whole.log_marginal(), rel=1e-9)
+
+
 def test_what_is_no_class_is_refused() -> None:
     with refused(DataError, "targets"):
         _ = LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (X, TWO + 1)).mode

@@ -168,6 +168,15 @@ class LaplaceProcess:
         weight = 0.5 * (alpha @ alpha.mT + rest) + 0.5 * (t @ alpha.mT + alpha @ t.mT)
         return contracted(KernelMatrix(self.kernel, self._exact.inputs), lambda i, j: weight[i, j])
 
+    def updated(self, data: Source) -> LaplaceProcess:
+        """The posterior with more data.
+
+        Args:
+            data: More inputs and targets.
+        """
+        more = LaplaceProcess.fit(self.kernel, self.likelihood, data).data
+        return replace(self, data=self.data.joined(more), start=None)
+
     def select(self, index: Int[Tensor, " m"]) -> LaplaceProcess:
         """The posterior of some of the observations.
 

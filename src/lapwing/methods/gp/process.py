@@ -26,8 +26,8 @@ from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions
 from lapwing.methods.gp.settings import Chosen, Settings
 from lapwing.methods.gp.suitable import singular
-from lapwing.methods.gp.trend import Covariance, Trend, least_squares
-from lapwing.predictive import Draws, JointMoments, Moments, Outputs, Predictive, predictive
+from lapwing.methods.gp.trend import Covariance, Trend, apart, least_squares
+from lapwing.predictive import Draws, JointMoments, Outputs, Predictive, predictive
 
 SMALL = 2_000
 """Observations up to which tuning climbs the evidence of all of them, unless it is told another way."""
@@ -70,8 +70,15 @@ class Process:
 
     @cached_property
     def problem(self) -> Problem:
-        """``K + N``."""
-        return Problem(KernelMatrix(self.kernel, self.data.inputs), Diagonal(self.noise_variance))
+        """``K + N``; in float64 where the noise is so small that float32 has no factor of it."""
+        x, noise = self.data.inputs, self.noise_variance
+        problem = Problem(KernelMatrix(self.kernel, x), Diagonal(noise))
+        if isinstance(self.solver, Cholesky) and x.dtype == torch.float32:
+            try:
+                self.solver.held(problem).logdet()
+            except NumericalError:
+                return Problem(KernelMatrix(self.kernel, x.double()), Diagonal(noise.double()))
+        return problem
 
     @cached_property
     def answers(self) -> Solution:
@@ -109,7 +116,7 @@ class Process:
         solved = self.answers.value[:, self.data.outputs :]
 
         def solve(block: Tensor) -> Tensor:
-            return self.solver.solve(self.problem, block).value
+            return self.solver.solve(self.problem, block.to(self.problem.prior.values)).value.to(block)
 
         return Covariance(self.kernel, self.data.inputs, self.trend, solved, solve)
 
@@ -193,12 +200,12 @@ class Process:
         with torch.no_grad():
             if not isinstance(self.solver, Cholesky):
                 drawn, mean = self.functions(x), self.mean(x)
-                return Draws(drawn) if joint else _apart(mean, (drawn - mean).square().mean((0, 2)))
+                return Draws(drawn) if joint else apart(mean, (drawn - mean).square().mean((0, 2)))
             mean = self.mean(x)
             if joint:
                 same = torch.eye(c).to(mean)
                 return JointMoments(mean, torch.einsum("mn,cd->mcnd", self.covariance.joint(x), same))
-            return _apart(mean, self.covariance.variance(x))
+            return apart(mean, self.covariance.variance(x))
 
     def log_marginal(self) -> float | Estimate:
         """Log evidence log p(y), nats, at the β of most likelihood (Antorán 2024, equation 2.43).
@@ -270,7 +277,8 @@ class Process:
                 if earlier.value.shape[1] == part.shape[1]:
                     part[: len(earlier.value)] = earlier.value
         try:
-            solution = self.solver.drawn(self.problem, values, noise, initial=initial)
+            like = self.problem.prior.values
+            solution = self.solver.drawn(self.problem, values.to(like), noise.to(like), initial=initial)
         except NumericalError as error:
             raise singular(error, self.data, self.noise_variance) from None
         if not solution.converged:
@@ -279,7 +287,7 @@ class Process:
                 f"{float(solution.residual.max()):.1e}. Try {self.solver.cure}",
                 ConvergenceWarning,
             )
-        return solution
+        return replace(solution, value=solution.value.to(values))
 
     def _known(self) -> tuple[Solution, ...]:
         """The solves that were made."""
@@ -290,8 +298,3 @@ class Process:
     def _fitted(self, solved: Float[Tensor, "n k"]) -> tuple[Float[Tensor, "n k"], Float[Tensor, "q k"]]:
         c = self.data.outputs
         return least_squares(self.trend(self.data.inputs), self.answers.value[:, c:], solved)
-
-
-def _apart(mean: Float[Tensor, "m c"], variance: Float[Tensor, " m"]) -> Moments:
-    """Outputs of one variance that are independent given the data."""
-    return Moments(mean, torch.diag_embed(variance[:, None].expand_as(mean)))

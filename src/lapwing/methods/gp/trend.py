@@ -13,6 +13,7 @@ from torch import Tensor
 from lapwing.ground.errors import NumericalError
 from lapwing.methods.gp.kernels import Kernel
 from lapwing.methods.gp.matrix import KernelMatrix, cross
+from lapwing.predictive import Moments
 
 Mean: TypeAlias = Literal["zero", "constant", "linear"]
 """What a process is before data."""
@@ -106,3 +107,8 @@ class Covariance:
         if not len(rest):
             return across, rest, rest
         return across, rest, torch.linalg.solve(self.trend(self.inputs).mT @ self.solved_basis, rest)
+
+
+def apart(mean: Float[Tensor, "m c"], variance: Float[Tensor, " m"]) -> Moments:
+    """Outputs of one variance that are independent given the data."""
+    return Moments(mean, torch.diag_embed(variance[:, None].expand_as(mean)))
