@@ -76,7 +76,7 @@ class KroneckerSum:
         self._left, self._right = (defaultdict[tuple[str, ...], Moment](lambda: Moment(rank)) for _ in range(2))
         self._exact = defaultdict[tuple[str, ...], Moment](Moment)
         self._count: Counter[tuple[str, ...]] = Counter()
-        self._outputs = OutputSum()
+        self._outputs: OutputSum | None = None
 
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
         """Take in the factors of one block of cotangents of one chunk; its inputs only with the first block."""
@@ -99,6 +99,7 @@ class KroneckerSum:
 
     def add_outputs(self, head: Outer, diagonal: Outputs, beside: Outputs | None) -> None:
         """Take in one chunk of a head, whose gradient is the identity; see ``Accumulator``."""
+        self._outputs = self._outputs or OutputSum()
         self._outputs.add(diagonal, beside)
         for part in separated(head) if self._bias == "separate" else (head,):
             names = part.names
@@ -122,7 +123,7 @@ class KroneckerSum:
         return Held(BlockDiagonal(blocks, index), partition)
 
     def _blocks(self, names: tuple[str, ...]) -> Iterator[tuple[Structured, Tensor]]:
-        if names not in self._right or names in self._left:
+        if self._outputs is None:
             yield self._block(names), self._index[names]
         else:
             yield from self._outputs.blocks(self._right[names].decomposed, self._count[names], self._index[names])
