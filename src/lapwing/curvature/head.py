@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import cast
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.sums import Held
-from lapwing.curvature.variance import in_basis, variance_of
 from lapwing.jacobian.layers.factors import Outer, separated
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
@@ -34,23 +32,34 @@ def basis(held: Held, network: Network) -> tuple[Int[Tensor, " k"], Float[Tensor
     return None, None
 
 
-def spectra(head: Outer, held: Held, network: Network, places: Int[Tensor, " p"] | None = None) -> Float[Tensor, "m c"]:
-    """``J Λ⁻¹ Jᵀ`` at each of m positions by its eigenvalues, in the ``basis`` of its outputs.
+def spectra(
+    head: Outer, precisions: Sequence[Held], network: Network, places: Int[Tensor, " p"] | None = None
+) -> list[Float[Tensor, "m c"]]:
+    """``J Λ⁻¹ Jᵀ`` at each of m positions by its eigenvalues, in the ``basis`` of its outputs, for each precision.
+
+    Args:
+        head: The layer.
+        precisions: Of the same curvature, with the same eigenvectors.
+        network: The network.
+        places: Event positions; ``None`` for all.
 
     Cost:
-        A product as large as the layer's own.
+        For each precision a product as large as the layer's own; the inputs are rotated once.
     """
     alone = head.by_position(places)
-    if isinstance(held.operator, Diagonal):
-        variance = network.part(alone.names, 1.0 / held.operator.values).to(alone.a)
-        return alone.columns[:, 0, :, 0].square() @ alone.matrix(variance)[0].mT
+    if isinstance(precisions[0].operator, Diagonal):
+        squares = alone.columns[:, 0, :, 0].square()
+        variances = (network.part(alone.names, 1.0 / held.operator.diagonal()).to(squares) for held in precisions)
+        return [squares @ alone.matrix(variance)[0].mT for variance in variances]
     parts = {part.names: part for part in (alone, *separated(alone))}
-    found = alone.a.new_zeros(len(alone.a), alone.g.shape[3])
-    for block, names, rows in blocks_of(held, network):
-        part = replace(parts[names], g=parts[names].g[:, :, :, : len(rows)])
-        variance = variance_of(block, part).view(len(rows), -1)
-        columns = cast(Outer, in_basis(part, block)).columns[:, 0, :, 0]
-        found.index_add_(1, rows, columns.square() @ variance.mT)
+    found = [alone.a.new_zeros(len(alone.a), alone.g.shape[3]) for _ in precisions]
+    for each in zip(*(blocks_of(held, network) for held in precisions), strict=True):
+        first, names, rows = each[0]
+        squares = first.bases[1].into(parts[names].columns[:, 0, :, 0].mT).square()
+        squares = squares.view(squares.shape[-2:])
+        for total, (block, _, _) in zip(found, each, strict=True):
+            variance = (1.0 / block.weights).to(squares).view(len(rows), -1)
+            total.index_add_(1, rows, (variance @ squares).mT)
     return found
 
 

@@ -190,7 +190,7 @@ def wide_moments(given: Propagation, inputs: Inputs, places: Int[Tensor, " p"] |
     network, means, values = given.model.network, list[Tensor](), list[list[Tensor]]()
     for part in given.passes(inputs):
         means.append(at_places(part.outputs, places))
-        each = (spectra(part.head, held, network, places) for held in given.precisions)
+        each = spectra(part.head, given.precisions, network, places)
         values.append([found.view_as(means[-1]) for found in each])
     mean, mixed = torch.cat(means), basis(given.precisions[0], network)
     return [WideMoments(mean, torch.cat(each), *mixed) for each in zip(*values, strict=True)]
