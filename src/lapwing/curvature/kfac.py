@@ -109,7 +109,8 @@ class KroneckerSum:
 
     def share(self, data: Data) -> None:
         """Add what other processes have; see ``Accumulator``."""
-        self._outputs.share(data)
+        if self._outputs is not None:
+            self._outputs.share(data)
         for moment in (*self._left.values(), *self._right.values(), *self._exact.values()):
             moment.share(data)
         for names, count in self._count.items():
