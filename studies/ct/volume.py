@@ -32,7 +32,11 @@ REPEATS = 3
 SIDE, ANGLES, BINS = 501, 60, 128
 """Of the walnut of the source in two dimensions and the smaller of its scans (Antorán 2024, section E7.1): a plan."""
 
-OPTIONS: Mapping[str, tuple[Any, str]] = {"angles": (20, "that are measured")}
+OPTIONS: Mapping[str, tuple[Any, str]] = {
+    "angles": (20, "that are measured"),
+    "fit": (200, "steps of the fit"),
+    "descent": (50, "steps of a descent"),
+}
 
 
 @final
@@ -112,11 +116,13 @@ class Scan:
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A row a volume, and one an image whose costs are planned with."""
-    amount, angles = QUICK if setting.quick else Amount(), int(setting.more.get("angles", OPTIONS["angles"][0]))
-    for side in amount.sides:
+    angles, steps, epochs = (int(setting.more.get(name, OPTIONS[name][0])) for name in OPTIONS)
+    amount = QUICK if setting.quick else Amount(steps=steps, epochs=epochs)
+    chosen = setting.among([*map(str, amount.sides), "plan"])
+    for side in (side for side in amount.sides if str(side) in chosen):
         scan = Scan.of((side, side, side), 3 if setting.quick else angles, side)
         yield {"part": "volume", "side": side, "angles": angles, "voxels": side**3} | reconstructed(scan, amount)
-    for side in amount.flat:
+    for side in amount.flat if "plan" in chosen else ():
         bins = side * BINS // SIDE
         yield {"part": "plan", "side": side, "pixels": side**2} | costs(Scan.of((side, side), ANGLES, bins), amount)
 

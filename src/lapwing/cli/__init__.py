@@ -79,6 +79,8 @@ def evaluate(setup: str, posterior: Path, /) -> None:
     if not posterior.exists():
         raise DataError("a posterior that lapwing fit saved", f"no file {posterior}", "its path, or lapwing fit first")
     loaded = lw.load(posterior, task["model"])
+    if isinstance(loaded, lw.ct.ImagePosterior):
+        raise DataError("a posterior that lapwing fit saved", f"{posterior}, one over an image", "lapwing ct propose")
     scores = lw.evaluate(loaded, task["test"], ood=task.get("ood"), unpack=task.get("unpack"), progress=True)
     say(str(scores))
 

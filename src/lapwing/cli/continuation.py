@@ -49,7 +49,7 @@ class Effort:
 
 def continued(
     geometry: ct.Geometry,
-    sinogram: Float[Tensor, "angles bins"],
+    sinogram: Float[Tensor, "angles *slices bins"],
     noise_std: float,
     *,
     count: int,

@@ -16,11 +16,13 @@ from lapwing.ground.data import Data, Source, Unpack, several
 from lapwing.ground.errors import MismatchError, check_kind
 from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.survey import unwrapped
+from lapwing.methods.ct import ImagePosterior
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.posteriors import Posterior
 from lapwing.store.binding import bound, network_state
 from lapwing.store.contents import Saved, posterior_from, state
 from lapwing.store.fits import check_fits
+from lapwing.store.images import image_from, image_network, image_state
 from lapwing.store.processes import KINDS, Kernels, process_from, process_state
 
 POSTERIOR = Archive("lapwing", "lapwing.posterior", 1, "lapwing.save")
@@ -58,7 +60,10 @@ def read_header(path: str | PathLike[str]) -> Json:
 
 
 def save(
-    posterior: Saved | Kernels, path: str | PathLike[str], *, notes: Mapping[str, str | float | list[str]] | None = None
+    posterior: Saved | ImagePosterior | Kernels,
+    path: str | PathLike[str],
+    *,
+    notes: Mapping[str, str | float | list[str]] | None = None,
 ) -> None:
     """Writes a posterior to a file, without its network: save that as you always do.
 
@@ -66,7 +71,7 @@ def save(
     that an interruption leaves the old file. The same posterior gives the same bytes.
 
     Args:
-        posterior: Any posterior, a Gaussian process among them, or functions drawn from one.
+        posterior: Any posterior, that over an image or a Gaussian process among them, or functions drawn from one.
         path: The file; one already there is replaced. ``.safetensors`` is the usual ending.
         notes: Words and numbers of your own, such as the names of columns: ``read_header(path)["notes"]``.
 
@@ -92,13 +97,17 @@ def save(
         >>> again.log_marginal() == posterior.log_marginal()
         True
     """
-    kinds = (Posterior, HessianFreePosterior, *KINDS.values())
+    kinds = (Posterior, HessianFreePosterior, ImagePosterior, *KINDS.values())
     check_kind("the posterior", posterior, kinds, "save(Laplace(...).fit(model, data), path)")
     target = file_at(path)
     check_directory(target)
     tensors = Tensors()
     if isinstance(posterior, Kernels):
         own = process_state(posterior, tensors)
+    elif isinstance(posterior, ImagePosterior):
+        network = image_network(posterior)
+        network.check_unchanged()
+        own = {"network": network_state(network, tensors), **image_state(posterior, tensors)}
     else:
         posterior.network.check_unchanged()
         own = {"network": network_state(posterior.network, tensors), **state(posterior, tensors)}
@@ -119,7 +128,7 @@ def load(
     *,
     unpack: Unpack | None = ...,
     progress: bool = ...,
-) -> Saved: ...
+) -> Saved | ImagePosterior: ...
 
 
 def load(
@@ -130,7 +139,7 @@ def load(
     unpack: Unpack | None = None,
     progress: bool = False,
     device: torch.device | str = "cpu",
-) -> Saved | Kernels:
+) -> Saved | ImagePosterior | Kernels:
     """The posterior of a file, around the network it was fitted to; a Gaussian process needs none.
 
     It predicts, samples and scores itself as the saved one did, to the last bit on the same machine, and can be tuned
@@ -166,6 +175,8 @@ def load(
     if model is None:
         return process_from(header, tensors, device)
     network = bound(header.get("network"), tensors, unwrapped(model))
+    if kind == ImagePosterior.__name__:
+        return image_from(header, tensors, network)
     read = None if data is None else Data(data, network.like, unpack, progress, several())
     posterior = posterior_from(header, tensors, network, read)
     check_fits(posterior)
