@@ -46,6 +46,7 @@ def test_the_gradient_of_tiles_is_that_of_the_whole(monkeypatch: pytest.MonkeyPa
     process = GP(RBF((0.7, 1.3, 2.0)), lw.Gaussian(20.0)).fit(data(30))
     whole = value_and_gradient(process)[1]
     monkeypatch.setattr(matrix, "WIDE", 7)
+    monkeypatch.setattr(matrix, "SIDE", 7)
     torch.testing.assert_close(value_and_gradient(process)[1], whole)
 
 
