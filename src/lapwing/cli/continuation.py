@@ -81,6 +81,7 @@ def continued(
         ConfigError: If the scan has several slices, or fewer angles are left.
         DataError: If nothing was measured.
     """
+    check_count("candidates", candidates)
     start, effort, generator = time.monotonic(), effort or Effort(), torch.Generator().manual_seed(seed)
     whole, behind = _candidates(geometry, candidates)
     left = len(whole.theta) - behind
