@@ -69,7 +69,8 @@ class DeepImagePrior:
     """``min_v ‖T g(v, z) - y‖² / 2σ² + λ TV(g(v, z))`` by Adam, stopped by rays held out (Antorán 2024, section 7.1).
 
     A network learns images before it learns noise: the data fit on rays that the descent does not see falls, and then
-    rises. They are single pixels of the detector, at random; the weights of its lowest point are kept.
+    rises. They are single pixels of the detector, at random; the weights of its lowest point are kept. Layers that drop
+    out do so in the descent, and not in the image.
 
     Args:
         tv: λ, the weight of the total variation, in 1 / (units of the image).
