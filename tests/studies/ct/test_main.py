@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.command import Study, main
 from benchmarks.report import Row
-from studies.ct import design
+from studies.ct import design, table
 from studies.ct.__main__ import STUDIES
 
 pytestmark = pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")
@@ -46,3 +46,19 @@ def test_designs_are_compared_image_by_image_and_go_on(tmp_path: Path, monkeypat
     more = psnr["random", 4] - psnr[design.EVENLY, 4]
     assert last["angles"] == 4 and last["more"] == pytest.approx((more + 6) / 3)
     assert last["more_stderr"] == pytest.approx(abs(more - 3) / 3)
+
+
+def test_the_table_says_which_method_is_better_how_soon_it_settles_and_what_it_covers() -> None:
+    em: Row = {"method": "g-prior EM", "precisions_2": [1.0, 0.5, 0.101, 0.1], "seconds": 2.0}
+    rows: list[Row] = [
+        row | {"seed": seed, "marginal": score + seed * (score > 2), "patches": score, "coverage": 0.93 + 0.07 * seed}
+        for seed in (0, 1)
+        for row, score in ((em, 3.0), ({"method": "TV-PredCP", "seconds": 50.0}, 1.0))
+    ]
+    found = {row["verdict"]: row for row in table.verdicts(rows)}
+    assert found["g-prior EM over TV-PredCP, marginal"]["more"] == pytest.approx(2.5)
+    assert found["g-prior EM over TV-PredCP, marginal"]["more_stderr"] == pytest.approx(0.5)
+    assert found["seconds of TV-PredCP over those of EM"]["ratio"] == 25.0
+    assert found["EM steps with two draws"] == {"verdict": "EM steps with two draws", "steps": [2, 2], "met": True}
+    assert not found["EM covers 92 to 99 %"]["met"]
+    assert not any("MC dropout" in verdict for verdict in found)
