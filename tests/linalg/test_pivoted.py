@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
 from lapwing.linalg import Dense, Diagonal, FunctionOperator, LowRank
-from lapwing.linalg.pivoted import nystrom, pivoted_cholesky
+from lapwing.linalg.lowrank import nystrom
+from lapwing.linalg.pivoted import pivoted_cholesky
 from tests.linalg.cases import normal, spd, spectrum
 from tests.linalg.test_lanczos import counted
 

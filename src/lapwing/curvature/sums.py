@@ -15,7 +15,7 @@ from lapwing.jacobian.layers.factors import Factor, Outer, jacobian_rows, square
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Dense, Diagonal, Structured
-from lapwing.linalg.spectral import finite
+from lapwing.linalg.structured import finite
 
 Outputs: TypeAlias = Float[Tensor, "n *event c"]
 

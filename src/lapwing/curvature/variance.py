@@ -128,7 +128,7 @@ class Propagation:
 
     def _precise(self, factor: Factor) -> Factor:
         operator = self.precisions[0].operator
-        wide = operator.dtype != self.model.network.like.dtype and not isinstance(operator, BlockDiagonal)
+        wide = not isinstance(operator, BlockDiagonal) and operator.dtype != self.model.network.like.dtype
         return factor.double() if wide else factor
 
     def blocks(self, factors: list[Factor], held: Held) -> Iterator[tuple[Factor, Structured]]:

@@ -3,12 +3,12 @@
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linalg.contour import Quadrature, contour_inverse_root, inverse_root_rule, spectral_interval
 from lapwing.linalg.dense import Dense
-from lapwing.linalg.eigenpairs import top_eigenpairs
+from lapwing.linalg.eigenpairs import Eigenpairs, randomised_eigenpairs, top_eigenpairs
 from lapwing.linalg.functions import apply_function, log_determinant, shifted_log_determinant_upper
 from lapwing.linalg.kronecker import BlockDiagonal, Kronecker
-from lapwing.linalg.lowrank import Eigenpairs, LowRank, randomised_eigenpairs
+from lapwing.linalg.lowrank import LowRank, nystrom
 from lapwing.linalg.operator import FunctionOperator, Operator
-from lapwing.linalg.pivoted import nystrom, pivoted_cholesky
+from lapwing.linalg.pivoted import pivoted_cholesky
 from lapwing.linalg.shifted import shifted_solve
 from lapwing.linalg.structured import Diagonal, Structured
 

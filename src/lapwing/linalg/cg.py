@@ -14,8 +14,7 @@ from tqdm.auto import tqdm
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, check_kind
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg.operator import Operator, check_operand, check_square, in_float64
-from lapwing.linalg.spectral import finite, rounding_of
-from lapwing.linalg.structured import Structured
+from lapwing.linalg.structured import Structured, finite, rounding_of
 
 EPS = torch.finfo(torch.float64).eps
 

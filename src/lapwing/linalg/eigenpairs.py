@@ -1,15 +1,93 @@
-"""The largest eigenvalues of a symmetric operator and their vectors, by block Lanczos."""
+"""The largest eigenvalues of a symmetric operator and their vectors: by block Lanczos, or of one random block."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import check_count, check_positive
-from lapwing.linalg.lowrank import Eigenpairs, fresh, orthonormal, positives
+from lapwing.ground.errors import NumericalError, check_count, check_positive
+from lapwing.ground.results import Stopped
+from lapwing.linalg.lowrank import fresh, orthonormal
 from lapwing.linalg.operator import Operator, check_square, in_float64
-from lapwing.linalg.spectral import finite
+from lapwing.linalg.structured import finite
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Eigenpairs:
+    """The largest positive eigenvalues found, and their vectors: ``U diag(λ) Uᵀ ≈ A``.
+
+    Args:
+        values: ``λ``, descending, ``[r]``, float64. Positive, but for the single 0 of a matrix that has no other.
+        vectors: ``U``, orthonormal columns ``[d, r]``, in the operator's dtype.
+        residual: ``|A u - λ u|`` of each pair, ``[r]``, float64: some eigenvalue lies within it.
+        matvecs: Columns that were multiplied by ``A``, in all.
+        stopped: "converged" at the tolerance, or with fewer pairs where there are no more; else "iterations".
+    """
+
+    values: Float[Tensor, " r"]
+    vectors: Float[Tensor, "d r"]
+    residual: Float[Tensor, " r"]
+    matvecs: int
+    stopped: Stopped
+
+
+def randomised_eigenpairs(
+    operator: Operator,
+    rank: int,
+    *,
+    oversampling: int = 10,
+    power: int = 1,
+    generator: torch.Generator | None = None,
+) -> Eigenpairs:
+    """The ``rank`` largest eigenvalues, roughly, from a few products with one wide block.
+
+    Rayleigh-Ritz on the range of ``A^{power + 1} Ω`` for a Gaussian ``Ω [d, rank + oversampling]``, made orthonormal
+    after each product (Halko, Martinsson & Tropp 2011, algorithms 4.4 and 5.3). Eigenvalues come out too small, the
+    more so the slower the spectrum decays; ``residual`` says how far off each pair is.
+
+    Args:
+        operator: Symmetric ``A``, ``[d, d]``.
+        rank: Pairs wanted.
+        oversampling: Columns beyond ``rank``.
+        power: Further products, each of which sharpens the decay of the spectrum.
+        generator: Source of ``Ω``.
+
+    Returns:
+        The pairs, fewer than ``rank`` where ``A`` has fewer positive eigenvalues; "iterations", as nothing is iterated
+        until it converges.
+
+    Raises:
+        ShapeError: ``A`` is not square.
+        ConfigError: The rank is not positive, or another argument negative.
+        NumericalError: A product is not finite.
+
+    Cost: ``power + 2`` products with ``rank + oversampling`` columns; ``16 d (rank + oversampling)`` bytes.
+
+    Example:
+        >>> from lapwing.linalg import Diagonal
+        >>> randomised_eigenpairs(Diagonal(torch.tensor([1.0, 5.0, 3.0])), 2).values
+        tensor([5.0000, 3.0000], dtype=torch.float64)
+    """
+    size, product = check_square(operator), in_float64(operator)
+    for name, count, least in (("rank", rank, 1), ("oversampling", oversampling, 0), ("power", power, 0)):
+        check_count(name, count, least)
+    q = fresh(product.like.new_empty(size, 0), rank + oversampling, generator)
+    for _ in range(power + 1):
+        q = torch.linalg.qr(finite(product @ q)).Q
+    w = finite(product @ q)
+    t = q.mT @ w
+    values, vectors = (found.flip(-1) for found in torch.linalg.eigh((t + t.mT) / 2))
+    count = positives(values[:rank], 10 * torch.finfo(operator.dtype).eps * values.abs().max().item())
+    values, vectors = values[:count], vectors[:, :count]
+    found = q @ vectors
+    residual = torch.linalg.vector_norm(w @ vectors - found * values, dim=0)
+    matvecs = (power + 2) * q.shape[1]
+    return Eigenpairs(values.clamp(min=0), found.to(operator.dtype), residual, matvecs, "iterations")
 
 
 def top_eigenpairs(
@@ -104,3 +182,14 @@ def _bordered(t: Float[Tensor, "m m"], across: Float[Tensor, "n b"]) -> Float[Te
     before = len(t)
     corner = (across[before:] + across[before:].mT) / 2
     return torch.cat([torch.cat([t, across[:before].mT]), torch.cat([across[:before], corner])], 1)
+
+
+def positives(values: Float[Tensor, " r"], rounding: float) -> int:
+    """How many of the largest eigenvalues are positive, at least one: the first, where it is not below 0."""
+    if values[0] < -rounding:
+        raise NumericalError(
+            "an operator with a positive eigenvalue",
+            f"a largest one of {values[0].item():.3g}",
+            "the operator's negative",
+        )
+    return max(1, int((values > rounding).sum()))

@@ -14,8 +14,7 @@ from torch import Tensor
 from lapwing.ground.errors import NumericalError, ShapeError, check_count
 from lapwing.linalg.cg import precondition
 from lapwing.linalg.operator import Operator, check_operand, check_square, in_float64
-from lapwing.linalg.spectral import finite
-from lapwing.linalg.structured import Structured
+from lapwing.linalg.structured import Structured, finite
 
 Function: TypeAlias = Callable[[Tensor], Tensor]
 

@@ -1,4 +1,4 @@
-"""Low-rank matrices plus a diagonal, and the leading eigenpairs that products with one random block give."""
+"""Low-rank matrices plus a diagonal, and the factor that products with one random block give."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError, check_count
 from lapwing.ground.probes import gaussian
-from lapwing.ground.results import Stopped
 from lapwing.linalg.operator import FunctionOperator, Operator, check_shape, check_square, in_float64
-from lapwing.linalg.spectral import Eigenbasis, finite
-from lapwing.linalg.structured import Diagonal, Structured, positive
+from lapwing.linalg.structured import Diagonal, Structured, finite, positive
 
 
 @final
@@ -119,8 +117,8 @@ class LowRank(Structured):
     def _spectral(self) -> tuple[Float[Tensor, "d r"], Float[Tensor, " r"]]:
         """``P``, column by column in memory, and ``m``; float64."""
         whitened = self._base_entries.rsqrt() * finite(self.factor).mT.double()
-        gram = Eigenbasis(whitened @ whitened.mT)
-        return (gram.vectors.mT @ whitened).mT, gram.values
+        values, vectors = torch.linalg.eigh(whitened @ whitened.mT)
+        return (vectors.mT @ whitened).mT, values.clamp(min=0.0)
 
     def _identity_plus(self, inner: Float[Tensor, " r"], block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         """``(I + P diag(inner) Pᵀ)`` times a block."""
@@ -150,78 +148,68 @@ class LowRank(Structured):
         return LowRank(self.factor, Diagonal(self._added + other.values))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Eigenpairs:
-    """The largest positive eigenvalues found, and their vectors: ``U diag(λ) Uᵀ ≈ A``.
+def nystrom(
+    operator: Operator, rank: int, *, power: int = 0, generator: torch.Generator | None = None
+) -> Float[Tensor, "d r"]:
+    """A factor ``F`` of a positive semi-definite matrix, ``F Fᵀ ≈ A``, from one product with a random block.
+
+        F Fᵀ = (A Ω) (Ωᵀ A Ω)⁻¹ (A Ω)ᵀ                                    (Tropp et al. 2017, algorithm 3)
+
+    computed for ``A + νI`` with a shift ``ν`` of the size of rounding, which is taken off the eigenvalues again. It
+    never exceeds ``A``, and with ``rank`` three times the effective dimension of ``A`` at ``α`` the preconditioner
+    ``P = F Fᵀ + α I`` makes the condition number of ``P⁻¹ (A + α I)`` less than 28 on average (Frangella, Tropp & Udell
+    2023, theorem 1.1).
 
     Args:
-        values: ``λ``, descending, ``[r]``, float64. Positive, but for the single 0 of a matrix that has no other.
-        vectors: ``U``, orthonormal columns ``[d, r]``, in the operator's dtype.
-        residual: ``|A u - λ u|`` of each pair, ``[r]``, float64: some eigenvalue lies within it.
-        matvecs: Columns that were multiplied by ``A``, in all.
-        stopped: "converged" at the tolerance, or with fewer pairs where there are no more; else "iterations".
-    """
-
-    values: Float[Tensor, " r"]
-    vectors: Float[Tensor, "d r"]
-    residual: Float[Tensor, " r"]
-    matvecs: int
-    stopped: Stopped
-
-
-def randomised_eigenpairs(
-    operator: Operator,
-    rank: int,
-    *,
-    oversampling: int = 10,
-    power: int = 1,
-    generator: torch.Generator | None = None,
-) -> Eigenpairs:
-    """The ``rank`` largest eigenvalues, roughly, from a few products with one wide block.
-
-    Rayleigh-Ritz on the range of ``A^{power + 1} Ω`` for a Gaussian ``Ω [d, rank + oversampling]``, made orthonormal
-    after each product (Halko, Martinsson & Tropp 2011, algorithms 4.4 and 5.3). Eigenvalues come out too small, the
-    more so the slower the spectrum decays; ``residual`` says how far off each pair is.
-
-    Args:
-        operator: Symmetric ``A``, ``[d, d]``.
-        rank: Pairs wanted.
-        oversampling: Columns beyond ``rank``.
-        power: Further products, each of which sharpens the decay of the spectrum.
+        operator: Symmetric positive semi-definite ``A``, ``[d, d]``.
+        rank: Columns of ``Ω``.
+        power: Products that turn ``Ω`` towards the largest eigenvalues first, each made orthonormal.
         generator: Source of ``Ω``.
 
     Returns:
-        The pairs, fewer than ``rank`` where ``A`` has fewer positive eigenvalues; "iterations", as nothing is iterated
-        until it converges.
+        ``F``, in the operator's dtype; orthogonal columns, longest first, those of length 0 left out.
 
     Raises:
         ShapeError: ``A`` is not square.
-        ConfigError: The rank is not positive, or another argument negative.
-        NumericalError: A product is not finite.
+        ConfigError: The rank is not positive.
+        NumericalError: A product is not finite, or ``A`` not positive semi-definite.
 
-    Cost: ``power + 2`` products with ``rank + oversampling`` columns; ``16 d (rank + oversampling)`` bytes.
+    Cost: ``power + 1`` products with ``rank`` columns; ``24 d rank`` bytes.
 
     Example:
         >>> from lapwing.linalg import Diagonal
-        >>> randomised_eigenpairs(Diagonal(torch.tensor([1.0, 5.0, 3.0])), 2).values
-        tensor([5.0000, 3.0000], dtype=torch.float64)
+        >>> factor = nystrom(Diagonal(torch.tensor([4.0, 0.0, 0.0]).double()), 2)
+        >>> factor.shape, round(factor.square().sum().item(), 6)
+        (torch.Size([3, 1]), 4.0)
     """
     size, product = check_square(operator), in_float64(operator)
-    for name, count, least in (("rank", rank, 1), ("oversampling", oversampling, 0), ("power", power, 0)):
-        check_count(name, count, least)
-    q = fresh(product.like.new_empty(size, 0), rank + oversampling, generator)
-    for _ in range(power + 1):
-        q = torch.linalg.qr(finite(product @ q)).Q
-    w = finite(product @ q)
-    t = q.mT @ w
-    values, vectors = (found.flip(-1) for found in torch.linalg.eigh((t + t.mT) / 2))
-    count = positives(values[:rank], 10 * torch.finfo(operator.dtype).eps * values.abs().max().item())
-    values, vectors = values[:count], vectors[:, :count]
-    found = q @ vectors
-    residual = torch.linalg.vector_norm(w @ vectors - found * values, dim=0)
-    matvecs = (power + 2) * q.shape[1]
-    return Eigenpairs(values.clamp(min=0), found.to(operator.dtype), residual, matvecs, "iterations")
+    check_count("rank", rank)
+    check_count("power", power, 0)
+    omega = fresh(product.like.new_empty(size, 0), rank, generator)
+    for _ in range(power):
+        omega = torch.linalg.qr(finite(product @ omega)).Q
+    sketch = finite(product @ omega)
+    core = omega.mT @ sketch
+    length = torch.linalg.matrix_norm(sketch).item()
+    if length == 0:
+        return sketch[:, :1].to(operator.dtype)
+    for shift in (length * torch.finfo(operator.dtype).eps * 10.0**power for power in range(4)):
+        shifted = (core + core.mT) / 2 + shift * torch.eye(len(core), dtype=core.dtype, device=core.device)
+        lower, failed = torch.linalg.cholesky_ex(shifted)
+        if not failed:
+            break
+    else:
+        smallest = torch.linalg.eigvalsh((core + core.mT) / 2)[0].item()
+        raise NumericalError(
+            "a positive semi-definite operator",
+            f"uᵀAu = {smallest:.3g} for a unit vector u (|A Ω| = {length:.3g})",
+            "the GGN rather than the Hessian",
+        )
+    half = torch.linalg.solve_triangular(lower, (sketch + shift * omega).mT, upper=False).mT
+    vectors, singular, _ = torch.linalg.svd(half, full_matrices=False)
+    values = (singular.square() - shift).clamp(min=0)
+    kept = max(1, int((values > shift).sum()))
+    return (vectors[:, :kept] * values[:kept].sqrt()).to(operator.dtype)
 
 
 def fresh(basis: Float[Tensor, "d m"], columns: int, generator: torch.Generator | None) -> Float[Tensor, "d b"]:
@@ -234,14 +222,3 @@ def fresh(basis: Float[Tensor, "d m"], columns: int, generator: torch.Generator 
 def orthonormal(block: Float[Tensor, "d b"], basis: Float[Tensor, "d m"]) -> Float[Tensor, "d b"]:
     """Orthonormal columns for the span of a block, orthogonal to a basis."""
     return torch.linalg.qr(block - basis @ (basis.mT @ block)).Q
-
-
-def positives(values: Float[Tensor, " r"], rounding: float) -> int:
-    """How many of the largest eigenvalues are positive, at least one: the first, where it is not below 0."""
-    if values[0] < -rounding:
-        raise NumericalError(
-            "an operator with a positive eigenvalue",
-            f"a largest one of {values[0].item():.3g}",
-            "the operator's negative",
-        )
-    return max(1, int((values > rounding).sum()))

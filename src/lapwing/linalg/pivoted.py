@@ -1,4 +1,4 @@
-"""Low-rank factors of a matrix: from some of its columns, or from its product with a random block."""
+"""Low-rank factors of a matrix from some of its columns."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_positive
 from lapwing.ground.probes import uniform
-from lapwing.linalg.lowrank import fresh
 from lapwing.linalg.operator import Operator, check_square, in_float64
-from lapwing.linalg.spectral import finite
+from lapwing.linalg.structured import finite
 
 
 def pivoted_cholesky(
@@ -94,70 +93,6 @@ def pivoted_cholesky(
         left = (left - added.square().sum(1)).clamp(min=0.0)
         left[proposed[kept]] = left[proposed[spent]] = 0.0
     return factor[:, : max(1, filled)].to(operator.dtype), torch.tensor(chosen, dtype=torch.long, device=factor.device)
-
-
-def nystrom(
-    operator: Operator, rank: int, *, power: int = 0, generator: torch.Generator | None = None
-) -> Float[Tensor, "d r"]:
-    """A factor ``F`` of a positive semi-definite matrix, ``F Fᵀ ≈ A``, from one product with a random block.
-
-        F Fᵀ = (A Ω) (Ωᵀ A Ω)⁻¹ (A Ω)ᵀ                                    (Tropp et al. 2017, algorithm 3)
-
-    computed for ``A + νI`` with a shift ``ν`` of the size of rounding, which is taken off the eigenvalues again. It
-    never exceeds ``A``, and with ``rank`` three times the effective dimension of ``A`` at ``α`` the preconditioner
-    ``P = F Fᵀ + α I`` makes the condition number of ``P⁻¹ (A + α I)`` less than 28 on average (Frangella, Tropp & Udell
-    2023, theorem 1.1).
-
-    Args:
-        operator: Symmetric positive semi-definite ``A``, ``[d, d]``.
-        rank: Columns of ``Ω``.
-        power: Products that turn ``Ω`` towards the largest eigenvalues first, each made orthonormal.
-        generator: Source of ``Ω``.
-
-    Returns:
-        ``F``, in the operator's dtype; orthogonal columns, longest first, those of length 0 left out.
-
-    Raises:
-        ShapeError: ``A`` is not square.
-        ConfigError: The rank is not positive.
-        NumericalError: A product is not finite, or ``A`` not positive semi-definite.
-
-    Cost: ``power + 1`` products with ``rank`` columns; ``24 d rank`` bytes.
-
-    Example:
-        >>> from lapwing.linalg import Diagonal
-        >>> factor = nystrom(Diagonal(torch.tensor([4.0, 0.0, 0.0]).double()), 2)
-        >>> factor.shape, round(factor.square().sum().item(), 6)
-        (torch.Size([3, 1]), 4.0)
-    """
-    size, product = check_square(operator), in_float64(operator)
-    check_count("rank", rank)
-    check_count("power", power, 0)
-    omega = fresh(product.like.new_empty(size, 0), rank, generator)
-    for _ in range(power):
-        omega = torch.linalg.qr(finite(product @ omega)).Q
-    sketch = finite(product @ omega)
-    core = omega.mT @ sketch
-    length = torch.linalg.matrix_norm(sketch).item()
-    if length == 0:
-        return sketch[:, :1].to(operator.dtype)
-    for shift in (length * torch.finfo(operator.dtype).eps * 10.0**power for power in range(4)):
-        shifted = (core + core.mT) / 2 + shift * torch.eye(len(core), dtype=core.dtype, device=core.device)
-        lower, failed = torch.linalg.cholesky_ex(shifted)
-        if not failed:
-            break
-    else:
-        smallest = torch.linalg.eigvalsh((core + core.mT) / 2)[0].item()
-        raise NumericalError(
-            "a positive semi-definite operator",
-            f"uᵀAu = {smallest:.3g} for a unit vector u (|A Ω| = {length:.3g})",
-            "the GGN rather than the Hessian",
-        )
-    half = torch.linalg.solve_triangular(lower, (sketch + shift * omega).mT, upper=False).mT
-    vectors, singular, _ = torch.linalg.svd(half, full_matrices=False)
-    values = (singular.square() - shift).clamp(min=0)
-    kept = max(1, int((values > shift).sum()))
-    return (vectors[:, :kept] * values[:kept].sqrt()).to(operator.dtype)
 
 
 def _accepted(

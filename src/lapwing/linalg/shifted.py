@@ -14,8 +14,7 @@ from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg.cg import check_system
 from lapwing.linalg.lanczos import LanczosStep, Recurrence
 from lapwing.linalg.operator import Operator, in_float64
-from lapwing.linalg.spectral import finite, rounding_of
-from lapwing.linalg.structured import Structured
+from lapwing.linalg.structured import Structured, finite, rounding_of
 
 ROUNDING = 10 * torch.finfo(torch.float64).eps
 """Relative to the entries of its row, an entry of ``T`` within this is rounding."""

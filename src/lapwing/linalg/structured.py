@@ -232,3 +232,33 @@ def _bounded(eigenvalues: Tensor, holds: bool, expected: str) -> Tensor:
             "a larger prior precision, or operator.shifted(s) with a larger s",
         )
     return eigenvalues
+
+
+def rounding_of(dtype: torch.dtype) -> float:
+    """How far from exact, relative to the largest, an entry or eigenvalue accumulated in ``dtype`` may be."""
+    return torch.finfo(dtype).eps ** 0.5
+
+
+def finite(matrix: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Return the matrix if every entry is finite; raise otherwise (LAPACK answers NaN with wrong numbers)."""
+    bad = (~matrix.isfinite()).sum().item()
+    if bad:
+        raise NumericalError(
+            "a matrix of finite numbers",
+            f"{bad} of {matrix.numel()} entries NaN or infinite",
+            "inputs of size 1, finite data and weights, or float64",
+        )
+    return matrix
+
+
+def symmetric(matrix: Float[Tensor, "*batch m m"]) -> Float[Tensor, "*batch m m"]:
+    """Return the symmetric part in float64; raise where the rest is more than rounding."""
+    skew = (finite(matrix) - matrix.mT).abs().max().item()
+    size = matrix.abs().max().item()
+    if skew > rounding_of(matrix.dtype) * size:
+        raise NumericalError(
+            "a symmetric matrix",
+            f"entries that differ from their mirror by up to {skew:.3g} (largest entry {size:.3g})",
+            "(M + M.mT) / 2 if the difference is meant to be noise",
+        )
+    return (matrix.double() + matrix.mT.double()) / 2
