@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.curvature import ggn, head, outputs
+from lapwing.curvature import ggn, outputs
 from lapwing.curvature.ggn import GGN, Accumulator, EmpiricalFisher, sweep
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.sums import DenseSum, DiagonalSum
 from lapwing.ground.data import Data
 from lapwing.ground.errors import UnsupportedError
+from lapwing.jacobian import model as jacobian_model
 from lapwing.jacobian.model import Model, Pass
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import surveyed
@@ -130,7 +131,7 @@ def test_many_outputs_have_the_variances_of_few(name: str, structure: str, monke
     plain = replace(posterior, model=replace(posterior.model, survey=replace(posterior.survey, head=False)))
     expected, found = plain.outputs(case.new), posterior.outputs(case.new)
     torch.testing.assert_close(found.covariance, expected.covariance, rtol=1e-10, atol=1e-14)
-    monkeypatch.setattr(head, "MANY", 1)
+    monkeypatch.setattr(jacobian_model, "MANY", 1)
     wide = posterior.outputs(case.new)
     assert isinstance(wide, Moments if structure == "full-weights" else WideMoments)
     torch.testing.assert_close(wide.variance, expected.variance, rtol=1e-8, atol=1e-14)
@@ -146,7 +147,7 @@ def test_many_outputs_have_the_variances_of_few(name: str, structure: str, monke
 
 
 def test_draws_of_many_outputs_have_their_covariance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head, "MANY", 1)
+    monkeypatch.setattr(jacobian_model, "MANY", 1)
     case = problem("categorical")
     wide = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC(), weights=lw.LastLayer())).outputs(case.new)
     drawn = wide.sample(20_000, generator=torch.Generator().manual_seed(0)) - wide.mean
@@ -159,7 +160,7 @@ def test_many_outputs_are_tuned_by_their_variances(structure: str, monkeypatch: 
     case = problem("categorical")
     recipe = lw.Laplace(case.likelihood, structure=STRUCTURES[structure], weights=lw.LastLayer())
     expected = lw.tune(case.fit(recipe), lw.Validation((case.x, case.y), link="probit"))
-    monkeypatch.setattr(head, "MANY", 1)
+    monkeypatch.setattr(jacobian_model, "MANY", 1)
     posterior = case.fit(recipe)
     assert posterior.link == "probit"
     tuned = lw.tune(posterior, lw.Validation((case.x, case.y)))
@@ -175,7 +176,7 @@ def test_many_outputs_of_few_drawn_labels(monkeypatch: pytest.MonkeyPatch) -> No
     posterior = recipe.fit(model, (x, y), generator=torch.Generator().manual_seed(0))
     assert posterior.held.operator.blocks[0].bases[0].others
     expected = posterior.outputs(x)
-    monkeypatch.setattr(head, "MANY", 1)
+    monkeypatch.setattr(jacobian_model, "MANY", 1)
     torch.testing.assert_close(posterior.outputs(x).covariance, expected.covariance, rtol=1e-8, atol=1e-14)
 
 
@@ -188,7 +189,7 @@ def test_outputs_at_some_positions_are_those_of_all(
     posterior = case.fit(lw.Laplace(case.likelihood, structure=STRUCTURES[structure], weights=selection))
     assert isinstance(posterior, WeightPosterior)
     for many in (256, 1):
-        monkeypatch.setattr(head, "MANY", many)
+        monkeypatch.setattr(jacobian_model, "MANY", many)
         (whole,), (some,) = (
             posterior.outputs_each(case.new, [posterior]),
             posterior.outputs_at(case.new, places, [posterior]),
@@ -221,7 +222,7 @@ def test_of_very_many_outputs_few_are_kept_together(
     case = problem(name)
     recipe = lw.Laplace(case.likelihood, structure=lw.KFAC(), weights=lw.LastLayer())
     whole = case.fit(recipe).precision_operator.dense()
-    monkeypatch.setattr(head, "MANY", 1)
+    monkeypatch.setattr(jacobian_model, "MANY", 1)
     monkeypatch.setattr(outputs, "TOGETHER", 2 if name != "bernoulli" else 1)
     with caplog.at_level("INFO", "lapwing"):
         posterior = case.fit(recipe)

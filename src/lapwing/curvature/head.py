@@ -10,17 +10,8 @@ from torch import Tensor
 
 from lapwing.curvature.sums import Held
 from lapwing.jacobian.layers.factors import Outer, separated
-from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.linalg import BlockDiagonal, Diagonal, Kronecker
-
-MANY = 256
-"""Outputs beyond which their covariance is made only when it is asked for: at each position it takes their square."""
-
-
-def is_wide(model: Model, held: Held) -> bool:
-    """Whether outputs are too many for covariances, and have variances without them."""
-    return model.survey.head and model.event[-1] > MANY and isinstance(held.operator, BlockDiagonal | Diagonal)
 
 
 def basis(held: Held, network: Network) -> tuple[Int[Tensor, " k"], Float[Tensor, "k k"]] | tuple[None, None]:

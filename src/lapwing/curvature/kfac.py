@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -21,18 +20,14 @@ from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, patches, separated
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.network.network import Network
-from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured, nystrom
-from lapwing.linalg.spectral import Spectral, of_root, whole
+from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
+from lapwing.linalg.spectral import Moment
 
 Sharing: TypeAlias = Literal["expand", "reduce"]
 Bias: TypeAlias = Literal["joint", "separate"]
 
 EXACT = 1024
 """Largest block of a parameter without Kronecker structure that is kept exact; beyond it only the diagonal is."""
-
-
-LARGE = 3
-"""Rows to an eigenpair from which finding some pairs takes less than a quarter of the time of finding all."""
 
 
 class KroneckerSum:
@@ -47,7 +42,7 @@ class KroneckerSum:
         network: The network whose weights are uncertain.
         sharing: How positions that share a weight are treated.
         bias: Whether a bias is a last input of its weight's block, or has a block of its own.
-        rank: Eigenpairs kept of a factor with ``LARGE`` times as many rows or more; ``None`` keeps all of all.
+        rank: Eigenpairs kept of a factor with ``spectral.LARGE`` times as many rows or more; ``None`` keeps all of all.
         bar: Whether to show a progress bar while the factors are decomposed.
 
     Raises:
@@ -111,10 +106,19 @@ class KroneckerSum:
         """Add what other processes have; see ``Accumulator``."""
         if self._outputs is not None:
             self._outputs.share(data)
-        for moment in (*self._left.values(), *self._right.values(), *self._exact.values()):
-            moment.share(data)
+        for moment in self._moments if data.shared else ():
+            data.added(moment.total)
         for names, count in self._count.items():
             self._count[names] = int(data.added(torch.tensor(count)))
+
+    @property
+    def cut(self) -> bool:
+        """Whether a factor is held by its leading eigenpairs."""
+        return any(moment.cut for moment in self._moments)
+
+    @property
+    def _moments(self) -> tuple[Moment, ...]:
+        return (*self._left.values(), *self._right.values(), *self._exact.values())
 
     def result(self) -> Held:
         """The blocks, in order of first use, their factors decomposed."""
@@ -135,64 +139,6 @@ class KroneckerSum:
             return Kronecker(left, right, 1.0 / max(self._count[names], 1))
         exact = self._exact[names].decomposed
         return Diagonal(exact) if isinstance(exact, Tensor) else Dense(exact.matrix, known=exact)
-
-
-class Moment:
-    """``sum x xᵀ``: the columns x themselves, as long as there are at most half as many as they have rows.
-
-    Args:
-        rank: See ``KroneckerSum``.
-    """
-
-    def __init__(self, rank: int | None = None) -> None:
-        self._rank, self._columns = rank, list[Tensor]()
-        self._total: Tensor | None = None
-
-    def add(self, shape: tuple[int, ...], columns: Callable[[], Tensor], total: Callable[[], Tensor]) -> None:
-        """Take in columns: themselves where they are few, to be multiplied when they have become many, or their sum.
-
-        Args:
-            shape: Of the columns, ``[n, p, i, t]``: n t columns of i entries for each of p groups.
-            columns: Makes them.
-            total: Adds them up, ``[p, i, i]``.
-        """
-        count, groups, rows = shape[0] * shape[3], *shape[1:3]
-        if groups > 1 or 2 * count > rows:
-            self.add_total(total())
-            return
-        self._columns.append(columns().movedim(2, 0).flatten(1))
-        if 2 * sum(x.shape[1] for x in self._columns) > rows:
-            self._multiply()
-
-    def add_total(self, total: Tensor) -> None:
-        """Take in what columns add up to; the tensor is written to."""
-        self._total = total if self._total is None else self._total.add_(total.view_as(self._total))
-
-    def share(self, data: Data) -> None:
-        """Add what other processes have."""
-        if data.shared:
-            self._multiply()
-            data.added(cast(Tensor, self._total))
-
-    def _multiply(self) -> None:
-        if self._columns:
-            x, self._columns = torch.cat(self._columns, 1), []
-            self.add_total(x @ x.mT)
-
-    @cached_property
-    def decomposed(self) -> Tensor | Spectral:
-        """The sum by its eigenvalues and eigenvectors, which take its place; where it is diagonal, its entries."""
-        if self._total is None:
-            return of_root(torch.cat(self._columns, 1))
-        self._multiply()
-        total, self._total, rows = self._total, None, self._total.shape[-1]
-        if total.ndim == 1:
-            return total
-        if self._rank is None or rows < LARGE * self._rank or total.numel() > rows**2:
-            return whole(total)
-        matrix = total.view(rows, rows)
-        factor = nystrom(Dense(matrix), self._rank, power=1, generator=torch.Generator().manual_seed(0))
-        return of_root(factor, float(matrix.trace()))
 
 
 def block_index(factor: Factor, network: Network) -> Int[Tensor, " d"]:

@@ -29,6 +29,9 @@ from lapwing.likelihoods import Likelihood
 BUDGET = 2**27
 """Bytes the layer factors of one chunk of training data may take (128 MiB)."""
 
+MANY = 256
+"""Outputs beyond which their covariance is made only when it is asked for: at each position it takes their square."""
+
 TIMED = 8
 """Examples by which a pass over the data is timed."""
 
@@ -69,6 +72,11 @@ class Model:
     def width(self) -> int:
         """Outputs of one example, over all positions of an event."""
         return self.survey.output.numel()
+
+    @property
+    def many(self) -> bool:
+        """Whether one layer makes the outputs, and makes more than ``MANY``."""
+        return self.survey.head and self.event[-1] > MANY
 
     @property
     def event(self) -> torch.Size:

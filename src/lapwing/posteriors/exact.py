@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.gram import joint
-from lapwing.curvature.head import basis, is_wide, spectra
+from lapwing.curvature.head import basis, spectra
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
@@ -143,7 +143,7 @@ class WeightPosterior(ExactPosterior):
     @property
     def wide(self) -> bool:
         """See ``Posterior.wide``."""
-        return is_wide(self.model, self.held)
+        return self.model.many and isinstance(self.held.operator, BlockDiagonal | Diagonal)
 
     @cached_property
     def _propagation(self) -> Propagation:

@@ -47,7 +47,8 @@ class Task:
         """A posterior over the weights from one sweep over the data."""
         totals = sweep(self.model, self.curvature, total, generator=self.generator)
         posterior = self.posterior(WeightPosterior, totals, total.result())
-        return posterior.with_link("probit") if posterior.wide and posterior.likelihood.labels else posterior
+        many = self.model.many and self.model.likelihood.labels
+        return posterior.with_link("probit") if many and posterior.wide else posterior
 
     def affordable(self) -> Task:
         """The task, its curvature by ``DRAWS`` draws of N(0, B) where an example has more than ``EXACT`` outputs."""
@@ -174,7 +175,7 @@ class KFAC(CurvatureRecipe):
         _check_one_precision(task, joint if self.bias == "joint" else [(name,) for names in joint for name in names])
         total = KroneckerSum(network, self.sharing, self.bias, self.rank, task.model.data.progress)
         posterior = task.affordable().summed(total)
-        if any(posterior.slack):
+        if total.cut:
             logger.warning("%s keeps the leading eigenpairs of its largest factors: %r", self, posterior)
         return posterior
 
