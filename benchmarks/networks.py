@@ -137,19 +137,18 @@ class BasicBlock(nn.Module):
 
     Args:
         inputs: Channels that come in.
-        outputs: Channels that go out.
-        stride: 2 halves the image.
+        outputs: Channels that go out; where they are more, the image is halved.
         projection: Where the shape changes, shortcut by 1x1 convolution and batch norm (option B of the
             paper) instead of stride-2 subsampling padded with zero channels (option A).
     """
 
-    def __init__(self, inputs: int, outputs: int, *, stride: int, projection: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, *, projection: bool) -> None:
         super().__init__()
+        self.stride = stride = 1 if inputs == outputs else 2
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
-        self.stride = stride
         self.padding = outputs - inputs
         self.downsample: nn.Sequential | None = None
         if projection and inputs != outputs:
@@ -188,9 +187,9 @@ class ResNet(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = _stage(16, 16, blocks, stride=1, projection=projection)
-        self.layer2 = _stage(16, 32, blocks, stride=2, projection=projection)
-        self.layer3 = _stage(32, 64, blocks, stride=2, projection=projection)
+        self.layer1 = _stage(16, 16, blocks, projection=projection)
+        self.layer2 = _stage(16, 32, blocks, projection=projection)
+        self.layer3 = _stage(32, 64, blocks, projection=projection)
         self._head = head
         self.add_module(head, nn.Linear(64, classes))
 
@@ -201,10 +200,9 @@ class ResNet(nn.Module):
         return self.get_submodule(self._head)(x.mean(dim=(2, 3)))
 
 
-def _stage(inputs: int, outputs: int, blocks: int, *, stride: int, projection: bool) -> nn.Sequential:
-    first = BasicBlock(inputs, outputs, stride=stride, projection=projection)
-    rest = (BasicBlock(outputs, outputs, stride=1, projection=projection) for _ in range(blocks - 1))
-    return nn.Sequential(first, *rest)
+def _stage(inputs: int, outputs: int, blocks: int, *, projection: bool) -> nn.Sequential:
+    channels = (inputs, *[outputs] * blocks)
+    return nn.Sequential(*(BasicBlock(i, o, projection=projection) for i, o in pairwise(channels)))
 
 
 class Attention(nn.Module):
@@ -293,9 +291,7 @@ class WideResNet18(nn.Module):
         pool = nn.Identity() if small else nn.MaxPool2d(3, 2, 1)
         self.stem = nn.Sequential(first, nn.BatchNorm2d(64), nn.ReLU(), pool)
         widths = (64, 64, 128, 256, 512)
-        self.stages = nn.Sequential(
-            *(_stage(i, o, 2, stride=1 if i == o else 2, projection=True) for i, o in pairwise(widths))
-        )
+        self.stages = nn.Sequential(*(_stage(i, o, 2, projection=True) for i, o in pairwise(widths)))
         self.fc = nn.Linear(512, classes)
 
     def forward(self, x: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n c"]:

@@ -34,7 +34,7 @@ def test_the_networks_have_the_parameters_they_should(network: nn.Module, parame
 
 
 def test_the_padded_shortcut_subsamples_and_centres_the_channels() -> None:
-    block = BasicBlock(16, 32, stride=2, projection=False)
+    block = BasicBlock(16, 32, projection=False)
     nn.init.zeros_(block.bn2.weight)
     x = torch.rand(2, 16, 8, 8)
     y = block.eval()(x)

@@ -12,7 +12,8 @@ import lapwing as lw
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
 from lapwing.posteriors import Posterior
 from lapwing.tuning.method import default
-from lapwing.tuning.mixup import BOUNDS, MOST, MOST_OF_IMAGES, blend, blending, images, natural_share, pairs_of_tokens
+from lapwing.tuning.mixup import BOUNDS, MOST, MOST_OF_IMAGES, blend, blending, images, natural_share
+from lapwing.tuning.tokens import pairs_of_tokens
 from tests.posterior_cases import STRUCTURES, normal, problem, refused, seeded
 from tests.tuning.cases import fit
 

@@ -64,23 +64,19 @@ class Network:
 
     def __post_init__(self) -> None:
         with ALONE:
-            vars(self).update(self._captured())
-
-    def _captured(self) -> dict[str, Any]:
-        """The module's tensors as they are now."""
-        known = dict(self.module.named_parameters(remove_duplicate=self.tied))
-        if not self.names or (self.index is not None and not len(self.index)):
-            raise ConfigError("at least one uncertain weight", "none", "All() or a wider selection")
-        for name, value in known.items():
-            if not bool(torch.isfinite(value).all()):
-                raise DataError("finite weights", f"NaN or infinite values in {name!r}", "the checkpoint before that")
-        return {
-            "params": {name: known[name].detach() for name in self.names},
-            "fixed": {name: value.detach() for name, value in known.items() if name not in self.names},
-            "buffers": {name: value.detach().clone() for name, value in self.module.named_buffers()},
-            "state": state_of(self.module),
-            "digest": digest_of(self.module),
-        }
+            known = dict(self.module.named_parameters(remove_duplicate=self.tied))
+            if not self.names or (self.index is not None and not len(self.index)):
+                raise ConfigError("at least one uncertain weight", "none", "All() or a wider selection")
+            for name, value in known.items():
+                if not bool(torch.isfinite(value).all()):
+                    raise DataError("finite weights", f"NaN or infinity in {name!r}", "the checkpoint before that")
+            vars(self).update(
+                params={name: known[name].detach() for name in self.names},
+                fixed={name: value.detach() for name, value in known.items() if name not in self.names},
+                buffers={name: value.detach().clone() for name, value in self.module.named_buffers()},
+                state=state_of(self.module),
+                digest=digest_of(self.module),
+            )
 
     @cached_property
     def tied(self) -> bool:
@@ -144,8 +140,7 @@ class Network:
     def with_weights(self, weights: Float[Tensor, " d"]) -> Params:
         """Parameters with the uncertain weights replaced."""
         if self.index is not None:
-            flat = self.layout.flatten(self.params)
-            weights = flat.index_copy(0, self.index, weights)
+            weights = self.layout.flatten(self.params).index_copy(0, self.index, weights)
         return self.layout.unflatten(weights)
 
     def chosen(self, flat: Float[Tensor, "*all"], dim: int = -1) -> Float[Tensor, "*d"]:
@@ -248,12 +243,10 @@ def call(module: nn.Module, tensors: Params, inputs: Inputs, *, tied: bool = Tru
         raise UnsupportedError("an nn.Module", "a TorchScript module", "the nn.Module that it was made from")
     args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (inputs, {})
     try:
-        result = functional_call(
-            module, tensors, args if isinstance(args, tuple) else (args,), kwargs, tie_weights=tied
-        )
+        result = functional_call(module, tensors, args, kwargs, tie_weights=tied)
     except (RuntimeError, TypeError, ValueError) as error:
-        call = f"lapwing called the network with {describe(inputs)}, some examples of the data"
-        error.add_note(f"{call}. Try model(x) on a batch, or {UNPACK}")
+        came = f"lapwing called the network with {describe(inputs)}, some examples of the data"
+        error.add_note(f"{came}. Try model(x) on a batch, or {UNPACK}")
         raise
     return outputs_of(result)
 
