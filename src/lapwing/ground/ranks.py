@@ -60,6 +60,9 @@ def joined(rows: Tensor) -> Tensor:
 def all_of(value: T) -> list[T]:
     """A value of each process, in order of their ranks.
 
+    Args:
+        value: That of this process, which can be pickled.
+
     Raises:
         DataError: If another process is gone.
     """
@@ -89,5 +92,9 @@ def check_alone(shared: bool, what: str, hint: str) -> None:
 
 
 def raise_lost(lost: RuntimeError) -> NoReturn:
-    """Says that another process is gone."""
+    """Says that another process is gone.
+
+    Raises:
+        DataError: Always.
+    """
     raise DataError(*LOST) from lost

@@ -137,6 +137,9 @@ def dropped(
         samples: Images.
         seed: Of what is dropped.
 
+    Cost:
+        A forward pass for each image.
+
     Example:
         >>> dropped(UNet(scales=1, channels=4, dropout=0.5), torch.ones(1, 1, 4, 4), 3).shape
         torch.Size([3, 4, 4])
