@@ -133,12 +133,12 @@ class Fold:
         if not counted:
             raise DataError("at least one target that is not ignored", "none", "labels other than -100")
         if data.shared:
-            parts = joined(parts)
+            parts = parts_of_all(parts)
             score = None if score is None else data.added(score)
         return Totals(tuple(parts), self._model.likelihood.weight * counted, misfit, score)
 
 
-def joined(parts: list[Fingerprint]) -> list[Fingerprint]:
+def parts_of_all(parts: list[Fingerprint]) -> list[Fingerprint]:
     """The chunks of all processes, in order of their ranks.
 
     Raises:

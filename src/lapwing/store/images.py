@@ -24,7 +24,7 @@ ANGLES = get_type_hints(Geometry)["angles"]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Kept:
+class ImageFields:
     """What the posterior stands on, its network aside."""
 
     z: Float[Tensor, "1 c *space"]
@@ -57,7 +57,7 @@ def image_state(posterior: ImagePosterior, tensors: Tensors) -> Json:
     geometry, drawn = operator.geometry, vars(posterior).get("deviations")
     z = only(observed.image, 1).inputs
     assert isinstance(z, Tensor)
-    kept = Kept(
+    kept = ImageFields(
         z, observed.targets, observed.likelihood, geometry, geometry.theta, observed.examples, observed.memory, drawn
     )
     own = records(tensors, given={Observed: None}).state(posterior)
@@ -72,7 +72,7 @@ def image_from(header: Json, tensors: Tensors, network: Network) -> ImagePosteri
     """
     device, state = network.like.device, header.get("observed")
     angles = records(tensors).read(Tensor, state.get("angles") if isinstance(state, dict) else None, "observed.angles")
-    kept: Kept = records(tensors, device, {ANGLES: angles}).read(Kept, state, "observed")
+    kept: ImageFields = records(tensors, device, {ANGLES: angles}).read(ImageFields, state, "observed")
     operator = Projector(kept.geometry, kept.sinogram.dtype, device)
     image = linear_image(network.module, kept.z)
     observed = Observed(image, operator, kept.sinogram, kept.fitted, kept.examples, kept.memory)
