@@ -122,6 +122,17 @@ def test_a_layer_whose_outputs_were_changed_is_no_head(how: str) -> None:
     assert model.survey.head == (how == "added"), "what is added does not depend on the weights"
 
 
+def test_outputs_behind_what_does_nothing_on_the_first_examples_are_no_head() -> None:
+    module = seeded(lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()))
+    x = torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        module[0].bias += 1.0
+        x = x[module[0](x).amin(1).argsort(descending=True)]
+        assert float(module[0](x[:3]).min()) > 0 > float(module[0](x).min())
+    model = surveyed(Network.of(module), lw.Gaussian(), Data((x, module(x).detach())))
+    assert not model.survey.head
+
+
 @pytest.mark.parametrize("structure", ["full-weights", "diagonal", "kfac", "kfac-reduce-separate"])
 @pytest.mark.parametrize("name", ["categorical", "heteroscedastic", "bernoulli", "poisson", "tokens", "pixels"])
 def test_many_outputs_have_the_variances_of_few(name: str, structure: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_they_say_what_one_process_says(folder: Path, one: dict[str, Any], rank:
     """Every structure's covariances, its evidence, and what tuning makes of them, by the last rank as by the first."""
     found = torch.load(folder / f"2-{rank}.pt")
     numbers = {name: value for name, value in one.items() if "EM" not in name}
-    assert len(numbers) == 15
+    assert len(numbers) == 17
     for name, value in numbers.items():
         torch.testing.assert_close(found[name], value, rtol=1e-11, atol=1e-12 * float(value.abs().max()), msg=name)
 

@@ -210,7 +210,7 @@ def check_same(model: Model, totals: Totals) -> None:
 def _is_complete(data: Data, totals: Totals) -> bool:
     """Whether every example of the loader's dataset was read, as far as one can tell; warns if not."""
     dataset = getattr(data.source, "dataset", None)
-    if isinstance(dataset, Sized) and data.shared and len(dataset) < totals.examples:
+    if isinstance(dataset, Sized) and data.shared and data.examples < len(dataset) < totals.examples:
         counts = f"{totals.examples} examples in all processes, of a dataset of {len(dataset)}"
         warn(f"{counts}: some count twice. Try Subset(dataset, range(rank, len(dataset), world)) each", DataWarning)
     if not isinstance(dataset, Sized) or len(dataset) <= totals.examples:

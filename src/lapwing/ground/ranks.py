@@ -11,11 +11,8 @@ from lapwing.ground.errors import DataError, UnsupportedError
 
 T = TypeVar("T")
 
-LOST = (
-    "every process of torch.distributed in the same call",
-    "one that is gone, or made another",
-    "its own message above; a run with a checkpoint goes on from there, on any number of processes",
-)
+LOST = "its own message above; a run with a checkpoint goes on from there, on any number of processes"
+"""What to try where another process is gone."""
 
 
 def added(values: Tensor) -> Tensor:
@@ -30,7 +27,7 @@ def added(values: Tensor) -> Tensor:
     Cost:
         One ``all_reduce``: about twice the bytes of ``values`` sent by each process.
     """
-    whole = values.contiguous()
+    whole = (values.cuda() if dist.get_backend() == "nccl" and not values.is_cuda else values).contiguous()
     try:
         dist.all_reduce(whole)
     except RuntimeError as lost:
@@ -97,4 +94,5 @@ def raise_lost(lost: RuntimeError) -> NoReturn:
     Raises:
         DataError: Always.
     """
-    raise DataError(*LOST) from lost
+    got = f"one that is gone, or made another ({lost!s:.80})"
+    raise DataError("every process of torch.distributed in the same call", got, LOST) from lost

@@ -140,6 +140,12 @@ class Pass:
         outputs = self._forward[0].detach()
         return outputs if self.likelihood is None else self.likelihood.canonical(outputs)
 
+    @property
+    def straight(self) -> bool:
+        """Whether the outputs are those of one use of a layer, moved about at most, whatever the inputs."""
+        outputs, calls = self._forward
+        return len(calls) == 1 and calls[0].makes(outputs)
+
     @cached_property
     def head(self) -> Outer:
         """The layer that makes the outputs, by its inputs alone: ``J = I ⊗ aᵀ`` at each position. Its g is not one."""

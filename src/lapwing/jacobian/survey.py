@@ -52,7 +52,7 @@ def makes_outputs(model: Model, inputs: Inputs) -> bool:
         return False
     forward, (layer,) = model.forward(inputs), survey.layers
     f = forward.outputs
-    if layer.kind not in ("linear", "conv") or len(forward.calls) != 1:
+    if layer.kind not in ("linear", "conv") or not forward.straight:
         return False
     head, c = forward.head, f.shape[-1]
     if head.g.shape[2:4] != (1, c) or head.g.shape[-1] * c != survey.output.numel():

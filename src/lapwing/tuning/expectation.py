@@ -244,13 +244,14 @@ class Expectation(Generic[Q]):
     def _drawing(self, problem: Problem, b: Float[Tensor, "d k"]) -> Solver:
         """What solves for draws: ``CG`` that was given no tolerance only as exactly as a step needs.
 
-        In the units of the prior a draw has a length of at most about √d, and is off by at most its residual.
+        In the units of the prior a draw has a length of at most about √d, and is off by at most its residual over the
+        root of the smallest precision.
         """
         solver = self.solver_used
         if not isinstance(solver, CG) or solver.rtol is not None:
             return solver
-        length = float(torch.linalg.vector_norm(problem.prior.inverse_root() @ b))
-        return replace(solver, rtol=max(solver.tolerance(b.dtype), self.rtol * b.numel() ** 0.5 / length))
+        longest = (b.numel() * float(problem.prior.values.min())) ** 0.5
+        return replace(solver, rtol=max(solver.tolerance(b.dtype), self.rtol * longest / float(b.norm())))
 
     def _start(self, state: State) -> Float[Tensor, " d"] | None:
         """Where to look for the mode: at the last one, or where a kernel between all training rows has it at once."""

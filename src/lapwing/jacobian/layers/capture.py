@@ -29,6 +29,12 @@ from lapwing.jacobian.network.spelled import SPELLED, attend
 
 Kind = Literal["linear", "conv", "channel_norm", "layer_norm", "embedding"]
 
+MOVES = (
+    *("View", "UnsafeView", "ReshapeAlias", "Permute", "Transpose", "T", "Squeeze", "Unsqueeze", "Slice", "Select"),
+    *("Clone", "Alias", "Add", "ToCopy"),
+)
+"""What autograd records where a tensor is moved about, or added to what has no gradient: no number decides it."""
+
 
 @final
 @dataclass(frozen=True)
@@ -54,6 +60,15 @@ class Call:
     shape: torch.Size
     options: ConvOptions | None = None
     padding: int | None = None
+
+    def makes(self, outputs: Tensor) -> bool:
+        """Whether the outputs are the layer's, moved about at most, by what autograd recorded on the way."""
+        node = outputs.grad_fn
+        while node is not None and node is not self.edge.node:
+            before = [each for each, _ in node.next_functions if each is not None]
+            moves = node.name().split("Backward")[0] in MOVES and len(before) == 1
+            node = before[0] if moves else None
+        return node is not None
 
 
 class Capture(TorchFunctionMode):
