@@ -72,6 +72,13 @@ def refused(part: Part) -> dict[str, str]:
             lw.Laplace(lw.Categorical(), structure=structure).fit(network(3), (part(x), part(labels))).predict(x[:1])
         except UnsupportedError as reason:
             found[type(structure).__name__] = str(reason)
+    other = network(3)
+    with torch.no_grad():
+        next(other.parameters())[0] += float(dist.get_rank())
+    try:
+        lw.Laplace(lw.Categorical()).fit(other, (part(x), part(labels)))
+    except DataError as reason:
+        found["other weights"] = str(reason)
     try:
         lw.Laplace(lw.Categorical()).fit(network(3), (x, labels))
     except DataError as reason:

@@ -64,6 +64,7 @@ def test_a_process_that_is_gone_ends_the_others_with_a_sentence(folder: Path, ra
         ("Full", "view over the training outputs"),
         ("Sampled", "mini-batches"),
         ("all of the data", "the same for ranks 0 and 1"),
+        ("other weights", "the same weights in every process"),
     ],
 )
 def test_what_needs_all_data_in_one_process_says_so(folder: Path, what: str, fragment: str) -> None:

@@ -133,18 +133,25 @@ class Fold:
         if not counted:
             raise DataError("at least one target that is not ignored", "none", "labels other than -100")
         if data.shared:
-            parts = parts_of_all(parts)
+            parts = parts_of_all(parts, float(self._model.network.weights.double().norm()))
             score = None if score is None else data.added(score)
         return Totals(tuple(parts), self._model.likelihood.weight * counted, misfit, score)
 
 
-def parts_of_all(parts: list[Fingerprint]) -> list[Fingerprint]:
+def parts_of_all(parts: list[Fingerprint], weights: float) -> list[Fingerprint]:
     """The chunks of all processes, in order of their ranks.
 
+    Args:
+        parts: Those of this process.
+        weights: The length of its uncertain weights.
+
     Raises:
-        DataError: If two of them read the same data.
+        DataError: If two of them read the same data, or have other weights.
     """
-    known = all_of(parts)
+    known, lengths = all_of(parts), all_of(weights)
+    if max(lengths) != min(lengths):
+        hint = "model.load_state_dict of one file in each, or DistributedDataParallel"
+        raise DataError("the same weights in every process", f"weights of lengths {lengths}", hint)
     for rank, own in enumerate(known):
         if own in known[:rank]:
             raise DataError(
@@ -175,7 +182,8 @@ def check_repeatable(model: Model, totals: Totals, *, strict: bool = False) -> N
         One batch where the order is fixed; a forward pass over the data where it is shuffled.
     """
     complete = _is_complete(model.data, totals)
-    if not (complete or strict) or isinstance(model.data.source, list | tuple | Iterator):
+    needed = (complete or strict) and not isinstance(model.data.source, list | tuple | Iterator)
+    if not float(model.data.added(torch.tensor(float(needed)))):  # one that reads again needs the others
         return
     again = Fold(model, totals.parts[0].examples, graph=False, score=False)
     for _ in again:

@@ -83,4 +83,5 @@ class OutputSum:
             yield Kronecker(self._diagonal[alone], right, 1.0 / max(count, 1)), rows[alone].flatten()
             kept = float(self._block.diagonal().sum() - self._block.sum()) / max(self._beside, 1e-300)
             words = "%d of %d outputs together, which keeps %.3g of what couples them; the others by the diagonal"
-            logger.info(words, len(self._block), len(alone), kept if self._beside else 1.0)
+            level, share = (logging.WARNING, kept) if self._beside else (logging.INFO, 1.0)
+            logger.log(level, words, len(self._block), len(alone), share)

@@ -109,9 +109,9 @@ class Data:
         """A sum over all data from that over this process's part, in place."""
         return ranks.added(values) if self.shared else values
 
-    def joined(self, rows: Tensor) -> Tensor:
-        """Rows of all data from those of this process's part."""
-        return ranks.joined(rows) if self.shared else rows
+    def joined(self, rows: Any) -> Any:
+        """Rows of all data from those of this process's part; what has no rows stays as it is."""
+        return ranks.joined(rows) if self.shared and isinstance(rows, Tensor) and rows.ndim else rows
 
     @cached_property
     def span(self) -> tuple[int, int]:

@@ -60,7 +60,7 @@ class Task:
             "relative standard error of its diagonal %.2g / √(examples)"
         )
         logger.info(words, model.width, DRAWS, (2 / DRAWS) ** 0.5)
-        generator = self.generator or torch.Generator(model.network.like.device).manual_seed(0)
+        generator = self.generator or torch.Generator(model.network.like.device).manual_seed(model.data.span[0])
         return replace(self, curvature=Noise(DRAWS), generator=generator)
 
     def totals(self) -> Totals:

@@ -122,7 +122,8 @@ class Mixup:
         wanted = torch.randperm(posterior.totals.examples, generator=generator)[: 2 * self.examples].sort().values
         data, before = posterior.data, posterior.data.span[0]
         own = wanted[(wanted >= before) & (wanted < before + data.examples)] - before
-        some = list(chosen_of(data, own))
+        first = next(iter(data))
+        some = list(chosen_of(data, own)) or [Batch(take(first.inputs, slice(0)), first.targets[:0])]
         inputs = over_tensors(data.joined, concatenated([part.inputs for part in some]))
         targets = data.joined(torch.cat([part.targets for part in some]))
         one, other = pairs(targets.cpu(), self.examples, generator)
