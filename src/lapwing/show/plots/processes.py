@@ -13,6 +13,7 @@ from lapwing.evaluation.metrics import gaussian_wasserstein
 from lapwing.ground.errors import DataError, ShapeError, check_count
 from lapwing.methods.gp import Process
 from lapwing.methods.gp.diagnosis import Norms, SpectralBasis
+from lapwing.predictive import Moments
 from lapwing.show.plots.canvas import GREY, INK, ORANGE, colour, panels
 from lapwing.show.plots.predictions import plot_band
 
@@ -173,6 +174,7 @@ def plot_regions(
     order = x.argsort()
     at = x[order].to(process.data.inputs)[:, None]
     found, reference = (each.outputs(at).marginal() for each in (process, exact))
+    assert isinstance(found, Moments) and isinstance(reference, Moments)  # a process has covariances of all outputs
     distance = gaussian_wasserstein(found, reference)
     first, second = panels(6.0, 5.0, 1, 2) if ax is None else ax
     places = x[order].numpy(force=True)
