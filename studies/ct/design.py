@@ -27,7 +27,7 @@ from lapwing.linear.model import LinearModel
 from lapwing.methods import ct
 from lapwing.methods.ct.design import Criterion, Design
 from lapwing.methods.ct.pixels import LENGTHSCALES
-from studies.gp.setting import earlier
+from studies.resume import earlier
 
 OPTIONS: Mapping[str, tuple[Any, str]] = {
     "size": (64, "pixels along a side of an image"),

@@ -22,7 +22,7 @@ from benchmarks.report import Row, timed
 from lapwing.cli.demonstration import INSIDE, REACH, psnr_of
 from lapwing.ground import probes
 from lapwing.methods import ct
-from studies.gp.setting import earlier, resumed
+from studies.resume import earlier, resumed
 
 METHODS = ("g-prior EM", "TV-PredCP", "MC dropout")
 TRACES = (16, 4, 2)

@@ -21,7 +21,8 @@ from benchmarks.command import Setting, Study
 from benchmarks.report import Row, timed
 from lapwing.linear.solvers import Cholesky
 from lapwing.methods.gp import Process, Subset
-from studies.gp.setting import SOLVERS, chosen, drawn_scores, earlier, resumed, scores, split, start, within
+from studies.gp.setting import SOLVERS, chosen, drawn_scores, scores, split, start, within
+from studies.resume import earlier, resumed
 
 PUBLISHED = {
     "pol": (0.08, -1.18),

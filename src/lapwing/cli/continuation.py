@@ -31,7 +31,7 @@ TELLS = {"ese": "expected squared error of the measurement", "eig": "expected in
 
 @final
 @dataclass(frozen=True)
-class Effort:
+class ImagingEffort:
     """How much is done for error bars of an image, and for a proposal.
 
     Args:
@@ -56,7 +56,7 @@ def continued(
     candidates: int,
     criterion: Criterion,
     out: Path,
-    effort: Effort | None = None,
+    effort: ImagingEffort | None = None,
     seed: int = 0,
     progress: bool = False,
 ) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def continued(
         DataError: If nothing was measured.
     """
     check_count("candidates", candidates)
-    start, effort, generator = time.monotonic(), effort or Effort(), torch.Generator().manual_seed(seed)
+    start, effort, generator = time.monotonic(), effort or ImagingEffort(), torch.Generator().manual_seed(seed)
     whole, behind = _candidates(geometry, candidates)
     left = len(whole.theta) - behind
     check_positive("noise_std", noise_std, "0.05")
@@ -125,7 +125,7 @@ def imaged(
     operator: ct.Projector,
     sinogram: Float[Tensor, " rows"],
     noise_std: float,
-    effort: Effort,
+    effort: ImagingEffort,
     *,
     generator: torch.Generator,
     progress: bool,

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.cli.continuation import Effort, imaged
+from lapwing.cli.continuation import ImagingEffort, imaged
 from lapwing.comparison import Column
 from lapwing.methods import ct
 from lapwing.show.plots.canvas import panels
@@ -47,10 +47,10 @@ class Size:
     side: int = 64
     angles: int = 20
     candidates: int = 60
-    effort: Effort = field(default_factory=lambda: Effort(samples=256, draws=1000))
+    effort: ImagingEffort = field(default_factory=lambda: ImagingEffort(samples=256, draws=1000))
 
 
-QUICK = Size(side=8, angles=2, candidates=4, effort=Effort(channels=4, steps=30, samples=16, draws=32))
+QUICK = Size(side=8, angles=2, candidates=4, effort=ImagingEffort(channels=4, steps=30, samples=16, draws=32))
 
 
 def demonstrate(out: Path, *, size: Size | None = None, seed: int = 0, progress: bool = False) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def parts_of_all(parts: list[Fingerprint], weights: float) -> list[Fingerprint]:
             raise DataError(
                 "a part of the data for each process",
                 f"the same for ranks {known.index(own)} and {rank}",
-                "a DataLoader with a DistributedSampler, or x[rank::world], y[rank::world]",
+                "Subset(dataset, range(rank, len(dataset), world)), or x[rank::world], y[rank::world]",
             )
     return [part for own in known for part in own]
 
