@@ -87,6 +87,15 @@ def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(found[0][1], found[1][1])
 
 
+@pytest.mark.parametrize("structure", [lw.Full(view="weights"), lw.KFAC()], ids=["full", "kfac"])
+def test_curvature_in_float32_has_no_negative_eigenvalues(structure: lw.Full | lw.KFAC) -> None:
+    for _ in range(60):
+        model, x, y = nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
+        posterior = lw.Laplace(lw.Categorical(), structure=structure).fit(model, (x, y))
+        assert isinstance(posterior, WeightPosterior)
+        assert bool((posterior.held.operator.eigenvalues() >= 0).all())
+
+
 def test_a_curvature_of_whole_examples_still_pulls_back() -> None:
     model = given("tokens")
     expected, found = DenseSum(model.network), DenseSum(model.network)

@@ -234,7 +234,7 @@ class Accumulator(Protocol):
 
         Args:
             head: The layer, which knows its inputs a; nothing is pulled back.
-            diagonal: The diagonal of each output Hessian B.
+            diagonal: The diagonal of each output Hessian B, float64: rounded, B would have negative eigenvalues.
             beside: v with ``B_jk = -v_j v_k`` beside it, if that is not 0.
         """
         ...
@@ -268,7 +268,7 @@ def sweep(model: Model, curvature: Curvature, total: Accumulator, *, generator: 
     data = Fold(model, chunk_size(model, curvature, total.floats))
     size = COLUMNS if model.survey.loose else total.at_once
     for forward, f, y in data:
-        entries = model.likelihood.hessian_entries(f, y) if closed else None
+        entries = model.likelihood.hessian_entries(f.double(), y) if closed else None
         if entries is not None:
             total.add_outputs(forward.head, *entries)
             continue
@@ -283,6 +283,6 @@ def chunk_size(model: Model, curvature: Curvature, floats: int = 0) -> int:
     """Examples to a chunk so that their factors stay within ``BUDGET``."""
     outputs = model.event[-1]
     if model.survey.head and isinstance(curvature, GGN):
-        return model.chunk(1, BUDGET, floats, 6 * model.width)
+        return model.chunk(1, BUDGET, floats, 12 * model.width)
     roots = 3 * model.width * outputs if isinstance(curvature, GGN) else 0
     return model.chunk(curvature.width(outputs), BUDGET, floats, roots)

@@ -36,7 +36,7 @@ class OutputSum:
 
     def add(self, diagonal: Outputs, beside: Outputs | None) -> None:
         """Take in one chunk."""
-        sums = diagonal.flatten(0, -2).sum(0, dtype=torch.float64)
+        sums = diagonal.flatten(0, -2).sum(0)
         if self._diagonal is None:
             few = len(sums) <= TOGETHER
             most = sums.topk(len(sums) if few else TOGETHER if beside is not None else 0).indices
@@ -47,8 +47,8 @@ class OutputSum:
         self._block.diagonal().add_(sums[self.together])
         if beside is not None:
             v = beside.flatten(0, -2)
-            self._beside += float((v.sum(1).square() - v.square().sum(1)).double().sum())
-            v = v[:, self.together].double()
+            self._beside += float((v.sum(1).square() - v.square().sum(1)).sum())
+            v = v[:, self.together]
             self._block -= (v.mT @ v).fill_diagonal_(0.0)
 
     def share(self, data: Data) -> None:

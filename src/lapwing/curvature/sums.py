@@ -59,7 +59,7 @@ class DenseSum:
         """Take in one chunk of a head, whose gradient is the identity; see ``Accumulator``."""
         a, flat = head.columns.double().squeeze(1).mT.flatten(0, 1), torch.arange(self._network.size)
         own = head.matrix(self._network.part(head.names, flat).to(a.device))[0]
-        b, v = diagonal.double().flatten(0, -2), None if beside is None else beside.double().flatten(0, -2)
+        b, v = diagonal.flatten(0, -2), None if beside is None else beside.flatten(0, -2)
         for j, row in enumerate(own):
             self._total[row[:, None], row] += a.mT @ (b[:, j, None] * a)
             if v is not None and j + 1 < len(own):
@@ -98,7 +98,7 @@ class DiagonalSum:
     def add_outputs(self, head: Outer, diagonal: Outputs, beside: Outputs | None) -> None:
         """Take in one chunk of a head, whose gradient is the identity; see ``Accumulator``."""
         squares = head.columns.squeeze(1).mT.flatten(0, 1).square()
-        matrix = (diagonal.flatten(0, -2).mT @ squares)[None]
+        matrix = (diagonal.flatten(0, -2).to(squares).mT @ squares)[None]
         self._total += self._network.joined([(head.names, head.flat(matrix))])
 
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
