@@ -18,15 +18,16 @@ from safetensors.torch import save_file
 
 import lapwing as lw
 from lapwing.ground.archive import Tensors
+from lapwing.ground.checkpoint import Checkpoint
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, LapwingError, MismatchError
 from lapwing.linear.problem import Perturbation
 from lapwing.posteriors import Step
-from lapwing.tuning import checkpoint, em
-from lapwing.tuning.checkpoint import Checkpoint, State
+from lapwing.tuning import em
+from lapwing.tuning.checkpoint import CHECKPOINT, State
 from tests.posterior_cases import normal, refused
 from tests.tuning.em_cases import Counted, Regression, learnt
 
-TOY = Regression()
+TOY, CPU = Regression(), torch.device("cpu")
 SOURCE = str(Path(lw.__file__).parents[1])
 SMALL: dict[str, Any] = {"samples": 3, "tolerance": 1e-3}
 
@@ -54,10 +55,10 @@ def state() -> State:
 
 class TestFile:
     def test_a_state_comes_back_as_it_was(self, tmp_path: Path) -> None:
-        file, written = Checkpoint(tmp_path / "em", {"seed": "0"}), state()
-        assert file.read(torch.zeros(1)) is None
+        file, written = Checkpoint(CHECKPOINT, State, tmp_path / "em", {"seed": "0"}), state()
+        assert file.read(CPU) is None
         file.write(written)
-        back = file.read(torch.zeros(1))
+        back = file.read(CPU)
         assert back is not None and (back.trace, back.settled) == (written.trace, True)
         assert back.noise is not None and written.noise is not None
         for name in ("precisions", "scale", "measured", "moves", "weights", "draws"):
@@ -65,61 +66,61 @@ class TestFile:
         assert torch.equal(back.noise.data, written.noise.data) and torch.equal(back.noise.prior, written.noise.prior)
 
     def test_without_draws_there_is_no_noise(self, tmp_path: Path) -> None:
-        file = Checkpoint(tmp_path / "em", {})
+        file = Checkpoint(CHECKPOINT, State, tmp_path / "em", {})
         file.write(State(normal(1), normal(1)[0], state().trace[:1], normal(2), None, False, normal(5)))
-        back = file.read(torch.zeros(1))
+        back = file.read(CPU)
         assert back is not None and back.noise is None and back.draws is None and back.moves is None
 
     def test_other_settings_are_refused_by_name(self, tmp_path: Path) -> None:
-        Checkpoint(tmp_path / "em", {"seed": "0", "data": "x"}).write(state())
+        Checkpoint(CHECKPOINT, State, tmp_path / "em", {"seed": "0", "data": "x"}).write(state())
         with refused(MismatchError, "checkpoint="):
-            Checkpoint(tmp_path / "em", {"seed": "1", "data": "x"}).read(torch.zeros(1))
+            Checkpoint(CHECKPOINT, State, tmp_path / "em", {"seed": "1", "data": "x"}).read(CPU)
 
     def test_what_is_no_checkpoint_is_refused(self, tmp_path: Path) -> None:
-        file = Checkpoint(tmp_path / "em", {})
+        file = Checkpoint(CHECKPOINT, State, tmp_path / "em", {})
         save_file({"x": torch.zeros(1)}, file.path)
         with refused(DataError, "a file that EM("):
-            file.read(torch.zeros(1))
+            file.read(CPU)
         file.write(state())
         file.path.write_bytes(file.path.read_bytes()[:-20])
         with refused(DataError, "a whole file that EM("):
-            file.read(torch.zeros(1))
+            file.read(CPU)
         with refused(ConfigError, "a directory"):
-            Checkpoint(tmp_path / "nowhere" / "em", {})
+            Checkpoint(CHECKPOINT, State, tmp_path / "nowhere" / "em", {})
 
     def test_one_of_the_future_is_refused(self, tmp_path: Path) -> None:
-        file = Checkpoint(tmp_path / "em", {})
+        file = Checkpoint(CHECKPOINT, State, tmp_path / "em", {})
         for schema, hint in ((99, "pip install"), (3, "deleting")):
-            replace(checkpoint.CHECKPOINT, schema=schema, oldest=1).write(file.path, {}, Tensors())
+            replace(CHECKPOINT, schema=schema, oldest=1).write(file.path, {}, Tensors())
             with refused(DataError, hint):
-                file.read(torch.zeros(1))
+                file.read(CPU)
 
     def test_damage_is_noticed_and_what_was_changed_by_hand_is_refused(self, tmp_path: Path) -> None:
-        file = Checkpoint(tmp_path / "em", {})
+        file = Checkpoint(CHECKPOINT, State, tmp_path / "em", {})
         file.write(state())
         content = bytearray(file.path.read_bytes())
         content[-3] ^= 1
         file.path.write_bytes(content)
         with refused(DataError, "a whole file"):
-            file.read(torch.zeros(1))
+            file.read(CPU)
         file.write(state())
-        header = checkpoint.CHECKPOINT.header(file.path)
-        tensors = checkpoint.CHECKPOINT.tensors(file.path, header)
+        header = CHECKPOINT.header(file.path)
+        tensors = CHECKPOINT.tensors(file.path, header)
         refused_values = 0
         for place in (("settings",), ("state",), *(("state", name) for name in header["state"])):
             for value in ([], {}, "a", math.nan, 10**400, {"tensor": "absent"}, [None]):
                 changed = copy.deepcopy({name: header[name] for name in ("settings", "state")})
                 inner = changed if len(place) == 1 else changed["state"]
                 inner[place[-1]] = value
-                checkpoint.CHECKPOINT.write(file.path, changed, tensors)
+                CHECKPOINT.write(file.path, changed, tensors)
                 try:
-                    file.read(torch.zeros(1))
+                    file.read(CPU)
                 except LapwingError:
                     refused_values += 1
         assert refused_values > 50
 
     def test_an_interrupted_write_leaves_the_last_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        file = Checkpoint(tmp_path / "em", {})
+        file = Checkpoint(CHECKPOINT, State, tmp_path / "em", {})
         file.write(state())
 
         def interrupt(_: int) -> None:
@@ -128,7 +129,7 @@ class TestFile:
         monkeypatch.setattr(os, "fsync", interrupt)
         with pytest.raises(KeyboardInterrupt):
             file.write(State(normal(1), normal(1)[0], (), normal(2), None, False, normal(5)))
-        back = file.read(torch.zeros(1))
+        back = file.read(CPU)
         assert back is not None and back.trace == state().trace
         assert list(tmp_path.iterdir()) == [file.path]
 

@@ -160,9 +160,8 @@ class Poisson(Elementwise):
     def draw(
         self, outputs: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "*batch c"]:
-        """Counts with rate exp(f), drawn on the generator's device as ``probes`` does."""
-        device = probes.device_of(generator)
-        return torch.poisson(outputs.exp().to(device), generator=generator).to(outputs)
+        """Counts with rate exp(f)."""
+        return probes.poisson(outputs.exp(), generator=generator)
 
     def mean(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
         """Rates exp(f)."""

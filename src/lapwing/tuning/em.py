@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from lapwing.ground.checkpoint import Checkpoint
 from lapwing.ground.data import Source, Unpack
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
 from lapwing.ground.whole import file_at
@@ -22,7 +23,7 @@ from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.posteriors.dimension import LEAST, Estimator
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.solved import warn_unless
-from lapwing.tuning.checkpoint import Checkpoint, State
+from lapwing.tuning.checkpoint import CHECKPOINT, State
 from lapwing.tuning.choices import Q, ended, fixed_point, tunes_noise
 from lapwing.tuning.expectation import Expectation, Expected, tangent_of, warn_unless_found, with_data
 from lapwing.tuning.solved import Solved
@@ -134,9 +135,9 @@ class EM:
         file = (
             None
             if self.checkpoint is None
-            else Checkpoint(file_at(self.checkpoint), self._settings(posterior, tangent.training))
+            else Checkpoint(CHECKPOINT, State, file_at(self.checkpoint), self._settings(posterior, tangent.training))
         )
-        state = (file and file.read(like)) or expectation.first()
+        state = (file and file.read(like.device)) or expectation.first()
         noisy = tunes_noise(posterior, self.noise)
         state = self._run(expectation, state, noisy, file, progress)
         assert state.measured is not None
@@ -144,7 +145,7 @@ class EM:
         return ended(posterior, precisions, scale, state.trace, state.draws, noisy=noisy)
 
     def _run(
-        self, expectation: Expectation[Any], state: State, noisy: bool, file: Checkpoint | None, progress: bool
+        self, expectation: Expectation[Any], state: State, noisy: bool, file: Checkpoint[State] | None, progress: bool
     ) -> State:
         """Go on from a state to the end."""
         expectation.prepare()

@@ -17,37 +17,30 @@ from lapwing.ground import probes
 Images: TypeAlias = Float[Tensor, "n ch h w"]
 """Intensities, in [0, 1] as a rule."""
 
-Source: TypeAlias = torch.Generator | None
-"""Where random numbers come from."""
-
-Change: TypeAlias = Callable[[Images, float, Source], Images]
-"""A change of images, by its strength."""
+Change: TypeAlias = Callable[[Images, float, torch.Generator | None], Images]
+"""A change of images, by its strength and a source of random numbers."""
 
 SEVERITIES = (1, 2, 3, 4, 5)
 """From hardly visible to plain, to a network that was not trained on it."""
 
 
-def gaussian_noise(x: Images, std: float, generator: Source) -> Images:
+def gaussian_noise(x: Images, std: float, generator: torch.Generator | None) -> Images:
     """Noise of one size everywhere, x + std ε, as of a sensor in the dark."""
     return x + std * probes.gaussian(x.shape, like=x, generator=generator)
 
 
-def shot_noise(x: Images, photons: float, generator: Source) -> Images:
-    """Counts instead of intensities, Poisson(photons x) / photons; black stays black.
-
-    Drawn on the generator's device, as ``probes`` does.
-    """
-    device = probes.device_of(generator)
-    return torch.poisson((photons * x).to(device), generator=generator).to(x) / photons
+def shot_noise(x: Images, photons: float, generator: torch.Generator | None) -> Images:
+    """Counts instead of intensities, Poisson(photons x) / photons; black stays black."""
+    return probes.poisson(photons * x, generator=generator) / photons
 
 
-def impulse_noise(x: Images, share: float, generator: Source) -> Images:
+def impulse_noise(x: Images, share: float, generator: torch.Generator | None) -> Images:
     """A share of the numbers replaced, half of them by 0 and half by 1."""
     u = probes.uniform(x.shape, like=x, generator=generator)
     return x.masked_fill(u < 0.5 * share, 0.0).masked_fill(u > 1 - 0.5 * share, 1.0)
 
 
-def rotation(x: Images, degrees: float, generator: Source) -> Images:
+def rotation(x: Images, degrees: float, generator: torch.Generator | None) -> Images:
     """Turned about the middle by ``degrees``, a random half of the images to the left and the others to the right."""
     side = probes.uniform([len(x)], like=x, generator=generator) < 0.5
     angle = torch.where(side, 1.0, -1.0).to(x)[:, None, None] * math.radians(degrees)
@@ -57,7 +50,7 @@ def rotation(x: Images, degrees: float, generator: Source) -> Images:
     return resample(x, torch.stack([down, right], -1))
 
 
-def elastic(x: Images, shift: float, generator: Source) -> Images:
+def elastic(x: Images, shift: float, generator: torch.Generator | None) -> Images:
     """Each pixel moved by a smooth random field, ``shift`` pixels in root mean square along each axis."""
     n, _, h, w = x.shape
     coarse = [max(2, round(4 * side / min(h, w))) for side in (h, w)]
@@ -88,18 +81,18 @@ def _middle(x: Images) -> tuple[Float[Tensor, "h 1"], Float[Tensor, "1 w"]]:
     return rows[:, None], columns[None]
 
 
-def brightness(x: Images, amount: float, generator: Source = None) -> Images:
+def brightness(x: Images, amount: float, generator: torch.Generator | None = None) -> Images:
     """More light everywhere, x + amount; what exceeds 1 is lost."""
     return x + amount
 
 
-def contrast(x: Images, factor: float, generator: Source = None) -> Images:
+def contrast(x: Images, factor: float, generator: torch.Generator | None = None) -> Images:
     """Differences from the image's mean times ``factor``."""
     mean = x.mean((1, 2, 3), keepdim=True)
     return mean + factor * (x - mean)
 
 
-def fog(x: Images, density: float, generator: Source) -> Images:
+def fog(x: Images, density: float, generator: torch.Generator | None) -> Images:
     """Mixed with bright haze in clouds of every size, (1 - density) x + density · haze with haze in [½, 1]."""
     n, _, h, w = x.shape
     haze = torch.zeros(n, 1, h, w, dtype=x.dtype, device=x.device)
@@ -111,7 +104,7 @@ def fog(x: Images, density: float, generator: Source) -> Images:
     return (1 - density) * x + density * haze
 
 
-def occlusion(x: Images, share: float, generator: Source) -> Images:
+def occlusion(x: Images, share: float, generator: torch.Generator | None) -> Images:
     """A grey square at a random place, its side ``share`` of the shorter side of the image."""
     n, _, *sides = x.shape
     size = max(1, round(share * min(sides)))
@@ -124,7 +117,7 @@ def occlusion(x: Images, share: float, generator: Source) -> Images:
     return x.masked_fill((inside[0][:, :, None] & inside[1][:, None, :])[:, None], 0.5)
 
 
-def gaussian_blur(x: Images, std: float, generator: Source = None) -> Images:
+def gaussian_blur(x: Images, std: float, generator: torch.Generator | None = None) -> Images:
     """Average with Gaussian weights of ``std`` pixels; beyond the border the image goes on as it ends."""
     reach = max(1, math.ceil(3 * std))
     at = torch.arange(-reach, reach + 1, device=x.device, dtype=x.dtype)
@@ -132,7 +125,7 @@ def gaussian_blur(x: Images, std: float, generator: Source = None) -> Images:
     return filtered(filtered(x, (weights / weights.sum())[:, None]), (weights / weights.sum())[None])
 
 
-def defocus_blur(x: Images, radius: float, generator: Source = None) -> Images:
+def defocus_blur(x: Images, radius: float, generator: torch.Generator | None = None) -> Images:
     """Average over a disk of ``radius`` pixels, as an open lens out of focus does."""
     reach = math.ceil(radius + 0.5)
     at = torch.arange(-reach, reach + 1, device=x.device, dtype=x.dtype)
@@ -141,7 +134,7 @@ def defocus_blur(x: Images, radius: float, generator: Source = None) -> Images:
     return filtered(x, disk / disk.sum())
 
 
-def motion_blur(x: Images, length: float, generator: Source) -> Images:
+def motion_blur(x: Images, length: float, generator: torch.Generator | None) -> Images:
     """Average along a straight way of ``length`` pixels, in a random direction for each image."""
     angle = math.pi * probes.uniform([len(x)], like=x, generator=generator)
     direction = torch.stack([angle.sin(), angle.cos()], -1)[:, None, None]
@@ -175,13 +168,13 @@ LUMINANCE = (
 """Step of each coefficient at quality 50, in 1/255 of full intensity (ITU-T T.81, table K.1)."""
 
 
-def pixelate(x: Images, share: float, generator: Source = None) -> Images:
+def pixelate(x: Images, share: float, generator: torch.Generator | None = None) -> Images:
     """Divided into ``share`` as many rows and columns as there are, each cell with its mean."""
     rows, columns = (_cells(side, max(1, round(share * side)), x) for side in x.shape[2:])
     return rows @ x @ columns.mT
 
 
-def jpeg(x: Images, quality: float, generator: Source = None) -> Images:
+def jpeg(x: Images, quality: float, generator: torch.Generator | None = None) -> Images:
     """Cosine coefficients of 8 × 8 blocks rounded to JPEG's steps at a ``quality`` of 1 to 100.
 
     Each channel on its own, by the table for luminance: the loss of JPEG without its change of colours.

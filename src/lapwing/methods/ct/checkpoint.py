@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import final
 
 import torch
@@ -12,8 +11,6 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from lapwing.ground.archive import Archive
-from lapwing.ground.errors import MismatchError
-from lapwing.ground.records import Records
 
 ARCHIVE = Archive(
     "lapwing.dip",
@@ -48,31 +45,6 @@ class Fit:
     at: int
     trace: tuple[float, ...]
     step: int
-
-
-def read(path: Path, settings: dict[str, str], device: torch.device) -> Fit:
-    """What a file holds of a fit.
-
-    Args:
-        path: The file.
-        settings: What the fit depends on, in words.
-        device: Where the network is.
-
-    Raises:
-        MismatchError: If it is of another fit.
-    """
-    header = ARCHIVE.header(path)
-    saved = Records().read(dict[str, str], header.get("settings"), "settings")
-    for name, now in settings.items():
-        if saved.get(name) != now:
-            raise MismatchError(f"a checkpoint of this fit, with {now}", f"{saved.get(name)}", ARCHIVE.cure)
-    return Records(ARCHIVE.tensors(path, header), device).read(Fit, header.get("state"), "state")
-
-
-def write(path: Path, state: Fit, settings: dict[str, str]) -> None:
-    """Write a fit to a file."""
-    records = Records()
-    ARCHIVE.write(path, {"settings": settings, "state": records.state(state)}, records.tensors)
 
 
 def reached(

@@ -15,6 +15,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from tqdm.auto import tqdm
 
 from lapwing.ground import probes
+from lapwing.ground.checkpoint import Checkpoint
 from lapwing.ground.data import check_finite
 from lapwing.ground.errors import (
     ConvergenceWarning,
@@ -27,7 +28,7 @@ from lapwing.ground.errors import (
 )
 from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.model import undisturbed
-from lapwing.methods.ct.checkpoint import Fit, reached, read, resume, write
+from lapwing.methods.ct.checkpoint import ARCHIVE, Fit, reached, resume
 from lapwing.methods.ct.observed import Measurement
 from lapwing.methods.ct.unet import dropping
 
@@ -147,13 +148,13 @@ class DeepImagePrior:
             came = f"{list(sinogram.shape)} and an input of shape {list(z.shape)}"
             raise ShapeError(f"a flat sinogram [{rows}] and an input of {pixels} pixels", came, "sinogram.flatten()")
         trained = copy.deepcopy(network).eval()  # as it will be served, with no running averages
-        state, settings = self._begun(trained, operator, sinogram, z, noise_std)
+        state, file = self._begun(trained, operator, sinogram, z, noise_std)
         generator = torch.Generator().manual_seed(self.seed)
         order = torch.tensor(probes.permutation(rows, generator=generator), device=sinogram.device)
         split = max(1, round(self.held_out * rows))
         task = _Task(trained, operator, sinogram, z, noise_std, self.tv, order[split:], order[:split])
         with dropping(trained, self.seed + state.step):
-            state = self._descended(task, state, settings, progress)
+            state = self._descended(task, state, file, progress)
         vector_to_parameters(state.best.clone(), trained.parameters())
         with torch.no_grad():
             image = trained(z)[0, 0]
@@ -164,7 +165,7 @@ class DeepImagePrior:
             )
         return Reconstruction(trained, z, image, state.held_out, state.at, state.trace)
 
-    def _descended(self, task: _Task, state: Fit, settings: dict[str, str], progress: bool) -> Fit:
+    def _descended(self, task: _Task, state: Fit, file: Checkpoint[Fit] | None, progress: bool) -> Fit:
         """Go on from a state to the end."""
         optimiser = torch.optim.Adam(task.network.parameters(), self.rate)
         resume(optimiser, state)
@@ -182,16 +183,16 @@ class DeepImagePrior:
                 done = step - at >= self.patience
                 if done or (step + 1) % SAVED == 0 or step + 1 == self.steps:
                     state = reached(optimiser, best, held_out, at, tuple(trace), step + 1)
-                    if self.checkpoint is not None:
-                        write(file_at(self.checkpoint), state, settings)
+                    if file is not None:
+                        file.write(state)
                 if done:
                     break
         return state
 
     def _begun(
         self, network: nn.Module, operator: Measurement, sinogram: Tensor, z: Tensor, noise_std: float
-    ) -> tuple[Fit, dict[str, str]]:
-        """Where to start, and what the fit depends on.
+    ) -> tuple[Fit, Checkpoint[Fit] | None]:
+        """Where to start, and where to write how far the fit has come.
 
         Raises:
             MismatchError: If the checkpoint is that of another fit.
@@ -207,9 +208,10 @@ class DeepImagePrior:
             "input": f"{z.numel()} numbers that come to {float(z.double().sum()):.9g}",
             "operator": f"a back-projection {float(operator.pull(sinogram[:, None]).double().norm()):.9g} long",
         }
-        if self.checkpoint is None or not file_at(self.checkpoint).exists():
-            return start, settings
-        return read(file_at(self.checkpoint), settings, weights.device), settings
+        if self.checkpoint is None:
+            return start, None
+        file = Checkpoint(ARCHIVE, Fit, file_at(self.checkpoint), settings)
+        return file.read(weights.device) or start, file
 
 
 @final
