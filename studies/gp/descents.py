@@ -141,6 +141,7 @@ def descents(longest: float, primal: float) -> Iterator[Descent]:
 def rows(setting: Setting) -> Iterator[Row]:
     """A row a descent and split."""
     steps = 20 if setting.quick else int(setting.more.get("steps", OPTIONS["steps"][0]))
+    torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # the first one imports for seconds, which no method owes
     for number in setting.repeats:
         system = tuned_system(setting, number)
         n, values = len(system.target), torch.linalg.eigvalsh(system.matrix.double())

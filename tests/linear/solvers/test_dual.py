@@ -42,8 +42,26 @@ def test_it_comes_to_the_solution_in_the_norm_of_the_kernel() -> None:
 def test_the_step_is_a_safe_part_of_the_longest_stable_one() -> None:
     kernel, dense = problem()
     stable = 2 * 1.9 / (2.8 * torch.linalg.eigvalsh(dense)[-1]) * N
-    found = longest_step(kernel, 0.9, torch.Generator().manual_seed(0))
+    found = longest_step(kernel, 0.9, 128, torch.Generator().manual_seed(0))
     assert found == pytest.approx(SAFE * float(stable), rel=0.05)
+
+
+def test_a_step_by_few_coordinates_is_as_short_as_their_noise_asks(caplog: pytest.LogCaptureFixture) -> None:
+    kernel, dense = problem()
+    b = normal(N, 1)
+    exact = torch.linalg.solve(dense, b)
+
+    def error(step: float) -> float:
+        rest = SDD(steps=1000, batch=4, step=step, rtol=1e-6).solve(kernel, b).value - exact
+        return float((rest * (dense @ rest)).sum() / (b * exact).sum())
+
+    found = longest_step(kernel, 0.9, 4, torch.Generator().manual_seed(0))
+    assert found == pytest.approx(SAFE * 2 * 0.1 * 4 / (1 + NOISE))
+    with caplog.at_level(logging.INFO, logger="lapwing"):
+        assert error(found) < 0.2
+        assert not any("diverged" in message for message in caplog.messages)
+        error(4 * found)
+    assert any("diverged" in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

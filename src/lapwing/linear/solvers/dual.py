@@ -58,8 +58,9 @@ class SDD(Stochastic):
     a useful function long before its residual is small, and never mind how small the noise is: where few products
     are affordable take it, where a few hundred are take ``CG``.
 
-    The step is three quarters of the longest that Nesterov's method allows, ``2 (1 + ρ) / ((1 + 2ρ) λ₁)``, with λ₁ from
-    the power method on some rows; one that diverges is halved.
+    The step is three quarters of the longest that Nesterov's method allows, ``2 (1 + ρ) / ((1 + 2ρ) λ₁)`` with λ₁ from
+    the power method on some rows, or that r coordinates allow, ``2 (1 - ρ) r / n`` over the largest entry of the
+    diagonal, where that is shorter; one that diverges is halved.
 
     Args:
         steps: Most steps T.
@@ -104,7 +105,7 @@ class SDD(Stochastic):
     ) -> Callable[[Float[Tensor, "n k"], Float[Tensor, "n k"]], Solution]:
         """See ``Stochastic.descent``."""
         generator = torch.Generator().manual_seed(self.seed)
-        step = (self.step or longest_step(problem, self.momentum, generator)) / problem.size
+        step = (self.step or longest_step(problem, self.momentum, self.batch, generator)) / problem.size
 
         def solve(b: Tensor, start: Tensor) -> Solution:
             return shortened(partial(self._descend, problem, b, start, generator), step, problem.size)
@@ -202,9 +203,18 @@ def coordinates(n: int, batch: int, device: torch.device, generator: torch.Gener
         yield from (part for part in order.split(min(batch, n)) if len(part) == min(batch, n))
 
 
-def longest_step(problem: Problem, momentum: float, generator: torch.Generator) -> float:
-    """``β n``: a safe part of the longest step at which Nesterov's method is stable."""
-    return SAFE * 2 * (1 + momentum) / ((1 + 2 * momentum) * largest_eigenvalue(problem, generator)) * problem.size
+def longest_step(problem: Problem, momentum: float, batch: int, generator: torch.Generator) -> float:
+    """``β n``: a safe part of the longest step that is stable.
+
+        β n < 2 (1 + ρ) n / ((1 + 2ρ) λ₁),    β n < 2 (1 - ρ) r / max_i (s K + N)_ii
+
+    The one is of all rows. The other is of r of them, whose gradient g has a second moment of ``n / r`` times its
+    diagonal: ``v`` adds up ``1 / (1 - ρ)`` of them, and a step β without momentum lessens the error where
+    ``2 β |Λ p|² > β² E |g|²_Λ``.
+    """
+    whole = 2 * (1 + momentum) / ((1 + 2 * momentum) * largest_eigenvalue(problem, generator)) * problem.size
+    diagonal = problem.scale * problem.curvature.diagonal() + problem.prior.values
+    return SAFE * min(whole, 2 * (1 - momentum) * batch / float(diagonal.max()))
 
 
 def largest_eigenvalue(problem: Problem, generator: torch.Generator) -> float:
