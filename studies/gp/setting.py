@@ -23,9 +23,8 @@ SOLVERS: dict[str, Solver | str] = {
     "auto": "auto",
     "Cholesky": Cholesky(max_bytes=2**34),
     "CG": lw.CG(rtol=1e-2, preconditioner=lw.PivotedCholesky(100)),
-    "SDD": lw.SDD(),
 }
-"""By the name of the option ``--solver``."""
+"""By the name of the option ``--solver``, beside SDD."""
 
 
 def split(setting: Setting, name: str, number: int, most: int | None = None) -> uci.Split:

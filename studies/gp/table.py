@@ -38,6 +38,7 @@ COLUMNS = ("rmse", "nll", "nll_exact", "coverage", "noise_variance", "tune_secon
 OPTIONS: Mapping[str, tuple[Any, str]] = {
     "solver": ("auto", "auto, Cholesky, CG or SDD"),
     "size": (4000, "observations whose evidence is climbed"),
+    "steps": (10_000, "most steps of SDD"),
     "resume": ("", "report of an interrupted run, whose rows are taken"),
 }
 
@@ -55,7 +56,7 @@ def measured(setting: Setting, name: str, number: int) -> Row:
     """Tune, solve, draw and predict on one split."""
     data, more = split(setting, name, number), {key: value for key, (value, _) in OPTIONS.items()} | setting.more
     (x, y), (new, truth) = data.train, data.test
-    solver: Any = SOLVERS[more["solver"]]
+    solver: Any = {**SOLVERS, "SDD": lw.SDD(steps=more["steps"])}[more["solver"]]
     dtype = torch.float64 if isinstance(solver, Cholesky) else torch.float32
     quick: dict[str, Any] = {"samples": 8, "features": 50} if setting.quick else {}
     posterior = start(x.shape[1], solver=solver, **quick).fit((x.to(dtype), y.to(dtype)))

@@ -123,11 +123,15 @@ def test_a_class_that_was_never_seen_is_unlikely_and_not_impossible() -> None:
     assert bool(((probs := process.predict(X).probs)[:, 1] > 0).all() and (probs[:, 1] < 0.5).all())
 
 
-def test_more_data_are_as_if_they_had_been_there() -> None:
+def test_more_data_are_as_if_they_had_been_there(recwarn: pytest.WarningsRecorder) -> None:
     half = LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (X[:12], TWO[:12]))
     assert half.log_marginal() < 0
     whole = LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (X, TWO))
-    assert half.updated((X[12:], TWO[12:])).log_marginal() == pytest.approx(whole.log_marginal(), rel=1e-9)
+    ones = TWO[12:] == 1
+    parts = [(X[12:][of], TWO[12:][of]) for of in (ones, ~ones)]  # of one class each, which is nothing to warn of
+    more = half.updated(parts[0]).updated(parts[1])
+    assert more.log_marginal() == pytest.approx(whole.log_marginal(), rel=1e-9)
+    assert not recwarn.list
 
 
 def test_what_is_no_class_is_refused() -> None:

@@ -174,8 +174,8 @@ class LaplaceProcess:
         Args:
             data: More inputs and targets.
         """
-        more = LaplaceProcess.fit(self.kernel, self.likelihood, data).data
-        return replace(self, data=self.data.joined(more), start=None)
+        both = self.data.joined(Observations.of(data))
+        return replace(self.fit(self.kernel, self.likelihood, (both.inputs, both.targets)), trace=self.trace)
 
     def select(self, index: Int[Tensor, " m"]) -> LaplaceProcess:
         """The posterior of some of the observations.
