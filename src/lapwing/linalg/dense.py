@@ -107,7 +107,7 @@ class Dense(Structured):
 
     @cached_property
     def _cholesky(self) -> Float[Tensor, "d d"] | None:
-        matrix = self.scale * symmetric(self.matrix)
+        matrix = symmetric(self.matrix).mul_(self.scale)
         matrix.diagonal().add_(self.shift)
         lower, failed = torch.linalg.cholesky_ex(matrix)
         return None if bool(failed) else lower

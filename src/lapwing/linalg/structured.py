@@ -241,6 +241,8 @@ def rounding_of(dtype: torch.dtype) -> float:
 
 def finite(matrix: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Return the matrix if every entry is finite; raise otherwise (LAPACK answers NaN with wrong numbers)."""
+    if bool(matrix.detach().sum().isfinite()):  # it copies nothing; a sum may overflow where no entry does
+        return matrix
     bad = (~matrix.isfinite()).sum().item()
     if bad:
         raise NumericalError(
@@ -252,13 +254,13 @@ def finite(matrix: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 
 def symmetric(matrix: Float[Tensor, "*batch m m"]) -> Float[Tensor, "*batch m m"]:
-    """Return the symmetric part in float64; raise where the rest is more than rounding."""
-    skew = (finite(matrix) - matrix.mT).abs().max().item()
-    size = matrix.abs().max().item()
+    """Return the symmetric part in float64, a tensor of its own; raise where the rest is more than rounding."""
+    skew = (finite(matrix).detach() - matrix.detach().mT).abs_().max().item()
+    size = torch.linalg.vector_norm(matrix.detach(), torch.inf).item()
     if skew > rounding_of(matrix.dtype) * size:
         raise NumericalError(
             "a symmetric matrix",
             f"entries that differ from their mirror by up to {skew:.3g} (largest entry {size:.3g})",
             "(M + M.mT) / 2 if the difference is meant to be noise",
         )
-    return (matrix.double() + matrix.mT.double()) / 2
+    return torch.add(matrix, matrix.mT.double()).div_(2)

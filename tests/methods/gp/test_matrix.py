@@ -16,8 +16,12 @@ N = 2 * SIDE + 7
 KERNELS: list[Kernel] = [0.5 * RBF((0.7, 2.0)) + Constant(), Matern(1.0) * Periodic(3.0)]
 
 
+@pytest.mark.parametrize("kept", [0, 8 * N**2], ids=["tiles", "kept"])
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
-def test_products_rows_and_blocks_are_those_of_the_kernel(kernel: Kernel) -> None:
+def test_products_rows_and_blocks_are_those_of_the_kernel(
+    kernel: Kernel, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lapwing.methods.gp.matrix.KEPT", kept)
     x, new, block = normal(N, 2), normal(5, 2, seed=1), normal(N, 3, seed=2)
     matrix, whole, index = KernelMatrix(kernel, x), kernel(x, x), torch.tensor([N - 1, 0, SIDE])
     torch.testing.assert_close(matrix @ block, whole @ block)

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.ground.errors import ShapeError
+from lapwing.ground.errors import ConfigError, ShapeError
 from lapwing.methods.gp import GP, Matern
 from lapwing.methods.gp.thompson import Search, choose, maximise, thompson
+from tests.checker import unchecked
+from tests.posterior_cases import refused
 
 BOX = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
 
@@ -63,6 +65,8 @@ def test_bounds_that_do_not_fit_are_refused() -> None:
         thompson(posterior(), BOX[:, :1])
     with pytest.raises(ShapeError, match="candidates"):
         choose(posterior(), BOX, 3)
+    with unchecked(), refused(ConfigError, "bounds to be one of Tensor. Got list"):
+        thompson(posterior(), [[0.0, 0.0], [1.0, 2.0]])
 
 
 def test_functions_are_refined_in_parts_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

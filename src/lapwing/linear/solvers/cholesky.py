@@ -61,7 +61,7 @@ class Cholesky(Solver):
             TooLargeError: If it would take more than ``max_bytes``.
         """
         if self not in problem.prepared:
-            precision = problem.scale * problem.curvature.dense(self.max_bytes)
+            precision = problem.curvature.dense(self.max_bytes).mul_(problem.scale)
             precision.diagonal().add_(problem.prior.values)
             problem.prepared[self] = Dense(precision)
         return problem.prepared[self]

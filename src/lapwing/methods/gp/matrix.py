@@ -1,4 +1,4 @@
-"""Kernel matrices that are never written out: products, rows and derivatives a tile at a time."""
+"""Kernel matrices: products, rows and derivatives a tile at a time; written out only where they are small."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ BROAD = 4096
 WIDE = 1024
 """The same where derivatives are taken, whose graphs cost as much for small tiles as for large ones."""
 
+KEPT = 2**30
+"""Bytes a kernel matrix may take to be kept for further products (1 GiB): 16,384 rows in float32, 11,585 in float64."""
+
 DENSE = 2**31
 """Bytes a kernel matrix that is written out may take (2 GiB)."""
 
@@ -40,7 +43,8 @@ class KernelMatrix(Gram):
         inputs: x, ``[n, p]``.
 
     Cost:
-        A product with any number of columns evaluates half of the entries, for K is symmetric.
+        A product with any number of columns evaluates half of the entries, for K is symmetric. Where all of them take
+        at most 1 GiB the first product keeps them, and further ones evaluate none.
 
     Example:
         >>> from lapwing.methods.gp.stationary import RBF
@@ -66,6 +70,11 @@ class KernelMatrix(Gram):
     def _entries(self) -> Entries:
         with torch.no_grad():
             return self.kernel.between(self.inputs, self.inputs)
+
+    @cached_property
+    def _kept(self) -> Float[Tensor, "n n"] | None:
+        """All of it, where there is room."""
+        return self._dense() if len(self.inputs) ** 2 * self.inputs.element_size() <= KEPT else None
 
     def diagonal(self) -> Float[Tensor, " n"]:
         """``k(x_i, x_i)``."""
@@ -96,6 +105,8 @@ class KernelMatrix(Gram):
             index: Which.
             block: What is multiplied.
         """
+        if self._kept is not None:
+            return self._kept[index] @ block
         found = block.new_zeros(len(index), block.shape[1])
         with torch.no_grad():
             for i, j, tile in self._across(index):
@@ -130,6 +141,8 @@ class KernelMatrix(Gram):
         return self.inputs
 
     def _matmat(self, block: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+        if self._kept is not None:
+            return (block.mT.contiguous() @ self._kept).mT  # few rows in front are faster than few columns behind
         total = torch.zeros_like(block)
         with torch.no_grad():
             for i, j in self.tiles(side_of(self.inputs)):

@@ -83,4 +83,4 @@ def automatic(observations: int) -> Solver:
     """What ``"auto"`` takes for so many observations."""
     if observations <= EXACT:
         return Cholesky()
-    return CG(rtol=1e-2, preconditioner=PivotedCholesky(100)) if observations <= MEDIUM else SDD()
+    return CG(rtol=1e-2, preconditioner=PivotedCholesky(500)) if observations <= MEDIUM else SDD()

@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground import probes
-from lapwing.ground.errors import ShapeError, check_count
+from lapwing.ground.errors import ShapeError, check_count, check_kind
 from lapwing.methods.gp.paths import FunctionSamples
 from lapwing.methods.gp.process import Process
 
@@ -170,6 +170,7 @@ def maximise(
 
 def _box(posterior: Process, bounds: Tensor) -> Tensor:
     p, c = posterior.data.inputs.shape[1], posterior.data.outputs
+    check_kind("bounds", bounds, (Tensor,), "torch.tensor([[0.0] * p, [1.0] * p])")
     if bounds.shape != (2, p) or c != 1 or not bool((bounds[0] < bounds[1]).all()):
         raise ShapeError(
             f"one output, and bounds [2, {p}] of lowest and highest values",
