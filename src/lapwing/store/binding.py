@@ -32,7 +32,7 @@ class Shape:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Bound:
+class NetworkFields:
     """What is kept of a network, but for its class: shapes and dtypes of its parameters, and which are uncertain."""
 
     fingerprint: str
@@ -61,7 +61,7 @@ class Bound:
 def network_state(network: Network, tensors: Tensors) -> Json:
     """What is kept of a network: names, shapes and dtypes of its parameters, and the fingerprint of its values."""
     parameters = parameters_of(network.module, network.names)
-    kept = Bound(network.fingerprint(), network.size, network.names, network.index, parameters)
+    kept = NetworkFields(network.fingerprint(), network.size, network.names, network.index, parameters)
     return {"class": type(network.module).__name__} | records(tensors).state(kept, "network")
 
 
@@ -81,7 +81,7 @@ def bound(state: Any, tensors: Tensors, module: nn.Module) -> Network:
         MismatchError: If a parameter differs in name, shape or dtype, or a parameter or buffer in its values.
     """
     device = next((value.device for value in module.parameters()), torch.device("cpu"))
-    kept: Bound = records(tensors, device).read(Bound, state, "network")
+    kept: NetworkFields = records(tensors, device).read(NetworkFields, state, "network")
     kept.check()
     _check_parameters(kept, module, f"{state.get('class', 'network')!s:.40}")
     network = Network(module, kept.uncertain, kept.index)
@@ -95,7 +95,7 @@ def bound(state: Any, tensors: Tensors, module: nn.Module) -> Network:
     return network
 
 
-def _check_parameters(kept: Bound, module: nn.Module, kind: str) -> None:
+def _check_parameters(kept: NetworkFields, module: nn.Module, kind: str) -> None:
     """Refuses a network that differs from the saved one in a parameter; uncertain ones are named first."""
     saved, here = kept.parameters, parameters_of(module, kept.uncertain)
     names = dict.fromkeys([*kept.uncertain, *saved, *here])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, replace
-from typing import Any, TypeAlias, final
+from dataclasses import astuple, replace
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -15,13 +15,10 @@ from lapwing.curvature.sums import Held
 from lapwing.ground.archive import Json, Tensors
 from lapwing.ground.data import Data
 from lapwing.ground.errors import DataError, UnsupportedError
-from lapwing.ground.results import Solution, Stopped
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
-from lapwing.linear.problem import Perturbation
-from lapwing.linear.solvers import Solver
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.methods.hessian_free.refit import Refit, Work
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
@@ -39,29 +36,6 @@ ABSENT: Json = {"noise_fixed": False, "partial": False, "link": "probit", "tempe
 
 PARTS = tuple[Fingerprint, ...]
 """The chunks of ``Totals``; there may be many, so that a file has them as rows of one tensor."""
-
-
-@final
-@dataclass(frozen=True)
-class Effort:
-    """The fields of a ``Solution`` that are no tensors."""
-
-    iterations: int
-    matvecs: int
-    stopped: Stopped
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """The fields of a ``SampledPosterior`` that others do not have."""
-
-    draws: Float[Tensor, "d k"]
-    residual: Float[Tensor, " k"]
-    effort: Effort
-    squares: Float[Tensor, "g k"] | Float[Tensor, " k"]
-    noise: Perturbation
-    solver: Solver
 
 
 def state(posterior: Saved, tensors: Tensors) -> Json:
@@ -89,13 +63,7 @@ def state(posterior: Saved, tensors: Tensors) -> Json:
         case WeightPosterior():
             own["curvature"] = plain(posterior.held, "curvature")
         case SampledPosterior():
-            solution = posterior.solution
-            effort = Effort(solution.iterations, solution.matvecs, solution.stopped)
-            squares, noise = posterior.output_squares, posterior.perturbation
-            drawn = Drawn(solution.value, solution.residual, effort, squares, noise, posterior.solver)
-            own["sampled"] = plain(drawn, "sampled")
-            elsewhere |= {Perturbation: None, Solver: None, Solution | None: None}
-            posterior = replace(posterior, initial=None, squares=None)
+            posterior = replace(posterior, initial=None, found=posterior.solution, squares=posterior.output_squares)
         case _:
             pass
     return own | records(tensors, given=elsewhere).state(posterior)
@@ -129,12 +97,8 @@ def posterior_from(header: Json, tensors: Tensors, network: Network, data: Data 
     match kind:
         case "WeightPosterior":
             given[Held] = read(Held, header.get("curvature"), "curvature")
-        case "SampledPosterior":
-            drawn: Drawn = read(Drawn, header.get("sampled"), "sampled")
-            given |= {Perturbation: drawn.noise, Solver: drawn.solver}
-            given[Solution | None] = Solution(drawn.draws, drawn.residual, **vars(drawn.effort))
-            squares = drawn.squares if drawn.squares.ndim == 2 else None  # older files have their sums
-            return replace(records(tensors, device, given).read(SampledPosterior, ABSENT | header, ""), squares=squares)
+        case "SampledPosterior" if isinstance(header.get("sampled"), Mapping):
+            header = header | _sampled(header["sampled"])
         case "NystromPosterior" if isinstance(header.get("nystrom"), Mapping):
             header = header | header["nystrom"]
         case _:
@@ -144,6 +108,16 @@ def posterior_from(header: Json, tensors: Tensors, network: Network, data: Data 
         report = replace(found.report, pairs=found.report.pairs.cpu())
         return replace(found, report=report, partial=report.partial)
     return found
+
+
+def _sampled(older: Mapping[str, Any]) -> Json:
+    """The fields of a posterior made of draws, from where older files have them."""
+    effort, squares = older.get("effort"), older.get("squares")
+    found = {"value": older.get("draws"), "residual": older.get("residual")} | (
+        effort if isinstance(effort, dict) else {}
+    )
+    squares = squares if isinstance(squares, dict) else None  # still older files have their sums
+    return {"perturbation": older.get("noise"), "solver": older.get("solver"), "found": found, "squares": squares}
 
 
 def totals_state(totals: Totals, tensors: Tensors) -> Json:

@@ -93,6 +93,9 @@ def _shapes(
         case SampledPosterior():
             yield "the draws", posterior.draws.shape[:1], (d,)
             yield "the noise", posterior.perturbation.prior.shape, tuple(posterior.draws.shape)
+            for name, part in (("the residuals", posterior.solution.residual), ("their squares", posterior.squares)):
+                if part is not None:
+                    yield name, part.shape[-1:], posterior.draws.shape[1:]
         case HessianFreePosterior():
             yield "the prior", posterior.refit.prior.shape, (d,)
         case _:

@@ -31,7 +31,7 @@ KINDS = named(Process, LaplaceProcess, FunctionSamples)
 
 @final
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class FunctionFields:
     """The fields of ``FunctionSamples`` that a process does not have; random features are drawn again."""
 
     weights: Float[Tensor, "D k"]
@@ -80,7 +80,7 @@ def process_from(header: Json, tensors: Tensors, device: torch.device | str) -> 
     read = records(tensors, device).read
     if header["posterior"] == "FunctionSamples":
         base: Base = read(Base, header.get("base"), "base")
-        return _functions(read(Drawn, header.get("functions"), "functions"), base, header)
+        return _functions(read(FunctionFields, header.get("functions"), "functions"), base, header)
     if header["posterior"] == "LaplaceProcess":
         found: LaplaceProcess = read(LaplaceProcess, header, "")
         mode: Mode = read(Mode, header.get("mode"), "mode")
@@ -99,16 +99,16 @@ def process_from(header: Json, tensors: Tensors, device: torch.device | str) -> 
     _check(answers.value, "answers", (len(base.inputs), width))
     vars(process)["answers"] = answers
     if "functions" in header:
-        vars(process)["functions"] = _functions(read(Drawn, header["functions"], "functions"), base, header)
+        vars(process)["functions"] = _functions(read(FunctionFields, header["functions"], "functions"), base, header)
     return process
 
 
-def _drawn(functions: FunctionSamples) -> Drawn:
+def _drawn(functions: FunctionSamples) -> FunctionFields:
     prior, solution = functions.prior, functions.solution
-    return Drawn(prior.weights, functions.representers, functions.slopes, solution, prior.count, prior.seed)
+    return FunctionFields(prior.weights, functions.representers, functions.slopes, solution, prior.count, prior.seed)
 
 
-def _functions(drawn: Drawn, base: Base, header: Json) -> FunctionSamples:
+def _functions(drawn: FunctionFields, base: Base, header: Json) -> FunctionSamples:
     """The functions of their own coefficients and of features drawn again.
 
     The weights, which follow the features in the stream of random numbers, tell whether it is the same stream.
