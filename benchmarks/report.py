@@ -5,7 +5,6 @@ A row is a dictionary. Nothing here needs lapwing, so that an earlier commit of 
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import shlex
@@ -143,23 +142,11 @@ def curve(panel: Any, rows: Sequence[Row], x: str, y: str, **style: Any) -> Any:
 
 
 def write_json(path: Path, rows: Sequence[Row]) -> None:
-    """Write ``{"commit", "command", "machine", "rows"}`` to ``path``, replacing it whole or not at all.
-
-    Numbers that are not finite become ``null``, because JSON has none.
-    """
+    """Write ``{"commit", "command", "machine", "rows"}`` to ``path``, replacing it whole or not at all."""
     from lapwing.ground import whole  # here, because processes that are measured import this module too
 
-    report = {"commit": commit(), "command": command(sys.argv), "machine": machine(), "rows": finite(list(rows))}
+    report = {"commit": commit(), "command": command(sys.argv), "machine": machine(), "rows": list(rows)}
     whole.write_json(report, path)
-
-
-def finite(value: Any) -> Any:
-    """What JSON can hold of a value."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def command(words: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -71,7 +70,7 @@ def test_columns_that_are_not_tabled_stay_in_the_json() -> None:
 
 
 def test_json_has_every_run_and_null_for_what_is_not_there() -> None:
-    content = json.loads(pooled([one(1.0), one(3.0)]).to_json())
+    content = pooled([one(1.0), one(3.0)]).to_dict()
     assert [column["name"] for column in content["columns"]] == ["accuracy", "nll"]
     assert content["rows"][1] == {
         "method": "KFAC",
@@ -80,11 +79,11 @@ def test_json_has_every_run_and_null_for_what_is_not_there() -> None:
         "accuracy": None,
         "nll": {"mean": 2.0, "stderr": 1.0, "runs": [1.0, 3.0]},
     }
-    assert json.loads(one(1.0).to_json())["rows"][1]["nll"] == {"mean": 1.0, "stderr": None, "runs": [1.0]}
+    assert one(1.0).to_dict()["rows"][1]["nll"] == {"mean": 1.0, "stderr": None, "runs": [1.0]}
 
 
 def test_json_has_no_nan() -> None:
-    assert json.loads(one(math.inf).to_json())["rows"][1]["nll"]["mean"] is None
+    assert one(math.inf).to_dict()["rows"][1]["nll"]["mean"] is None
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_weights_and_functions_are_two_views_of_one_posterior(name: str, weights
 @every_structure
 def test_other_choices_are_those_of_another_fit(name: str, structure: str) -> None:
     case, recipe = case_of(name), recipe_of(name, structure)
-    prior, likelihood = lw.Isotropic(0.2), case.likelihood.with_precision(7 * torch.tensor(case.likelihood.precision))
+    prior, likelihood = lw.Isotropic(0.2), case.likelihood.scaled(7.0)
     changed = fitted(name, structure).with_choices(prior, likelihood)
     again = replace(case, likelihood=likelihood).fit(replace(recipe, likelihood=likelihood, prior=prior))
     assert changed.log_marginal() == pytest.approx(again.log_marginal(), rel=1e-9)

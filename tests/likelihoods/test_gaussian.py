@@ -17,14 +17,9 @@ def test_nll_includes_every_constant() -> None:
     torch.testing.assert_close(likelihood.nll(outputs, targets), expected)
 
 
-def test_noise_std_and_with_precision() -> None:
+def test_noise_std() -> None:
     assert Gaussian(4.0).noise_std == 0.5
     assert Gaussian((4.0, 0.25)).noise_std == (0.5, 2.0)
-    likelihood = Gaussian(4.0, event_dim=1)
-    assert likelihood.with_precision(2.0) == Gaussian(2.0, event_dim=1)
-    assert likelihood.with_precision(torch.tensor(2.0)) == Gaussian(2.0, event_dim=1)
-    assert likelihood.with_precision(torch.tensor([2.0, 3.0])) == Gaussian((2.0, 3.0), event_dim=1)
-    assert likelihood.with_precision([2.0, 3.0]).precision == (2.0, 3.0)
 
 
 @pytest.mark.parametrize("precision", [0.0, -1.0, float("nan"), float("inf"), (1.0, 0.0), ()])

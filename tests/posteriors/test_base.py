@@ -152,7 +152,7 @@ class TestChoices:
     def test_leave_the_posterior_as_it_is(self, structure: str) -> None:
         case, posterior = fit("gaussian", structure)
         before = posterior.log_marginal(), posterior.predict(case.new).variance
-        changed = posterior.with_choices(lw.Isotropic(9.0), case.likelihood.with_precision(7.0))
+        changed = posterior.with_choices(lw.Isotropic(9.0), replace(case.likelihood, precision=7.0))
         assert changed.log_marginal() != before[0]
         assert not torch.allclose(changed.predict(case.new).variance, before[1])
         assert posterior.log_marginal() == before[0]
@@ -202,7 +202,7 @@ class TestChoices:
         case, posterior = fit(name, structure, prior=lw.Layerwise())
         likelihoods = [case.likelihood] * 3
         if isinstance(case.likelihood, lw.Gaussian):
-            likelihoods[1] = case.likelihood.with_precision(9.0)
+            likelihoods[1] = replace(case.likelihood, precision=9.0)
         layers = len(posterior.network.uncertain.layers)
         values = (1.0, 0.2, tuple(1.0 + i for i in range(layers)))
         choices = [posterior.with_choices(lw.Layerwise(v), f) for v, f in zip(values, likelihoods, strict=True)]

@@ -92,7 +92,7 @@ def test_predicts_in_pieces_where_memory_is_short(monkeypatch: pytest.MonkeyPatc
 def test_interpolates_certain_data() -> None:
     """With hardly any noise, the outputs at the training inputs are known."""
     case, posterior = fit("gaussian")
-    sharp = posterior.with_choices(lw.Isotropic(), case.likelihood.with_precision(1e10))
+    sharp = posterior.with_choices(lw.Isotropic(), lw.Gaussian(1e10))
     assert float(sharp.predict(case.x).outputs.std.max()) < 1e-3 < float(posterior.predict(case.x).outputs.std.min())
 
 
@@ -104,7 +104,7 @@ def test_a_newton_step_ends_at_the_mode_of_the_linear_model(prior: lw.Layerwise)
         for view in ("weights", "functions")
     )
     assert isinstance(weights, WeightPosterior) and isinstance(functions, FunctionPosterior)
-    louder = case.likelihood.with_precision(tuple(4.0 * p for p in case.likelihood.precision))  # type: ignore[attr-defined]
+    louder = case.likelihood.scaled(4.0)
     step = functions.with_choices(prior, louder).newton_step()
     assert weights.shift is not None and step is not None
     alpha = weights.prior_precisions

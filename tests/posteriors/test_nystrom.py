@@ -53,7 +53,7 @@ def dense_precision(posterior: lw.NystromPosterior, ggn: Tensor) -> tuple[Tensor
 )
 def test_is_the_curvature_compressed_on_the_span(name: str, weights: str, prior: str) -> None:
     case, usual, model = fitted(name, weights=weights)
-    likelihood = case.likelihood.with_precision(7.0) if isinstance(case.likelihood, lw.Gaussian) else case.likelihood
+    likelihood = case.likelihood.scaled(7.0)
     posterior = usual.with_choices(prior_for(prior, usual.network.uncertain), likelihood)
     precision, a = dense_precision(posterior, model.ggn)
     close(posterior.precision_operator.dense(), precision)

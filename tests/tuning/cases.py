@@ -88,8 +88,7 @@ def dense_optimum(name: str, prior: str, at: str) -> tuple[DenseEvidence, Tensor
 def scaled(likelihood: Likelihood, factor: float) -> lw.Gaussian:
     """The likelihood with all its noise precisions times a factor."""
     assert isinstance(likelihood, lw.Gaussian)
-    many = likelihood.precision
-    return likelihood.with_precision(tuple(p * factor for p in many) if isinstance(many, tuple) else many * factor)
+    return likelihood.scaled(factor)
 
 
 def point_of(posterior: lw.Posterior) -> Tensor:

@@ -69,7 +69,7 @@ def dense_evidence(case, posterior: lw.Posterior, prior: Tensor, target: str) ->
 )
 def test_at_the_mode_it_is_the_evidence_of_the_tangent_model(kind: str, target: str) -> None:
     case, posterior = problem("gaussian-per-output"), grouped(fitted("gaussian-per-output"), kind)
-    noisier = posterior.likelihood.with_precision([0.2, 1.2])
+    noisier = replace(posterior.likelihood, precision=(0.2, 1.2))
     posterior = posterior.with_choices(posterior.prior, noisier)
     expected = []
     for value in VALUES:

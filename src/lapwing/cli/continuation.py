@@ -19,7 +19,7 @@ from lapwing.ground.errors import ConfigError, DataError, check_count, check_pos
 from lapwing.ground.whole import write_json
 from lapwing.methods import ct
 from lapwing.methods.ct.design import Criterion, Design
-from lapwing.show.plots.canvas import panels
+from lapwing.show.plots.canvas import panels, picture
 from lapwing.show.report.page import write_report
 from lapwing.tuning import EM, tune
 
@@ -192,13 +192,8 @@ def _draw(
 ) -> None:
     """The image, its error bars, and the scores of the angles."""
     axes = panels(12.0, 3.6, 3)
-    for ax, shown, name, look in (
-        (axes[0], image, "image", "gray"),
-        (axes[1], 2 * std, "2 standard deviations", "magma"),
-    ):
-        drawn = ax.imshow(shown.numpy(force=True), vmin=0.0, cmap=look)
-        ax.figure.colorbar(drawn, ax=ax, fraction=0.046)
-        ax.set(title=name, xticks=[], yticks=[])
+    picture(axes[0], image, "image", cmap="gray")
+    picture(axes[1], 2 * std, "2 standard deviations", cmap="magma")
     order = theta.argsort()[scores[theta.argsort()].isfinite()]
     axes[2].plot(theta[order].rad2deg(), scores[order])
     for angle in proposed:

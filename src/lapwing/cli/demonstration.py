@@ -15,7 +15,7 @@ from torch import Tensor
 from lapwing.cli.continuation import ImagingEffort, imaged
 from lapwing.comparison import Column
 from lapwing.methods import ct
-from lapwing.show.plots.canvas import panels
+from lapwing.show.plots.canvas import panels, picture
 from lapwing.show.report import write_json, write_report
 
 INSIDE = 0.05
@@ -138,18 +138,13 @@ def _page(
 
 def _draw(images: dict[str, Tensor], truth: Tensor, std: Tensor, path: Path) -> None:
     """The truth, the reconstructions, and the error of the last beside its error bars."""
-    shown = {"truth": truth} | images
     error = (truth - images["DIP"]).abs()
     axes = panels(11.0, 6.2, 3, 2)
-    largest = float(torch.maximum(error, 2 * std).max())
-    for ax, (name, image) in zip(
-        axes, (shown | {"|error| of DIP": error, "2 standard deviations": 2 * std}).items(), strict=True
-    ):
-        look: dict[str, Any] = (
-            {"vmax": largest, "cmap": "magma"} if name not in shown else {"vmax": float(truth.max()), "cmap": "gray"}
-        )
-        drawn = ax.imshow(image.numpy(force=True), vmin=0.0, **look)
-        ax.figure.colorbar(drawn, ax=ax, fraction=0.046)
-        ax.set(title=name, xticks=[], yticks=[])
+    gray: dict[str, Any] = {"cmap": "gray", "vmax": float(truth.max())}
+    magma: dict[str, Any] = {"cmap": "magma", "vmax": float(torch.maximum(error, 2 * std).max())}
+    for ax, (name, image) in zip(axes[:4], ({"truth": truth} | images).items(), strict=True):
+        picture(ax, image, name, **gray)
+    picture(axes[4], error, "|error| of DIP", **magma)
+    picture(axes[5], 2 * std, "2 standard deviations", **magma)
     figure: Any = axes[0].figure
     figure.savefig(path)

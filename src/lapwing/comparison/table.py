@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Literal, TypeAlias, final
 from lapwing.evaluation.scores import Predictor, aligned
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.results import Estimate
+from lapwing.ground.whole import finite
 
 Better: TypeAlias = Literal["higher", "lower", "neither"]
 """Which way a number is better."""
@@ -186,10 +186,6 @@ class Comparison:
             "rows": [self._as_dict(row) for row in self.rows],
         }
 
-    def to_json(self) -> str:
-        """``to_dict`` as text."""
-        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
     def __str__(self) -> str:
         return self.table()
 
@@ -197,12 +193,9 @@ class Comparison:
         numbers: dict[str, Any] = {}
         for column in self.columns:
             estimate = row.estimate(column.name)
-            numbers[column.name] = estimate and {
-                "mean": finite(estimate.value),
-                "stderr": finite(estimate.stderr),
-                "runs": [finite(value) for value in row.values(column.name)],
-            }
-        return {"method": row.method, "tuned_by": row.tuned_by, "note": row.note} | numbers
+            runs = row.values(column.name)
+            numbers[column.name] = estimate and {"mean": estimate.value, "stderr": estimate.stderr, "runs": runs}
+        return {"method": row.method, "tuned_by": row.tuned_by, "note": row.note} | finite(numbers)
 
 
 def pooled(comparisons: Sequence[Comparison]) -> Comparison:
@@ -233,11 +226,6 @@ def shown(row: Row, column: Column) -> str:
         return "–"
     spread = column.spread and estimate.samples > 1
     return column.write(estimate.value) + (f" ± {column.write(estimate.stderr)}" if spread else "")
-
-
-def finite(value: float) -> float | None:
-    """The number, or ``None`` where JSON has no word for it."""
-    return value if math.isfinite(value) else None
 
 
 def _pooled(rows: Sequence[Row]) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
 import platform
 import shutil
@@ -12,7 +13,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
+from typing import Any, cast
 
 from safetensors.torch import save_file
 from torch import Tensor
@@ -85,15 +86,30 @@ def replacing(path: Path) -> Generator[Path]:
 
 
 def write_json(results: object, path: Path) -> None:
-    """Writes results as JSON in one step; the folder is made if need be.
+    """Writes results as JSON in one step, numbers that are not finite as ``null``; the folder is made if need be.
 
     Args:
-        results: Mappings, lists, text and finite numbers.
+        results: Mappings, lists, text and numbers.
         path: Where to; a file already there is replaced.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(finite(results), indent=1, ensure_ascii=False, allow_nan=False)
     with replacing(path) as draft:
-        draft.write_text(json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+        draft.write_text(text + "\n", encoding="utf-8")
+
+
+def finite(value: Any) -> Any:
+    """What JSON can hold of a value.
+
+    Example:
+        >>> finite({"runs": (1.0, float("inf"))})
+        {'runs': [1.0, None]}
+    """
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_whole(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

@@ -78,15 +78,6 @@ class Gaussian(Elementwise):
         factors = [x / y for x, y in pairs]
         return factors[0] if max(factors) <= (1 + 1e-9) * min(factors) else None
 
-    def with_precision(self, precision: float | Sequence[float] | Tensor) -> Gaussian:
-        """The same likelihood with another noise precision.
-
-        Args:
-            precision: One number, or one an output ``[c]``.
-        """
-        value = precision.tolist() if isinstance(precision, Tensor) else precision
-        return replace(self, precision=tuple(value) if isinstance(value, Sequence) else value)
-
     def precisions(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, " c"]:
         """Noise precision of each output, ``[c]``, with the dtype and device of ``outputs``.
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.ground.errors import check_count, check_optimiser, check_positive
+from lapwing.ground.errors import Optimiser, check_count, check_optimiser, check_positive
 from lapwing.methods.hessian_free.inner import Inner, Refitted
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.regularisers import Regulariser
-
-Optimiser: TypeAlias = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
-"""Makes an optimiser of some parameters."""
 
 
 @final

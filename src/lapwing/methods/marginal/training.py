@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias, final
+from typing import final
 
 import torch
 from torch import nn
 from tqdm.auto import tqdm
 
 from lapwing.ground.data import Data, Source, Unpack
-from lapwing.ground.errors import check_optimiser
+from lapwing.ground.errors import Optimiser, check_optimiser
 from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.survey import opened
@@ -25,9 +24,6 @@ from lapwing.methods.marginal.objective import MarginalLikelihood
 from lapwing.priors import Prior
 
 logger = logging.getLogger(__name__)
-
-Optimiser: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-"""Makes an optimiser of some parameters."""
 
 UPDATES = 200
 """Updates by evidence, about, where nobody says how many: in small data one costs more than a step."""

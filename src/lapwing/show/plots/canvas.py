@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from jaxtyping import Float
+from torch import Tensor
 
 from lapwing.ground.errors import ConfigError
 
@@ -54,6 +57,20 @@ def panels(width: float, height: float, columns: int = 1, rows: int = 1) -> list
     for panel in made:
         panel.spines[["top", "right"]].set_visible(False)
     return made
+
+
+def picture(ax: Axes, image: Float[Tensor, "h w"], title: str, **look: Any) -> None:
+    """Draw an image from 0 on, its scale beside it.
+
+    Args:
+        ax: Where.
+        image: The image.
+        title: What it is.
+        look: Further options of ``imshow``, such as ``cmap`` and ``vmax``.
+    """
+    drawn = ax.imshow(image.numpy(force=True), vmin=0.0, **look)
+    ax.figure.colorbar(drawn, ax=ax, fraction=0.046)
+    ax.set(title=title, xticks=[], yticks=[])
 
 
 def percent(value: float, _: object) -> str:

@@ -27,7 +27,7 @@ def write_report(results: Path, out: Path | None = None) -> Path:
     """Write the page of a results file; figures are inlined, nothing is linked.
 
     Args:
-        results: A file that ``write_json`` or ``Comparison.to_json`` wrote; see ``render``.
+        results: A file that ``write_json`` wrote; see ``render``.
         out: Where to; ``None`` puts ``report.html`` beside it.
 
     Returns:
