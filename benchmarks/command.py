@@ -3,7 +3,8 @@
     python -m studies.NAME --json FILE [--data DIR] [--quick] [--seeds N] [--only WORD ...] [--figure FILE]
 
 ``--quick`` does with seconds on one core, small networks and generated data; its numbers say nothing. A run in parts,
-one network or method a call, is put together by ``--join PART PART``.
+one network or method a call, is put together by ``--join PART PART``; studies that measure row by row take the rows of
+an interrupted run, ``--resume FILE``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ class Setting:
         epochs: Passes over the data a network is trained for; ``None`` for the study's own choice.
         kept: Folder of trained networks, shared by the studies; ``None`` trains anew.
         device: ``"cpu"`` or ``"cuda"``.
+        resume: Report of an interrupted run; the same file may be written again.
         more: Options of this study alone, by name.
     """
 
@@ -47,6 +50,7 @@ class Setting:
     epochs: int | None = None
     kept: Path | None = None
     device: str = "cpu"
+    resume: Path | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -60,6 +64,20 @@ class Setting:
         if self.data is None:
             raise SystemExit("these data cannot be generated: give their folder, --data DIR, or try --quick")
         return self.data
+
+    @cached_property
+    def known(self) -> list[Row]:
+        """The rows of an interrupted run."""
+        return list(joined([self.resume])) if self.resume is not None and self.resume.is_file() else []
+
+    def resumed(self, case: Row, work: Callable[[], Row]) -> Row:
+        """The row of a case as an interrupted run had it, else that of the work.
+
+        Args:
+            case: What tells the row from others.
+            work: Measures it anew.
+        """
+        return next((row for row in self.known if case.items() <= row.items()), None) or case | work()
 
     def among(self, choices: Iterable[str], default: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Those that were asked for; where none of them was, the default, or all."""
@@ -137,6 +155,7 @@ def _add(parser: argparse.ArgumentParser, study: Study) -> None:
     parser.add_argument("--epochs", type=int, help="passes over the data networks are trained for")
     parser.add_argument("--kept", type=Path, help="folder where trained networks are kept")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--resume", type=Path, help="report of an interrupted run, whose rows are taken")
     parser.add_argument("--join", nargs="+", type=Path, default=(), help="reports to put together, instead of a run")
     for option, (default, words) in study.options.items():
         parser.add_argument(f"--{option.replace('_', '-')}", type=type(default), default=default, help=words)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.command import Setting, Study, main
-from benchmarks.problems import PROBLEMS
+from benchmarks.problems import PROBLEMS, batches, gradient
 from benchmarks.report import ROOT, Row, beside, timed
 
 Timed = dict[str, float]
@@ -36,17 +36,6 @@ Pair = tuple[Tensor, Tensor]
 def problem(name: str, images: int) -> tuple[nn.Module, Pair]:
     """The LeNet or the ResNet-20 as it is initialised, with so many generated images, the same in every process."""
     return PROBLEMS[name].model(None), PROBLEMS[name].data(None, images, 1).train
-
-
-def batches(pair: Pair) -> Iterator[Pair]:
-    """The images in batches of 100."""
-    yield from zip(pair[0].split(100), pair[1].split(100), strict=True)
-
-
-def gradient(model: nn.Module, pair: Pair) -> None:
-    """One forward and backward pass over all images."""
-    for x, y in batches(pair):
-        torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
 
 
 def laplace(structure: str, options: Mapping[str, Any] | None = None, **kinds: str) -> Any:
@@ -68,14 +57,21 @@ def kfac(name: str, images: int, curvature: str) -> Timed:
     """A KFAC fit: the first of the process, and the median of three more."""
     model, pair = problem(name, images)
     fit = partial(laplace("KFAC", curvature=curvature).fit, model, pair)
-    return {"fresh": timed(fit)[1], "seconds": again(fit, 3), "g": again(partial(gradient, model, pair), 3)}
+    return {
+        "fresh": timed(fit)[1],
+        "seconds": again(fit, 3),
+        "g": again(partial(gradient, model, batches(*pair, 100)), 3),
+    }
 
 
 def predict(name: str, images: int) -> Timed:
     """A prediction of all images with KFAC."""
     model, (x, y) = problem(name, images)
     posterior = laplace("KFAC").fit(model, (x[:100], y[:100]))
-    return {"seconds": again(lambda: posterior.predict(x), 3), "g": again(lambda: gradient(model, (x, y)), 3)}
+    return {
+        "seconds": again(lambda: posterior.predict(x), 3),
+        "g": again(lambda: gradient(model, batches(x, y, 100)), 3),
+    }
 
 
 def em(images: int, steps: int) -> Timed:
@@ -96,7 +92,7 @@ def backpack(images: int) -> Timed:
     model, loss = extend(model), extend(nn.CrossEntropyLoss(reduction="sum"))
 
     def factors() -> None:
-        for x, y in batches(pair):
+        for x, y in batches(*pair, 100):
             with extended(KFLR()):
                 loss(model(x), y).backward()
             model.zero_grad()

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from curvlinops import GGNLinearOperator
 from torch import Tensor, nn
 
 from benchmarks.meter import Meter
 from benchmarks.networks import weight_count
-from benchmarks.problems import PROBLEMS
+from benchmarks.problems import PROBLEMS, Batches, batches, gradient
 from benchmarks.products import EXAMPLES, FORMS
 from benchmarks.report import timed
 from lapwing.ground.data import Data
@@ -46,8 +45,6 @@ ROUNDS, SLOW, FEW = 7, 10.0, 2
 
 TRIAL = 50
 """Examples on which the peer's batch sizes are compared, at least."""
-
-Batches = list[tuple[Tensor, Tensor]]
 
 
 def work(
@@ -116,18 +113,6 @@ def again(once: Callable[[], object], times: int) -> None:
     """Do it several times."""
     for _ in range(times):
         once()
-
-
-def batches(x: Tensor, y: Tensor, size: int) -> Batches:
-    """The data in batches."""
-    return list(zip(x.split(size), y.split(size), strict=True))
-
-
-def gradient(model: nn.Module, data: Batches) -> None:
-    """A plain forward and backward pass over the data."""
-    model.zero_grad()
-    for x, y in data:
-        F.cross_entropy(model(x), y, reduction="sum").backward()
 
 
 def product(model: nn.Module, data: Batches, form: Form | None, memory: int) -> GGNProduct:

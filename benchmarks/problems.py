@@ -10,13 +10,15 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.data import CHECKPOINTS, Split, cifar10, generated_images, generated_tokens, mnist
 from benchmarks.networks import ResNet, Transformer, lenet, perceptron
 from benchmarks.training import train
 
 TRAIN, TEST = 2000, 256
+
+Batches = list[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -114,3 +116,15 @@ def load(name: str, path: str, *, device: str = "cpu") -> tuple[nn.Module, Split
     F.cross_entropy(model(data.x_train[:16]), data.y_train[:16]).backward()
     model.zero_grad(set_to_none=True)
     return model, data
+
+
+def batches(x: Tensor, y: Tensor, size: int) -> Batches:
+    """The data in batches."""
+    return list(zip(x.split(size), y.split(size), strict=True))
+
+
+def gradient(model: nn.Module, data: Batches) -> None:
+    """A plain forward and backward pass over the data, by which other costs are told."""
+    model.zero_grad()
+    for x, y in data:
+        F.cross_entropy(model(x), y, reduction="sum").backward()

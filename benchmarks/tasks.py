@@ -105,10 +105,13 @@ def probabilities(predictor: Any, x: Tensor, **options: Any) -> Tensor:
 
 def marginal(probs: Tensor, task: Task) -> Row:
     """Scores of the probabilities of each test image."""
-    row: Row = {"test_images": len(probs)}
-    for name in ("nll", "ece", "accuracy", "brier"):
-        row[name] = float(getattr(metrics, name)(probs, task.test[1]))
-    return row | {"nll_over_plain": row["nll"] / task.plain}
+    row = scored(probs, task.test[1], "nll", "ece", "accuracy", "brier")
+    return {"test_images": len(probs)} | row | {"nll_over_plain": row["nll"] / task.plain}
+
+
+def scored(probs: Tensor, labels: Tensor, *names: str) -> Row:
+    """Metrics of probabilities, by name."""
+    return {name: float(getattr(metrics, name)(probs, labels)) for name in names}
 
 
 def moments(posterior: Posterior, x: Tensor, choices: Sequence[Posterior]) -> list[Moments]:

@@ -21,8 +21,7 @@ import lapwing as lw
 from benchmarks.command import Setting, Study, main
 from benchmarks.data import generator
 from benchmarks.report import Row, attempt
-from benchmarks.tasks import moments, probabilities
-from lapwing.evaluation import metrics
+from benchmarks.tasks import moments, probabilities, scored
 from lapwing.evaluation.baselines import Map
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Link, held_out_losses, predictive
@@ -129,8 +128,7 @@ def scores(probs: Tensor, labels: Tensor, base: Tensor) -> Row:
     difference = losses(probs, labels) - base
     row: Row = {"targets": labels.numel(), "difference": float(difference.mean())}
     row["difference_error"] = float(difference.std()) / math.sqrt(labels.numel())
-    names = ("nll", "debiased_ece", "ece", "ece_floor", "brier", "accuracy")
-    return row | {name: float(getattr(metrics, name)(probs, labels)) for name in names}
+    return row | scored(probs, labels, "nll", "debiased_ece", "ece", "ece_floor", "brier", "accuracy")
 
 
 STUDY = Study(rows, COLUMNS, needs="MNIST, CIFAR-10 and the trained networks")

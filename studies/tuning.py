@@ -21,13 +21,12 @@ from torch import Tensor
 import lapwing as lw
 from benchmarks.command import Setting, Study, main
 from benchmarks.data import generator
-from benchmarks.report import Row, timed
-from benchmarks.tasks import moments
-from lapwing.evaluation.baselines import Temperature
-from lapwing.ground.data import Data
-from lapwing.ground.errors import LapwingError
+from benchmarks.report import Row, attempt, timed
+from benchmarks.tasks import moments, probabilities
+from lapwing.evaluation.baselines import Map
 from lapwing.predictive import Moments, held_out_losses
 from lapwing.tuning.mixup import BOUNDS
+from studies.links import losses
 from studies.pairs import Case, recipes, resnet
 
 LAST: dict[str, Any] = {"structure": lw.Full(view="weights"), "weights": lw.LastLayer()}
@@ -60,16 +59,16 @@ def measured(case: Case, kind: str, **options: Any) -> Row:
         warnings.simplefilter("ignore")
         tuned, tuning = timed(lambda: lw.tune(posterior))
     row: Row = {"pair": case.name, "posterior": kind, "fit_seconds": fitting, "tune_seconds": tuning}
-    losses, plain = losses_of(tuned, case.test)
+    ours, plain = losses_of(tuned, case.test)
     scaled = temperature_scaled(case)
     row |= {"link": tuned.link, "precision": float(tuned.prior_precisions[0]), "method": _method(tuned)}
-    row |= {"nll": float(losses.mean()), "plain": float(plain.mean())}
-    row |= _difference("plain", losses - plain)
+    row |= {"nll": float(ours.mean()), "plain": float(plain.mean())}
+    row |= _difference("plain", ours - plain)
     strongest = posterior.prior_precisions * BOUNDS[1]
     row["strongest_prior"] = bool((tuned.prior_precisions > 0.99 * strongest).all())
     if scaled is not None:
         row["temperature"] = float(scaled.mean())
-        row |= _difference("temperature", losses - scaled)
+        row |= _difference("temperature", ours - scaled)
     return row
 
 
@@ -84,17 +83,8 @@ def losses_of(posterior: lw.Posterior, data: tuple[Tensor, Tensor]) -> tuple[Ten
 
 def temperature_scaled(case: Case) -> Tensor | None:
     """Loss of every test target by temperature scaling on validation data; ``None`` where no temperature is best."""
-    likelihood = case.likelihood
-
-    def logits(data: tuple[Tensor, Tensor]) -> Tensor:
-        with torch.no_grad():
-            return torch.cat([likelihood.canonical(case.model(batch.inputs)) for batch in Data(data)])
-
-    try:
-        found = Temperature.fit(logits(case.validation), case.validation[1])
-    except LapwingError:
-        return None
-    return -found.probs(logits(case.test)).double().log().gather(-1, case.test[1][..., None]).flatten()
+    scaled, _ = attempt(lambda: Map(case.model, case.likelihood).calibrated(case.validation))
+    return None if scaled is None else losses(probabilities(scaled, case.test[0]), case.test[1])
 
 
 def verdict(found: Sequence[Row]) -> Row:

@@ -27,11 +27,9 @@ from lapwing.linear.model import LinearModel
 from lapwing.methods import ct
 from lapwing.methods.ct.design import Criterion, Design
 from lapwing.methods.ct.pixels import LENGTHSCALES
-from studies.resume import earlier
 
 OPTIONS: Mapping[str, tuple[Any, str]] = {
     "size": (64, "pixels along a side of an image"),
-    "resume": ("", "an interrupted report, whose rows are not made again"),
 }
 
 
@@ -223,11 +221,11 @@ PAIRS = (
 def rows(setting: Setting) -> Iterator[Row]:
     """A row an image, a design and a count of angles."""
     size = int(setting.more.get("size", OPTIONS["size"][0]))
-    amount, known = QUICK if setting.quick else Amount(side=size), earlier(setting)
+    amount = QUICK if setting.quick else Amount(side=size)
     for seed in range(setting.images or (1 if setting.quick else 10)):
         scene = Scene(amount, seed)
         for method in setting.among((EVENLY, *METHODS)):
-            found = [row for row in known if (row["method"], row["seed"]) == (method, seed)]
+            found = [row for row in setting.known if (row["method"], row["seed"]) == (method, seed)]
             yield from found or judged(scene, method)
 
 

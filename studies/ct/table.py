@@ -22,7 +22,6 @@ from benchmarks.report import Row, timed
 from lapwing.cli.demonstration import INSIDE, REACH, psnr_of
 from lapwing.ground import probes
 from lapwing.methods import ct
-from studies.resume import earlier, resumed
 
 METHODS = ("g-prior EM", "TV-PredCP", "MC dropout")
 TRACES = (16, 4, 2)
@@ -39,7 +38,6 @@ OPTIONS: Mapping[str, tuple[Any, str]] = {
     "channels": (8, "of the U-net"),
     "phantom": ("walnut", "walnut or rectangles"),
     "climb": (60, "steps of TV-PredCP"),
-    "resume": ("", "report of an interrupted run, whose rows are taken"),
 }
 COLUMNS = ("marginal", "patches", "coverage", "coverage_outside", "psnr", "rms_ratio", "seconds")
 
@@ -164,13 +162,12 @@ WORK: Mapping[str, Callable[[Scan], Row]] = dict(zip(METHODS, (by_em, by_predcp,
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A row a seed and method."""
-    known = earlier(setting)
     for seed in setting.repeats:
         scan = Scan(setting, seed)
         for method in setting.among(METHODS):
             case: Row = {"method": method, "seed": seed, "size": scan.more("size"), "angles": scan.more("angles")}
             case["phantom"] = scan.more("phantom")
-            yield resumed(known, case, partial(WORK[method], scan))
+            yield setting.resumed(case, partial(WORK[method], scan))
 
 
 def verdicts(found: Sequence[Row]) -> Iterator[Row]:

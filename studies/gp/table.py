@@ -22,7 +22,6 @@ from benchmarks.report import Row, timed
 from lapwing.linear.solvers import Cholesky
 from lapwing.methods.gp import Process, Subset
 from studies.gp.setting import SOLVERS, chosen, drawn_scores, scores, split, start, within
-from studies.resume import earlier, resumed
 
 PUBLISHED = {
     "pol": (0.08, -1.18),
@@ -39,17 +38,15 @@ OPTIONS: Mapping[str, tuple[Any, str]] = {
     "solver": ("auto", "auto, Cholesky, CG or SDD"),
     "size": (4000, "observations whose evidence is climbed"),
     "steps": (10_000, "most steps of SDD"),
-    "resume": ("", "report of an interrupted run, whose rows are taken"),
 }
 
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A row a set and split; splits are the outer loop, so that an interrupted run has something of every set."""
-    known = earlier(setting)
     for number in setting.repeats:
         for name in setting.among(PUBLISHED, ("pol", "bike") if setting.quick else ()):
             case: Row = {"data": name, "seed": number, "solver": setting.more.get("solver", "auto")}
-            yield resumed(known, case, partial(measured, setting, name, number))
+            yield setting.resumed(case, partial(measured, setting, name, number))
 
 
 def measured(setting: Setting, name: str, number: int) -> Row:

@@ -17,7 +17,7 @@ from torch import Tensor
 import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.report import Row, attempt, timed
-from benchmarks.tasks import moments
+from benchmarks.tasks import moments, scored
 from lapwing.comparison.bench import measured
 from lapwing.evaluation import metrics
 from lapwing.predictive import Classification, Moments, predictive
@@ -66,13 +66,15 @@ def of_network(task: Task, quick: bool, seed: int) -> Iterator[Row]:
     prior, told = chosen(task, quick, seed)
     exact, failure = attempt(lambda: outputs(task, prior, lw.Full(view="functions", max_bytes=2**34)))
     yield (
-        {"structure": "exact", "failure": failure} | told | ({} if exact is None else exact[1] | scored(exact[0], task))
+        {"structure": "exact", "failure": failure}
+        | told
+        | ({} if exact is None else exact[1] | scored(probabilities(exact[0]), task.test[1], "nll", "ece"))
     )
     for name, structure in structures(quick, seed).items():
         found, failed = attempt(partial(outputs, task, prior, structure))
         row: Row = {"structure": name, "failure": failed}
         if found is not None:
-            row |= found[1] | scored(found[0], task)
+            row |= found[1] | scored(probabilities(found[0]), task.test[1], "nll", "ece")
         if found is not None and exact is not None:
             row |= distances(found[0], exact[0])
         yield row
@@ -124,9 +126,3 @@ def probabilities(found: Moments) -> Tensor:
     prediction = predictive(lw.Categorical(), found, "probit")
     assert isinstance(prediction, Classification)
     return prediction.probs
-
-
-def scored(found: Moments, task: Task) -> Row:
-    """Scores of the probabilities."""
-    probs = probabilities(found)
-    return {"nll": metrics.nll(probs, task.test[1]), "ece": metrics.ece(probs, task.test[1])}
