@@ -25,7 +25,7 @@ from benchmarks.report import Row, attempt, timed
 from benchmarks.tasks import moments, probabilities
 from lapwing.evaluation.baselines import Map
 from lapwing.predictive import Moments, held_out_losses
-from lapwing.tuning.mixup import BOUNDS
+from lapwing.tuning.mixup import FACTORS
 from studies.links import losses
 from studies.pairs import Case, recipes, resnet
 
@@ -64,7 +64,7 @@ def measured(case: Case, kind: str, **options: Any) -> Row:
     row |= {"link": tuned.link, "precision": float(tuned.prior_precisions[0]), "method": _method(tuned)}
     row |= {"nll": float(ours.mean()), "plain": float(plain.mean())}
     row |= _difference("plain", ours - plain)
-    strongest = posterior.prior_precisions * BOUNDS[1]
+    strongest = posterior.prior_precisions * FACTORS[1]
     row["strongest_prior"] = bool((tuned.prior_precisions > 0.99 * strongest).all())
     if scaled is not None:
         row["temperature"] = float(scaled.mean())

@@ -27,6 +27,7 @@ IMAGES = {"digits": 1297, "mnist": 2000}
 TESTED = 500
 SAMPLES, FEW, RANK = 64, 16, 100
 SIZE: Size = "medium"
+SCORES = ("nll", "ece")
 COLUMNS = (
     "logit_kl", "wasserstein", "probability_kl", "variance_ratio", "nll", "ece", "fit_seconds", "predict_seconds",
 )  # fmt: skip
@@ -68,13 +69,13 @@ def of_network(task: Task, quick: bool, seed: int) -> Iterator[Row]:
     yield (
         {"structure": "exact", "failure": failure}
         | told
-        | ({} if exact is None else exact[1] | scored(probabilities(exact[0]), task.test[1], "nll", "ece"))
+        | ({} if exact is None else exact[1] | scored(probabilities(exact[0]), task.test[1], *SCORES))
     )
     for name, structure in structures(quick, seed).items():
         found, failed = attempt(partial(outputs, task, prior, structure))
         row: Row = {"structure": name, "failure": failed}
         if found is not None:
-            row |= found[1] | scored(probabilities(found[0]), task.test[1], "nll", "ece")
+            row |= found[1] | scored(probabilities(found[0]), task.test[1], *SCORES)
         if found is not None and exact is not None:
             row |= distances(found[0], exact[0])
         yield row

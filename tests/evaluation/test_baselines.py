@@ -276,7 +276,7 @@ EYE, RIGHT = torch.eye(3), torch.arange(3)
         (EYE * torch.nan, RIGHT, DataError, "finite outputs. Got 9 NaN"),
         (EYE, RIGHT + 1, DataError, "labels from 0 to 2"),
         (EYE, RIGHT.double(), DataError, "integer class labels"),
-        (EYE, RIGHT - 100 - RIGHT, DataError, "3 labels, none to fit"),
+        (EYE, RIGHT - 100 - RIGHT, DataError, "3 labels, none to score"),
         (EYE, RIGHT[:2], ShapeError, r"shape \[3\]. Got shape \[2\]"),
         (EYE[0], RIGHT[0], ShapeError, r"shape \[n, c\]"),
     ],

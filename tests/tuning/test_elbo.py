@@ -18,7 +18,7 @@ from lapwing.evaluation.metrics import nll
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from lapwing.tuning import elbo, evidence_at
 from lapwing.tuning.checkpoint import State
-from lapwing.tuning.elbo import Climb, Tried
+from lapwing.tuning.elbo import Bounded, Climb
 from lapwing.tuning.expectation import Expectation, tangent_of
 from lapwing.tuning.method import default
 from tests.posterior_cases import Linearised, normal, portrait, problem
@@ -27,11 +27,11 @@ from tests.tuning.cases import fit, point_of
 NAMES = ("categorical", "bernoulli", "poisson", "images", "tokens")
 
 
-def tried(posterior: lw.Posterior, log_factors: tuple[float, ...] = (0.0,), samples: int = 16) -> list[Tried]:
+def tried(posterior: lw.Posterior, log_factors: tuple[float, ...] = (0.0,), samples: int = 16) -> list[Bounded]:
     """The bound at some precisions, each from the one before."""
     tangent = tangent_of(posterior, "simplified")
     climb = Climb(Expectation(posterior, tangent, None, samples, "auto", 1e-6, 0), 1000, 0, tqdm(disable=True))
-    points: list[Tried] = []
+    points: list[Bounded] = []
     for log_factor in log_factors:
         points.append(climb.at(log_factor, points[-1] if points else None))
     return points

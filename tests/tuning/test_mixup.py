@@ -12,7 +12,7 @@ import lapwing as lw
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
 from lapwing.posteriors import Posterior
 from lapwing.tuning.method import default
-from lapwing.tuning.mixup import BOUNDS, MOST, MOST_OF_IMAGES, blend, blending, images, natural_share
+from lapwing.tuning.mixup import FACTORS, MOST, MOST_OF_IMAGES, blend, blending, images, natural_share
 from lapwing.tuning.tokens import pairs_of_tokens
 from tests.posterior_cases import STRUCTURES, normal, problem, refused, seeded
 from tests.tuning.cases import fit
@@ -65,7 +65,7 @@ def test_is_validation_on_the_mixtures(name: str) -> None:
     method = lw.Mixup(examples=30)
     batch = mixed(method, posterior)
     tuned = lw.tune(posterior, method)
-    expected = lw.tune(posterior, lw.Validation([(batch.inputs, batch.targets)], bounds=BOUNDS))
+    expected = lw.tune(posterior, lw.Validation([(batch.inputs, batch.targets)], bounds=FACTORS))
     assert tuned.trace == expected.trace and tuned.link == expected.link
     assert tuned.likelihood == case.likelihood
 

@@ -11,11 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lapwing.evaluation.metrics.elements import labelled
 from lapwing.ground.data import Data, Inputs, Source, Unpack, check_finite, place
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError, warn
 from lapwing.jacobian.network.network import call, serving
 from lapwing.jacobian.survey import unwrapped
-from lapwing.likelihoods import IGNORED, Categorical, Gaussian, Likelihood
+from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.predictive import Moments, Predictive, predictive
 
 _REACH = 64.0  # the search spans e^±64 around the largest margin
@@ -129,11 +130,8 @@ def _margins(logits: Tensor, targets: Tensor) -> Float[Tensor, "m c"]:
     likelihood = Categorical(event_dim=max(logits.ndim - 2, 0))
     labels = likelihood.canonical_targets(logits, targets)
     likelihood.check(logits, labels)
-    kept = labels != IGNORED
-    if not bool(kept.any()):
-        raise DataError(f"a label other than {IGNORED}", f"{kept.numel()} labels, none to fit", "more data")
-    scores = logits.detach()[kept].double()
-    return scores - scores.gather(1, labels[kept][:, None])
+    scores, kept = labelled(logits, labels)
+    return scores - scores.gather(1, kept[:, None])
 
 
 @final

@@ -162,22 +162,29 @@ class Categorical(Likelihood):
         return int((targets != IGNORED).sum())
 
     def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
-        classes = outputs.shape[-1]
-        outside = (targets != IGNORED) & ((targets < 0) | (targets >= classes))
-        if bool(outside.any()):
-            wrong = targets[outside]
-            several = "renumbering the labels from 0, or a network with one output a class"
-            single = "Bernoulli() for one output and labels 0 and 1, or a network with one output a class"
-            raise DataError(
-                f"labels from 0 to {classes - 1}, or {IGNORED} to ignore, for {classes} outputs",
-                f"{wrong.numel()} labels outside, from {int(wrong.min())} to {int(wrong.max())}",
-                several if classes > 1 else single,
-            )
-        if classes > 1 and bool((outputs >= 0).all() and ((outputs.sum(-1) - 1).abs() < 1e-3).all()):
+        check_labels(targets, outputs.shape[-1])
+        if outputs.shape[-1] > 1 and bool((outputs >= 0).all() and ((outputs.sum(-1) - 1).abs() < 1e-3).all()):
             warn(
                 "the outputs look like probabilities; Categorical() takes logits. Try the network without its softmax",
                 DataWarning,
             )
+
+
+def check_labels(labels: Int[Tensor, "*target"], classes: int) -> None:
+    """Refuses labels of other classes.
+
+    Raises:
+        DataError: Naming how many, and from where to where.
+    """
+    outside = labels[(labels != IGNORED) & ((labels < 0) | (labels >= classes))]
+    if outside.numel():
+        several = "renumbering the labels from 0, or a network with one output a class"
+        single = "Bernoulli() for one output and labels 0 and 1, or a network with one output a class"
+        raise DataError(
+            f"labels from 0 to {classes - 1}, or {IGNORED} to ignore, for {classes} outputs",
+            f"{outside.numel()} labels outside, from {int(outside.min())} to {int(outside.max())}",
+            several if classes > 1 else single,
+        )
 
 
 def _complement(probs: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free import HessianFreePosterior
-from lapwing.methods.hessian_free.refit import Refit, Work
+from lapwing.methods.hessian_free.refit import Refit, Tally
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
 from lapwing.priors import Prior
 from lapwing.store.fits import named, records
@@ -47,7 +47,7 @@ def state(posterior: Saved, tensors: Tensors) -> Json:
     if isinstance(posterior, HessianFreePosterior):
         refit = posterior.refit
         known = {name: records(tensors).state(getattr(refit.model, name)) for name in ("survey", "likelihood")}
-        own = known | records(tensors, given={Model: None, Work: None}).state(refit, "refit")
+        own = known | records(tensors, given={Model: None, Tally: None}).state(refit, "refit")
         return {"refit": own} | records(tensors, given={Refit: None}).state(posterior)
     if type(posterior).__name__ not in KINDS:
         raise UnsupportedError(

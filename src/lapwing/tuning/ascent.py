@@ -29,7 +29,7 @@ TOLERANCE = 1e-10
 
 @final
 @dataclass(frozen=True, eq=False)
-class Point:
+class Height:
     """Where the climb has come to.
 
     Args:
@@ -47,15 +47,15 @@ class Point:
 
 def point_at(
     evidence: LogEvidence, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], gamma: Float[Tensor, " m"]
-) -> Point:
+) -> Height:
     """Where a climb has come to, the parts of its effective dimension at hand."""
     with torch.no_grad():
-        return Point(precisions, scale, float(evidence.log_marginal(precisions, scale)), float(gamma.sum()))
+        return Height(precisions, scale, float(evidence.log_marginal(precisions, scale)), float(gamma.sum()))
 
 
 def climb(
     evidence: LogEvidence, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], *, noisy: bool, steps: int
-) -> Iterator[Point]:
+) -> Iterator[Height]:
     """Points of increasing evidence, the last one its maximum.
 
     Args:
@@ -75,7 +75,7 @@ def climb(
 
 def newton(
     evidence: LogEvidence, spectrum: Spectrum, precisions: Tensor, scale: Tensor, noisy: bool, steps: int
-) -> Iterator[Point]:
+) -> Iterator[Height]:
     """Newton's method on MacKay's conditions ``log γ_g = log(α_g |θ_g|²)`` and ``log(N - γ) = log(s misfit)``.
 
     With t = sλ / (α + sλ), γ_g = Σ t and w_g = Σ t (1 - t) over the eigenvalues of a group, the slope of the first in
@@ -136,7 +136,7 @@ def newton_step(
     return torch.cat([move + (w / total) / slope * shift, shift.view(1)])
 
 
-def _rounding(point: Point) -> float:
+def _rounding(point: Height) -> float:
     """What an evidence may be off by."""
     return TOLERANCE * (1 + abs(point.log_marginal))
 
@@ -150,7 +150,7 @@ def warn_of_steps(steps: int) -> None:
     )
 
 
-def quasi_newton(evidence: LogEvidence, precisions: Tensor, scale: Tensor, noisy: bool, steps: int) -> Iterator[Point]:
+def quasi_newton(evidence: LogEvidence, precisions: Tensor, scale: Tensor, noisy: bool, steps: int) -> Iterator[Height]:
     """L-BFGS on the log evidence; the effective dimension comes with the gradient ``(γ_g - α_g |θ_g|²) / 2``.
 
     Cost:
@@ -159,7 +159,7 @@ def quasi_newton(evidence: LogEvidence, precisions: Tensor, scale: Tensor, noisy
     from scipy.optimize import minimize  # half a second to import
 
     start = torch.cat([precisions.log(), scale.log().view(1)[: int(noisy)]])
-    groups, points = len(precisions), list[Point]()
+    groups, points = len(precisions), list[Height]()
 
     def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
         logs = torch.tensor(x, dtype=torch.float64, device=start.device, requires_grad=True)
@@ -169,7 +169,7 @@ def quasi_newton(evidence: LogEvidence, precisions: Tensor, scale: Tensor, noisy
             (gradient,) = torch.autograd.grad(value, logs)
         alpha, s = alpha.detach(), s.detach()
         gamma = 2 * gradient[:groups] + alpha * evidence.fit(alpha, s)[1]
-        points.append(Point(alpha, s, value.item(), float(gamma.sum())))
+        points.append(Height(alpha, s, value.item(), float(gamma.sum())))
         return -value.item(), -gradient.cpu().numpy()
 
     limits = [(math.log(BOUNDS[0]), math.log(BOUNDS[1]))] * len(start)

@@ -143,7 +143,7 @@ class ELBO:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Tried:
+class Bounded:
     """The bound at some precisions.
 
     Args:
@@ -182,11 +182,11 @@ class Climb:
     examples: int
     seed: int
     bar: tqdm
-    best: Tried | None = None
+    best: Bounded | None = None
     bounds: dict[float, float] = field(default_factory=dict)
     trace: list[Step] = field(default_factory=list)
 
-    def up(self, steps: int) -> Tried:
+    def up(self, steps: int) -> Bounded:
         """The largest bound.
 
         Args:
@@ -207,7 +207,7 @@ class Climb:
             self.at(top[0], self.best)
         return self.best
 
-    def _walk(self, first: Tried, stride: float, steps: int) -> bool:
+    def _walk(self, first: Bounded, stride: float, steps: int) -> bool:
         """Go on from the first point while the bound grows; to weaker priors, where it is flat too. Whether it did."""
         here = first
         while len(self.trace) < steps:
@@ -218,7 +218,7 @@ class Climb:
             here = there
         return here is not first
 
-    def at(self, log_factor: float, near: Tried | None) -> Tried:
+    def at(self, log_factor: float, near: Bounded | None) -> Bounded:
         """Try precisions, their solves started from those of a point nearby."""
         state = self._start if near is None else near.found.state
         precisions = (self._start.precisions * math.exp(log_factor)).clamp(*BOUNDS)
@@ -227,7 +227,7 @@ class Climb:
         complexity = 0.5 * (float((precisions * found.norms).sum()) + charge - found.gamma)
         bound = -found.mode.nll - self._excess(found) - complexity
         logger.debug("ELBO %.6g at %s, complexity %.4g", bound, precisions, complexity)
-        there = Tried(log_factor, bound, charge, found)
+        there = Bounded(log_factor, bound, charge, found)
         if self.best is None or bound > self.best.bound:
             self.best = there
         self.bounds[log_factor] = bound
@@ -248,7 +248,7 @@ class Climb:
         of_one_direction = 1 / posterior.evidence.square_norms.clamp_min(1 / BOUNDS[1])
         return replace(state, precisions=(HEAD_START * best.precisions.maximum(of_one_direction)).clamp(*BOUNDS))
 
-    def _charge(self, found: Expected, log_factor: float, near: Tried | None) -> float:
+    def _charge(self, found: Expected, log_factor: float, near: Bounded | None) -> float:
         """``log det(I + A⁻¹ G)``: exact, or along the way from another point the integral of -γ."""
         if found.evidence is not None:
             with torch.no_grad():

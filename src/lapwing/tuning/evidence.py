@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 from lapwing.ground.errors import check_option
 from lapwing.posteriors import Posterior
-from lapwing.tuning.ascent import Point, climb, point_at, warn_of_steps
+from lapwing.tuning.ascent import Height, climb, point_at, warn_of_steps
 from lapwing.tuning.choices import BOUNDS, At, P, ended, evidence_at, fixed_point, step_of, tunes_noise
 
 Noise: TypeAlias = Literal[True, False, "residuals"]
@@ -113,7 +113,7 @@ class MacKay:
         noisy = tunes_noise(posterior, self.noise)
         return last_of(self._points(posterior, noisy), posterior, "MacKay", noisy, progress)
 
-    def _points(self, posterior: Posterior, noisy: bool) -> Iterator[Point]:
+    def _points(self, posterior: Posterior, noisy: bool) -> Iterator[Height]:
         evidence = evidence_at(posterior, self.at)
         precisions, scale = posterior.prior_precisions, posterior.scale
         gamma = evidence.effective_dimensions(precisions, scale)
@@ -130,7 +130,7 @@ class MacKay:
         warn_of_steps(self.steps)
 
 
-def last_of(points: Iterator[Point], posterior: P, name: str, noisy: bool, progress: bool) -> P:
+def last_of(points: Iterator[Height], posterior: P, name: str, noisy: bool, progress: bool) -> P:
     """The posterior at the last of some points, all of them in its trace.
 
     Args:

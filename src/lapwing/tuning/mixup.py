@@ -17,7 +17,7 @@ from lapwing.likelihoods import IGNORED, Bernoulli
 from lapwing.posteriors import Posterior
 from lapwing.tuning.choices import P
 from lapwing.tuning.held_out import chosen_of, held_out
-from lapwing.tuning.search import Search, candidates
+from lapwing.tuning.search import HeldOutSearch, candidates
 from lapwing.tuning.tokens import pairs_of_tokens
 
 ERRORS = 1 / 8
@@ -32,7 +32,7 @@ HALVINGS = 7
 SURE = 2.5
 """Standard deviations by which the errors of some mixtures must miss ``ERRORS`` to tell on which side all are."""
 
-BOUNDS = (1e-6, 1e12)
+FACTORS = (1e-6, 1e12)
 """Factors of the prior precisions tried. With the strongest the posterior is the network, to the last digit."""
 
 CHUNK = 32
@@ -112,8 +112,8 @@ class Mixup:
             ConvergenceWarning: If the best is at an end of the bounds.
         """
         with blending(posterior) as mix:
-            data = held_out(posterior, [self.mixed(posterior, mix)], BOUNDS)
-            return Search("Mixup", data, candidates(posterior, None)).run(progress)
+            data = held_out(posterior, [self.mixed(posterior, mix)], FACTORS)
+            return HeldOutSearch("Mixup", data, candidates(posterior, None)).run(progress)
 
     def mixed(self, posterior: Posterior, mix: Blend) -> Batch:
         """The mixtures, labelled by the larger share; see ``tune``."""

@@ -82,7 +82,7 @@ class Tried:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Search(Generic[P]):
+class HeldOutSearch(Generic[P]):
     """Minimises the loss of held-out data: of all links on a coarse grid of precisions, then of each by parabolas.
 
     The links take turns, the best first.

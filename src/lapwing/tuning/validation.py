@@ -11,9 +11,9 @@ from lapwing.ground.errors import ConfigError
 from lapwing.predictive import Link, check_link
 from lapwing.tuning.choices import P
 from lapwing.tuning.held_out import held_out
-from lapwing.tuning.search import TEMPERATURES, Search, candidates
+from lapwing.tuning.search import TEMPERATURES, HeldOutSearch, candidates
 
-BOUNDS = (1e-6, 1e6)
+FACTORS = (1e-6, 1e6)
 """Factors of the prior precisions tried."""
 
 
@@ -58,7 +58,7 @@ class Validation:
     link: Link | None = field(default=None, kw_only=True)
     temperature: bool = field(default=False, kw_only=True)
     noise: bool = field(default=True, kw_only=True)
-    bounds: tuple[float, float] = field(default=BOUNDS, kw_only=True)
+    bounds: tuple[float, float] = field(default=FACTORS, kw_only=True)
 
     def __post_init__(self) -> None:
         low, high = self.bounds
@@ -80,4 +80,4 @@ class Validation:
         batches = list(Data(self.data, like=posterior.network.like, unpack=self.unpack))
         data, links = held_out(posterior, batches, self.bounds), candidates(posterior, self.link)
         temperatures = TEMPERATURES if self.temperature and posterior.likelihood.labels else None
-        return Search("Validation", data, links, self.noise, temperatures).run(progress)
+        return HeldOutSearch("Validation", data, links, self.noise, temperatures).run(progress)

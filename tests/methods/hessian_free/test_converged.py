@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lapwing.ground.probes import rademacher
 from lapwing.methods.hessian_free import PerPoint, PreTrained, Probed
-from lapwing.methods.hessian_free.probed import Covariance
+from lapwing.methods.hessian_free.probed import ProbedCovariance
 from tests.methods.hessian_free.setting import Setting, curve
 
 
@@ -54,7 +54,7 @@ def test_probed_variances_cover_the_truth_as_often_as_they_say() -> None:
         generator = torch.Generator().manual_seed(seed)
         omega = rademacher((13, len(truth), 1), like=truth, generator=generator)
         products = (omega[..., 0] @ covariance)[..., None]
-        found = Covariance.of(omega, products, choice.probes, 0.0).variances
+        found = ProbedCovariance.of(omega, products, choice.probes, 0.0).variances
         low, high = found.interval(0.95)
         covered.append(((low <= truth) & (truth <= high)).double().mean())
         if seed == 7:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.probes import rademacher
-from lapwing.methods.hessian_free.probed import Covariance, absolute, nystrom_factor, semidefinite
+from lapwing.methods.hessian_free.probed import ProbedCovariance, absolute, nystrom_factor, semidefinite
 from tests.posterior_cases import normal
 
 
@@ -16,11 +16,11 @@ def covariance(size: int = 30) -> Tensor:
     return torch.exp(-(x[:, None] - x).abs() / 0.3) * (1 + x[:, None]) * (1 + x)
 
 
-def probed(c: Tensor, probes: int, residual: int, seed: int, shape: tuple[int, ...] = (-1, 1)) -> Covariance:
+def probed(c: Tensor, probes: int, residual: int, seed: int, shape: tuple[int, ...] = (-1, 1)) -> ProbedCovariance:
     generator = torch.Generator().manual_seed(seed)
     omega = rademacher((probes + residual, len(c)), like=c, generator=generator)
     parts = (part.view(len(omega), *shape) for part in (omega, omega @ c))
-    return Covariance.of(*parts, probes, 0.0)
+    return ProbedCovariance.of(*parts, probes, 0.0)
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:

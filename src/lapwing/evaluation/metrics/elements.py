@@ -8,8 +8,8 @@ from torch import Tensor
 
 from lapwing.ground.data import check_finite
 from lapwing.ground.errors import DataError, ShapeError, check_kind
-from lapwing.likelihoods import IGNORED
-from lapwing.likelihoods.base import check_shape, is_integral
+from lapwing.likelihoods import IGNORED, Categorical
+from lapwing.likelihoods.categorical import check_labels
 
 
 def check_tensors(**named: object) -> None:
@@ -43,20 +43,25 @@ def elements(probs: Float[Tensor, "*n c"], targets: Tensor) -> tuple[Float[Tenso
     hint = "[n, c] with labels [n], or [n, t, c] with [n, t]; movedim(1, -1) for images [n, c, h, w]"
     if probs.ndim < 2 or probs.shape[-1] < 2:
         raise ShapeError("probabilities [n, c] with c >= 2 classes", f"shape {list(probs.shape)}", hint)
-    check_shape(targets, tuple(probs.shape[:-1]), hint)
-    if not is_integral(targets):
-        raise DataError("integer labels", f"type {targets.dtype}", "targets.long(), or argmax(-1) of one-hot")
-    kept = targets.to(probs.device) != IGNORED
-    p, y = probs.detach()[kept].double(), targets.to(probs.device)[kept].long()
-    if not y.numel():
-        raise DataError(f"a label other than {IGNORED}", f"{targets.numel()} labels, none to score", "more data")
-    classes = p.shape[1]
-    outside = int(((y < 0) | (y >= classes)).sum())
-    if outside:
-        got = f"{outside} of {y.numel()} outside, from {int(y.min())} to {int(y.max())}"
-        raise DataError(f"labels from 0 to {classes - 1}", got, "renumbering the labels from 0")
+    labels = Categorical(event_dim=probs.ndim - 2).canonical_targets(probs, targets)
+    check_labels(labels, probs.shape[-1])
+    p, y = labelled(probs, labels)
     check_probabilities(p, probs.dtype)
     return p, y
+
+
+def labelled(
+    values: Float[Tensor, "*n c"], labels: Int[Tensor, "*n"]
+) -> tuple[Float[Tensor, "m c"], Int[Tensor, " m"]]:
+    """The m elements whose label is not ``IGNORED``, in float64, and their labels.
+
+    Raises:
+        DataError: If there is none.
+    """
+    kept = labels != IGNORED
+    if not bool(kept.any()):
+        raise DataError(f"a label other than {IGNORED}", f"{labels.numel()} labels, none to score", "more data")
+    return values.detach()[kept].double(), labels[kept]
 
 
 def top(probs: Float[Tensor, "m c"], labels: Int[Tensor, " m"]) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:

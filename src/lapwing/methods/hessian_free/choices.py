@@ -14,10 +14,10 @@ from lapwing.ground import probes
 from lapwing.ground.data import Inputs, chunks, count, take
 from lapwing.ground.errors import check_count, check_option
 from lapwing.methods.hessian_free.posterior import Amortised, Answers, Points, Table
-from lapwing.methods.hessian_free.probed import Covariance, Variances
+from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.regularisers import PIECE, InSample, OutputSums, Regulariser, WeightSums
-from lapwing.methods.hessian_free.responses import Linearity, Perturbation, Responses
+from lapwing.methods.hessian_free.responses import Linearity, Responder, Responses
 
 logger = logging.getLogger(__name__)
 
@@ -52,26 +52,26 @@ class PerPoint:
     def __post_init__(self) -> None:
         check_count("group", self.group)
 
-    def answers(self, perturbation: Perturbation, points: Inputs) -> tuple[Answers, Linearity]:
+    def answers(self, responder: Responder, points: Inputs) -> tuple[Answers, Linearity]:
         """Covariances of the outputs at the points, and how far they are to be trusted."""
         blocks, checks = list[Tensor](), list[Linearity]()
         for _, inputs in chunks(points, self.group):
-            outputs = perturbation.refit.trained_outputs(inputs)
+            outputs = responder.refit.trained_outputs(inputs)
             n, c = outputs[..., 0].numel(), outputs.shape[-1]
             omega = torch.eye(n * c, dtype=torch.float64, device=outputs.device).view(n * c, *outputs.shape)
-            responses, linearity = perturbation.respond(
+            responses, linearity = responder.respond(
                 OutputSums(omega, inputs), lambda each, inputs=inputs: each.outputs(inputs)
             )
             found = responses.outputs(inputs).view(n, c, n, c).diagonal(dim1=0, dim2=2).movedim(-1, 0)
             blocks.append((0.5 * (found + found.mT)).view(*outputs.shape, c))
             checks.append(linearity)
-        return Table(Points(points), Covariance.exact(torch.cat(blocks))), Linearity.join(checks)
+        return Table(Points(points), ProbedCovariance.exact(torch.cat(blocks))), Linearity.join(checks)
 
-    def weights(self, perturbation: Perturbation) -> tuple[Variances, Linearity]:
+    def weights(self, responder: Responder) -> tuple[Variances, Linearity]:
         """Variances of single weights by a fit for each."""
-        trained = perturbation.refit.trained
+        trained = responder.refit.trained
         parts = torch.eye(len(trained), dtype=trained.dtype, device=trained.device).split(self.group)
-        found = [perturbation.respond(WeightSums(z), Responses.weights) for z in parts]
+        found = [responder.respond(WeightSums(z), Responses.weights) for z in parts]
         value = torch.cat([(each.weights() * z).sum(1) for z, (each, _) in zip(parts, found, strict=True)])[:, None]
         return Variances(value, torch.zeros_like(value), 0), Linearity.join([linearity for _, linearity in found])
 
@@ -105,11 +105,11 @@ class PreTrained:
     def __post_init__(self) -> None:
         check_option("objective", self.objective, get_args(Objective))
 
-    def answers(self, perturbation: Perturbation, points: Inputs) -> tuple[Answers, Linearity]:
+    def answers(self, responder: Responder, points: Inputs) -> tuple[Answers, Linearity]:
         """Covariances with the mean output at any input, and how far they are to be trusted."""
         few = take(points, slice(0, min(count(points), PIECE)))  # enough to see whether a response is linear
-        regulariser = self._rewarded(perturbation.refit, points)
-        responses, linearity = perturbation.respond(regulariser, lambda each: each.outputs(few))
+        regulariser = self._rewarded(responder.refit, points)
+        responses, linearity = responder.respond(regulariser, lambda each: each.outputs(few))
         return Amortised(responses), linearity
 
     def _rewarded(self, refit: Refit, points: Inputs) -> Regulariser:
@@ -158,23 +158,23 @@ class Probed:
         check_count("probes", self.probes)
         check_count("residual", self.residual, 2)
 
-    def answers(self, perturbation: Perturbation, points: Inputs) -> tuple[Answers, Linearity]:
+    def answers(self, responder: Responder, points: Inputs) -> tuple[Answers, Linearity]:
         """Covariances within and between the points, and how far they are to be trusted."""
-        omega = self._signs(perturbation.refit.trained_outputs(points), perturbation.seed)
-        responses, linearity = perturbation.respond(OutputSums(omega, points), lambda each: each.outputs(points))
-        found = Covariance.of(omega, responses.outputs(points), self.probes, linearity.change)
+        omega = self._signs(responder.refit.trained_outputs(points), responder.seed)
+        responses, linearity = responder.respond(OutputSums(omega, points), lambda each: each.outputs(points))
+        found = ProbedCovariance.of(omega, responses.outputs(points), self.probes, linearity.change)
         if found.left_out > LEFT_OUT:
             words = "%d probes leave out %.2g %% of the variance, which %d more estimate coarsely: try Probed(%d, %d)"
             more = (4 * self.probes, 2 * self.residual)
             logger.warning(words, self.probes, 100 * found.left_out, self.residual, *more)
         return Table(Points(points), found), linearity
 
-    def weights(self, perturbation: Perturbation) -> tuple[Variances, Linearity]:
+    def weights(self, responder: Responder) -> tuple[Variances, Linearity]:
         """Variances of single weights, estimated with their standard errors."""
-        z = self._signs(perturbation.refit.trained, perturbation.seed)
-        responses, linearity = perturbation.respond(WeightSums(z), Responses.weights)
+        z = self._signs(responder.refit.trained, responder.seed)
+        responses, linearity = responder.respond(WeightSums(z), Responses.weights)
         found = responses.weights()[..., None]
-        return Covariance.of(z[..., None], found, self.probes, linearity.change).variances, linearity
+        return ProbedCovariance.of(z[..., None], found, self.probes, linearity.change).variances, linearity
 
     def _signs(self, like: Float[Tensor, "*shape"], seed: int) -> Float[Tensor, "s *shape"]:
         shape = (self.probes + self.residual, *like.shape)
@@ -191,9 +191,9 @@ class Signs:
         Signs()
     """
 
-    def weights(self, perturbation: Perturbation) -> tuple[Variances, Linearity]:
+    def weights(self, responder: Responder) -> tuple[Variances, Linearity]:
         """``|P⁻¹ sign(θ̂)|``."""
-        signs = perturbation.refit.trained.sign()[None]
-        responses, linearity = perturbation.respond(WeightSums(signs), Responses.weights)
+        signs = responder.refit.trained.sign()[None]
+        responses, linearity = responder.respond(WeightSums(signs), Responses.weights)
         value = responses.weights().mT.abs()
         return Variances(value, torch.zeros_like(value), 0), linearity

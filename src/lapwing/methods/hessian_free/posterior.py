@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing.ground.data import Inputs, count, tensors
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.network.network import Network
-from lapwing.methods.hessian_free.probed import Covariance, Variances, absolute
+from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances, absolute
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.responses import Linearity, Responses
 from lapwing.predictive import JointMoments, Link, Moments, Outputs, Predictor
@@ -72,7 +72,7 @@ class Answers(abc.ABC):
     """Covariances of the outputs, as the fits tell them."""
 
     @abc.abstractmethod
-    def at(self, inputs: Inputs) -> Covariance:
+    def at(self, inputs: Inputs) -> ProbedCovariance:
         """That of the outputs of some inputs."""
 
 
@@ -87,9 +87,9 @@ class Table(Answers):
     """
 
     points: Points
-    covariance: Covariance
+    covariance: ProbedCovariance
 
-    def at(self, inputs: Inputs) -> Covariance:
+    def at(self, inputs: Inputs) -> ProbedCovariance:
         """See ``Answers.at``."""
         return self.covariance.take(self.points.find(inputs).to(self.covariance.factor.device))
 
@@ -105,9 +105,9 @@ class Amortised(Answers):
 
     responses: Responses
 
-    def at(self, inputs: Inputs) -> Covariance:
+    def at(self, inputs: Inputs) -> ProbedCovariance:
         """See ``Answers.at``."""
-        return Covariance.exact(absolute(self.responses.outputs(inputs).movedim(0, -1)))
+        return ProbedCovariance.exact(absolute(self.responses.outputs(inputs).movedim(0, -1)))
 
 
 @final

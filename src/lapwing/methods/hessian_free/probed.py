@@ -49,7 +49,7 @@ class Variances:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Covariance:
+class ProbedCovariance:
     """``C ≈ U Uᵀ + R`` over the outputs of n examples; U has no columns, and R no error, where nothing is random.
 
     Args:
@@ -67,7 +67,7 @@ class Covariance:
     @classmethod
     def of(
         cls, omega: Float[Tensor, "s *batch c"], responses: Float[Tensor, "s *batch c"], probes: int, noise: float
-    ) -> Covariance:
+    ) -> ProbedCovariance:
         """From responses ``Y = C Ω``: the approximation of the first probes, and what it leaves out from the others.
 
         Args:
@@ -87,13 +87,13 @@ class Covariance:
         return cls(factor.view(*shape, -1), blocks.mean(0), (z * rest).std(0) / samples**0.5, samples)
 
     @classmethod
-    def exact(cls, blocks: Float[Tensor, "*batch c c"]) -> Covariance:
+    def exact(cls, blocks: Float[Tensor, "*batch c c"]) -> ProbedCovariance:
         """Of which the c × c blocks alone are known."""
         return cls(blocks.new_zeros(*blocks.shape[:-1], 0), blocks, torch.zeros_like(blocks[..., 0]), 0)
 
-    def take(self, which: Int[Tensor, " n"]) -> Covariance:
+    def take(self, which: Int[Tensor, " n"]) -> ProbedCovariance:
         """That of some of the examples."""
-        return Covariance(self.factor[which], self.residual[which], self.stderr[which], self.samples)
+        return ProbedCovariance(self.factor[which], self.residual[which], self.stderr[which], self.samples)
 
     @property
     def variances(self) -> Variances:

@@ -18,7 +18,7 @@ from lapwing.methods.hessian_free.choices import PerPoint, PreTrained, Probed
 from lapwing.methods.hessian_free.inner import Inner, NewtonCG
 from lapwing.methods.hessian_free.posterior import HessianFreePosterior
 from lapwing.methods.hessian_free.refit import Refit
-from lapwing.methods.hessian_free.responses import Perturbation
+from lapwing.methods.hessian_free.responses import Responder
 from lapwing.methods.laplace import Laplace
 from lapwing.priors import Isotropic, Prior
 from lapwing.structures.selection import All, Selection
@@ -118,15 +118,15 @@ class HessianFree:
             two for each output; and those that choose λ and check the linearity: ``posterior.linearity`` counts them.
         """
         with undisturbed():
-            perturbation = self.perturbation(model, data, unpack=unpack)
-            fitted = perturbation.refit.model
+            responder = self.responder(model, data, unpack=unpack)
+            fitted = responder.refit.model
             seen = (batch.inputs for batch in fitted.data)
             where = concatenated([*seen]) if points is None else checked(points, fitted.network.like)
-            with perturbation.refit.work.shown(progress):
-                answers, linearity = self.fits.answers(perturbation, where)
-        return HessianFreePosterior(perturbation.refit, self.prior, answers, linearity, likelihood=self.likelihood)
+            with responder.refit.work.shown(progress):
+                answers, linearity = self.fits.answers(responder, where)
+        return HessianFreePosterior(responder.refit, self.prior, answers, linearity, likelihood=self.likelihood)
 
-    def perturbation(self, model: nn.Module, data: Source, *, unpack: Unpack | None = None) -> Perturbation:
+    def responder(self, model: nn.Module, data: Source, *, unpack: Unpack | None = None) -> Responder:
         """How responses are found, the data looked at; arguments as in ``fit``."""
         laplace = Laplace(self.likelihood, prior=self.prior, weights=self.weights)
         task = laplace.task(*opened(model, data, "fit(model, data, points)", unpack=unpack))
@@ -135,4 +135,4 @@ class HessianFree:
         network = task.model.network
         prior = task.prior.diagonal(network.uncertain, network.weights.double())
         refit = Refit(task.model, prior, self.centred)
-        return Perturbation(refit, self.inner, self.scale, self.step, self.antithetic, self.seed)
+        return Responder(refit, self.inner, self.scale, self.step, self.antithetic, self.seed)

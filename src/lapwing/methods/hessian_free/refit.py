@@ -27,13 +27,13 @@ SMALL = 4096
 
 
 @final
-class Work:
+class Tally:
     """Counts what refits take, with a progress bar of the passes over the data while one is shown.
 
     A gradient is a pass of one fit, a product one of a column.
 
     Example:
-        >>> work = Work()
+        >>> work = Tally()
         >>> with work.shown(progress=False):
         ...     work.add(gradients=3)
         >>> work.gradients
@@ -81,7 +81,7 @@ class Refit:
     model: Model
     prior: Float[Tensor, " d"]
     centred: bool
-    work: Work = field(default_factory=Work)
+    work: Tally = field(default_factory=Tally)
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""

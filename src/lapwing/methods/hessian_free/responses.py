@@ -112,7 +112,7 @@ class Responses:
 
 @final
 @dataclass(frozen=True)
-class Perturbation:
+class Responder:
     """How responses are found.
 
     Args:

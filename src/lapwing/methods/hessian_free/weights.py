@@ -103,10 +103,10 @@ def weight_uncertainty(
     check_kind("fits=", choice, (Signs, Probed, PerPoint), "Signs() or Probed()")
     recipe = HessianFree(likelihood, **({} if prior is None else {"prior": prior}), **options)
     with undisturbed():
-        perturbation = recipe.perturbation(model, data, unpack=unpack)
-        with perturbation.refit.work.shown(progress):
-            variances, linearity = choice.weights(perturbation)
-    network = perturbation.refit.network
+        responder = recipe.responder(model, data, unpack=unpack)
+        with responder.refit.work.shown(progress):
+            variances, linearity = choice.weights(responder)
+    network = responder.refit.network
     return WeightUncertainty(network.weights, variances, network.uncertain, linearity)
 
 
