@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.comparison import Column
+from lapwing.comparison import Column, Comparison, Row
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, DataError, check_count, check_positive
 from lapwing.ground.whole import write_json
@@ -171,10 +171,7 @@ def _page(
 ) -> dict[str, Any]:
     """What the page says."""
     degrees = [f"{math.degrees(float(theta[angle])):.4g}°" for angle in proposed]
-    rows = [
-        {"method": name, "tuned_by": None, "score": {"mean": float(scores[angle])}}
-        for name, angle in zip(degrees, proposed, strict=True)
-    ]
+    rows = tuple(Row(name, "", ({"score": float(scores[i])},)) for name, i in zip(degrees, proposed, strict=True))
     text = [
         f"{behind} angles are measured, with noise of standard deviation {std:.3g}. The next ones, the best first, "
         f"each chosen as if those before it were measured: {', '.join(degrees)}.",
@@ -184,7 +181,7 @@ def _page(
     caption = "The image, twice its standard deviation, and what each angle would tell; lines are the angles proposed."
     figure = {"file": "next.png", "title": "The scan so far, and what is left to learn", "caption": caption}
     column = Column("score", criterion.upper(), "higher", ".4g", TELLS[criterion])
-    return {"title": "The next angles", "text": text, "rows": rows, "columns": [asdict(column)], "figures": [figure]}
+    return {"title": "The next angles", "text": text, "figures": [figure]} | Comparison(rows, (column,)).to_dict()
 
 
 def _draw(

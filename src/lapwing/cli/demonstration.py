@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.cli.continuation import ImagingEffort, imaged
-from lapwing.comparison import Column
+from lapwing.comparison import Column, Comparison, Row
 from lapwing.methods import ct
 from lapwing.show.plots.canvas import panels, picture
 from lapwing.show.report import write_json, write_report
@@ -118,10 +118,9 @@ def _page(
     size: Size, psnr: dict[str, float], scores: dict[str, float], angles: list[int], std: float
 ) -> dict[str, Any]:
     """What the page says."""
-    rows: list[dict[str, Any]] = [
-        {"method": name.upper(), "tuned_by": None, "psnr": {"mean": value}} for name, value in psnr.items()
-    ]
-    rows[-1] |= {"tuned_by": "evidence"} | {name: {"mean": value} for name, value in scores.items()}
+    *others, (name, best) = psnr.items()
+    rows = [Row(other.upper(), "", ({"psnr": value},)) for other, value in others]
+    rows.append(Row(name.upper(), "evidence", ({"psnr": best} | scores,)))
     degrees = ", ".join(f"{180 * angle / size.candidates:.4g}" for angle in angles)
     text = [
         f"A generated walnut of {size.side} x {size.side} pixels, seen from {size.angles} angles with noise of 5 % "
@@ -132,8 +131,7 @@ def _page(
     ]
     caption = "The standard deviation of every pixel beside its error, in one scale."
     figure = {"file": "reconstruction.png", "title": "Reconstruction and error bars", "caption": caption}
-    columns = [asdict(column) for column in COLUMNS]
-    return {"title": "Tomography", "text": text, "rows": rows, "columns": columns, "figures": [figure]}
+    return {"title": "Tomography", "text": text, "figures": [figure]} | Comparison(tuple(rows), COLUMNS).to_dict()
 
 
 def _draw(images: dict[str, Tensor], truth: Tensor, std: Tensor, path: Path) -> None:

@@ -138,6 +138,7 @@ class Comparison:
 
     Args:
         rows: One a method and way of tuning it.
+        known: The columns there may be, in the order in which tables show them.
 
     Example:
         >>> plain, kfac = Row("plain network", "", ({"nll": 0.5},)), Row("KFAC", "default", ({"nll": 0.25},))
@@ -148,12 +149,13 @@ class Comparison:
     """
 
     rows: tuple[Row, ...]
+    known: tuple[Column, ...] = COLUMNS
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns in which any row has a number."""
-        known = {name for row in self.rows for run in row.runs for name in run}
-        return tuple(column for column in COLUMNS if column.name in known)
+        there = {name for row in self.rows for run in row.runs for name in run}
+        return tuple(column for column in self.known if column.name in there)
 
     def row(self, method: str, tuned_by: str = "") -> Row:
         """The row of a method.
@@ -216,7 +218,8 @@ def pooled(comparisons: Sequence[Comparison]) -> Comparison:
     names = [[(row.method, row.tuned_by) for row in comparison.rows] for comparison in comparisons]
     if not names or any(other != names[0] for other in names):
         raise ConfigError("runs with the same methods", f"{names}", "the same arguments of compare() in each")
-    return Comparison(tuple(_pooled(rows) for rows in zip(*(c.rows for c in comparisons), strict=True)))
+    rows = tuple(_pooled(rows) for rows in zip(*(c.rows for c in comparisons), strict=True))
+    return Comparison(rows, comparisons[0].known)
 
 
 def shown(row: Row, column: Column) -> str:

@@ -259,8 +259,7 @@ class Counts:
         rates = self.log_rates.sample(k, generator=generator).exp()
         if not noise:
             return rates
-        device = probes.device_of(generator)
-        return torch.poisson(rates.to(device), generator=generator).to(rates)
+        return probes.poisson(rates, generator=generator)
 
 
 def plus_diagonal(covariance: Tensor, values: Float[Tensor, "*batch c"]) -> Tensor:

@@ -11,6 +11,8 @@ from torch import Tensor
 from lapwing.ground.errors import check_count, check_option
 from lapwing.linalg import LowRank
 from lapwing.linalg.pivoted import pivoted_cholesky
+from lapwing.linear.gauss_newton import GGNProduct
+from lapwing.linear.loss import Point
 from lapwing.linear.problem import CurvatureRecipe, Problem, model_of
 
 Pivots: TypeAlias = Literal["greedy", "random"]
@@ -88,7 +90,4 @@ class RankOne(CurvatureRecipe):
     def curvature(self, problem: Problem) -> LowRank:
         """``∇ ∇ᵀ``."""
         model = model_of(problem, self)
-        total = torch.zeros_like(model.weights)
-        for chunk in model.visit():
-            total += chunk.pull(model.likelihood.score(chunk.outputs, chunk.targets)[None])[:, 0]
-        return LowRank(model.data.added(total)[:, None])
+        return LowRank(Point.of(model.weights, GGNProduct(model)).score[:, None])

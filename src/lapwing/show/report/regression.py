@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.comparison import Column
+from lapwing.comparison import Column, Comparison, Row
 from lapwing.evaluation import metrics
 from lapwing.ground.whole import replacing
 from lapwing.methods.gp import Process
@@ -70,12 +69,11 @@ def write_regression_report(
         {"file": "residuals.svg", "title": "Residuals", "caption": "In standard deviations, against the prediction."},
         {"file": "coverage.svg", "title": "Coverage", "caption": "Targets inside central intervals of every level."},
     ]
-    rows = [_scores("Gaussian process", "evidence", mean, std, y), _plain(posterior, y)]
-    results: dict[str, Any] = {"title": f"Gaussian process of {target}", "text": text, "rows": rows, "figures": figures}
-    results |= {"columns": [asdict(column) for column in SCORES], "about": {"kernel": f"{posterior.kernel!r:.400}"}}
+    rows = (_scores("Gaussian process", "evidence", mean, std, y), _plain(posterior, y))
+    results: dict[str, Any] = {"title": f"Gaussian process of {target}", "text": text, "figures": figures}
+    results |= Comparison(rows, SCORES).to_dict() | {"about": {"kernel": f"{posterior.kernel!r:.400}"}}
     if scales := _scales(posterior, names):
-        columns = [asdict(column) for column in SCALES]
-        results["sections"] = [{"title": "Length-scales", "columns": columns, "rows": scales}]
+        results["sections"] = [{"title": "Length-scales"} | Comparison(scales, SCALES).to_dict()]
     with TemporaryDirectory() as folder:
         for plot, figure in zip((plot_residuals, plot_coverage), figures, strict=True):
             ax: Any = plot(mean, std, y)
@@ -86,37 +84,30 @@ def write_regression_report(
     return out
 
 
-def _scores(method: str, tuned_by: str | None, mean: Tensor, std: Tensor, y: Tensor) -> dict[str, Any]:
+def _scores(method: str, tuned_by: str, mean: Tensor, std: Tensor, y: Tensor) -> Row:
     """Each with its name of ``SCORES``."""
     found = {"rmse": metrics.rmse(mean, y), "nll": metrics.gaussian_nll(mean, std.square(), y)}
     for level in LEVELS:
         reach = float(torch.special.ndtri(torch.tensor(0.5 + level / 2).double())) * std
         found[f"in{level:g}"] = metrics.picp(mean - reach, mean + reach, y)
-    return {"method": method, "tuned_by": tuned_by} | {name: {"mean": value} for name, value in found.items()}
+    return Row(method, tuned_by, (found,))
 
 
-def _plain(posterior: Process, y: Tensor) -> dict[str, Any]:
+def _plain(posterior: Process, y: Tensor) -> Row:
     """What the mean and the spread of the training targets alone score."""
     seen = posterior.data.targets[:, 0]
     spread = seen.std(correction=0).clamp_min(1e-12)
-    return _scores("mean of the target", None, seen.mean().expand_as(y), spread.expand_as(y), y)
+    return _scores("mean of the target", "", seen.mean().expand_as(y), spread.expand_as(y), y)
 
 
-def _scales(posterior: Process, names: Sequence[str]) -> list[dict[str, Any]]:
+def _scales(posterior: Process, names: Sequence[str]) -> tuple[Row, ...]:
     """A row a column of the inputs, the most telling first; none where the kernel has not one length-scale a column."""
     labels, values = posterior.kernel.labels(), posterior.kernel.hyper.exp().tolist()
     found = [value for label, value in zip(labels, values, strict=True) if "lengthscale" in label]
     if len(found) != len(names):
-        return []
+        return ()
     spread = posterior.data.inputs.double().std(0, correction=0).tolist()
     rows = sorted(zip(names, found, spread, strict=True), key=lambda row: row[1] / max(row[2], 1e-300))
-    return [
-        {
-            "method": name,
-            "tuned_by": None,
-            "lengthscale": {"mean": scale},
-            "spread": {"mean": width},
-            "ratio": {"mean": width / scale},
-        }
-        for name, scale, width in rows
-    ]
+    return tuple(
+        Row(name, "", ({"lengthscale": scale, "spread": width, "ratio": width / scale},)) for name, scale, width in rows
+    )
