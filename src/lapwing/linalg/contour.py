@@ -167,7 +167,6 @@ def spectral_interval(
     *,
     steps: int = 200,
     margin: float = 1.1,
-    start: Float[Tensor, " d"] | None = None,
     generator: torch.Generator | None = None,
     preconditioner: Structured | None = None,
 ) -> tuple[float, float]:
@@ -187,15 +186,14 @@ def spectral_interval(
         operator: Symmetric ``A``, ``[d, d]``.
         steps: Steps at most; fewer where both ends have converged to a hundredth.
         margin: Factor, above 1, by which the ends move outward in any case.
-        start: First vector, float64 or the operator's dtype; None draws a Gaussian one.
-        generator: Source of the start.
+        generator: Source of the first vector, a Gaussian one.
         preconditioner: ``P``; then the interval is that of ``P⁻¹ A``.
 
     Returns:
         The ends, low first; not positive where ``A`` is not positive definite, to what its products resolve.
 
     Raises:
-        ShapeError: ``A`` is not square, or ``start`` does not fit.
+        ShapeError: ``A`` is not square.
         ConfigError: ``steps`` is less than 1, or ``margin`` not above 1.
         NumericalError: A product is not finite.
 
@@ -211,9 +209,8 @@ def spectral_interval(
         raise ConfigError("a margin above 1", f"{margin}", "margin=1.1")
     if preconditioner is not None:
         operator = congruence(operator, preconditioner.inverse_root())
-    if start is None:
-        like = torch.empty(0, dtype=torch.float64, device=operator.device)
-        start = gaussian([check_square(operator)], like=like, generator=generator)
+    like = torch.empty(0, dtype=torch.float64, device=operator.device)
+    start = gaussian([check_square(operator)], like=like, generator=generator)
     krylov = lanczos(operator, start, steps, reorthogonalise=False, until=_ends_converged)
     low, high, below, above = *_ends(krylov.ritz[0]), *_ends(krylov.ritz_residual)
     low -= min(below, low * (1 - _shrinking(krylov) ** 2)) if low > 0 else below

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Literal, TypeAlias, TypeVar, get_args
 
 import torch
@@ -26,7 +25,7 @@ from lapwing.likelihoods import (
 from lapwing.predictive.distributions import Classification, Counts, MultiLabel, Regression
 from lapwing.predictive.links import SAMPLES, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
 from lapwing.predictive.outputs import Draws
-from lapwing.predictive.quadrature import MAX_BYTES, expected_sigmoid, quasi_monte_carlo
+from lapwing.predictive.quadrature import expected_sigmoid, quasi_monte_carlo
 from lapwing.predictive.wide import Outputs
 
 Link: TypeAlias = Literal["probit", "pairwise", "bridge", "qmc", "mc"]
@@ -46,7 +45,6 @@ def predictive(
     *,
     temperature: float = 1.0,
     samples: int = SAMPLES,
-    max_bytes: int = MAX_BYTES,
     generator: torch.Generator | None = None,
 ) -> Predictive:
     """The distribution of targets p(y) = ∫ p(y | f) p(f) df at each position.
@@ -61,7 +59,6 @@ def predictive(
         link: For classes and labels, how the uncertainty is averaged out.
         temperature: Divides the logits, mean and standard deviation, before the link.
         samples: Draws for ``link="mc"``.
-        max_bytes: Memory for draws, of ``"qmc"`` too, and for the pairs of ``"pairwise"``.
         generator: Source of randomness for ``"mc"``; ``None`` draws from PyTorch's global one.
 
     Returns:
@@ -85,7 +82,7 @@ def predictive(
     match likelihood:
         case Categorical() | Bernoulli():
             scaled = outputs if temperature == 1 else outputs.scaled(1 / temperature)
-            return _labels(likelihood, scaled, link, samples, max_bytes, generator)
+            return _labels(likelihood, scaled, link, samples, generator)
         case Gaussian():
             return Regression(outputs, 1 / likelihood.precisions(outputs.mean))
         case HeteroscedasticGaussian():
@@ -117,7 +114,6 @@ def _labels(
     outputs: Outputs,
     link: Link,
     samples: int,
-    max_bytes: int,
     generator: torch.Generator | None,
 ) -> Classification | MultiLabel:
     """Classes, or yes-or-no labels: a single logit has no pairs."""
@@ -129,14 +125,13 @@ def _labels(
     moments = outputs.marginal()
     match link, many:
         case "mc", _:
-            draw = partial(monte_carlo, max_bytes=max_bytes, generator=generator)
-            probs, stderr = draw(moments, samples, link=likelihood.mean)
+            probs, stderr = monte_carlo(moments, samples, link=likelihood.mean, generator=generator)
         case "bridge", False:
             probs = laplace_bridge(moments)
         case "pairwise", False:
-            probs = pairwise(moments, max_bytes=max_bytes)
+            probs = pairwise(moments)
         case "qmc", False:
-            probs = quasi_monte_carlo(moments, max_bytes=max_bytes)
+            probs = quasi_monte_carlo(moments)
         case "bridge", True:
             raise UnsupportedError(
                 "link 'qmc', 'probit', 'pairwise' or 'mc' for Bernoulli",
@@ -144,7 +139,7 @@ def _labels(
                 "'qmc', which for a single logit is exact",
             )
         case "qmc", True:
-            probs = expected_sigmoid(moments.mean, moments.variance, max_bytes=max_bytes)
+            probs = expected_sigmoid(moments.mean, moments.variance)
         case _:
             probs = probit_binary(moments) if many else probit(moments)
     return kind(outputs, probs, stderr)

@@ -110,13 +110,11 @@ class Hyperparameters(nn.Module):
         return (self.log_precisions.exp() * norms).sum()
 
     @torch.no_grad()
-    def move_to(self, prior: Prior, likelihood: Likelihood, share: float = 1.0) -> None:
-        """Go a share of the way, in logarithms, to other values."""
-        target = prior.precisions(self.layout).log().to(self.log_precisions)
-        self.log_precisions.lerp_(target, share)
+    def move_to(self, prior: Prior, likelihood: Likelihood) -> None:
+        """Go to other values."""
+        self.log_precisions.copy_(prior.precisions(self.layout).log())
         if self.noisy:
-            noise = math.log(likelihood.noise_over(self.reference) or 1.0)
-            self.log_noise.lerp_(torch.full_like(self.log_noise, noise), share)
+            self.log_noise.fill_(math.log(likelihood.noise_over(self.reference) or 1.0))
 
     def _check(self, logs: Tensor) -> None:
         values = logs.detach().exp()
@@ -159,7 +157,6 @@ class ByEvidence(Updates):
         structure: How the curvature is held. ``None`` is exact, in the view of the fewer weights or observations, where
             ``Auto`` would afford that, and ``Auto()`` beyond; for the mode over the weights, and ``KFAC()`` beyond.
         every: Epochs between two updates.
-        share: How much of the way, in logarithms; 1 is all of it.
         at: ``"weights"``, or ``"mode"``: the evidence one Newton step away, with its term ½ gᵀΛ⁻¹g, for a network that
             is not near its optimum when it is asked; Gaussian likelihoods only. It is of what the linear model could
             fit, which need not be what training reaches.
@@ -173,15 +170,12 @@ class ByEvidence(Updates):
 
     structure: Structure | None = None
     every: int = 1
-    share: float = 1.0
     at: At = "weights"
 
     def __post_init__(self) -> None:
         check_kind("structure=", self.structure, (*get_args(Structure), type(None)), "KFAC() or None")
         check_option("at", self.at, get_args(At))
         check_count("every", self.every)
-        if not 0 < self.share <= 1:
-            raise ConfigError("a share= above 0 and at most 1", f"share={self.share}", "ByEvidence()")
 
     def end_of_epoch(self, epoch: int, hyper: Hyperparameters, fit: Callable[[Laplace], Posterior] | None) -> None:
         """Go to the best values; see ``Updates.end_of_epoch``.
@@ -207,7 +201,7 @@ class ByEvidence(Updates):
                 raise
             posterior = fit(replace(recipe, structure=beyond))
         tuned = tune(posterior, EvidenceGradient(noise=hyper.noisy, at=self.at))
-        hyper.move_to(tuned.prior, tuned.likelihood, self.share)
+        hyper.move_to(tuned.prior, tuned.likelihood)
 
 
 @final
