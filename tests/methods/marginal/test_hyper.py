@@ -54,14 +54,13 @@ def test_the_noise_is_learned_only_where_there_is_one_to_learn() -> None:
     assert not hyper(lw.Isotropic(), lw.Categorical()).log_noise.requires_grad
 
 
-@pytest.mark.parametrize(("share", "precision", "noise"), [(1.0, 8.0, 12.0), (0.5, 4.0, 6.0)])
-def test_moving_part_of_the_way_is_in_logarithms(share: float, precision: float, noise: float) -> None:
+def test_moving_sets_the_noise_too_where_it_is_learned() -> None:
     made = hyper(lw.Isotropic(2.0), lw.Gaussian(3.0))
-    made.move_to(lw.Isotropic(8.0), lw.Gaussian(12.0), share)
-    assert made.prior.precisions(LAYOUT).tolist() == pytest.approx([precision])
-    assert made.likelihood.precision == pytest.approx(noise)
+    made.move_to(lw.Isotropic(8.0), lw.Gaussian(12.0))
+    assert made.prior.precisions(LAYOUT).tolist() == pytest.approx([8.0])
+    assert made.likelihood.precision == pytest.approx(12.0)
     fixed = hyper(lw.Isotropic(2.0), lw.Gaussian(3.0), noise=False)
-    fixed.move_to(lw.Isotropic(8.0), lw.Gaussian(12.0), share)
+    fixed.move_to(lw.Isotropic(8.0), lw.Gaussian(12.0))
     assert fixed.likelihood == lw.Gaussian(3.0)
 
 
