@@ -100,7 +100,7 @@ def reconstruct(
         say(f"steps        {found.iterations}, to a residual of {float(found.residual):.2g}")
     say(f"image        {' × '.join(map(str, image.shape))}, from {float(image.min()):.3g} to {float(image.max()):.3g}")
     np.save(out / "image.npy", image.numpy())
-    say(f"saved        {', '.join(map(str, [out / 'image.npy', *picture(image, out / 'image.png')]))}")
+    say(f"saved        {', '.join(map(str, [out / 'image.npy', *write_picture(image, out / 'image.png')]))}")
 
 
 def propose(
@@ -187,7 +187,7 @@ def angles_of(scan: Scan, path: Path | None) -> Float[Tensor, " angles"]:
     return torch.as_tensor(found, dtype=torch.float64)
 
 
-def picture(image: Float[Tensor, "*shape"], path: Path) -> list[Path]:
+def write_picture(image: Float[Tensor, "*shape"], path: Path) -> list[Path]:
     """Draw an image, or the middle slice, if matplotlib is there; what was written.
 
     Args:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.cli.say import make_folder, say
-from lapwing.cli.table import Table, read_table, write_table
+from lapwing.cli.table import Columns, read_table, write_table
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError, DataWarning, check_fraction, warn
 from lapwing.methods.gp import RBF, Kernel, Matern, Process
@@ -92,14 +92,14 @@ def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict
     say(f"{out / 'predictions.csv'}: {len(table.values)} rows, intervals at {100 * level:g} %")
 
 
-def _tensors(table: Table, target: str) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:
+def _tensors(table: Columns, target: str) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:
     """Inputs and targets, in single precision where there are many."""
     values = torch.from_numpy(table.values).to(torch.float64 if len(table.values) <= PRECISE else torch.float32)
     place = table.names.index(target)
     return torch.cat([values[:, :place], values[:, place + 1 :]], 1), values[:, place]
 
 
-def _warn_of_units(process: Process, table: Table) -> None:
+def _warn_of_units(process: Process, table: Columns) -> None:
     """Warn of columns that are all far from where the posterior has seen any."""
     seen = process.data.inputs.double().cpu().numpy()
     for name, known, new in zip(table.names, seen.T, table.values.T, strict=False):

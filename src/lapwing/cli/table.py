@@ -18,7 +18,7 @@ from lapwing.ground.whole import replacing
 
 @final
 @dataclass(frozen=True)
-class Table:
+class Columns:
     """Columns of numbers.
 
     Args:
@@ -30,7 +30,7 @@ class Table:
     values: np.ndarray
 
 
-def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
+def read_table(path: Path, columns: Sequence[str] | None = None) -> Columns:
     """Columns of a CSV file whose first line names them, or of the arrays of an ``.npz`` file.
 
     Args:
@@ -53,7 +53,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
         for row, place in np.argwhere(~np.isfinite(values))[:1]:
             got = f"{values[row, place]} in row {row}"
             raise DataError(f"finite numbers in {chosen[place]} of {path}", got, "leaving such rows out")
-        return Table(tuple(chosen), values)
+        return Columns(tuple(chosen), values)
     try:
         options: dict[str, Any] = {"delimiter": ",", "skiprows": 1, "ndmin": 2, "quotechar": '"', "comments": None}
         with warnings.catch_warnings(action="ignore"):  # that there are no data is told below
@@ -64,7 +64,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
         raise error
     if not len(values):
         raise DataError(f"rows below the header of {path}", "none", "one example a line")
-    return Table(tuple(chosen), values)
+    return Columns(tuple(chosen), values)
 
 
 def write_table(path: Path, columns: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Operator
 from lapwing.linear.evidence import Complexity, LogEvidence, Spectrum
 from lapwing.posteriors.dimension import Step
-from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, Predictor, WideMoments
+from lapwing.predictive import Draws, JointMoments, Link, Moments, NetworkPredictor, Outputs, WideMoments
 from lapwing.priors import Prior
 
 JOINT = 2**32
@@ -36,7 +36,7 @@ P = TypeVar("P", bound="Posterior")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Posterior(Predictor, abc.ABC):
+class Posterior(NetworkPredictor, abc.ABC):
     """A Gaussian around a trained network.
 
     Args:

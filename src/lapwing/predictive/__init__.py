@@ -6,7 +6,7 @@ from lapwing.predictive.density import canonical_targets, held_out_losses, log_j
 from lapwing.predictive.distributions import Classification, Counts, MultiLabel, Regression
 from lapwing.predictive.links import concentration, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
 from lapwing.predictive.outputs import Draws, JointMoments, Moments
-from lapwing.predictive.predict import Link, Predictive, Predictor, check_link, predictive
+from lapwing.predictive.predict import Link, NetworkPredictor, Predictive, check_link, predictive
 from lapwing.predictive.quadrature import expected_sigmoid, quasi_monte_carlo
 from lapwing.predictive.wide import Outputs, WideMoments, spread, with_spread
 
@@ -18,9 +18,9 @@ __all__ = [
     "Link",
     "Moments",
     "MultiLabel",
+    "NetworkPredictor",
     "Outputs",
     "Predictive",
-    "Predictor",
     "Regression",
     "WideMoments",
     "canonical_targets",

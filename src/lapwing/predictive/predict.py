@@ -35,7 +35,7 @@ bridge, fixed quasi-random draws (for a single logit and two classes the integra
 Predictive: TypeAlias = Classification | MultiLabel | Regression | Counts
 """A distribution of targets."""
 
-P = TypeVar("P", bound="Predictor")
+P = TypeVar("P", bound="NetworkPredictor")
 
 
 def predictive(
@@ -146,7 +146,7 @@ def _labels(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Predictor(abc.ABC):
+class NetworkPredictor(abc.ABC):
     """What knows the outputs of a network with their uncertainty: a posterior, or refits.
 
     Args:

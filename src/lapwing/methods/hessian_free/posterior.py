@@ -17,7 +17,7 @@ from lapwing.jacobian.network.network import Network
 from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances, absolute
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.responses import Linearity, Responses
-from lapwing.predictive import JointMoments, Link, Moments, Outputs, Predictor
+from lapwing.predictive import JointMoments, Link, Moments, NetworkPredictor, Outputs
 from lapwing.priors import Prior
 
 
@@ -112,7 +112,7 @@ class Amortised(Answers):
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class HessianFreePosterior(Predictor):
+class HessianFreePosterior(NetworkPredictor):
     """Outputs with variances from refits: it predicts, and has neither weights to sample nor an evidence.
 
     Args:

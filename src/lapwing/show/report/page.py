@@ -87,7 +87,7 @@ class Number:
 
 @final
 @dataclass(frozen=True)
-class Row:
+class RowWords:
     """What a row has beside its numbers."""
 
     method: str
@@ -145,7 +145,7 @@ def _section(part: Any, folder: Path) -> dict[str, Any]:
     best = [_best(column, [row[k].mean for row in numbers]) for k, column in enumerate(columns)]
     rows: list[dict[str, Any]] = []
     for i, (given, own) in enumerate(zip(section.rows, numbers, strict=True)):
-        row: Row = Records().read(Row, given, f"rows.{i}")
+        row: RowWords = Records().read(RowWords, given, f"rows.{i}")
         cells = [_cell(*each) for each in zip(columns, own, best, strict=True)]
         note = "" if any(number.mean is not None for number in own) else row.note
         rows.append(asdict(row) | {"note": note, "cells": cells, "baseline": not given.get("fit_seconds")})
