@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from lapwing.ground.data import bits
 from lapwing.ground.errors import DataError
 from lapwing.ground.whole import file_at, write_whole
 
@@ -83,7 +84,7 @@ class Tensors:
         total = hashlib.sha256()
         for name, value in sorted(self.named.items()):
             total.update(f"{name}{list(value.shape)}{value.dtype}".encode())
-            total.update(value.reshape(-1).view(torch.uint8).numpy().data)
+            total.update(bits(value))
         return total.hexdigest()
 
 

@@ -196,6 +196,17 @@ def place(inputs: Inputs, like: Tensor) -> Inputs:
     return over_tensors(move, inputs)
 
 
+def ordinary(value: Any) -> Any:
+    """The same value; a tensor made in inference mode, which autograd would refuse, is copied out of it."""
+    inference = isinstance(value, Tensor) and value.is_inference() and not torch.is_inference_mode_enabled()
+    return value.clone() if inference else value
+
+
+def bits(value: Tensor) -> memoryview:
+    """The bytes of a tensor, in the order of its axes."""
+    return value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data
+
+
 def checked(inputs: Inputs, like: Tensor) -> Inputs:
     """Inputs to be predicted, on the device and in the dtype of ``like``.
 
@@ -272,16 +283,7 @@ def chunks(inputs: Inputs, size: int) -> Iterator[tuple[slice, Inputs]]:
 
 
 def check_finite(values: Tensor, what: str, hint: str) -> None:
-    """Raise unless every entry is finite.
-
-    Args:
-        values: Tensor to look at; integers always pass.
-        what: Its name in the message.
-        hint: What to try.
-
-    Raises:
-        DataError: If an entry is NaN or infinite.
-    """
+    """Raise unless every entry is finite, with a name for the values and what to try; integers always pass."""
     if not values.is_floating_point():
         return
     bad = int((~torch.isfinite(values)).sum())
@@ -290,10 +292,6 @@ def check_finite(values: Tensor, what: str, hint: str) -> None:
 
 
 def check_inputs(inputs: Inputs) -> None:
-    """Raise unless every tensor among the inputs is finite.
-
-    Raises:
-        DataError: If an entry is NaN or infinite.
-    """
+    """Raise unless every tensor among the inputs is finite."""
     for tensor in tensors(inputs):
         check_finite(tensor, "inputs", "cleaning the data")

@@ -16,14 +16,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Data, Inputs, count, take
+from lapwing.ground.data import Data, Inputs, count, ordinary, take
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, leaves
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, patches
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.layers.loose import loose_rows
-from lapwing.jacobian.network.network import Network, ordinary
+from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 
 BUDGET = 2**27

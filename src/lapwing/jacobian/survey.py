@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from lapwing.ground.data import Data, Inputs, Source, Unpack, count, several, take
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
-from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, leaves
+from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, history, leaves
 from lapwing.jacobian.layers.loose import close, right_way
 from lapwing.jacobian.model import Model, Pass
 from lapwing.jacobian.network.network import Network
@@ -90,7 +90,7 @@ def find_layers(network: Network, inputs: Inputs) -> Survey:
             f"{', '.join(network.names[:5])}, which have no part in them",
             "weights=Names(...) or LastLayer() with others, or requires_grad_(True) on these",
         )
-    _check_types(network, outputs)
+    _check_types(network, outputs, calls)
     _check_outputs(outputs.detach(), captured(network, three, params)[0].detach(), two.detach())
     layers = _layers(calls, fewer)
     survey = _survey(network, layers, calls, outputs)
@@ -103,14 +103,22 @@ def find_layers(network: Network, inputs: Inputs) -> Survey:
     return survey
 
 
-def _check_types(network: Network, outputs: Tensor) -> None:
-    """Products go from the weights to the outputs and back: both have one type."""
-    types = {str(value.dtype).removeprefix("torch.") for value in (*network.params.values(), outputs)}
-    if len(types) > 1:
+def _check_types(network: Network, outputs: Tensor, calls: list[Call]) -> None:
+    """Products go from the weights through the layers to the outputs and back: all have one type, and a derivative."""
+    found = {outputs.dtype, *(value.dtype for value in network.params.values()), *(call.dtype for call in calls)}
+    if len(found) > 1:
         raise UnsupportedError(
-            "uncertain weights and outputs of one type",
-            " and ".join(sorted(types)),
-            "model.float() before the fit, or weights=LastLayer() where the head has the type of the outputs",
+            "uncertain weights, layers and outputs of one type",
+            " and ".join(sorted(str(each).removeprefix("torch.") for each in found)),
+            "model.float() before the fit, a forward pass without torch.autocast, or weights=LastLayer() where the "
+            "head has the type of the outputs",
+        )
+    if any(node.name().endswith("NotImplemented") for node in history(outputs)):
+        # Backward passes end at this mark: what lies before it would get no curvature, with a warning at most.
+        raise UnsupportedError(
+            "operations with a gradient between the uncertain weights and the outputs",
+            "one without, such as a layer in 8 bits",
+            "weights=LastLayer(), or the layers before they were quantised",
         )
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
+from lapwing.ground.data import bits
 from lapwing.ground.errors import ConfigError, TooLargeError, UnsupportedError
 from lapwing.linalg import Diagonal, FunctionOperator, Operator, Structured
 from lapwing.linear.gauss_newton import GGNProduct, Gram
@@ -45,8 +46,7 @@ class Perturbation:
 
     def fingerprint(self) -> str:
         """The first digits of the SHA-256 of ε₂, by which noise is told from other noise."""
-        values = self.prior.detach().cpu().contiguous().view(torch.uint8)
-        return hashlib.sha256(values.numpy().tobytes()).hexdigest()[:12]
+        return hashlib.sha256(bits(self.prior)).hexdigest()[:12]
 
     def head(self, samples: int) -> Perturbation:
         """The first draws, all where there are no more."""

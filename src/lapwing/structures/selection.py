@@ -17,9 +17,8 @@ from lapwing.curvature.ggn import GGN, sweep
 from lapwing.curvature.sums import DiagonalSum
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_option
-from lapwing.jacobian.layers.capture import captured, leaves
+from lapwing.jacobian.layers.capture import captured, history, leaves
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.plain import history
 from lapwing.jacobian.survey import probe, surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior

@@ -16,7 +16,7 @@ from typing import Any, Literal, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from lapwing.ground.data import Inputs
@@ -48,6 +48,7 @@ class Call:
         input: What the weight multiplies: the layer's input; for norms normalised, for embeddings the indices.
         edge: Where the gradient of the layer's output arrives.
         shape: Shape of the layer's output.
+        dtype: Its type.
         options: Geometry of a convolution.
         padding: Row of an embedding that has no gradient.
     """
@@ -58,6 +59,7 @@ class Call:
     input: Tensor
     edge: GradientEdge
     shape: torch.Size
+    dtype: torch.dtype
     options: ConvOptions | None = None
     padding: int | None = None
 
@@ -107,7 +109,8 @@ class Capture(TorchFunctionMode):
         options, padding = geometry(given) if kind == "conv" else None, given.get("padding_idx")
         if padding is not None:
             padding %= len(given["weight"])
-        self.calls.append(Call(kind, weight, bias, input, get_gradient_edge(output), output.shape, options, padding))
+        made = get_gradient_edge(output), output.shape, output.dtype
+        self.calls.append(Call(kind, weight, bias, input, *made, options, padding))
 
 
 def geometry(given: dict[str, Any]) -> ConvOptions:
@@ -243,3 +246,14 @@ def captured(network: Network, inputs: Inputs, params: Params) -> tuple[Tensor, 
     with torch.inference_mode(False), torch.enable_grad(), Capture(params) as capture:
         outputs = network(inputs, params)
     return outputs, capture.calls
+
+
+def history(values: Tensor) -> set[Node]:
+    """The nodes of the graph that made some values."""
+    left, seen = [values.grad_fn], set[Node]()
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            left += [further for further, _ in node.next_functions]
+    return seen

@@ -14,10 +14,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, checked, count, is_pair, over_tensors, place, take
+from lapwing.ground.data import Inputs, checked, count, is_pair, ordinary, over_tensors, place, take
 from lapwing.ground.errors import DataError, UnsupportedError, describe
 from lapwing.ground.tree import Params
-from lapwing.jacobian.network.network import Network, call, ordinary, serving
+from lapwing.jacobian.network.network import Network, call, serving
 from lapwing.jacobian.survey import unwrapped
 from lapwing.priors import Layerwise
 

@@ -5,12 +5,14 @@ The module is in eval mode, alone while it is called, and known to be unchanged 
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import sys
 import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -19,15 +21,22 @@ from typing import Any, final
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
+from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import functional_call
 
-from lapwing.ground.data import UNPACK, Inputs, over_tensors
+from lapwing.ground.data import UNPACK, Inputs, bits, ordinary, over_tensors
 from lapwing.ground.errors import ConfigError, DataError, MismatchError, ShapeError, UnsupportedError, describe
 from lapwing.ground.tree import Layout, Params, together
 
 ALONE = threading.RLock()
 """Held while a module is called or looked at, or columns are pushed forward: `functional_call` exchanges the module's
 tensors meanwhile, and `jvp` and `sdpa_kernel` count and choose for the whole process, so that threads take turns."""
+
+RECOMPUTED = (
+    "Expected a network in eval mode, or one that keeps what its backward pass needs. Got one in training mode that "
+    "computes it again, by torch.utils.checkpoint. Try model.eval() before the fit."
+)
+"""What is said of a network whose derivatives would be those of another function."""
 
 
 @final
@@ -220,15 +229,8 @@ def state_of(module: nn.Module) -> tuple[int, ...]:
 def digest_of(module: nn.Module) -> int:
     """A checksum of the bits of a module's tensors, which also sees what is written past autograd."""
     with ALONE:
-        held, digest = list(chain(module.parameters(), module.buffers())), 0
-    for value in held:
-        digest = zlib.crc32(bits(value), digest)
-    return digest
-
-
-def bits(value: Tensor) -> memoryview:
-    """The bytes of a tensor, in the order of its axes."""
-    return value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data
+        held = list(chain(module.parameters(), module.buffers()))
+    return functools.reduce(lambda digest, value: zlib.crc32(bits(value), digest), held, 0)
 
 
 def call(module: nn.Module, tensors: Params, inputs: Inputs, *, tied: bool = True) -> Tensor:
@@ -273,17 +275,21 @@ def outputs_of(result: Any) -> Tensor:
 
 @contextmanager
 def serving(module: nn.Module) -> Generator[None]:
-    """The module in eval mode, without backward hooks: its outputs' derivatives are those of its operations.
+    """The module in eval mode, uncompiled, without the autocast of ``accelerate`` and without backward hooks.
 
-    Modes, hooks and all that a forward pass assigns to it are restored, whatever happens.
+    Its outputs' derivatives are those of its operations, in the type of its weights. Modes, hooks and all that a
+    forward pass assigns to it are restored, whatever happens.
     """
-    with ALONE:
+    compiler = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    learning = any(part.training for part in module.modules())
+    with ALONE, compiler, disable_saved_tensors_hooks(RECOMPUTED) if learning else nullcontext():
         before = [(part, part.training, dict(vars(part))) for part in module.modules()]
         try:
-            for part, training, _ in before:
+            for part, training, attributes in before:
                 if training:
                     part.training = False
-                vars(part).update(_backward_hooks=OrderedDict(), _backward_pre_hooks=OrderedDict())
+                plain = {"forward": attributes["_original_forward"]} if "_original_forward" in attributes else {}
+                vars(part).update(plain, _backward_hooks=OrderedDict(), _backward_pre_hooks=OrderedDict())
             yield
         finally:
             for part, training, attributes in before:
@@ -292,9 +298,3 @@ def serving(module: nn.Module) -> Generator[None]:
                 vars(part).update(attributes)
                 if part.training != training:
                     part.training = training
-
-
-def ordinary(value: Any) -> Any:
-    """The same value; a tensor made in inference mode, which autograd would refuse, is copied out of it."""
-    inference = isinstance(value, Tensor) and value.is_inference() and not torch.is_inference_mode_enabled()
-    return value.clone() if inference else value

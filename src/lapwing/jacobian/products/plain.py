@@ -14,11 +14,11 @@ from typing import final
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.graph import Node
 from torch.func import jvp, vmap
 
 from lapwing.ground.data import Batch, Inputs
 from lapwing.ground.errors import UnsupportedError
+from lapwing.jacobian.layers.capture import history
 from lapwing.jacobian.model import Model, along
 from lapwing.jacobian.network.network import ALONE, Network
 from lapwing.jacobian.network.spelled import twice_differentiable
@@ -101,17 +101,6 @@ def derivative(values: Tensor, at: Tensor, cotangent: Tensor, *, again: bool = F
         # Backward passes do not reach this mark: they would take the derivative for zero, without a word.
         raise refusal("a gradient marked @once_differentiable")
     return grads[0]
-
-
-def history(values: Tensor) -> set[Node]:
-    """The nodes of the graph that made some values."""
-    left, seen = [values.grad_fn], set[Node]()
-    while left:
-        node = left.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            left += [further for further, _ in node.next_functions]
-    return seen
 
 
 def refusal(got: str) -> UnsupportedError:

@@ -1,0 +1,111 @@
+"""Networks that a trainer has wrapped or prepared are what they were before, or are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import lapwing as lw
+from lapwing.ground.errors import UnsupportedError
+from tests.curvature.unchanged import unchanged
+from tests.posterior_cases import labels, normal, refused, seeded
+
+X, Y = normal(12, 3).float(), labels(12, classes=3)
+
+
+class Body(nn.Module):
+    """A frozen body with an adapter beside its first layer, and a head."""
+
+    def __init__(self, dropout: float = 0.0, again: bool = False) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(3, 5), nn.Linear(5, 4), nn.Linear(4, 3)
+        self.adapter, self.dropout, self.again = nn.Linear(3, 5, bias=False), nn.Dropout(dropout), again
+
+    def middle(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.second(self.dropout(x)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.first(x) + self.adapter(x))
+        return self.head(checkpoint(self.middle, x, use_reentrant=False) if self.again else self.middle(x))  # type: ignore[arg-type]
+
+
+def found(model: nn.Module, structure: Any = None, weights: Any = None) -> Tensor:
+    """Variances of the logits."""
+    recipe = lw.Laplace(lw.Categorical(), structure=structure or lw.KFAC(), weights=weights or lw.All())
+    return recipe.fit(model, (X, Y)).predict(X[:2]).logits.variance
+
+
+def compiled(model: Body) -> nn.Module:
+    model.compile(backend="aot_eager")
+    return model
+
+
+def parts_compiled(model: Body) -> nn.Module:
+    model.second = torch.compile(model.second, backend="aot_eager")  # type: ignore[assignment]
+    return model
+
+
+def wrapped(model: Body) -> nn.Module:
+    return torch.compile(nn.DataParallel(model))  # type: ignore[return-value]
+
+
+def prepared(model: Body) -> nn.Module:
+    return Accelerator(cpu=True, mixed_precision="bf16").prepare(model)
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile")
+@pytest.mark.parametrize("structure", [lw.KFAC(), lw.MatrixFree()], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("wrap", [compiled, parts_compiled, prepared, wrapped])
+def test_variances_are_those_of_the_network_within(wrap: Any, structure: Any) -> None:
+    model = wrap(seeded(Body).float())
+    calls = [getattr(part, name, None) for part in model.modules() for name in ("_compiled_call_impl", "forward")]
+    with unchanged(model):
+        variance = found(model, structure)
+    assert torch.equal(variance, found(seeded(Body).float(), structure))
+    assert calls == [
+        getattr(part, name, None) for part in model.modules() for name in ("_compiled_call_impl", "forward")
+    ]
+
+
+@pytest.mark.parametrize("structure", [lw.KFAC(), lw.MatrixFree()], ids=lambda x: type(x).__name__)
+def test_what_is_computed_again_is_computed_in_eval_mode(structure: Any) -> None:
+    """A backward pass would compute it in training mode, with dropout, and be that of another function."""
+    model = seeded(lambda: Body(0.5, again=True))
+    torch.testing.assert_close(found(model.eval(), structure), found(seeded(Body), structure))
+    with pytest.raises(RuntimeError, match=r"Try model\.eval\(\)"):
+        found(model.train(), structure)
+
+
+def test_layers_that_round_within_are_refused() -> None:
+    class Rounded(Body):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return super().forward(x).float()
+
+    with refused(UnsupportedError, "without torch.autocast"):
+        found(seeded(Rounded).float())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_body_in_eight_bits_may_have_an_uncertain_head_and_no_adapter_before_it() -> None:
+    model = torch.ao.quantization.quantize_dynamic(seeded(Body).float().eval(), {"first", "second"}, dtype=torch.qint8)
+    variance = found(model, lw.Full(), lw.LastLayer())
+
+    def jacobian(x: Tensor) -> Tensor:  # which rounds by the largest number of the batch
+        features = model.middle(torch.tanh(model.first(x) + model.adapter(x))).detach()
+        features = torch.cat([features, torch.ones(len(x), 1)], 1)
+        return torch.einsum("ij,nk->nijk", torch.eye(3), features).flatten(2)
+
+    probs = model(X).softmax(-1).detach()
+    hessian = torch.diag_embed(probs) - probs[:, :, None] * probs[:, None]
+    precision = torch.einsum("nci,ncd,ndj->ij", jacobian(X), hessian, jacobian(X)) + torch.eye(15)
+    expected = torch.einsum("nci,ncj,ij->nc", jacobian(X[:2]), jacobian(X[:2]), precision.inverse())
+    torch.testing.assert_close(variance, expected, rtol=1e-5, atol=0.0)
+    for weights in (lw.All(), lw.Names("adapter.*")):
+        with refused(UnsupportedError, "a layer in 8 bits"):
+            found(model, weights=weights)
