@@ -122,7 +122,8 @@ class Scene:
         y, operator = y[list(angles)].flatten(), self.whole.select(angles)
         prior = ct.DeepImagePrior(tv=3.0, rate=5e-3, steps=steps, patience=steps // 2, seed=self.seed)
         found = prior.fit(network, z, operator, y, noise_std=std)
-        posterior = ct.ImagePosterior.of(found.network, z, operator, y, noise_std=std, seed=self.seed)
+        rays: dict[str, Any] = {"noise_std": std, "prior": lw.GPrior(), "seed": self.seed}
+        posterior = ct.ImagePosterior.of(found.network, z, operator, y, **rays)
         return Fitted(found, lw.tune(posterior, lw.EM(samples=4, steps=5, noise=False)))
 
     def design(self, image: LinearModel, precision: float) -> Design:

@@ -14,7 +14,7 @@ from lapwing.linalg import Diagonal
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.problem import Perturbation
 from lapwing.linear.solvers import CG, SGD
-from lapwing.methods.ct.image import ImagePosterior, scaled
+from lapwing.methods.ct.image import DRAWS, ImagePosterior, image_prior, scaled
 from lapwing.methods.ct.observed import Observed, linear_image
 from lapwing.methods.ct.unet import UNet
 from lapwing.structures import LowRank
@@ -97,6 +97,19 @@ def test_the_scale_of_the_g_prior_is_exact_or_nearly() -> None:
     assert float((exact.problem.in_prior_units().dense() * 0.7).trace()) == pytest.approx(D)
     by_noise = posterior(lw.GPrior(0.7, samples=8000)).problem.prior.values
     assert float((by_noise / exact.problem.prior.values - 1).abs().max()) < 5 * math.sqrt(2 / 8000)
+
+
+def test_the_scale_of_the_prior_of_an_image_is_what_weights_do_to_it_whatever_the_rays_see() -> None:
+    """Within 4.5 standard errors of its draws."""
+    image = Matrix(J.view(1, H, W, 1, D), at_weights=WEIGHTS)
+    priors = [
+        image_prior(Observed(image, Rays(rays), Y, lw.Gaussian(B)), torch.Generator().manual_seed(5))
+        for rays in (T, 0 * T)
+    ]
+    (found, blind) = (prior.scale for prior in priors)
+    assert found is not None and blind is not None and torch.equal(found, blind)
+    truth = J.square().sum(0)
+    assert bool(((found / truth - 1).abs() < 4.5 * (2 / DRAWS) ** 0.5).all())
 
 
 def test_a_low_rank_preconditioner_is_exact_from_the_rank_on_and_iterations_fall_with_it() -> None:

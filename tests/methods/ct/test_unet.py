@@ -37,6 +37,9 @@ def test_it_is_a_function_of_its_generator() -> None:
 def test_bad_sizes_are_sentences() -> None:
     with refused(ShapeError, "sides that divide by 2"):
         made()(torch.zeros(1, 1, 5, 4))
+    with refused(ShapeError, "more than one number to normalise"):
+        UNet(scales=3, channels=4)(torch.zeros(1, 1, 4, 4))
+    assert UNet(scales=3, channels=8)(torch.zeros(1, 1, 4, 4)).shape == (1, 1, 4, 4)
     with refused(ConfigError, "channels of at least 4"):
         UNet(channels=3)
 

@@ -60,5 +60,5 @@ def test_the_table_says_which_method_is_better_how_soon_it_settles_and_what_it_c
     assert found["g-prior EM over TV-PredCP, marginal"]["more_stderr"] == pytest.approx(0.5)
     assert found["seconds of TV-PredCP over those of EM"]["ratio"] == 25.0
     assert found["EM steps with two draws"] == {"verdict": "EM steps with two draws", "steps": [2, 2], "met": True}
-    assert not found["EM covers 92 to 99 %"]["met"]
+    assert not found["g-prior EM covers 92 to 99 %"]["met"]
     assert not any("MC dropout" in verdict for verdict in found)

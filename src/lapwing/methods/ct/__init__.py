@@ -8,7 +8,7 @@ from lapwing.methods.ct.dip import DeepImagePrior, Reconstruction, pretrained
 from lapwing.methods.ct.files import Scan, read_scan
 from lapwing.methods.ct.filtered import filtered_back_projection
 from lapwing.methods.ct.geometry import Geometry, equidistant
-from lapwing.methods.ct.image import ImagePosterior
+from lapwing.methods.ct.image import ImagePosterior, image_prior
 from lapwing.methods.ct.interval import Interval
 from lapwing.methods.ct.noise import add_gaussian, count_photons, log_transform, noise_level
 from lapwing.methods.ct.observed import Measurement, Observed, linear_image
@@ -48,6 +48,7 @@ __all__ = [
     "equidistant",
     "filtered_back_projection",
     "fit_pixels",
+    "image_prior",
     "linear_image",
     "log_density",
     "log_transform",

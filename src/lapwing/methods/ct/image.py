@@ -22,7 +22,7 @@ from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG, Perturb, Solver
 from lapwing.linear.tangent import Tangent
 from lapwing.methods.ct.interval import Interval
-from lapwing.methods.ct.observed import Measurement, Observed, linear_image, only
+from lapwing.methods.ct.observed import BLOCK, Measurement, Observed, linear_image, only
 from lapwing.posteriors import Step
 from lapwing.posteriors.solved import warn_unless
 from lapwing.priors import GPrior, Prior
@@ -34,6 +34,9 @@ RTOL = 1e-3
 
 RANK = 400
 """Of the randomised preconditioner (Antorán 2024, section 7.3.2)."""
+
+DRAWS = 256
+"""Of the scale of the prior of an image."""
 
 
 @final
@@ -48,7 +51,7 @@ class ImagePosterior:
 
     Args:
         observed: The rays through the network's image.
-        prior: Of the weights; a ``GPrior`` that knows its scale.
+        prior: Of the weights; a ``GPrior`` knows its scale.
         likelihood: The noise now.
         solver: What solves with Λ.
         samples: Draws k: standard deviations have a relative standard error of ``1 / √(2 k)``.
@@ -87,15 +90,16 @@ class ImagePosterior:
             operator: T.
             sinogram: What was measured, flat.
             noise_std: Standard deviation of its noise, in its units.
-            prior: Of the weights; ``None`` for ``GPrior()``, its scale exact where the rows of T J fit into memory, and
-                from 64 draws where they do not.
+            prior: Of the weights; ``None`` for ``image_prior``, a g-prior scaled by what each weight does to the image.
+                ``GPrior()`` is scaled by what the rays see of that, as the source has it, a backward pass a ray;
+                ``GPrior(samples=64)`` by as many draws.
             solver: What solves with Λ; ``None`` for conjugate gradients, preconditioned with ``LowRank(400)``, which is
                 exact where there are no more rays.
             samples: Draws.
             seed: Of the draws.
 
         Cost:
-            A backward pass a ray where rows are kept, else one a draw of the scale. The preconditioner is 1200 products
+            A backward pass a ray where rows are kept, and one a draw of the scale. The preconditioner is 1200 products
             with T J and its transpose, once.
 
         Example:
@@ -112,8 +116,8 @@ class ImagePosterior:
         check_positive("noise_std", noise_std, "0.05")
         likelihood = Gaussian(noise_std**-2)
         observed = Observed(linear_image(network, z), operator, sinogram, likelihood)
-        given = GPrior(samples=None if observed.explicit else 64) if prior is None else prior
-        known = scaled(given, observed, torch.Generator().manual_seed(seed + 1))
+        generator = torch.Generator().manual_seed(seed + 1)
+        known = image_prior(observed, generator) if prior is None else scaled(prior, observed, generator)
         if solver is None:
             solver = CG(rtol=RTOL, preconditioner=LowRank(min(RANK, len(sinogram))))
         return cls(observed, known, likelihood, solver, samples, seed)
@@ -270,3 +274,22 @@ def scaled(prior: Prior, observed: Observed, generator: torch.Generator | None =
     noise = probes.gaussian((root.shape[1], prior.samples), like=observed.weights, generator=generator)
     with torch.no_grad():
         return prior.scaled_by((root @ noise).square().mean(1), observed.layout)
+
+
+def image_prior(observed: Observed, generator: torch.Generator | None = None) -> GPrior:
+    """A g-prior scaled by what each weight does to the image, ``A = a diag(JᵀJ)``, seen by a ray or not.
+
+    A weight that mostly makes structure the rays do not see has next to no scale in ``diag(JᵀTᵀBTJ)``, and a prior so
+    wide that its structure is taken to be anything: then error bars are too long.
+
+    Args:
+        observed: The rays through the network's image.
+        generator: Source of the noise ε, ``E (Jᵀε)² = diag(JᵀJ)``.
+    """
+    image = only(observed.image, BLOCK)
+    total = torch.zeros_like(observed.weights)
+    with torch.no_grad():
+        for part in torch.arange(DRAWS).split(min(BLOCK, image.width)):
+            noise = probes.gaussian((len(part), *image.outputs.shape), like=total, generator=generator)
+            total += image.pull(noise).square().sum(1)
+    return GPrior().scaled_by(total / DRAWS, observed.layout)

@@ -19,8 +19,9 @@ from lapwing.linear.model import Chunk
 from lapwing.linear.problem import Known, Problem
 from lapwing.linear.solvers import CG
 from lapwing.methods.ct.filters import Filtered, MaternFilters
-from lapwing.methods.ct.image import ImagePosterior
+from lapwing.methods.ct.image import RANK, RTOL, ImagePosterior
 from lapwing.methods.ct.observed import only
+from lapwing.posteriors.solved import warn_unless
 from lapwing.priors import Isotropic
 from lapwing.structures import LowRank
 
@@ -28,11 +29,16 @@ from lapwing.structures import LowRank
 @final
 @dataclass(frozen=True)
 class TVPredCP:
-    """``max_{a, ψ} log p(y | a, ψ) + Σ_k (-κ_k + log |∂κ_k / ∂ψ_k|)``, by Adam (Antorán 2024, section 7.2.3, 7.3.1).
+    """``max_{a, ψ} -½ |w*|²_A - ½ log |C| + Σ_k (-κ_k + log |∂κ_k / ∂ψ_k|)``, by Adam (Antorán 2024, section 7.3.1).
 
     The prior over filters is ``MaternFilters``; κ_k is the total variation that block k alone would make,
     ``E TV(J_k w_k)`` over draws of its prior, and has a standard exponential prior: a predictive complexity prior. The
-    evidence's gradient comes from probes and conjugate gradients, that of κ from draws.
+    gradient of the evidence's log determinant, ``C = b J_T A⁻¹ J_Tᵀ + I`` for features J_T of the rays, comes from
+    probes and conjugate gradients, that of κ from draws.
+
+    It is one step of expectation maximisation, as in the source: the mode w* of the linear model under a = 1 is found
+    once, and kept. Were it found anew at every step, the evidence would grow towards the head of the network alone:
+    its features are the image already, and every other block is taken to be certain.
 
     Args:
         steps: Of Adam.
@@ -73,8 +79,8 @@ class TVPredCP:
             progress: Whether to show a progress bar.
 
         Cost:
-            Each step is a block solve with all rays, and ``samples`` products with J and its transpose for each block
-            of the network. The rows of T J are made and kept.
+            A solve for w*. Each step is a block solve with all rays, and ``samples`` products with J and its transpose
+            for each block of the network. The rows of T J are made and kept.
         """
         observed, generator = posterior.observed, torch.Generator().manual_seed(self.seed)
         start = MaternFilters.of(observed.layout, 1.0, 0.5, observed.weights.new_empty(0, dtype=torch.float64))
@@ -86,6 +92,7 @@ class TVPredCP:
             targets = rays.targets - rays.outputs + (rows @ observed.weights)[:, None]
             root = float(posterior.likelihood.noise or 1.0) ** 0.5  # in units of the noise, of precision 1
             rows, targets = root * rows, root * targets
+        mode = self._mode(start, rows, targets)
         with tqdm(range(self.steps), "TV-PredCP", disable=not progress, leave=False) as bar:
             for step in bar:
                 filters = replace(start, precisions=theta[0].exp(), lengths=theta[1].exp())
@@ -95,7 +102,7 @@ class TVPredCP:
                     if recipe is None or step % self.refresh == 0:
                         recipe = Known(LowRank(min(self.rank, len(rows))).curvature(view))
                 solver = CG(rtol=self.rtol, max_iterations=50, preconditioner=recipe)
-                value = self._evidence(filters, rows, targets, view, solver, generator)
+                value = self._evidence(filters, rows, mode, view, solver, generator)
                 value = value + log_prior(complexities(filters, image, self.samples, generator), theta[1])
                 optimiser.zero_grad()
                 (-value).backward()
@@ -104,22 +111,33 @@ class TVPredCP:
         made = replace(observed, image=Filtered(observed.image, MaternFilters(start.layout, *found)))
         return replace(posterior, observed=made, prior=Isotropic(1.0), trace=())
 
+    def _mode(
+        self, filters: MaternFilters, rows: Float[Tensor, "n d"], targets: Float[Tensor, "n 1"]
+    ) -> Float[Tensor, "d 1"]:
+        """``w* = A⁻¹ Fᵀ C⁻¹ r`` for targets r and rows F (equation 7.11)."""
+        with torch.no_grad():
+            view = kernel_problem(filters.adjoint(rows.mT).mT.contiguous())
+            solver = CG(rtol=RTOL, preconditioner=LowRank(min(RANK, len(rows))))
+            found = solver.solve(view, targets)
+            warn_unless(found, solver.cure)
+            return filters.forward(filters.adjoint(rows.mT @ found.value).double())
+
     def _evidence(
         self,
         filters: MaternFilters,
         rows: Float[Tensor, "n d"],
-        targets: Float[Tensor, "n 1"],
+        mode: Float[Tensor, "d 1"],
         view: Problem,
         solver: CG,
         generator: torch.Generator,
     ) -> Float[Tensor, ""]:
-        """What has the gradient of ``-½ rᵀ C⁻¹ r - ½ log |C|``, ``C = I + F A⁻¹ Fᵀ``, for targets r and rows F."""
+        """What has the gradient of ``-½ |w*|²_A - ½ log |C|``, ``C = I + F A⁻¹ Fᵀ``, for a mode w* and rows F."""
         z = probes.rademacher((len(rows), self.probes), like=rows, generator=generator)
         with torch.no_grad():
-            solved = solver.solve(view, torch.cat([targets, z], 1)).value
-            pulled = rows.mT @ torch.cat([solved, z], 1)
-        fit, left, right = filters.adjoint(pulled).split([1, self.probes, self.probes], 1)
-        return 0.5 * fit.square().sum() - 0.5 * (left * right).sum() / self.probes
+            solved = solver.solve(view, z).value
+            pulled = (torch.cat([solved, z], 1).mT.contiguous() @ rows).mT
+        left, right = filters.adjoint(pulled).split(self.probes, 1)
+        return -0.5 * filters.inverse(mode).square().sum() - 0.5 * (left * right).sum() / self.probes
 
 
 def kernel_problem(rows: Float[Tensor, "n d"]) -> Problem:

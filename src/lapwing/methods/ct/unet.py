@@ -57,7 +57,7 @@ class UNet(nn.Module):
         for name, value in {"scales": scales, "groups": groups, "skip": skip}.items():
             check_count(name, value)
         check_count("channels", channels, groups, usual=8 * groups)
-        self.divisor = 2 ** (scales - 1)
+        self.divisor, self.group = 2 ** (scales - 1), channels // groups
         drop = [(nn.Dropout2d, nn.Dropout3d)[dimensions - 2](dropout)] if dropout else []
 
         def conv(inputs: int, outputs: int, *options: int) -> nn.Module:
@@ -92,6 +92,9 @@ class UNet(nn.Module):
         if any(side % self.divisor for side in z.shape[2:]):
             expected = f"sides that divide by {self.divisor}"
             raise ShapeError(expected, f"{list(z.shape[2:])}", "another size, or fewer scales=")
+        if z[0, 0].numel() * self.group == self.divisor ** (z.ndim - 2):
+            expected = "more than one number to normalise together at the coarsest scale"
+            raise ShapeError(expected, f"one pixel of one channel of {list(z.shape[2:])}", "fewer scales= or groups=")
         seen = list[Tensor]()
         for block in self.down:
             z = block(z)
