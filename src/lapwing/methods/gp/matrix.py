@@ -26,8 +26,8 @@ BROAD = 4096
 WIDE = 1024
 """The same where derivatives are taken, whose graphs cost as much for small tiles as for large ones."""
 
-KEPT = 2**30
-"""Bytes a kernel matrix may take to be kept for further products (1 GiB): 16,384 rows in float32, 11,585 in float64."""
+KEPT = 2**31
+"""Bytes a kernel matrix may take to be kept for further products (2 GiB): 23,170 rows in float32, 16,384 in float64."""
 
 DENSE = 2**31
 """Bytes a kernel matrix that is written out may take (2 GiB)."""
@@ -44,7 +44,7 @@ class KernelMatrix(Gram):
 
     Cost:
         A product with any number of columns evaluates half of the entries, for K is symmetric. Where all of them take
-        at most 1 GiB the first product keeps them, and further ones evaluate none.
+        at most 2 GiB the first product keeps them, and further ones evaluate none.
 
     Example:
         >>> from lapwing.methods.gp.stationary import RBF
