@@ -53,7 +53,7 @@ def test_hyper_parameters_of_both_sides_are_one_vector() -> None:
 
 def test_the_search_makes_rows_of_each_side() -> None:
     rows = list(gp.rows(Setting(quick=True, seeds=1, only=("search",), more=MORE)))
-    assert {row["side"] for row in rows} == {gp.OURS, gp.PEER, "lapwing exact"}
+    assert {row["side"] for row in rows} == {gp.OURS, gp.PEER, gp.EXACT}
     assert min(row["gap"] for row in rows) == 0.0
     (told,) = gp.verdict(rows)
     assert told["peer_took"] > 0 and set(told) >= {gp.OURS, gp.PEER}
