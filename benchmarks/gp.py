@@ -157,7 +157,8 @@ def searched(setting: Setting) -> Iterator[Row]:
         exact = sides.process(x.double(), y.double(), first, solver=lw.Cholesky(max_bytes=2**33))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            paths = {OURS: sides.descended(sides.process(x, y, first, solver=SEARCH), steps // 5, len(x) // 4)}
+            start = sides.process(x, y, first, solver=SEARCH)
+            paths = {OURS: sides.descended(start, max(1, steps // 10), min(len(x) // 4, 2000))}
             paths[PEER] = sides.climbed(model, x, y, steps, limit)
             paths = {side: thinned(path) for side, path in paths.items()}
             values = {side: [float(at(exact, logs).log_marginal()) for _, logs in path] for side, path in paths.items()}
@@ -209,7 +210,7 @@ STUDY = Study(
     needs="uci/*.npz",
     options={
         "tuned": (1000, "rows hyper-parameters are found on"),
-        "search_steps": (50, "steps of the peer's search; a fifth as many are pathwise"),
+        "search_steps": (100, "steps of the peer's search; a tenth as many are pathwise"),
         "exact": (100, "most steps of the exact search from the best found"),
         "rows": (5000, "rows of the search, 0 for all"),
         "limit": (1800.0, "seconds a side may take"),
