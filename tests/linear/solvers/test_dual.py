@@ -12,7 +12,7 @@ from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import SDD, dual
-from lapwing.linear.solvers.dual import SAFE, longest_step
+from lapwing.linear.solvers.dual import LEAST, SAFE, stable
 from lapwing.linear.solvers.stochastic import announce
 from lapwing.methods.gp import KernelMatrix, Matern
 from tests.posterior_cases import normal
@@ -41,9 +41,12 @@ def test_it_comes_to_the_solution_in_the_norm_of_the_kernel() -> None:
 
 def test_the_step_is_a_safe_part_of_the_longest_stable_one() -> None:
     kernel, dense = problem()
-    stable = 2 * 1.9 / (2.8 * torch.linalg.eigvalsh(dense)[-1]) * N
-    found = longest_step(kernel, 0.9, 128, torch.Generator().manual_seed(0))
-    assert found == pytest.approx(SAFE * float(stable), rel=0.05)
+    longest = 2 * 1.9 / (2.8 * torch.linalg.eigvalsh(dense)[-1]) * N
+    batch, found = stable(kernel, 0.9, 128, torch.Generator().manual_seed(0))
+    assert found == pytest.approx(SAFE * float(longest), rel=0.05)
+    assert batch == pytest.approx(2 * float(longest) * (1 + NOISE) / (2 * 0.1), rel=0.05)
+    alike = Problem(KernelMatrix(Matern(9.0), normal(N, 3)), Diagonal(torch.full((N,), NOISE, dtype=torch.float64)))
+    assert stable(alike, 0.9, 128, torch.Generator().manual_seed(0))[0] == LEAST
 
 
 def test_a_step_by_few_coordinates_is_as_short_as_their_noise_asks(caplog: pytest.LogCaptureFixture) -> None:
@@ -55,8 +58,8 @@ def test_a_step_by_few_coordinates_is_as_short_as_their_noise_asks(caplog: pytes
         rest = SDD(steps=1000, batch=4, step=step, rtol=1e-6).solve(kernel, b).value - exact
         return float((rest * (dense @ rest)).sum() / (b * exact).sum())
 
-    found = longest_step(kernel, 0.9, 4, torch.Generator().manual_seed(0))
-    assert found == pytest.approx(SAFE * 2 * 0.1 * 4 / (1 + NOISE))
+    batch, found = stable(kernel, 0.9, 4, torch.Generator().manual_seed(0))
+    assert (batch, found) == (4, pytest.approx(SAFE * 2 * 0.1 * 4 / (1 + NOISE)))
     with caplog.at_level(logging.INFO, logger="lapwing"):
         assert error(found) < 0.2
         assert not any("diverged" in message for message in caplog.messages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -32,6 +33,9 @@ SAFE = 0.75
 WINDOW = 100
 """The geometric average forgets over one part in so many of all steps."""
 
+LEAST = 16
+"""Coordinates of a step, unless fewer are asked for: what is done for all of them costs more than so few rows."""
+
 SKIPPED = 10
 """The average is taken of every so manyeth iterate."""
 
@@ -60,11 +64,12 @@ class SDD(Stochastic):
 
     The step is three quarters of the longest that Nesterov's method allows, ``2 (1 + ρ) / ((1 + 2ρ) λ₁)`` with λ₁ from
     the power method on some rows, or that r coordinates allow, ``2 (1 - ρ) r / n`` over the largest entry of the
-    diagonal, where that is shorter; one that diverges is halved.
+    diagonal, where that is shorter; one that diverges is halved. Where inputs are so alike that λ₁ is what limits
+    it, fewer coordinates do as well, and are taken.
 
     Args:
         steps: Most steps T.
-        batch: Coordinates r of a step, none twice.
+        batch: Most coordinates r of a step, none twice; as many where ``step`` is given.
         rtol: Relative residual ``|b - Λ x| / |b|`` at which it ends.
         step: β n, in the units of the source; ``None`` for the rule.
         momentum: ρ.
@@ -105,15 +110,19 @@ class SDD(Stochastic):
     ) -> Callable[[Float[Tensor, "n k"], Float[Tensor, "n k"]], Solution]:
         """See ``Stochastic.descent``."""
         generator = torch.Generator().manual_seed(self.seed)
-        step = (self.step or longest_step(problem, self.momentum, self.batch, generator)) / problem.size
+        batch, step = self.batch, self.step
+        if step is None:
+            batch, step = stable(problem, self.momentum, batch, generator)
 
         def solve(b: Tensor, start: Tensor) -> Solution:
-            return shortened(partial(self._descend, problem, b, start, generator), step, problem.size)
+            return shortened(
+                partial(self._descend, problem, b, start, batch, generator), step / problem.size, problem.size
+            )
 
         return solve
 
     def _descend(
-        self, problem: Problem, b: Tensor, start: Tensor, generator: torch.Generator, step: float
+        self, problem: Problem, b: Tensor, start: Tensor, batch: int, generator: torch.Generator, step: float
     ) -> Solution | None:
         """One descent with a constant step; ``None`` where it diverges."""
         path = _Path(start, self.momentum, min(1.0, WINDOW / self.steps))
@@ -123,7 +132,7 @@ class SDD(Stochastic):
         bar = tqdm(total=self.steps, desc="dual descent", disable=not self.progress, unit="step", leave=False)
         begun = time.perf_counter()
         with bar, suppress(KeyboardInterrupt):
-            order = coordinates(n, self.batch, b.device, generator)
+            order = coordinates(n, batch, b.device, generator)
             while path.taken < self.steps:
                 index, p = next(order), path.ahead()
                 gradient = problem.scale * problem.curvature.product_rows(index, p) + noise[index] * p[index] - b[index]
@@ -145,7 +154,7 @@ class SDD(Stochastic):
                 stopped = "iterations"
         if stopped == "interrupted":
             residual = residual_of(problem, b, path.average())
-        matvecs = b.shape[1] * (path.taken * self.batch // n + path.taken // look)
+        matvecs = b.shape[1] * (path.taken * batch // n + path.taken // look)
         return Solution(path.average(), residual, path.taken, matvecs, stopped)
 
 
@@ -203,18 +212,20 @@ def coordinates(n: int, batch: int, device: torch.device, generator: torch.Gener
         yield from (part for part in order.split(min(batch, n)) if len(part) == min(batch, n))
 
 
-def longest_step(problem: Problem, momentum: float, batch: int, generator: torch.Generator) -> float:
-    """``β n``: a safe part of the longest step that is stable.
+def stable(problem: Problem, momentum: float, most: int, generator: torch.Generator) -> tuple[int, float]:
+    """Coordinates of a step, and ``β n``: a safe part of the longest that is stable with so many.
 
         β n < 2 (1 + ρ) n / ((1 + 2ρ) λ₁),    β n < 2 (1 - ρ) r / max_i (s K + N)_ii
 
     The one is of all rows. The other is of r of them, whose gradient g has a second moment of ``n / r`` times its
     diagonal: ``v`` adds up ``1 / (1 - ρ)`` of them, and a step β without momentum lessens the error where
-    ``2 β |Λ p|² > β² E |g|²_Λ``.
+    ``2 β |Λ p|² > β² E |g|²_Λ``. With the r whose limit is twice the first one, noise no longer counts.
     """
     whole = 2 * (1 + momentum) / ((1 + 2 * momentum) * largest_eigenvalue(problem, generator)) * problem.size
     diagonal = problem.scale * problem.curvature.diagonal() + problem.prior.values
-    return SAFE * min(whole, 2 * (1 - momentum) * batch / float(diagonal.max()))
+    each = 2 * (1 - momentum) / float(diagonal.max())
+    batch = min(most, max(LEAST, math.ceil(2 * whole / each)))
+    return batch, SAFE * min(whole, each * batch)
 
 
 def largest_eigenvalue(problem: Problem, generator: torch.Generator) -> float:
