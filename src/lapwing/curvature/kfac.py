@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 import torch
@@ -20,11 +21,14 @@ from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, patches, separated
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.network.network import Network
-from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
-from lapwing.linalg.spectral import Moment
+from lapwing.linalg import BlockDiagonal, Dense, Diagonal, FunctionOperator, Kronecker, Structured, nystrom
+from lapwing.linalg.spectral import Moment, Spectral, of_root
 
 Sharing: TypeAlias = Literal["expand", "reduce"]
 Bias: TypeAlias = Literal["joint", "separate"]
+
+LARGE = 3
+"""Rows to an eigenpair from which finding some pairs takes less than a quarter of the time of finding all."""
 
 EXACT = 1024
 """Largest block of a parameter without Kronecker structure that is kept exact; beyond it only the diagonal is."""
@@ -42,7 +46,7 @@ class KroneckerSum:
         network: The network whose weights are uncertain.
         sharing: How positions that share a weight are treated.
         bias: Whether a bias is a last input of its weight's block, or has a block of its own.
-        rank: Eigenpairs kept of a factor with ``spectral.LARGE`` times as many rows or more; ``None`` keeps all of all.
+        rank: Eigenpairs kept of a factor with ``LARGE`` times as many rows or more; ``None`` keeps all of all.
         bar: Whether to show a progress bar while the factors are decomposed.
 
     Raises:
@@ -68,7 +72,8 @@ class KroneckerSum:
         self._network, self._bias, self._bar = network, bias, bar
         self._sharing: Sharing = sharing
         self._index: dict[tuple[str, ...], Tensor] = {}
-        self._left, self._right = (defaultdict[tuple[str, ...], Moment](lambda: Moment(rank)) for _ in range(2))
+        cut = partial(leading, rank=rank)
+        self._left, self._right = (defaultdict[tuple[str, ...], Moment](lambda: Moment(cut)) for _ in range(2))
         self._exact = defaultdict[tuple[str, ...], Moment](Moment)
         self._count: Counter[tuple[str, ...]] = Counter()
         self._outputs: OutputSum | None = None
@@ -150,6 +155,15 @@ def block_index(factor: Factor, network: Network) -> Int[Tensor, " d"]:
     elif isinstance(factor, Lookup):
         flat = flat.view(factor.shape).mT
     return flat.flatten().to(network.like.device)
+
+
+def leading(matrix: Float[Tensor, "m m"], rank: int | None) -> Spectral | None:
+    """So many eigenpairs of a second moment, what they leave of its trace spread evenly; of a small one none."""
+    if rank is None or len(matrix) < LARGE * rank:
+        return None
+    held = FunctionOperator(matrix.matmul, matrix.matmul, (len(matrix), len(matrix)), matrix)
+    factor = nystrom(held, rank, power=1, generator=torch.Generator().manual_seed(0))
+    return of_root(factor, float(matrix.trace()))
 
 
 def gradients(factor: Outer | Lookup, sharing: Sharing) -> Float[Tensor, "n p o t"]:

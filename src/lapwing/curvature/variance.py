@@ -13,9 +13,9 @@ from torch import Tensor
 
 from lapwing.curvature.sums import Held
 from lapwing.ground.data import Inputs, chunks, count
-from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows, outer, separated
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows, separated
 from lapwing.jacobian.layers.lookup import Lookup
-from lapwing.jacobian.model import Model, Pass
+from lapwing.jacobian.model import Model, Pass, Room
 from lapwing.likelihoods.base import at_places, identity_cotangents
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
 
@@ -54,18 +54,20 @@ class Propagation:
         """
         means: list[Tensor] = []
         covariances: list[list[Tensor]] = [[] for _ in self.precisions]
+        room: Room = {}
         for part in self.passes(inputs):
-            blocks = self._of_head(part.head, places) if self.model.survey.head else self._of_outputs(part, places)
+            of_head = self.model.survey.head
+            blocks = self._of_head(part.head, places) if of_head else self._of_outputs(part, places, room)
             f = at_places(part.outputs, places)
             means.append(f)
             for column, block in zip(covariances, blocks, strict=True):
                 column.append(block.to(f).view(*f.shape, f.shape[-1]))
         return torch.cat(means), [torch.cat(column) for column in covariances]
 
-    def _of_outputs(self, part: Pass, places: Int[Tensor, " p"] | None) -> list[Float[Tensor, "n t c c"]]:
+    def _of_outputs(self, part: Pass, places: Int[Tensor, " p"] | None, room: Room) -> list[Float[Tensor, "n t c c"]]:
         """``J Λ⁻¹ Jᵀ`` at each position, whose outputs are pulled back one after the other."""
         blocks = identity_cotangents(part.outputs, places)
-        each = [self.covariances(self.factors(part, cotangents)) for cotangents in blocks]
+        each = [self.covariances(self.factors(part, cotangents, room)) for cotangents in blocks]
         return [torch.stack(blocks, dim=1) for blocks in zip(*each, strict=True)]
 
     def _of_head(self, head: Outer, places: Int[Tensor, " p"] | None) -> list[Float[Tensor, "m c c"]]:
@@ -122,9 +124,9 @@ class Propagation:
         """Variances of each layer's weights, see ``variance_of``, by the layer's names and the kind of its factor."""
         return {}
 
-    def factors(self, part: Pass, cotangents: Float[Tensor, "k n ..."]) -> list[Factor]:
+    def factors(self, part: Pass, cotangents: Float[Tensor, "k n ..."], room: Room | None = None) -> list[Factor]:
         """The factors of a chunk; in float64 where the precision is and has no layers, whose bases are cast."""
-        return [self._precise(factor) for factor in part.factors(cotangents)]
+        return [self._precise(factor) for factor in part.factors(cotangents, room)]
 
     def _precise(self, factor: Factor) -> Factor:
         operator = self.precisions[0].operator
@@ -175,11 +177,11 @@ def in_basis(factor: Factor, block: Structured) -> Factor:
     if isinstance(block, Kronecker) and isinstance(factor, Outer):
         (left, right), (_, k, _, o, t) = block.bases, factor.g.shape
         if t == 1 or t <= k * o:  # what is smaller is turned: the positions, or the matrices they add up to
-            columns = factor.columns.movedim(0, 2)
-            turned = right.into(columns.flatten(2)).unflatten(2, columns.shape[2:]).movedim(2, 0)
-            return Outer(factor.names[0], None, left.into(factor.g), turned)
-        matrices = left.into(outer(factor.g, factor.columns))
-        return Rows(factor.weight, factor.bias, right.into(matrices.mT).mT.flatten(2))
+            return Outer(factor.names[0], None, left.into(factor.g), factor.turned(right))
+        few = max(1, NUMBERS // (factor.width * t))
+        matrices = [factor.taken(slice(start, start + few)).matrices for start in range(0, len(factor.g), few)]
+        turned = right.into(left.into(torch.cat(matrices)).mT).mT
+        return Rows(factor.weight, factor.bias, turned.flatten(2))
     if isinstance(block, Dense):
         rows = factor.rows()
         return Rows(factor.weight, factor.bias, block.basis.spectral.into(rows.mT).mT)
@@ -235,7 +237,7 @@ def explicit(factor: Factor) -> Factor:
 
 
 NUMBERS = 2**19
-"""Entries of rows, or of their products, made at a time: few enough to stay in a processor's cache."""
+"""Entries of rows, of their products, or of patches, made at a time: few enough to stay in a processor's cache."""
 
 
 WIDTH = 512

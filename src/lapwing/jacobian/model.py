@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
-from typing import cast, final
+from typing import TypeAlias, cast, final
 
 import torch
 from jaxtyping import Float
@@ -25,6 +25,9 @@ from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.layers.loose import loose_rows
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
+
+Room: TypeAlias = dict[int, Tensor]
+"""Where the gradients of each use of a layer are written, in place of those of an earlier chunk."""
 
 BUDGET = 2**27
 """Bytes the layer factors of one chunk of training data may take (128 MiB)."""
@@ -154,11 +157,13 @@ class Pass:
         nothing = outputs.new_zeros(()).expand(call.shape[0], 1, *call.shape[1:])
         return cast(Outer, self._factor(layer, [call], [nothing]))
 
-    def factors(self, cotangents: Float[Tensor, "k n ..."]) -> Iterator[Factor]:
+    def factors(self, cotangents: Float[Tensor, "k n ..."], room: Room | None = None) -> Iterator[Factor]:
         """The factors of every uncertain parameter, layer by layer.
 
         Args:
             cotangents: Directions to pull back, each of the shape of the canonical outputs.
+            room: Of earlier factors that are not needed any more: memory that went back to the system costs as much to
+                get again as to fill.
 
         Yields:
             One factor a layer, then one for each parameter without layer factors.
@@ -169,15 +174,15 @@ class Pass:
         Cost:
             k backward passes through the activations.
         """
-        yield from self.layer_factors(cotangents)
+        yield from self.layer_factors(cotangents, room)
         survey = self.survey
         if survey.loose:
             returned = self._returned(cotangents)
             for name, rows in loose_rows(self.network, survey.loose, self.inputs, returned, survey.way).items():
                 yield Rows(name, None, rows)
 
-    def layer_factors(self, cotangents: Float[Tensor, "k n ..."]) -> Iterator[Factor]:
-        """The factors of the layers alone; what one is made from is not held until the next."""
+    def layer_factors(self, cotangents: Float[Tensor, "k n ..."], room: Room | None = None) -> Iterator[Factor]:
+        """The factors of the layers alone; without room, what one is made from is not held until the next."""
         outputs, calls = self._forward
         uses = [(layer, call) for layer in self.survey.layers for call in calls if layer.owns(call)]
         held: list[Tensor] = []
@@ -190,7 +195,9 @@ class Pass:
                     held.append(part.unsqueeze(1))
                     continue
                 if k == 0:
-                    held.append(part.new_empty(part.shape[0], len(cotangents), *part.shape[1:]))
+                    shape = (part.shape[0], len(cotangents), *part.shape[1:])
+                    empty = part.new_empty(0)
+                    held.append((empty if room is None else room.setdefault(i, empty)).resize_(shape))
                 held[i][:, k] = part
         for layer in self.survey.layers:
             own = [call for owner, call in uses if owner is layer]

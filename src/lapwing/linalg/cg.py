@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, check_kind
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg.operator import Operator, check_operand, check_square, in_float64
-from lapwing.linalg.structured import Structured, finite, rounding_of
+from lapwing.linalg.structured import Structured, finite
 
 EPS = torch.finfo(torch.float64).eps
 
@@ -98,7 +98,7 @@ def conjugate_gradients(
         rest = block - product(x)
     residual, reached, steps = _measured(rest, weights) / size, math.inf, 0
     while True:
-        goal, rounding, start = rtol * size, rounding_of(operator.dtype), x.clone()
+        goal, rounding, start = rtol * size, torch.finfo(operator.dtype).eps ** 0.5, x.clone()
         recurrence = _recurrence(product, preconditioner, x, rest, goal, weights, rounding)
         steps, stopped = _run(recurrence, steps, max_iterations, rtol if progress else None)
         rest = block - product(x)

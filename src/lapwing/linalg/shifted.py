@@ -14,12 +14,12 @@ from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg.cg import check_system
 from lapwing.linalg.lanczos import LanczosStep, Recurrence
 from lapwing.linalg.operator import Operator, in_float64
-from lapwing.linalg.structured import Structured, finite, rounding_of
+from lapwing.linalg.structured import Structured, finite
 
 ROUNDING = 10 * torch.finfo(torch.float64).eps
 """Relative to the entries of its row, an entry of ``T`` within this is rounding."""
 
-NOISE = rounding_of(torch.float32)
+NOISE = torch.finfo(torch.float32).eps ** 0.5
 """Relative to the entries of its row, a negative pivot beyond this is not rounding, in any dtype."""
 
 Method: TypeAlias = Literal["cg", "minres"]

@@ -11,13 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import ShapeError
-from lapwing.linalg.lowrank import nystrom
-from lapwing.linalg.operator import FunctionOperator
-from lapwing.linalg.structured import finite, rounding_of, symmetric
-
-LARGE = 3
-"""Rows to an eigenpair from which finding some pairs takes less than a quarter of the time of finding all."""
+from lapwing.ground.errors import NumericalError, ShapeError
+from lapwing.linalg.structured import finite
 
 
 @final
@@ -152,9 +147,11 @@ def of_root(root: Float[Tensor, "m r"], trace: float | None = None) -> Spectral:
     Cost:
         ``3 m r² + 9 r³`` multiplications.
     """
-    basis, triangle = torch.linalg.qr(finite(root).double())
-    values, vectors = torch.linalg.eigh(triangle @ triangle.mT)
-    kept = values > len(root) * torch.finfo(values.dtype).eps * values.amax() if len(values) else values > 0
+    if not root.numel():
+        return Spectral(root.new_zeros(0).double(), root.double())
+    basis, triangle = torch.linalg.qr(root.double())
+    values, vectors = torch.linalg.eigh(symmetric(triangle @ triangle.mT))
+    kept = values > len(root) * torch.finfo(values.dtype).eps * values.amax()
     values, vectors = values[kept].flip(0), (basis @ vectors[:, kept]).flip(1)
     left = 0.0 if trace is None else max(0.0, trace - float(values.sum()))
     return Spectral(values, vectors, left / max(1, len(root) - len(values)), left)
@@ -213,7 +210,7 @@ class Eigenbasis:
             vectors = torch.ones_like(values)
         else:
             values, vectors = torch.linalg.eigh(symmetric(self.matrix))
-        rounding = rounding_of(self.matrix.dtype) * values.abs().amax(-1, keepdim=True)
+        rounding = torch.finfo(self.matrix.dtype).eps ** 0.5 * values.abs().amax(-1, keepdim=True)
         return Spectral(values.masked_fill((values < 0) & (values >= -rounding), 0.0), vectors)
 
 
@@ -221,11 +218,11 @@ class Moment:
     """``sum x xᵀ``: the columns x themselves, as long as there are at most half as many as they have rows.
 
     Args:
-        rank: Eigenpairs kept of ``LARGE`` times as many rows or more; ``None`` keeps all of all.
+        leading: The leading eigenpairs of a matrix, where they are asked for, or else ``None``.
     """
 
-    def __init__(self, rank: int | None = None) -> None:
-        self._rank, self._columns, self.cut = rank, list[Tensor](), False
+    def __init__(self, leading: Callable[[Tensor], Spectral | None] = lambda _: None) -> None:
+        self._leading, self._columns, self.cut = leading, list[Tensor](), False
         self._total: Tensor | None = None
 
     def add(self, shape: tuple[int, ...], columns: Callable[[], Tensor], total: Callable[[], Tensor]) -> None:
@@ -269,9 +266,20 @@ class Moment:
         total, self._total, rows = self._total, None, self._total.shape[-1]
         if total.ndim == 1:
             return total
-        if self._rank is None or rows < LARGE * self._rank or total.numel() > rows**2:
-            return whole(total)
-        self.cut, matrix = True, total.view(rows, rows)
-        held = FunctionOperator(matrix.matmul, matrix.matmul, (rows, rows), matrix)
-        factor = nystrom(held, self._rank, power=1, generator=torch.Generator().manual_seed(0))
-        return of_root(factor, float(matrix.trace()))
+        few = self._leading(total.view(rows, rows)) if total.numel() == rows**2 else None
+        self.cut = few is not None
+        return whole(total) if few is None else few
+
+
+def symmetric(matrix: Float[Tensor, "*batch m m"]) -> Float[Tensor, "*batch m m"]:
+    """The symmetric part in float64, a tensor of its own; raise where the rest is more than rounding, or not finite."""
+    skew = (matrix.detach() - matrix.detach().mT).abs_().max().item()
+    size = torch.linalg.vector_norm(matrix.detach(), torch.inf).item()
+    if not skew <= torch.finfo(matrix.dtype).eps ** 0.5 * size:
+        finite(matrix)
+        raise NumericalError(
+            "a symmetric matrix",
+            f"entries that differ from their mirror by up to {skew:.3g} (largest entry {size:.3g})",
+            "(M + M.mT) / 2 if the difference is meant to be noise",
+        )
+    return torch.add(matrix, matrix.mT.double()).div_(2)

@@ -234,11 +234,6 @@ def _bounded(eigenvalues: Tensor, holds: bool, expected: str) -> Tensor:
     return eigenvalues
 
 
-def rounding_of(dtype: torch.dtype) -> float:
-    """How far from exact, relative to the largest, an entry or eigenvalue accumulated in ``dtype`` may be."""
-    return torch.finfo(dtype).eps ** 0.5
-
-
 def finite(matrix: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Return the matrix if every entry is finite; raise otherwise (LAPACK answers NaN with wrong numbers)."""
     if bool(matrix.detach().sum().isfinite()):  # it copies nothing; a sum may overflow where no entry does
@@ -251,16 +246,3 @@ def finite(matrix: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
             "inputs of size 1, finite data and weights, or float64",
         )
     return matrix
-
-
-def symmetric(matrix: Float[Tensor, "*batch m m"]) -> Float[Tensor, "*batch m m"]:
-    """Return the symmetric part in float64, a tensor of its own; raise where the rest is more than rounding."""
-    skew = (finite(matrix).detach() - matrix.detach().mT).abs_().max().item()
-    size = torch.linalg.vector_norm(matrix.detach(), torch.inf).item()
-    if skew > rounding_of(matrix.dtype) * size:
-        raise NumericalError(
-            "a symmetric matrix",
-            f"entries that differ from their mirror by up to {skew:.3g} (largest entry {size:.3g})",
-            "(M + M.mT) / 2 if the difference is meant to be noise",
-        )
-    return torch.add(matrix, matrix.mT.double()).div_(2)

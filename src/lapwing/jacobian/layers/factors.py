@@ -17,6 +17,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from lapwing.jacobian.network.network import Network
+from lapwing.linalg.spectral import Spectral
 
 T = TypeVar("T", bound="Factor")
 
@@ -163,6 +164,18 @@ class Outer(Factor):
             return patches(self.a, self.options, ones.shape[2])
         return self.a if self.bias is None else torch.cat([self.a, ones], dim=2)
 
+    def turned(self, basis: Spectral) -> Float[Tensor, "n p w t"]:
+        """The columns in an eigenbasis; those of a convolution by another one, whose kernels are the eigenvectors."""
+        if self.options is None or self.weight is None or basis.others:
+            columns = self.columns.movedim(0, 2)
+            return basis.into(columns.flatten(2)).unflatten(2, columns.shape[2:]).movedim(2, 0)
+        o, still = self.options, (0,) * len(self.options.kernel)
+        rows = basis.vectors.to(self.a).mT.expand(o.groups, -1, -1).flatten(0, 1)
+        kernels, bias = (rows, None) if self.bias is None else (rows[:, :-1], rows[:, -1])
+        image, kernels = o.padded(self.a), kernels.unflatten(1, (-1, *o.kernel))
+        moved = torch.convolution(image, kernels, bias, o.stride, still, o.dilation, False, still, o.groups)
+        return moved.unflatten(1, (o.groups, -1)).flatten(3)
+
     def by_position(self, places: Int[Tensor, " p"] | None = None) -> Outer:
         """Its inputs, those of each position, or of some, as an example of its own, and no gradients."""
         a = self.columns.squeeze(1).mT
@@ -174,7 +187,10 @@ class Outer(Factor):
     @property
     def matrices(self) -> Float[Tensor, "n k p o i"]:
         """The Jacobian of each example and cotangent, as a matrix with the bias in the last column."""
-        return outer(self.g, self.columns)
+        n, k, p, o, t = self.g.shape
+        left = self.g.transpose(1, 2).reshape(n * p, k * o, t)
+        product = left @ self.columns.reshape(n * p, -1, t).mT
+        return product.view(n, p, k, o, -1).transpose(1, 2)
 
     def rows(self) -> Float[Tensor, "n k d"]:
         """The explicit Jacobian."""
@@ -259,14 +275,6 @@ def patches(image: Float[Tensor, "n channels *space"], options: ConvOptions, one
     out[:, : inputs.numel()].unflatten(1, inputs).copy_(windows)
     out[:, inputs.numel() :] = 1.0
     return out.flatten(3).movedim(2, 0)
-
-
-def outer(g: Float[Tensor, "n k p o t"], a: Float[Tensor, "n p i t"]) -> Float[Tensor, "n k p o i"]:
-    """``sum_t g_t a_tᵀ`` for every example and cotangent, as one batched matrix product."""
-    n, k, p, o, t = g.shape
-    left = g.transpose(1, 2).reshape(n * p, k * o, t)
-    product = left @ a.reshape(n * p, -1, t).mT
-    return product.view(n, p, k, o, -1).transpose(1, 2)
 
 
 def combine(left: Float[Tensor, "n a b"], right: Float[Tensor, "n b c"]) -> Float[Tensor, "n a c"]:
