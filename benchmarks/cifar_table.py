@@ -18,7 +18,7 @@ from torch import Tensor
 import lapwing as lw
 from benchmarks.command import Setting, Study, main
 from benchmarks.report import Row, command, grouped, timed
-from benchmarks.table import markdown
+from benchmarks.table import averaged, markdown
 from benchmarks.tasks import Task, marginal, probabilities
 from lapwing.evaluation.baselines import Map
 
@@ -71,7 +71,7 @@ def scored(probs: Tensor, plain: Tensor, task: Task) -> Row:
     change, row = ours - theirs, marginal(probs, task)
     if probs is plain:
         return row
-    return row | {"difference": float(change.mean()), "difference_error": float(change.std()) / len(change) ** 0.5}
+    return row | averaged({"difference": change.tolist()})
 
 
 def draw(found: Sequence[Row]) -> str:

@@ -17,6 +17,13 @@ def case(row: Row) -> tuple[tuple[str, object], ...]:
     return tuple((k, v) for k, v in row.items() if k not in APART and isinstance(v, str | bool | int))
 
 
+def averaged(columns: Mapping[str, Sequence[float]]) -> Row:
+    """The mean of each column, and ``NAME_stderr``, its standard error, of those with several numbers."""
+    means = {name: statistics.fmean(values) for name, values in columns.items()}
+    several = {name: values for name, values in columns.items() if len(values) > 1}
+    return means | {f"{k}_stderr": statistics.stdev(v) / math.sqrt(len(v)) for k, v in several.items()}
+
+
 def summarised(rows: Iterable[Row], counts: Sequence[str] = ()) -> Iterator[Row]:
     """A row a case: each number as its mean, ``NAME_stderr`` beside it, and how many ``seeds`` had it.
 
@@ -32,11 +39,9 @@ def summarised(rows: Iterable[Row], counts: Sequence[str] = ()) -> Iterator[Row]
         common = dict(case(found[0]))
         numbers = dict.fromkeys(k for row in found for k, v in row.items() if isinstance(v, float))
         values = {k: [row[k] for row in found if isinstance(row.get(k), float)] for k in numbers}
-        means = {k: statistics.fmean(v) for k, v in values.items()}
-        errors = {f"{k}_stderr": statistics.stdev(v) / math.sqrt(len(v)) for k, v in values.items() if len(v) > 1}
         failures = [row["failure"] for row in found if row.get("failure")]
         told = {"failure": failures[0], "failures": len(failures)} if failures else {}
-        yield common | {"seeds": len(found) - len(failures), "summary": True} | means | errors | told
+        yield common | {"seeds": len(found) - len(failures), "summary": True} | averaged(values) | told
 
 
 def table(rows: Sequence[Row], columns: Sequence[str]) -> str:

@@ -9,7 +9,6 @@ examples, with their paired standard error.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ import lapwing as lw
 from benchmarks.command import Setting, Study, main
 from benchmarks.data import generator
 from benchmarks.report import Row, attempt
+from benchmarks.table import averaged
 from benchmarks.tasks import moments, probabilities, scored
 from lapwing.evaluation.baselines import Map
 from lapwing.posteriors import Posterior
@@ -126,8 +126,7 @@ def losses(probs: Tensor, labels: Tensor) -> Tensor:
 def scores(probs: Tensor, labels: Tensor, base: Tensor) -> Row:
     """Scores on the test examples, and the difference of the NLL from that of the same examples elsewhere."""
     difference = losses(probs, labels) - base
-    row: Row = {"targets": labels.numel(), "difference": float(difference.mean())}
-    row["difference_error"] = float(difference.std()) / math.sqrt(labels.numel())
+    row: Row = {"targets": labels.numel()} | averaged({"difference": difference.tolist()})
     return row | scored(probs, labels, "nll", "debiased_ece", "ece", "ece_floor", "brier", "accuracy")
 
 

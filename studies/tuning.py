@@ -22,6 +22,7 @@ import lapwing as lw
 from benchmarks.command import Setting, Study, main
 from benchmarks.data import generator
 from benchmarks.report import Row, attempt, timed
+from benchmarks.table import averaged
 from benchmarks.tasks import moments, probabilities
 from lapwing.evaluation.baselines import Map
 from lapwing.predictive import Moments, held_out_losses
@@ -63,12 +64,12 @@ def measured(case: Case, kind: str, **options: Any) -> Row:
     scaled = temperature_scaled(case)
     row |= {"link": tuned.link, "precision": float(tuned.prior_precisions[0]), "method": _method(tuned)}
     row |= {"nll": float(ours.mean()), "plain": float(plain.mean())}
-    row |= _difference("plain", ours - plain)
+    row |= averaged({"from_plain": (ours - plain).tolist()})
     strongest = posterior.prior_precisions * FACTORS[1]
     row["strongest_prior"] = bool((tuned.prior_precisions > 0.99 * strongest).all())
     if scaled is not None:
         row["temperature"] = float(scaled.mean())
-        row |= _difference("temperature", ours - scaled)
+        row |= averaged({"from_temperature": (ours - scaled).tolist()})
     return row
 
 
@@ -101,10 +102,6 @@ def _counts(found: Sequence[Row]) -> Row:
     worse = [row for row in found if row["from_plain"] > 2 * row["from_plain_stderr"]]
     names = [f"{row['pair']}, {row['posterior']}" for row in worse]
     return {"better": sum(row["from_plain"] < 0 for row in found), "worse": len(worse), "worse_pairs": names}
-
-
-def _difference(name: str, each: Tensor) -> Row:
-    return {f"from_{name}": float(each.mean()), f"from_{name}_stderr": float(each.std() / len(each) ** 0.5)}
 
 
 def _method(posterior: Any) -> str:

@@ -7,7 +7,6 @@ image prior know the image of the first angles; ``again`` fits it to all that is
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -20,6 +19,7 @@ import lapwing as lw
 from benchmarks.command import Setting, Study
 from benchmarks.data import generator
 from benchmarks.report import Row, curve, figure, grouped, timed
+from benchmarks.table import averaged
 from lapwing.cli.demonstration import psnr_of
 from lapwing.ground import probes
 from lapwing.linalg import Diagonal
@@ -251,8 +251,7 @@ def verdicts(found: Sequence[Row]) -> Iterator[Row]:
             if not more or count == min(row["angles"] for row in images):
                 continue
             row: Row = {"verdict": f"{one} over {other}, dB", "angles": count, "images": len(more)}
-            error = {"more_stderr": statistics.stdev(more) / len(more) ** 0.5} if len(more) > 1 else {}
-            yield row | {"more": statistics.fmean(more)} | error
+            yield row | averaged({"more": more})
 
 
 def draw(found: Sequence[Row]) -> Any:

@@ -20,6 +20,7 @@ import lapwing as lw
 from benchmarks.command import Setting, Study
 from benchmarks.data import generator
 from benchmarks.report import Row, timed
+from benchmarks.table import averaged
 from lapwing.cli.demonstration import INSIDE, REACH, psnr_of
 from lapwing.ground import probes
 from lapwing.methods import ct
@@ -191,12 +192,7 @@ def verdicts(found: Sequence[Row]) -> Iterator[Row]:
         for score in ("marginal", "patches"):
             more = [by[better, s][score] - by[worse, s][score] for s in seeds if {(better, s), (worse, s)} <= by.keys()]
             if more:
-                error = statistics.stdev(more) / len(more) ** 0.5 if len(more) > 1 else None
-                yield {
-                    "verdict": f"{better} over {worse}, {score}",
-                    "more": statistics.mean(more),
-                    "more_stderr": error,
-                }
+                yield {"verdict": f"{better} over {worse}, {score}"} | averaged({"more": more})
     both = [s for s in seeds if {(EM, s), (PREDCP, s)} <= by.keys()]
     if both:
         times = [by[PREDCP, s]["seconds"] / by[EM, s]["seconds"] for s in both]

@@ -18,7 +18,7 @@ def test_a_row_has_the_paired_difference_from_the_plain_network() -> None:
     row, own = scored(probs, plain, task), torch.arange(len(labels))
     change = (plain[own, labels].double() / probs[own, labels]).log()
     assert row["difference"] == pytest.approx(float(change.mean()))
-    assert row["difference_error"] == pytest.approx(float(change.std()) / len(labels) ** 0.5)
+    assert row["difference_stderr"] == pytest.approx(float(change.std()) / len(labels) ** 0.5)
     assert row["nll"] == pytest.approx(float(-probs[own, labels].log().mean()))
     assert "difference" not in scored(plain, plain, task)
 
@@ -26,7 +26,7 @@ def test_a_row_has_the_paired_difference_from_the_plain_network() -> None:
 def test_the_page_has_a_table_a_network() -> None:
     head = {"network": "resnet20", "images": 512}
     row = {"method": "KFAC", "tuned": "validation", "value": 12.5, "nll": 0.25, "difference": -0.5}
-    text = draw([head | row | {"difference_error": 0.125}])
+    text = draw([head | row | {"difference_stderr": 0.125}])
     assert "of 512 training images" in text and "## ResNet-20, zero-padded shortcuts" in text
     assert "| method | tuned | tuned to | NLL | NLL − plain |" in text
     assert "| KFAC | validation | 12.5 | 0.25 | -0.5 ± 0.12 |" in text
