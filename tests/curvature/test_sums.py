@@ -266,3 +266,14 @@ def test_single_weights_have_their_own_entries() -> None:
     total = DiagonalSum(network)
     sweep(replace(case.model, network=network), GGN(), total)
     torch.testing.assert_close(total.result().operator.diagonal(), naive.ggn(case).diagonal()[index])
+
+
+def test_a_diagonal_in_half_precision_goes_on_growing() -> None:
+    """In bfloat16 a sum of ones would end at 256."""
+    model = nn.Linear(2, 1, bias=False).bfloat16()
+    total = DiagonalSum(Network.of(model))
+    for _ in range(1000):
+        total.add(iter([Rows("weight", None, torch.ones(1, 1, 2, dtype=torch.bfloat16))]))
+    assert total.result().operator.diagonal().tolist() == [1000.0, 1000.0]
+    posterior = lw.Laplace(lw.Gaussian(), structure=lw.Diagonal()).fit(model, (torch.ones(1, 2), torch.zeros(1, 1)))
+    assert posterior.sample(3).dtype == posterior.predict(torch.ones(1, 2)).mean.dtype == torch.bfloat16

@@ -83,7 +83,7 @@ class DenseSum:
 
 
 class DiagonalSum:
-    """Adds up ``sum_nk (J_nᵀ u_nk)²``, one number a weight.
+    """Adds up ``sum_nk (J_nᵀ u_nk)²``, in float32 or better: half precision would soon stand still.
 
     Args:
         network: The network whose weights are uncertain.
@@ -93,7 +93,8 @@ class DiagonalSum:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._total = network.like.new_zeros(network.size)
+        wide = torch.promote_types(network.like.dtype, torch.float32)
+        self._total = torch.zeros(network.size, dtype=wide, device=network.like.device)
 
     def add_outputs(self, head: Outer, diagonal: Outputs, beside: Outputs | None) -> None:
         """Take in one chunk of a head, whose gradient is the identity; see ``Accumulator``."""

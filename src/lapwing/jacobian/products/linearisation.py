@@ -97,7 +97,8 @@ class Linearisation:
     def diagonal(self) -> Float[Tensor, " d"]:
         """``diag(Jᵀ B J)``, exact, from layer factors in one pass."""
         network, likelihood = self.model.network, self.likelihood
-        total = network.like.new_zeros(network.size)
+        wide = torch.promote_types(network.like.dtype, torch.float32)
+        total = torch.zeros(network.size, dtype=wide, device=network.like.device)
         for batch in self.data:
             for place, inputs in chunks(batch.inputs, self._size()):
                 forward = self.model.forward(inputs)
@@ -105,7 +106,7 @@ class Linearisation:
                 root = likelihood.thin_root(f, likelihood.canonical_targets(f, batch.targets[place]))
                 for cotangents in by_position(root.movedim(-1, 0), f.ndim - 2):
                     total += square_sums(network, forward.factors(cotangents))
-        return finite(self.data.added(total))
+        return finite(self.data.added(total).to(network.like.dtype))
 
     def _size(self, extra: int = 0) -> int:
         """Examples whose roots, and rows under them with ``extra`` numbers a cotangent, fit the budget."""
