@@ -59,8 +59,8 @@ class TVPredCP:
     rate: float = 0.05
     probes: int = 10
     samples: int = 10
-    rank: int = 100
-    refresh: int = 50
+    rank: int = 200
+    refresh: int = 10
     rtol: float = 0.1
     seed: int = 0
 
@@ -131,11 +131,16 @@ class TVPredCP:
         solver: CG,
         generator: torch.Generator,
     ) -> Float[Tensor, ""]:
-        """What has the gradient of ``-½ |w*|²_A - ½ log |C|``, ``C = I + F A⁻¹ Fᵀ``, for a mode w* and rows F."""
-        z = probes.rademacher((len(rows), self.probes), like=rows, generator=generator)
+        """What has the gradient of ``-½ |w*|²_A - ½ log |C|``, ``C = I + F A⁻¹ Fᵀ``, for a mode w* and rows F.
+
+        ``tr C⁻¹ ∂C = E (C⁻¹ z)ᵀ ∂C (P⁻¹ z)`` for z of N(0, P), P the preconditioner: of the identity, probes would see
+        the largest eigenvalues of one block beside those of all, and next to nothing else.
+        """
         with torch.no_grad():
-            solved = solver.solve(view, z).value
-            pulled = (torch.cat([solved, z], 1).mT.contiguous() @ rows).mT
+            p = solver.prepared(view) or view.prior
+            root = p.root()
+            z = root @ probes.gaussian((root.shape[1], self.probes), like=rows, generator=generator)
+            pulled = (torch.cat([solver.solve(view, z).value, p.solve(z)], 1).mT.contiguous() @ rows).mT
         left, right = filters.adjoint(pulled).split(self.probes, 1)
         return -0.5 * filters.inverse(mode).square().sum() - 0.5 * (left * right).sum() / self.probes
 
