@@ -104,6 +104,13 @@ def test_a_curvature_of_whole_examples_still_pulls_back() -> None:
     assert torch.equal(found.result().operator.dense(), expected.result().operator.dense())
 
 
+def test_a_layer_of_many_outputs_behind_a_norm_is_a_head() -> None:
+    """The features of a norm sum to 0: a change that is the same for all of them would move no output."""
+    model = seeded(lambda: nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 4000, bias=False))).float()
+    data = Data((torch.randn(5, 256), torch.arange(5)), like=torch.zeros(0))
+    assert lw.Laplace(lw.Categorical(), weights=lw.LastLayer()).task(model, data).model.survey.head
+
+
 class Other(nn.Module):
     """A linear layer whose outputs are not quite the network's."""
 
