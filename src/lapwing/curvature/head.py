@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.sums import Held
+from lapwing.curvature.variance import NUMBERS
 from lapwing.jacobian.layers.factors import Outer, separated
 from lapwing.jacobian.network.network import Network
 from lapwing.linalg import BlockDiagonal, Diagonal, Kronecker
@@ -35,7 +37,8 @@ def spectra(
         places: Event positions; ``None`` for all.
 
     Cost:
-        For each precision a product as large as the layer's own; the inputs are rotated once.
+        For each precision a product as large as the layer's own; the inputs are rotated once. Of Kronecker products
+        no variance of the weights is kept.
     """
     alone = head.by_position(places)
     if isinstance(precisions[0].operator, Diagonal):
@@ -48,9 +51,12 @@ def spectra(
         first, names, rows = each[0]
         squares = first.bases[1].into(parts[names].columns[:, 0, :, 0].mT).square()
         squares = squares.view(squares.shape[-2:])
-        for total, (block, _, _) in zip(found, each, strict=True):
-            variance = (1.0 / block.weights).to(squares).view(len(rows), -1)
-            total.index_add_(1, rows, (variance @ squares).mT)
+        kind = torch.promote_types(squares.dtype, torch.float32)
+        left, right = (side.weights.flatten().to(kind) for side in first.bases)
+        for some in torch.arange(len(rows), device=rows.device).split(max(1, NUMBERS // len(right))):
+            for total, (block, _, _) in zip(found, each, strict=True):
+                variance = 1.0 / (block.scale * left[some, None] * right + block.shift)
+                total.index_add_(1, rows[some], (variance.to(squares) @ squares).mT)
     return found
 
 

@@ -7,7 +7,7 @@ with Λ = s G + A, A = α_g on the weights of group g, and s the noise precision
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
@@ -19,6 +19,9 @@ from lapwing.ground.errors import NumericalError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, LowRank, Structured
 from lapwing.linalg.spectral import Eigenbasis
 from lapwing.linalg.structured import positive
+
+EIGENVALUES = 2**16
+"""Eigenvalues taken at a time: few enough to stay in a processor's cache."""
 
 
 @final
@@ -36,19 +39,32 @@ class Spectrum:
 
     def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """``sum log(1 + s λ / α)``; refused where the sum of an indefinite G and A is not positive definite."""
-        ratios = scale * self.eigenvalues / self.spread(precisions)
-        positive(1 + ratios.detach())
-        return torch.log1p(ratios).sum()
+        parts: list[Tensor] = []
+        for values, own in self._parts(precisions):
+            ratios = scale * values / own
+            positive(1 + ratios.detach())
+            parts.append(torch.log1p(ratios).sum())
+        return torch.stack(parts).sum()
 
-    def spread(self, precisions: Float[Tensor, " g"]) -> Float[Tensor, " m"]:
-        """The precision that belongs to each eigenvalue."""
-        return precisions if len(precisions) == 1 else precisions.gather(0, self.group)
+    def determined(
+        self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]
+    ) -> tuple[Float[Tensor, " g"], Float[Tensor, " g"]]:
+        """``γ_g = Σ t`` and ``Σ t (1 - t)``: the data determined each direction as far as ``t = s λ / (α + s λ)``."""
+        gamma, slope = torch.zeros_like(precisions), torch.zeros_like(precisions)
+        for (values, own), group in zip(self._parts(precisions), self.group.split(EIGENVALUES), strict=True):
+            scaled = scale * values
+            t = scaled / (scaled + own)
+            for total, part in ((gamma, t), (slope, t * (1 - t))):
+                if len(precisions) == 1:
+                    total += part.sum()
+                else:
+                    total.index_add_(0, group, part)
+        return gamma, slope
 
-    def by_group(self, values: Float[Tensor, " m"], precisions: Float[Tensor, " g"]) -> Float[Tensor, " g"]:
-        """Values of the eigenvalues, added up over each group."""
-        if len(precisions) == 1:
-            return values.sum().view(1)
-        return torch.zeros_like(precisions).index_add(0, self.group, values)
+    def _parts(self, precisions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Some eigenvalues at a time, and the precision that belongs to each."""
+        for values, group in zip(self.eigenvalues.split(EIGENVALUES), self.group.split(EIGENVALUES), strict=True):
+            yield values, precisions if len(precisions) == 1 else precisions.gather(0, group)
 
 
 @final
@@ -121,7 +137,10 @@ def complexity_of(
     if isinstance(curvature, Diagonal) or bool((group == group[0]).all()):
         values = curvature.eigenvalues()
         kept = values != 0
-        return Spectrum(values[kept], group[kept])
+        if isinstance(curvature, Diagonal):
+            return Spectrum(values[kept], group[kept])
+        values = values if bool(kept.all()) else values[kept]
+        return Spectrum(values, group[:1].clone().expand(len(values)))
     if isinstance(curvature, BlockDiagonal) and curvature.index is not None:
         parts = [complexity_of(b, group[i]) for b, i in zip(curvature.blocks, curvature.index, strict=True)]
         spectra = [part for part in parts if isinstance(part, Spectrum)]
@@ -233,6 +252,8 @@ class LogEvidence:
 
     def effective_dimensions(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, " g"]:
         """``γ_g = d_g - α_g tr(Λ⁻¹)_g``: directions of each group the data determined (MacKay 1992, equation 4.9)."""
+        if isinstance(self.complexity, Spectrum):
+            return self.complexity.determined(precisions.detach(), scale.detach())[0]
         log_precisions = precisions.detach().log().requires_grad_()
         with torch.enable_grad():
             ratio = self.complexity.log_det_ratio(log_precisions.exp(), scale.detach())

@@ -193,7 +193,9 @@ def wide_moments(given: Propagation, inputs: Inputs, places: Int[Tensor, " p"] |
         each = spectra(part.head, given.precisions, network, places)
         values.append([found.view_as(means[-1]) for found in each])
     mean, mixed = torch.cat(means), basis(given.precisions[0], network)
-    return [WideMoments(mean, torch.cat(each), *mixed) for each in zip(*values, strict=True)]
+    columns = [list(column) for column in zip(*values, strict=True)]
+    values.clear()  # what was put together is let go of, precision by precision
+    return [WideMoments(mean, torch.cat(columns.pop(0)), *mixed) for _ in given.precisions]
 
 
 def warn_of_rounding(curvature: Structured, smallest: Callable[[], float]) -> None:

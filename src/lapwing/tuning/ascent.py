@@ -46,7 +46,7 @@ class Height:
 
 
 def point_at(
-    evidence: LogEvidence, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], gamma: Float[Tensor, " m"]
+    evidence: LogEvidence, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], gamma: Float[Tensor, " g"]
 ) -> Height:
     """Where a climb has come to, the parts of its effective dimension at hand."""
     with torch.no_grad():
@@ -87,14 +87,15 @@ def newton(
         ConvergenceWarning: If it ended before its maximum.
 
     Cost:
-        About ten passes over the eigenvalues a step.
+        Two passes over the eigenvalues a step.
     """
     alpha, s, best, step = precisions.clone(), scale.clone(), None, None
     for _ in range(steps):
-        there = point_at(evidence, alpha, s, determined(spectrum, alpha, s))
+        gamma, w = spectrum.determined(alpha, s)
+        there = point_at(evidence, alpha, s, gamma)
         if best is None or step is None or there.log_marginal > best.log_marginal - _rounding(best):
             yield there
-            best, step = there, newton_step(evidence, spectrum, alpha, s, noisy)
+            best, step = there, newton_step(evidence, alpha, s, gamma, w, noisy)
         else:
             step = step / 2
         leap = step.clamp(-LEAP, LEAP).exp()
@@ -104,22 +105,19 @@ def newton(
             break
     else:
         warn_of_steps(steps)
-    last = point_at(evidence, alpha, s, determined(spectrum, alpha, s))
+    last = point_at(evidence, alpha, s, spectrum.determined(alpha, s)[0])
     yield last if best is None or last.log_marginal >= best.log_marginal - _rounding(best) else best
 
 
-def determined(spectrum: Spectrum, alpha: Float[Tensor, " g"], s: Float[Tensor, ""]) -> Float[Tensor, " m"]:
-    """How far the data determined each direction, t = sλ / (α + sλ)."""
-    scaled = s * spectrum.eigenvalues
-    return scaled / (scaled + spectrum.spread(alpha))
-
-
 def newton_step(
-    evidence: LogEvidence, spectrum: Spectrum, alpha: Float[Tensor, " g"], s: Float[Tensor, ""], noisy: bool
+    evidence: LogEvidence,
+    alpha: Float[Tensor, " g"],
+    s: Float[Tensor, ""],
+    gamma: Float[Tensor, " g"],
+    w: Float[Tensor, " g"],
+    noisy: bool,
 ) -> Float[Tensor, " m"]:
     """The step in the log precisions, the noise's last; see ``newton``."""
-    t = determined(spectrum, alpha, s)
-    gamma, w = spectrum.by_group(t, alpha), spectrum.by_group(t * (1 - t), alpha)
     total = gamma.clamp_min(1e-300)
     slope = 1 + w / total
     move = (total / (alpha * evidence.square_norms.clamp_min(1e-300))).log() / slope

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lapwing.ground.data import Batch, Inputs, take
 from lapwing.likelihoods import Categorical, Likelihood
+from lapwing.linalg import Diagonal
 from lapwing.posteriors import ExactPosterior, WeightPosterior
 from lapwing.predictive import Moments, WideMoments, spread, with_spread
 from lapwing.tuning.choices import P, chosen
@@ -34,8 +35,8 @@ POSITIONS = 2048
 BYTES = 2**29
 """Bytes the covariances of all factors may take together (512 MiB)."""
 
-SPECTRA = 2**31
-"""Bytes the eigenvalues of all precisions may take together (2 GiB); where they are more, the pass is repeated."""
+SPECTRA = 2**30
+"""Bytes the variances of the weights under all precisions may take together (1 GiB), or the pass is repeated."""
 
 NEAREST = 12
 """Factors of the grid between which a covariance is interpolated."""
@@ -105,18 +106,30 @@ class HeldOut(Generic[P]):
     @cached_property
     def _contracted(self) -> list[tuple[Moments | WideMoments, Float[Tensor, "m n *event"]]]:
         """Moments at the first factor of the grid, and what spreads them at every one."""
-        together = max(1, SPECTRA // (8 * self.posterior.network.size))
+        posterior = self.posterior
+        free = posterior.wide and not isinstance(posterior.precision_operator, Diagonal)
+        together = len(self.nodes) if free else max(1, SPECTRA // (8 * posterior.network.size))
         found: list[list[Moments | WideMoments]] = [[] for _ in self.batches]
         for start in range(0, len(self.nodes), together):
             choices = [self.choice(point) for point in self.nodes[start : start + together]]
             for parts, batch in zip(found, self.batches, strict=True):
                 parts += self._each(batch.inputs, choices)
-        return [(parts[0], torch.stack([spread(part) for part in parts])) for parts in found]
+        return [(parts[0], stacked(parts)) for parts in found]
 
     def _each(self, inputs: Inputs, choices: Sequence[P]) -> Sequence[Moments | WideMoments]:
         if self.places is None or not isinstance(self.posterior, WeightPosterior):
             return self.posterior.outputs_each(inputs, choices)
         return self.posterior.outputs_at(inputs, self.places, cast(Any, choices))
+
+
+def stacked(parts: list[Moments | WideMoments]) -> Float[Tensor, "m n *event"]:
+    """What spreads each of several moments, of which all but the first are let go of as they are put together."""
+    first = spread(parts[0])
+    whole = first.new_empty(len(parts), *first.shape)
+    for place in reversed(range(len(parts))):
+        whole[place] = spread(parts[place])
+        del parts[max(1, place) :]
+    return whole
 
 
 def held_out(posterior: P, batches: Sequence[Batch], bounds: tuple[float, float]) -> HeldOut[P]:

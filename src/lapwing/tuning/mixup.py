@@ -36,7 +36,10 @@ FACTORS = (1e-6, 1e12)
 """Factors of the prior precisions tried. With the strongest the posterior is the network, to the last digit."""
 
 CHUNK = 32
-"""Mixtures that the network reads at a time."""
+"""Mixtures that the network reads at a time, at most."""
+
+LABELS = 512
+"""Labels of theirs that tell enough; of long sequences few are read at a time."""
 
 CURE = "Validation(loader) with held-out data, or ELBO()"
 
@@ -175,7 +178,8 @@ def natural_share(posterior: Posterior, mix: Blend, first: Inputs, second: Input
 def too_hard(posterior: Posterior, inputs: Inputs, labels: Tensor) -> bool | None:
     """Whether the network errs on more than ``ERRORS`` of the mixtures; ``None`` where half of them do not tell."""
     wrong, read = 0, 0
-    for place, part in chunks(inputs, CHUNK):
+    size = min(CHUNK, max(4, LABELS * len(labels) // labels.numel()))
+    for place, part in chunks(inputs, size):
         missed = errors(posterior, part, labels[place])
         wrong, read = wrong + int(missed.sum()), read + missed.numel()
         apart = wrong - ERRORS * read
