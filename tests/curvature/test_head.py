@@ -20,7 +20,7 @@ from lapwing.jacobian import model as jacobian_model
 from lapwing.jacobian.model import Model, Pass
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import surveyed
-from lapwing.posteriors import WeightPosterior
+from lapwing.posteriors import WeightPosterior, exact
 from lapwing.predictive import Moments, WideMoments
 from lapwing.structures import summed
 from lapwing.structures.selection import Selection
@@ -225,19 +225,32 @@ def test_outputs_at_some_positions_are_those_of_all(
         torch.testing.assert_close(some.covariance, whole.covariance.flatten(1, 2)[:, places], rtol=1e-10, atol=1e-14)
 
 
+def test_pixels_pulled_back_one_by_one_are_said_to_take_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(exact, "OUTPUTS", 17)
+    monkeypatch.setattr(exact, "LONG", 0.0)
+    case = problem("pixels")
+    for weights, said in ((lw.All(), True), (lw.LastLayer(), False)):
+        caplog.clear()
+        posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC(), weights=weights))
+        posterior.predict(case.new)
+        assert ("18 outputs an example, each pulled back by itself" in caplog.text) == said
+
+
 @pytest.mark.parametrize("structure", ["diagonal", "kfac"])
 def test_of_many_positions_the_curvature_is_drawn(
     structure: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     case = problem("pixels")
     recipe = lw.Laplace(case.likelihood, structure=STRUCTURES[structure])
-    exact = case.fit(recipe)
+    every = case.fit(recipe)
     monkeypatch.setattr(summed, "EXACT", 17)
     monkeypatch.setattr(summed, "DRAWS", 4000)
     with caplog.at_level("INFO", "lapwing"):
         drawn, again = case.fit(recipe), case.fit(recipe)
     assert "18 outputs an example: the curvature from 4000 draws" in caplog.text
-    one, other = (each.precision_operator.dense() for each in (drawn, exact))
+    one, other = (each.precision_operator.dense() for each in (drawn, every))
     torch.testing.assert_close(one, other, rtol=0.05, atol=0.02 * float(other.diagonal().max()))
     assert torch.equal(one, again.precision_operator.dense()) and not torch.equal(one, other)
 
@@ -260,10 +273,10 @@ def test_of_very_many_outputs_few_are_kept_together(
     kept = torch.isin(of, most if name != "bernoulli" else most[:0])
     expected = torch.where((of[:, None] == of) | (kept[:, None] & kept), whole, 0.0)
     torch.testing.assert_close(posterior.precision_operator.dense(), expected, rtol=1e-10, atol=1e-12)
-    exact = Linearised(case, posterior.network).joint_covariance(expected)
+    joint = Linearised(case, posterior.network).joint_covariance(expected)
     found = posterior.outputs(case.new)
     torch.testing.assert_close(
-        found.variance.flatten(), exact.reshape(found.mean.numel(), -1).diagonal(), rtol=1e-8, atol=1e-12
+        found.variance.flatten(), joint.reshape(found.mean.numel(), -1).diagonal(), rtol=1e-8, atol=1e-12
     )
     assert f"{2 if name != 'bernoulli' else 0} of {c} outputs together" in caplog.text
     if name != "bernoulli":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +20,7 @@ from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.model import Model, undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
@@ -29,6 +30,14 @@ from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
 from lapwing.predictive import JointMoments, Moments, WideMoments
 from lapwing.priors import Prior
+
+logger = logging.getLogger(__name__)
+
+OUTPUTS = 1024
+"""Outputs of an example, its positions included, from which a prediction is timed beforehand."""
+
+LONG = 10.0
+"""Seconds from which that is said."""
 
 P = TypeVar("P", bound="ExactPosterior")
 
@@ -143,7 +152,11 @@ class WeightPosterior(ExactPosterior):
     @property
     def wide(self) -> bool:
         """See ``Posterior.wide``."""
-        return self.model.many and isinstance(self.held.operator, BlockDiagonal | Diagonal)
+        return self.model.many and self._by_layers
+
+    @property
+    def _by_layers(self) -> bool:
+        return isinstance(self.held.operator, BlockDiagonal | Diagonal)
 
     @cached_property
     def _propagation(self) -> Propagation:
@@ -154,8 +167,11 @@ class WeightPosterior(ExactPosterior):
     ) -> Sequence[Moments | WideMoments]:
         precisions = tuple(choice.precision for choice in choices)
         given = replace(self._propagation, precisions=precisions)
-        if self.wide:
-            return wide_moments(given, inputs, places)
+        if self.survey.head and self._by_layers:
+            found = wide_moments(given, inputs, places)
+            return found if self.wide else [each.written for each in found]
+        if places is None and not self.survey.head:
+            warn_of_time(self.model, inputs)
         mean, covariances = given.moments(inputs, places)
         return [Moments(mean, covariance) for covariance in covariances]
 
@@ -176,8 +192,25 @@ class WeightPosterior(ExactPosterior):
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
 
 
+def warn_of_time(model: Model, inputs: Inputs) -> None:
+    """Say what covariances will take where very many outputs of an example are pulled back, and what takes less.
+
+    Cost:
+        A forward pass of a few examples, where there are so many.
+    """
+    if model.width <= OUTPUTS:
+        return
+    seconds = 2 * model.width * model.seconds(inputs)
+    if seconds > LONG:
+        words = (
+            "%d outputs an example, each pulled back by itself: their covariances will take about %.0f s. A posterior "
+            "of weights=LastLayer() or structure=Sampled(16) predicts them in a few passes"
+        )
+        logger.warning(words, model.width, seconds)
+
+
 def wide_moments(given: Propagation, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> list[WideMoments]:
-    """Outputs too many for covariances, under each precision.
+    """Outputs of a head, whose covariances at all positions have the same eigenvectors, under each precision.
 
     Args:
         given: Carries the weights' Gaussian to the outputs.

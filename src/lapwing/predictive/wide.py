@@ -16,6 +16,9 @@ from lapwing.predictive.outputs import Draws, JointMoments, Moments
 MAX_BYTES = 2**30
 """Bytes that covariances made on request may take (1 GiB)."""
 
+CHUNK = 2**24
+"""Bytes of their roots made at a time (16 MiB)."""
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -67,8 +70,19 @@ class WideMoments:
                 f"those of {c:,} outputs at {self.mean[..., 0].numel():,} positions, which need {needed:,}",
                 "fewer inputs at a time; .variance or .sample(k); or link='probit' or 'mc', which need none",
             )
-        root = self._mixed(torch.diag_embed(self.values.sqrt()), 1)
-        return root.mT @ root
+        return self.written.covariance
+
+    @property
+    def written(self) -> Moments:
+        """The same with the covariances written down, however many bytes they take."""
+        c, roots = self.mean.shape[-1], self.values.sqrt().reshape(-1, self.mean.shape[-1])
+        each = max(1, CHUNK // (c**2 * roots.element_size()))
+
+        def squared(root: Tensor) -> Tensor:
+            return root.mT @ root
+
+        parts = [squared(self._mixed(torch.diag_embed(some), 1)) for some in roots.split(each)]
+        return Moments(self.mean, torch.cat(parts).view(*self.mean.shape, c))
 
     def root(self) -> Float[Tensor, "*batch c c"]:
         """R with R Rᵀ = covariance; see there."""
