@@ -14,19 +14,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.data import CHECKPOINTS, cifar10, generated_images
+from benchmarks.heads import Batches, forward
 from benchmarks.meter import Meter
 from benchmarks.networks import WideResNet18
 
 BATCH = 50
 
-Batches = list[tuple[Tensor, Tensor]]
 
-
-def loaded(meter: Meter, folder: str, images: int) -> tuple[nn.Module, Batches, Tensor]:
-    """The network, its batches and one more image, after a plain pass over them was timed."""
+def loaded(meter: Meter, folder: str, images: int, stem: bool = False) -> tuple[nn.Module, Batches, Tensor]:
+    """The network, its batches and one more image, after plain passes over them were timed."""
     data = cifar10(Path(folder), CHECKPOINTS["resnet20"]) if folder else generated_images(3, 32, train=images, test=1)
     torch.manual_seed(0)
-    model, (x, y) = WideResNet18().eval(), (part[:images] for part in data.train)
+    model, (x, y) = WideResNet18(small=stem).eval(), (part[:images] for part in data.train)
     batches = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
 
     def once() -> None:
@@ -36,20 +35,28 @@ def loaded(meter: Meter, folder: str, images: int) -> tuple[nn.Module, Batches, 
 
     once()
     meter.ready()
-    for _ in range(3):
+    for _ in range(1 if stem else 3):
+        meter.step("forward", lambda: forward(model, batches))
         meter.step("pass", once)
     return model, batches, data.x_test[:1]
 
 
-def ours(meter: Meter, *, structure: str, folder: str, images: int) -> None:
-    """Lapwing: fit, predict one image twice, evidence, save and load; what a fit by draws says before it starts."""
+def ours(meter: Meter, *, structure: str, folder: str, images: int, stem: bool = False) -> None:
+    """Lapwing: fit, predict one image twice, evidence, save and load; what a fit by draws says before it starts.
+
+    A last layer is tuned, and has its curvature in closed form; others have that of one drawn label.
+    """
     import lapwing as lw
     from lapwing.curvature.kfac import KroneckerSum
 
-    model, batches, image = loaded(meter, folder, images)
-    held = {"kfac": lw.KFAC(), "diagonal": lw.Diagonal(), "sampled": lw.Sampled(16)}[structure]
-    curvature = lw.GGN() if structure == "sampled" else lw.MCFisher()
-    recipe, decomposed = lw.Laplace(lw.Categorical(), structure=held, curvature=curvature), KroneckerSum.result
+    model, batches, image = loaded(meter, folder, images, stem)
+    last = structure == "last layer"
+    held = lw.Diagonal() if structure == "diagonal" else lw.Sampled(16) if structure == "sampled" else lw.KFAC()
+    curvature = lw.GGN() if last or structure == "sampled" else lw.MCFisher()
+    recipe = lw.Laplace(
+        lw.Categorical(), structure=held, curvature=curvature, weights=lw.LastLayer() if last else lw.All()
+    )
+    decomposed = KroneckerSum.result
     said: list[str] = []
     listener = logging.Handler()
     listener.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
@@ -64,6 +71,9 @@ def ours(meter: Meter, *, structure: str, folder: str, images: int) -> None:
         meter.step("says", lambda: None, label=words)
     if fitted is None or structure == "sampled":
         return
+    if last:
+        warnings.simplefilter("ignore")
+        meter.step("tune", lambda: lw.tune(fitted))
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "posterior.safetensors"
         meter.step("first prediction", lambda: fitted.predict(image).probs)
@@ -100,7 +110,7 @@ def laplace_torch(meter: Meter, *, structure: str, folder: str, images: int) -> 
     meter.step("evidence", lambda: float(found.log_marginal_likelihood()))
 
 
-def curvlinops(meter: Meter, *, structure: str, folder: str, images: int) -> None:
+def curvlinops(meter: Meter, *, folder: str, images: int) -> None:
     """curvlinops, which has KFAC of linear maps and convolutions, and its inverse: factors, and one solve."""
     from curvlinops import KFACInverseLinearOperator, KFACLinearOperator
 
