@@ -9,15 +9,19 @@ import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import torch
+import torch._dynamo  # noqa: F401  seconds to import: once, before the processes part
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.ground.errors import ConvergenceWarning, DataError, DataWarning, UnsupportedError
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, UnsupportedError
+from lapwing.tuning.elbo import Climb
 
 EXAMPLES = 22
 SHOWN = 5
@@ -29,19 +33,51 @@ def network(outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.LayerNorm(4), nn.Linear(4, outputs)).double()
 
 
+def examples() -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, labels, and values near those of a network, where its Hessian is positive definite."""
+    x = torch.randn(EXAMPLES, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return x, torch.arange(EXAMPLES) % 3, network(1)(x).detach() + 0.1 * x.sum(1, keepdim=True).sin()
+
+
+def numbers(part: Part) -> dict[str, Any]:
+    """Of a fit by layers, of tuning it, and of refits; ``part`` takes this process's examples of all."""
+    x, labels, y = examples()
+    found: dict[str, Any] = {}
+    recipe = lw.Laplace(lw.Categorical(), structure=lw.KFAC())
+    single = recipe.fit(network(3).float(), (part(x), part(labels)))
+    fitted = recipe.fit(network(3), (part(x), part(labels)))
+    tuned, judged = lw.tune(fitted), lw.tune(fitted, lw.Validation((part(x.cos()), part(labels)), link="probit"))
+    for name, each in (("single", single), ("fitted", fitted), ("tuned", tuned), ("validated", judged)):
+        found[f"KFAC, {name}"] = each.predict(x[:SHOWN]).logits.covariance
+        found[f"evidence of KFAC, {name}"] = torch.tensor(float(each.log_marginal()), dtype=each.network.like.dtype)
+    data, batches = (part(x), part(y)), [(part(a), part(b)) for a, b in zip(x.split(11), y.split(11), strict=True)]
+    prior, probed, inner = lw.Isotropic(20.0), lw.Probed(3, 2), lw.hessian_free
+    for name, fits, points, solver in (
+        ("Newton at the data", probed, None, inner.NewtonCG()),
+        ("Newton in sample", lw.PreTrained("in_sample"), x[:SHOWN], inner.NewtonCG()),
+        ("L-BFGS", probed, x[:SHOWN], inner.LBFGS(rtol=1e-8)),
+        ("descent", probed, x[:SHOWN], inner.Descent(lambda p: torch.optim.SGD(p, lr=0.1), epochs=9)),
+    ):
+        recipe = lw.HessianFree(lw.Gaussian(), prior=prior, fits=fits, inner=solver)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            posterior = recipe.fit(network(1), batches if name == "descent" else data, points)
+        found[f"refits: {name}"] = posterior.predict(x[:SHOWN] if points is not None else x).outputs.covariance
+    found["refits: weights"] = inner.weight_uncertainty(network(1), data, lw.Gaussian(), prior=prior).std
+    return found
+
+
 def told(part: Part) -> dict[str, Any]:
-    """Numbers of every structure; ``part`` takes this process's examples of all."""
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(EXAMPLES, 3, generator=generator, dtype=torch.float64)
-    labels, y = torch.arange(EXAMPLES) % 3, x.sum(1, keepdim=True).sin()
+    """Numbers of the other structures and ways to tune."""
+    x, labels, y = examples()
     classes = list(zip(part(x).split(4), part(labels).split(4), strict=True))
     found: dict[str, Any] = {}
 
     def show(name: str, posterior: Any) -> None:
         predicted = posterior.predict(x[:SHOWN])
-        found[name] = (predicted.outputs if name == "values" else predicted.logits).covariance
+        found[name] = (predicted.outputs if name.startswith("values") else predicted.logits).covariance
 
-    for structure in (lw.Full(view="weights"), lw.KFAC(), lw.Diagonal(), lw.LowRank(9)):
+    for structure in (lw.Full(view="weights"), lw.Diagonal(), lw.LowRank(9)):
         fitted = lw.Laplace(lw.Categorical(), structure=structure).fit(network(3), classes)
         show(f"classes {type(structure).__name__}", fitted)
         found[f"evidence {type(structure).__name__}"] = torch.tensor(float(fitted.log_marginal()), dtype=torch.float64)
@@ -50,17 +86,30 @@ def told(part: Part) -> dict[str, Any]:
         show(f"classes {type(structure).__name__}", fitted)
     head = lw.Laplace(lw.Categorical(), structure=lw.KFAC(), weights=lw.LastLayer()).fit(network(3), classes)
     show("classes head", head)
-    for method in (None, lw.ELBO(examples=EXAMPLES)):
-        show(f"tuned {type(method).__name__}", lw.tune(head, method))
+    show("tuned by the bound", lw.tune(head, lw.ELBO(examples=EXAMPLES)))
+    cut = lw.Laplace(lw.Categorical(), structure=lw.KFAC(rank=1)).fit(network(3), classes)
+    show("classes KFAC of low rank", cut)
     recipe = lw.Laplace(lw.Gaussian(), prior=lw.Layerwise(1.0), structure=lw.Diagonal())
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataWarning)  # every process has a dataset of its own: nothing counts twice
         loader = DataLoader(TensorDataset(part(x), part(y)), batch_size=4)
         show("values", lw.tune(recipe.fit(network(1), loader)))
+    exact = lw.Laplace(lw.Gaussian(), prior=lw.Isotropic(20.0), curvature=lw.Hessian())
+    show("values by the exact Hessian", exact.fit(network(1), loader))
     solved = lw.Laplace(lw.Gaussian(), structure=lw.MatrixFree()).fit(network(1), (part(x), part(y)))
     found["diagonal"] = solved.problem.curvature.diagonal()
+    found["gradient"] = lw.RankOne().curvature(solved.problem).dense()
     found["score"] = recipe.fit(network(1), (part(x), part(y))).totals.score
     return found
+
+
+def saved(part: Part, rank: int, folder: Path) -> None:
+    """A posterior is written by the first process, while the others wait."""
+    x, labels, _ = examples()
+    fitted = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(network(3), (part(x), part(labels)))
+    lw.save(fitted, folder / f"saved-by-{rank}.safetensors")
+    again = lw.load(folder / "saved-by-0.safetensors", network(3), (part(x), part(labels)))
+    assert torch.equal(again.predict(x).probs, fitted.predict(x).probs)
 
 
 def refused(part: Part) -> dict[str, str]:
@@ -83,7 +132,32 @@ def refused(part: Part) -> dict[str, str]:
         lw.Laplace(lw.Categorical()).fit(network(3), (x, labels))
     except DataError as reason:
         found["all of the data"] = str(reason)
+    solved = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree()).fit(network(3), (part(x), part(labels)))
+    try:
+        solved.predict(part(x))
+    except DataError as reason:
+        found["other inputs"] = str(reason)
+    mini = part(x).split(4 + 2 * dist.get_rank())
+    uneven = lw.HessianFree(lw.Gaussian(), inner=lw.hessian_free.Descent(epochs=1))
+    try:
+        uneven.fit(network(1), [(some, some[:, :1]) for some in mini], x[:2])
+    except DataError as reason:
+        found["other mini-batches"] = str(reason)
+    try:
+        lw.save(solved, f"{__file__}/posterior.safetensors")
+    except ConfigError as reason:
+        found["save"] = str(reason)
     return found
+
+
+def chosen_examples(part: Part) -> tuple[int, float]:
+    """How many examples the bound takes, and how many these stand for."""
+    x, labels, _ = examples()
+    head = lw.Laplace(lw.Categorical(), weights=lw.LastLayer()).fit(network(3), (part(x), part(labels)))
+    expectation: Any = SimpleNamespace(tangent=SimpleNamespace(training=SimpleNamespace(data=head.data)))
+    inputs, targets, weights = Climb(expectation, 8, 0, Mock())._chosen
+    assert isinstance(inputs, Tensor) and len(inputs) == len(targets) == len(weights)
+    return len(inputs), float(weights.sum())
 
 
 def bytes_sent(call: Callable[[], object]) -> int:
@@ -124,12 +198,15 @@ def run(rank: int, world: int, folder: Path) -> None:
         if rank == 1:
             os._exit(0)
         try:
-            told(part)
+            numbers(part)
         except DataError as reason:
             torch.save(str(reason), folder / f"lost-{rank}.pt")
         os._exit(0)
     found: dict[str, Any] = {"EM": tuned_in_steps(part, 2, folder / f"em-{world}")}
+    found |= numbers(part)
     if world == 2:
+        saved(part, rank, folder)
+        found["chosen"] = chosen_examples(part)
         x = torch.arange(3.0 * EXAMPLES, dtype=torch.float64).view(-1, 3)
         fitted = lw.Laplace(lw.Gaussian(), structure=lw.MatrixFree()).fit(network(1), (part(x), part(x[:, :1])))
         curvature = fitted.problem.curvature
@@ -146,7 +223,7 @@ if __name__ == "__main__":
     children = [forked.Process(target=run, args=(rank, world, where)) for world in worlds for rank in range(world)]
     for child in children:
         child.start()
-    found = told(lambda values: values)
+    found = numbers(lambda values: values) | told(lambda values: values)
     found["EM"] = tuned_in_steps(lambda values: values, 4, where / "em-1")
     for child in children:
         child.join()

@@ -280,5 +280,7 @@ def test_of_very_many_outputs_few_are_kept_together(
     )
     assert f"{2 if name != 'bernoulli' else 0} of {c} outputs together" in caplog.text
     if name != "bernoulli":
+        beside = curvature[-c:, -c:].abs().fill_diagonal_(0.0)  # of the biases, which sees the output Hessian alone
+        assert f"keeps {float(beside[most][:, most].sum() / beside.sum()):.3g} of what couples" in caplog.text
         with refused(UnsupportedError, "joint"):
             posterior.predict(case.new, joint=True)

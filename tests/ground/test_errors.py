@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 
@@ -25,6 +27,8 @@ def test_says_what_was_expected_what_came_and_what_to_try(kind: type[errors.Lapw
     with refused(kind, "Expected a cat. Got a dog. Try meowing."):
         raise kind("a cat", "a dog", "meowing")
     assert issubclass(kind, errors.LapwingError) and issubclass(kind, builtin)
+    again = pickle.loads(pickle.dumps(kind("a cat", "a dog", "meowing")))
+    assert type(again) is kind and (again.expected, again.got, again.hint) == ("a cat", "a dog", "meowing")
 
 
 def test_every_error_of_the_module_is_tested() -> None:

@@ -90,4 +90,4 @@ def test_some_positions_of_many_are_looked_at(name: str, monkeypatch: pytest.Mon
     expected = posterior.outputs(case.x)
     torch.testing.assert_close(found.mean, expected.mean.flatten(1, -2)[:, data.places])
     torch.testing.assert_close(found.variance, expected.variance.flatten(1, -2)[:, data.places], rtol=1e-2, atol=1e-9)
-    assert math.isfinite(mean_loss(data.likelihood, [found], data.batches, "probit", 1.0))
+    assert math.isfinite(mean_loss(data, [found], data.likelihood, "probit"))

@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.curvature.outputs import OutputSum
-from lapwing.curvature.sums import Held, Outputs
+from lapwing.curvature.sums import Held, Outputs, decompose_dealt
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, patches, separated
@@ -111,8 +111,11 @@ class KroneckerSum:
         """Add what other processes have; see ``Accumulator``."""
         if self._outputs is not None:
             self._outputs.share(data)
-        for moment in self._moments if data.shared else ():
-            data.added(moment.total)
+        if data.shared:
+            for moment in self._moments:
+                data.added(moment.total)
+            if costly := [moment for moment in self._moments if moment.cost]:
+                decompose_dealt(costly, self._bar)
         for names, count in self._count.items():
             self._count[names] = int(data.added(torch.tensor(count)))
 

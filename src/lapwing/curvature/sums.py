@@ -1,20 +1,27 @@
-"""What adds up the layer factors of a sweep into a dense matrix or a diagonal; KFAC has its own file."""
+"""What adds up the layer factors of a sweep into a dense matrix or a diagonal, and what processes do with such sums.
+
+KFAC has its own file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from lapwing.ground.data import Data
+from lapwing.ground.ranks import all_of, handed, shares
 from lapwing.jacobian.layers.factors import Factor, Outer, jacobian_rows, square_sums
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Dense, Diagonal, Structured
+from lapwing.linalg.spectral import Moment, Spectral
 from lapwing.linalg.structured import finite
 
 Outputs: TypeAlias = Float[Tensor, "n *event c"]
@@ -117,3 +124,26 @@ class DiagonalSum:
             NumericalError: If a square overflowed.
         """
         return Held(Diagonal(finite(self._total)))
+
+
+def decompose_dealt(moments: Sequence[Moment], bar: bool) -> None:
+    """Decompose sums that all processes have, each some of them, and hand the results round.
+
+    Args:
+        moments: The sums.
+        bar: Whether to show a progress bar.
+
+    Cost:
+        The time of the decompositions over the number of processes; a broadcast of each, with all pairs m² numbers.
+    """
+    like, owners = moments[0].total, shares([moment.cost for moment in moments])
+    own = [i for i, owner in enumerate(owners) if owner == dist.get_rank()]
+    found: dict[int, Any] = {
+        i: moments[i].decomposed for i in tqdm(own, "eigendecompositions", disable=not bar, leave=False)
+    }
+    known = all_of({i: (it.values.shape, it.vectors.shape, it.rest, it.error) for i, it in found.items()})
+    for i, (moment, owner) in enumerate(zip(moments, owners, strict=True)):
+        *shapes, rest, error = known[owner][i]
+        there = [found[i].values, found[i].vectors] if i in found else map(like.new_empty, shapes)
+        values, vectors = (handed(part.contiguous(), owner) for part in there)
+        moment.take(Spectral(values, vectors, rest, error))

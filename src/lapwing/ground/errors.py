@@ -34,6 +34,10 @@ class LapwingError(Exception):
         self.got = got
         self.hint = hint
 
+    def __reduce__(self) -> tuple[type[LapwingError], tuple[str, str, str]]:
+        """What pickle takes: another process raises it as it was."""
+        return type(self), (self.expected, self.got, self.hint)
+
 
 class ConfigError(LapwingError, ValueError):
     """An option has a value that makes no sense, whatever the data."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
+from zlib import crc32
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lapwing.ground.errors import DataError, UnsupportedError
+from lapwing.ground.errors import DataError, LapwingError, UnsupportedError
 
 T = TypeVar("T")
+
+BROADCAST = "the same tensor in each: torch.distributed.broadcast(x, 0)"
+"""What to try where tensors differ."""
 
 LOST = "its own message above; a run with a checkpoint goes on from there, on any number of processes"
 """What to try where another process is gone."""
@@ -27,12 +33,38 @@ def added(values: Tensor) -> Tensor:
     Cost:
         One ``all_reduce``: about twice the bytes of ``values`` sent by each process.
     """
-    whole = (values.cuda() if dist.get_backend() == "nccl" and not values.is_cuda else values).contiguous()
+    whole = on_backend(values)
     try:
         dist.all_reduce(whole)
     except RuntimeError as lost:
         raise_lost(lost)
     return values if whole is values else values.copy_(whole)
+
+
+def handed(values: Tensor, rank: int) -> Tensor:
+    """What one process has, for all of them, in place.
+
+    Args:
+        values: What is handed out there, of the same shape, elsewhere written to.
+        rank: The process that has it.
+
+    Raises:
+        DataError: If another process is gone.
+
+    Cost:
+        One ``broadcast``: about the bytes of ``values`` sent in all.
+    """
+    whole = on_backend(values)
+    try:
+        dist.broadcast(whole, rank)
+    except RuntimeError as lost:
+        raise_lost(lost)
+    return values if whole is values else values.copy_(whole)
+
+
+def on_backend(values: Tensor) -> Tensor:
+    """Values in one piece where the backend takes them: nccl sends from GPUs alone."""
+    return (values.cuda() if dist.get_backend() == "nccl" and not values.is_cuda else values).contiguous()
 
 
 def joined(rows: Tensor) -> Tensor:
@@ -47,6 +79,8 @@ def joined(rows: Tensor) -> Tensor:
     Cost:
         One ``all_reduce`` of all rows.
     """
+    if rows.dtype == torch.bool:
+        return joined(rows.byte()).bool()
     counts = all_of(len(rows))
     start = sum(counts[: dist.get_rank()])
     whole = rows.new_zeros(sum(counts), *rows.shape[1:])
@@ -69,6 +103,68 @@ def all_of(value: T) -> list[T]:
     except RuntimeError as lost:
         raise_lost(lost)
     return found
+
+
+def once(shared: bool, write: Callable[[], object]) -> None:
+    """Writes in the first process while the others wait; what goes wrong there, all say.
+
+    Args:
+        shared: Whether there are others in this call.
+        write: What to do.
+
+    Raises:
+        DataError: If another process is gone.
+    """
+    if not shared:
+        write()
+        return
+    failure: Exception | None = None
+    if dist.get_rank() == 0:
+        try:
+            write()
+        except (OSError, LapwingError) as reason:
+            failure = reason
+    failure = all_of(failure)[0]
+    if failure is not None:
+        raise failure
+
+
+def turn(shared: bool) -> tuple[int, int]:
+    """Which of the processes that share a task this one is, and how many there are: of one, the first."""
+    return (dist.get_rank(), dist.get_world_size()) if shared else (0, 1)
+
+
+def shares(costs: list[int]) -> list[int]:
+    """The process that each of some tasks falls to: the costliest first, each to the one that has least to do.
+
+    Args:
+        costs: Of each task.
+    """
+    load, found = [0] * dist.get_world_size(), [0] * len(costs)
+    for task in sorted(range(len(costs)), key=lambda task: -costs[task]):
+        found[task] = load.index(min(load))
+        load[found[task]] += costs[task]
+    return found
+
+
+def check_alike(shared: bool, values: Sequence[Tensor], what: str, hint: str = BROADCAST) -> None:
+    """Refuses what must be the same in every process and is not.
+
+    Args:
+        shared: Whether each process has a part of the data.
+        values: What this process has.
+        what: Its name.
+        hint: What to try.
+
+    Raises:
+        DataError: If another has another.
+    """
+    if not shared:
+        return
+    known = all_of([crc32(x.cpu().reshape(-1).view(torch.uint8).numpy().tobytes()) for x in values])
+    others = [rank for rank, each in enumerate(known) if each != known[0]]
+    if others:
+        raise DataError(f"the same {what} in every process", f"others in ranks 0 and {others[0]}", hint)
 
 
 def check_alone(shared: bool, what: str, hint: str) -> None:

@@ -252,10 +252,19 @@ class Moment:
         assert self._total is not None
         return self._total
 
+    def take(self, known: Spectral) -> None:
+        """Take the decomposition that another process made in place of the sum."""
+        self._total, self.decomposed, self.cut = None, known, known.error > 0
+
     def _multiply(self) -> None:
         if self._columns:
             x, self._columns = torch.cat(self._columns, 1), []
             self.add_total(x @ x.mT)
+
+    @property
+    def cost(self) -> int:
+        """Multiplications that ``decomposed`` takes, but for a factor; 0 where the sum is diagonal."""
+        return 0 if self.total.ndim == 1 else self.total.shape[-1] * self.total.numel()
 
     @cached_property
     def decomposed(self) -> Tensor | Spectral:

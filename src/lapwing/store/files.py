@@ -14,7 +14,9 @@ from lapwing.curvature.fold import check_same
 from lapwing.ground.archive import Archive, Json, Tensors
 from lapwing.ground.data import Data, Source, Unpack, several
 from lapwing.ground.errors import MismatchError, check_kind
+from lapwing.ground.ranks import once
 from lapwing.ground.whole import check_directory, file_at
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.survey import unwrapped
 from lapwing.methods.ct import ImagePosterior
 from lapwing.methods.hessian_free import HessianFreePosterior
@@ -68,7 +70,8 @@ def save(
     """Writes a posterior to a file, without its network: save that as you always do.
 
     The file is safetensors with a JSON header and holds no code. It is written beside ``path`` and then moved there, so
-    that an interruption leaves the old file. The same posterior gives the same bytes.
+    that an interruption leaves the old file. The same posterior gives the same bytes. Of several processes that have
+    parts of the training data all call this together: the first writes, the others wait.
 
     Args:
         posterior: Any posterior, that over an image or a Gaussian process among them, or functions drawn from one.
@@ -99,9 +102,10 @@ def save(
     """
     kinds = (Posterior, HessianFreePosterior, ImagePosterior, *KINDS.values())
     check_kind("the posterior", posterior, kinds, "save(Laplace(...).fit(model, data), path)")
-    target = file_at(path)
-    check_directory(target)
-    tensors = Tensors()
+    target, tensors = file_at(path), Tensors()
+    model = posterior.refit.model if isinstance(posterior, HessianFreePosterior) else getattr(posterior, "model", None)
+    shared = isinstance(model, Model) and model.source is not None and model.source.shared
+    once(shared, lambda: check_directory(target))
     if isinstance(posterior, Kernels):
         own = process_state(posterior, tensors)
     elif isinstance(posterior, ImagePosterior):
@@ -113,7 +117,8 @@ def save(
         own = {"network": network_state(posterior.network, tensors), **state(posterior, tensors)}
     own |= {} if notes is None else {"notes": dict(notes)}
     versions = {"lapwing": installed(), "torch": str(torch.__version__)}
-    POSTERIOR.write(target, {"versions": versions, "posterior": type(posterior).__name__, **own}, tensors)
+    header = {"versions": versions, "posterior": type(posterior).__name__, **own}
+    once(shared, lambda: POSTERIOR.write(target, header, tensors))
 
 
 @overload

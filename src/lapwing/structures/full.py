@@ -120,7 +120,6 @@ class Full:
 
     def _exact(self, task: Task) -> Posterior:
         """The posterior with the exact Hessian, refused where that and the prior are not positive definite."""
-        check_alone(task.model.data.shared, "the exact Hessian", "curvature=GGN()")
         matrix = HessianProduct(task.model).dense(self.max_bytes)
         damping = task.curvature.damping if isinstance(task.curvature, Hessian) else 0.0
         damped = (matrix + matrix.mT) / 2 + damping * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from os import PathLike
 from typing import Any, final, get_args
 
@@ -15,6 +16,7 @@ from tqdm.auto import tqdm
 from lapwing.ground.checkpoint import Checkpoint
 from lapwing.ground.data import Source, Unpack
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
+from lapwing.ground.ranks import check_alike, once
 from lapwing.ground.whole import file_at
 from lapwing.linear.model import LinearModel
 from lapwing.linear.solvers import SGD, Solver
@@ -138,6 +140,9 @@ class EM:
             else Checkpoint(CHECKPOINT, State, file_at(self.checkpoint), self._settings(posterior, tangent.training))
         )
         state = (file and file.read(like.device)) or expectation.first()
+        if file:
+            hint = "a checkpoint= on a disk that all processes share"
+            check_alike(tangent.training.data.shared, [torch.tensor(len(state.trace))], "steps so far", hint)
         noisy = tunes_noise(posterior, self.noise)
         state = self._run(expectation, state, noisy, file, progress)
         assert state.measured is not None
@@ -156,7 +161,7 @@ class EM:
                 found = expectation.at(state, progress)
                 state, left = self._maximised(expectation.posterior, found, noisy)
                 if file:
-                    file.write(state)
+                    once(expectation.tangent.training.data.shared, partial(file.write, state))
                 bar.update()
                 precision = state.trace[-1].prior_precision[0]
                 bar.set_postfix_str(f"precision {precision:.3g}, its logarithm {left:.1g} from the end")

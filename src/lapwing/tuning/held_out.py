@@ -88,6 +88,11 @@ class HeldOut(Generic[P]):
         known = self.posterior.likelihood
         return known if self.places is None else replace(known, event_dim=1, class_dim=-1)
 
+    def added(self, *sums: float) -> list[float]:
+        """Sums over the held-out data of all processes, from those over what this one has."""
+        whole, training = torch.tensor(sums, dtype=torch.float64), self.posterior.data
+        return (whole if training is None else training.added(whole)).tolist()
+
     def choice(self, log_factor: float) -> P:
         """The posterior at a factor."""
         return chosen(self._near, self.posterior.prior_precisions * math.exp(log_factor), self.posterior.scale, ())

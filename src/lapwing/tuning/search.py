@@ -9,7 +9,6 @@ from typing import Any, Generic, final
 
 from tqdm.auto import tqdm
 
-from lapwing.ground.data import Batch
 from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, warn
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.posteriors import Posterior, Step
@@ -153,7 +152,7 @@ class HeldOutSearch(Generic[P]):
         for link in links:
 
             def loss(log_temperature: float, link: Link = link) -> float:
-                return mean_loss(likelihood, moments, self.data.batches, link, math.exp(log_temperature))
+                return mean_loss(self.data, moments, likelihood, link, math.exp(log_temperature))
 
             log_temperature = 0.0
             if self.temperatures is not None:
@@ -177,13 +176,14 @@ class HeldOutSearch(Generic[P]):
             variance = part.variance.double() + 1 / likelihood.precisions(part.mean.double())
             total += float(((y - part.mean).double().square() / variance).sum())
             observations += y.numel()
+        total, observations = self.data.added(total, observations)
         return observations / total if total > 0 else 1.0
 
     def _judge(self, winner: Tried) -> None:
         """Warn where the best is no answer."""
         posterior, grid = self.data.posterior, self.data.grid
         certain = [Moments.certain(part.mean) for part in self.data.moments(winner.log_factor)]
-        plain = mean_loss(self.data.likelihood, certain, self.data.batches, "probit", 1.0)
+        plain = mean_loss(self.data, certain, self.data.likelihood, "probit")
         precision = posterior.prior_precisions * math.exp(winner.log_factor)
         losses = f"{winner.loss:.4g} nats, {plain:.4g} by the network alone"
         if winner.log_factor == grid[0]:
@@ -240,22 +240,23 @@ def between(tried: list[Tried]) -> float | None:
 
 
 def mean_loss(
-    likelihood: Likelihood,
+    data: HeldOut[Any],
     moments: Sequence[Moments | WideMoments],
-    batches: Sequence[Batch],
+    likelihood: Likelihood,
     link: Link,
-    temperature: float,
+    temperature: float = 1.0,
 ) -> float:
-    """Mean negative log predictive density of the targets, nats.
+    """Mean negative log predictive density of the targets of held-out data, nats.
 
     Raises:
         DataError: If there is none.
     """
     total, counted = 0.0, 0
-    for part, batch in zip(moments, batches, strict=True):
+    for part, batch in zip(moments, data.batches, strict=True):
         losses = held_out_losses(likelihood, part, batch.targets, link, temperature=temperature)
         total += float(losses.double().sum())
         counted += losses.numel()
+    total, counted = data.added(total, counted)
     if not counted:
         raise DataError(
             "held-out data with a target", "ignored labels alone", "other data, or labels that are not -100"

@@ -88,7 +88,7 @@ class HessianProduct(Operator):
         total = torch.zeros_like(block)
         for chunk in self._store.visit(self._executor, self.model.data):
             total += chunk.product(block)
-        return total
+        return self.model.data.added(total)
 
     @cached_property
     def _store(self) -> Store[Prepared]:

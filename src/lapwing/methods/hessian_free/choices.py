@@ -118,7 +118,7 @@ class PreTrained:
         if self.objective in ("in_sample", "augmented"):
             like = refit.trained_outputs(take(refit.model.data.first(), slice(0, 1)))
             own = torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
-            return InSample(own / (refit.model.data.examples * like[..., 0].numel()), signed)
+            return InSample(own / (refit.model.data.span[1] * like[..., 0].numel()), signed)
         outputs = refit.trained_outputs(points)
         c = outputs.shape[-1]
         own = torch.eye(c, dtype=outputs.dtype, device=outputs.device).view(c, *(1,) * (outputs.ndim - 1), c)

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.ground.errors import Optimiser, check_count, check_optimiser, check_positive
+from lapwing.ground.ranks import check_alike
 from lapwing.methods.hessian_free.inner import Inner, Refitted
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.regularisers import Regulariser
@@ -131,15 +132,18 @@ class Descent(Inner):
 
     def solve(self, refit: Refit, fits: Regulariser, start: Float[Tensor, "f d"]) -> Refitted:
         """See ``Inner.solve``."""
-        layout = refit.network.uncertain
+        layout, data = refit.network.uncertain, refit.model.data
         leaves = [nn.ParameterList(layout.unflatten(change.clone()).values()) for change in start]
         optimisers = [self.optimiser(own.parameters()) for own in leaves]
-        steps = self.epochs * sum(1 for _ in refit.model.data)
-        schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(each, steps) for each in optimisers]
+        batches = sum(1 for _ in data)
+        check_alike(
+            data.shared, [torch.tensor(batches)], "number of mini-batches", "another batch_size=, or drop_last=True"
+        )
+        schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(each, self.epochs * batches) for each in optimisers]
         for _ in range(self.epochs):
             refit.work.add(gradients=len(fits))
-            for batch in refit.model.data:
-                gradient = refit.slopes(fits, _flat(leaves), batch)[0] / refit.model.data.examples
+            for batch in data:
+                gradient = refit.slopes(fits, _flat(leaves), batch)[0] / data.span[1]
                 for own, row, optimiser, schedule in zip(leaves, gradient, optimisers, schedules, strict=True):
                     for leaf, part in zip(own, layout.unflatten(row).values(), strict=True):
                         leaf.grad = part

@@ -8,9 +8,9 @@ from typing import TypeAlias, final
 from torch import nn
 
 from lapwing.curvature.fold import check_repeatable
-from lapwing.ground.data import Inputs, Source, Unpack, checked, concatenated
+from lapwing.ground.data import Inputs, Source, Unpack, checked, concatenated, over_tensors, tensors
 from lapwing.ground.errors import check_count, check_kind, check_positive
-from lapwing.ground.ranks import check_alone
+from lapwing.ground.ranks import check_alike
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.survey import opened
 from lapwing.likelihoods import Likelihood
@@ -120,8 +120,11 @@ class HessianFree:
         with undisturbed():
             responder = self.responder(model, data, unpack=unpack)
             fitted = responder.refit.model
-            seen = (batch.inputs for batch in fitted.data)
-            where = concatenated([*seen]) if points is None else checked(points, fitted.network.like)
+            if points is None:
+                where = over_tensors(fitted.data.joined, concatenated([batch.inputs for batch in fitted.data]))
+            else:
+                where = checked(points, fitted.network.like)
+                check_alike(fitted.data.shared, tensors(where), "evaluation points")
             with responder.refit.work.shown(progress):
                 answers, linearity = self.fits.answers(responder, where)
         return HessianFreePosterior(responder.refit, self.prior, answers, linearity, likelihood=self.likelihood)
@@ -131,7 +134,6 @@ class HessianFree:
         laplace = Laplace(self.likelihood, prior=self.prior, weights=self.weights)
         task = laplace.task(*opened(model, data, "fit(model, data, points)", unpack=unpack))
         check_repeatable(task.model, task.totals(), strict=True)
-        check_alone(task.model.data.shared, "Hessian-free Laplace", "Laplace(..., structure=Sampled(64))")
         network = task.model.network
         prior = task.prior.diagonal(network.uncertain, network.weights.double())
         refit = Refit(task.model, prior, self.centred)

@@ -144,15 +144,19 @@ class Refit:
             A forward and a backward pass over the data and over the evaluation points for each fit.
         """
         weights, theta = self.weights(changes), self.trained + changes
-        rewarded, reward = fits.pull(self.copies, weights)
-        gradient = self.prior * theta - rewarded
-        value = 0.5 * (self.prior * theta * theta).sum(1) - reward
-        share = 1.0 if batch is None else self.model.data.examples / len(batch)
-        for each in self.model.data if batch is None else (batch,):
+        data, share = self.model.data, 1.0
+        if batch is not None:
+            share = data.span[1] / float(data.added(torch.tensor(float(len(batch)))))
+        gradient = torch.zeros_like(theta)
+        value = gradient.new_zeros(len(gradient))
+        for each in data if batch is None else (batch,):
             along = self._slope(fits, each) if isinstance(fits, InSample) else None
             part = self.copies.losses(weights, each, along=along)
             gradient += share * part[0].double()
             value += share * part[1].double()
+        rewarded, reward = fits.pull(self.copies, weights)
+        gradient = data.added(gradient) + self.prior * theta - rewarded
+        value = data.added(value) + 0.5 * (self.prior * theta * theta).sum(1) - reward
         if self.centred:
             start = self.gradient if batch is None else self._gradient((batch,), share)
             gradient -= start
@@ -167,6 +171,7 @@ class Refit:
         if isinstance(fits, InSample):
             for batch in self.model.data:
                 total += self.copies.pull(weights, batch.inputs, self._slope(fits, batch))[0]
+            self.model.data.added(total)
         return total
 
     def outputs(self, changes: Float[Tensor, "f d"], inputs: Inputs) -> Float[Tensor, "f n *event c"]:
@@ -185,10 +190,10 @@ class Refit:
 
     def _gradient(self, batches: Iterable[Batch], share: float) -> Float[Tensor, " d"]:
         """``A θ̂`` and a share of the losses' gradient at the trained weights."""
-        found, weights = self.prior * self.trained, self.network.weights[None]
+        found, weights = torch.zeros_like(self.trained), self.network.weights[None]
         for batch in batches:
-            found = found + share * self.copies.losses(weights, batch)[0][0].double()
-        return found
+            found += share * self.copies.losses(weights, batch)[0][0].double()
+        return self.model.data.added(found) + self.prior * self.trained
 
     def _slope(self, fits: InSample, batch: Batch) -> Float[Tensor, "f n *event c"]:
         """``∂r / ∂f`` at the outputs for a batch."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TypeVar, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Inputs, chunks
+from lapwing.ground.data import Inputs, chunks, count
+from lapwing.ground.ranks import turn
 from lapwing.jacobian.network.copies import Copies
 
 PIECE = 4096
@@ -66,13 +68,16 @@ class OutputSums(Regulariser):
     points: Inputs
 
     def pull(self, copies: Copies, weights: Float[Tensor, "f d"]) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
-        """``Jᵀ ω`` and ``ωᵀ f``."""
+        """``Jᵀ ω`` and ``ωᵀ f``; each process has some of the points."""
         gradient, value = super().pull(copies, weights)
-        for place, inputs in chunks(self.points, PIECE):
+        data = copies.model.data
+        first, each = turn(data.shared)
+        pieces = chunks(self.points, min(PIECE, -(-count(self.points) // each)))
+        for place, inputs in islice(pieces, first, None, each):
             part = copies.pull(weights, inputs, self.omega[:, place].to(weights))
             gradient += part[0]
             value += part[1]
-        return gradient, value
+        return data.added(gradient), data.added(value)
 
 
 @final
