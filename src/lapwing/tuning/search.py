@@ -170,7 +170,7 @@ class HeldOutSearch(Generic[P]):
 
         Covariances scale as ``1 / ν`` where both precisions scale as ν: ``1 / ν = mean (y - f)² / (K + 1/β)``.
         """
-        total, observations = 0.0, 0
+        total, observations = 0.0, 0.0
         for part, batch in zip(moments, self.data.batches, strict=True):
             y = likelihood.canonical_targets(part.mean, batch.targets)
             variance = part.variance.double() + 1 / likelihood.precisions(part.mean.double())
@@ -251,7 +251,7 @@ def mean_loss(
     Raises:
         DataError: If there is none.
     """
-    total, counted = 0.0, 0
+    total, counted = 0.0, 0.0
     for part, batch in zip(moments, data.batches, strict=True):
         losses = held_out_losses(likelihood, part, batch.targets, link, temperature=temperature)
         total += float(losses.double().sum())
