@@ -22,7 +22,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, UnsupportedError
+from lapwing.ground.errors import (
+    ConfigError,
+    ConvergenceWarning,
+    DataError,
+    DataWarning,
+    NumericalError,
+    UnsupportedError,
+)
 from lapwing.tuning.elbo import Climb
 
 EXAMPLES = 22
@@ -139,6 +146,10 @@ def refused(part: Part) -> dict[str, str]:
         solved.predict(part(x))
     except DataError as reason:
         found["other inputs"] = str(reason)
+    try:
+        lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(network(3), (part(x) * 1e160, part(labels)))
+    except NumericalError as reason:
+        found["inputs too large to square"] = str(reason)
     mini = part(x).split(4 + 2 * dist.get_rank())
     uneven = lw.HessianFree(lw.Gaussian(), inner=lw.hessian_free.Descent(epochs=1))
     try:

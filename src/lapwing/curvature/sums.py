@@ -16,6 +16,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground.data import Data
+from lapwing.ground.errors import LapwingError
 from lapwing.ground.ranks import all_of, handed, shares
 from lapwing.jacobian.layers.factors import Factor, Outer, jacobian_rows, square_sums
 from lapwing.jacobian.network.network import Network
@@ -133,14 +134,24 @@ def decompose_dealt(moments: Sequence[Moment], bar: bool) -> None:
         moments: The sums.
         bar: Whether to show a progress bar.
 
+    Raises:
+        NumericalError: If one is not finite, in all of them.
+
     Cost:
         The time of the decompositions over the number of processes; a broadcast of each, with all pairs m² numbers.
     """
     like, owners = moments[0].total, shares([moment.cost for moment in moments])
     own = [i for i, owner in enumerate(owners) if owner == dist.get_rank()]
-    found: dict[int, Any] = {
-        i: moments[i].decomposed for i in tqdm(own, "eigendecompositions", disable=not bar, leave=False)
-    }
+    found: dict[int, Any] = {}
+    failure: Exception | None = None
+    try:
+        for i in tqdm(own, "eigendecompositions", disable=not bar, leave=False):
+            found[i] = moments[i].decomposed
+    except (LapwingError, torch.linalg.LinAlgError) as reason:
+        failure = reason
+    for heard in all_of(failure):
+        if heard is not None:  # one process alone sees it
+            raise heard
     known = all_of({i: (it.values.shape, it.vectors.shape, it.rest, it.error) for i, it in found.items()})
     for i, (moment, owner) in enumerate(zip(moments, owners, strict=True)):
         *shapes, rest, error = known[owner][i]

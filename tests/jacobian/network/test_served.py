@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch._dynamo import eval_frame
 from torch.utils.checkpoint import checkpoint
 
 import lapwing as lw
 from lapwing.ground.errors import UnsupportedError
+from lapwing.jacobian.network.network import serving
 from tests.curvature.unchanged import unchanged
 from tests.posterior_cases import labels, normal, refused, seeded
 
@@ -70,6 +74,24 @@ def test_variances_are_those_of_the_network_within(wrap: Any, structure: Any) ->
     assert calls == [
         getattr(part, name, None) for part in model.modules() for name in ("_compiled_call_impl", "forward")
     ]
+
+
+def test_threads_that_take_turns_leave_the_compiler_as_it_was() -> None:
+    """One that waits for its turn has not told the compiler yet, or it would restore what the other had told it."""
+    inside, model = Event(), nn.Linear(2, 2)
+
+    def first() -> None:
+        with serving(model):
+            inside.set()
+            time.sleep(0.2)  # the second comes to wait
+
+    other = Thread(target=first)
+    other.start()
+    assert inside.wait(10)
+    with serving(model):
+        assert eval_frame._stance.stance == "force_eager"
+    other.join()
+    assert eval_frame._stance.stance == "default"
 
 
 @pytest.mark.parametrize("structure", [lw.KFAC(), lw.MatrixFree()], ids=lambda x: type(x).__name__)

@@ -12,7 +12,7 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -273,6 +273,11 @@ def outputs_of(result: Any) -> Tensor:
     )
 
 
+def uncompiled() -> AbstractContextManager[Any]:
+    """What was compiled runs as it was written; made where it is entered, for the stance changes as soon as it is."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
 @contextmanager
 def serving(module: nn.Module) -> Generator[None]:
     """The module in eval mode, uncompiled, without the autocast of ``accelerate`` and without backward hooks.
@@ -280,9 +285,8 @@ def serving(module: nn.Module) -> Generator[None]:
     Its outputs' derivatives are those of its operations, in the type of its weights. Modes, hooks and all that a
     forward pass assigns to it are restored, whatever happens.
     """
-    compiler = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
     learning = any(part.training for part in module.modules())
-    with ALONE, compiler, disable_saved_tensors_hooks(RECOMPUTED) if learning else nullcontext():
+    with ALONE, uncompiled(), disable_saved_tensors_hooks(RECOMPUTED) if learning else nullcontext():
         before = [(part, part.training, dict(vars(part))) for part in module.modules()]
         try:
             for part, training, attributes in before:
