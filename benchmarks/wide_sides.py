@@ -21,9 +21,11 @@ from benchmarks.networks import WideResNet18
 BATCH = 50
 
 
-def loaded(meter: Meter, folder: str, images: int, stem: bool = False) -> tuple[nn.Module, Batches, Tensor]:
+def loaded(
+    meter: Meter, folder: str, images: int, stem: bool = False, size: int = 32
+) -> tuple[nn.Module, Batches, Tensor]:
     """The network, its batches and one more image, after plain passes over them were timed."""
-    data = cifar10(Path(folder), CHECKPOINTS["resnet20"]) if folder else generated_images(3, 32, train=images, test=1)
+    data = cifar10(Path(folder), CHECKPOINTS["resnet20"]) if folder else generated_images(3, size, train=images, test=1)
     torch.manual_seed(0)
     model, (x, y) = WideResNet18(small=stem).eval(), (part[:images] for part in data.train)
     batches = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
@@ -41,18 +43,18 @@ def loaded(meter: Meter, folder: str, images: int, stem: bool = False) -> tuple[
     return model, batches, data.x_test[:1]
 
 
-def ours(meter: Meter, *, structure: str, folder: str, images: int, stem: bool = False) -> None:
+def ours(meter: Meter, *, structure: str, folder: str, images: int, stem: bool = False, size: int = 32) -> None:
     """Lapwing: fit, predict one image twice, evidence, save and load; what a fit by draws says before it starts.
 
-    A last layer is tuned, and has its curvature in closed form; others have that of one drawn label.
+    A last layer is tuned, and has its curvature in closed form; others have that of one drawn label, or are "exact".
     """
     import lapwing as lw
     from lapwing.curvature.kfac import KroneckerSum
 
-    model, batches, image = loaded(meter, folder, images, stem)
+    model, batches, image = loaded(meter, folder, images, stem, size)
     last = structure == "last layer"
     held = lw.Diagonal() if structure == "diagonal" else lw.Sampled(16) if structure == "sampled" else lw.KFAC()
-    curvature = lw.GGN() if last or structure == "sampled" else lw.MCFisher()
+    curvature = lw.GGN() if last or structure in ("sampled", "exact kfac") else lw.MCFisher()
     recipe = lw.Laplace(
         lw.Categorical(), structure=held, curvature=curvature, weights=lw.LastLayer() if last else lw.All()
     )
