@@ -20,7 +20,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import wide, wide_sides
 from benchmarks.command import Setting, Study, main
 from benchmarks.measure import run_isolated
-from benchmarks.meter import Meter
 from benchmarks.networks import WideResNet18
 from benchmarks.report import GIB, Row, grouped
 
@@ -52,26 +51,6 @@ H200, LINK, GPUS = 20e12, 450e9, 8
 """Assumed: float32 operations a second that one GPU sustains, bytes a second that it sends, and how many there are."""
 
 
-def products(meter: Meter, *, folder: str, images: int, size: int) -> None:
-    """Products of one column and of as many as an EM step has, after one that records what is kept."""
-    from benchmarks.contest import product
-
-    model, batches, _ = wide_sides.loaded(meter, folder, images, size=size)
-    for columns in (1, DRAWS + 1):
-        operator = product(model, batches, "split", 2**31)
-        block = torch.randn(operator.shape[0], columns)
-        meter.step("first product", lambda operator=operator, block=block: operator @ block, label=f"{columns}")
-        meter.step("product", lambda operator=operator, block=block: operator @ block, label=f"{columns}")
-
-
-def decompositions(meter: Meter, *, sides: Sequence[int]) -> None:
-    """``eigh`` of a positive definite matrix of every size, in float64."""
-    for m in sides:
-        root = torch.randn(m, m, dtype=torch.float64)
-        matrix = root @ root.mT / m
-        meter.step("eigh", lambda matrix=matrix: torch.linalg.eigh(matrix), label=f"{m}")
-
-
 def measured(setting: Setting) -> Iterator[Row]:
     """Every step at every size; what it takes an image, in plain passes, and of memory."""
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -80,12 +59,12 @@ def measured(setting: Setting) -> Iterator[Row]:
         for structure in ("last layer", "diagonal", "kfac", "exact kfac", "products"):
             case = {"part": "measured", "size": size, "images": images, "structure": structure}
             if structure == "products":
-                steps = run_isolated(products, **given)
+                steps = run_isolated(wide_sides.products, columns=(1, DRAWS + 1), **given)
             else:
                 steps = run_isolated(wide_sides.ours, structure=structure, **given)
             yield from (case | row | an_image(row, images) for row in wide.told(steps))
     sides = SIDES[:1] if setting.quick else SIDES
-    for step in run_isolated(decompositions, sides=sides):
+    for step in run_isolated(wide_sides.decompositions, sides=sides):
         yield {"part": "eigh", "side": int(step.label), "seconds": step.seconds, "peak_mib": step.peak_mib}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -128,3 +129,23 @@ def curvlinops(meter: Meter, *, folder: str, images: int) -> None:
         return KFACInverseLinearOperator(factors, damping=1.0) @ torch.ones(factors.shape[1])
 
     meter.step("fit", solved)
+
+
+def products(meter: Meter, *, folder: str, images: int, size: int, columns: Sequence[int]) -> None:
+    """Products with blocks of so many columns, each after one that records what is kept."""
+    from benchmarks.contest import product
+
+    model, batches, _ = loaded(meter, folder, images, size=size)
+    for count in columns:
+        operator = product(model, batches, "split", 2**31)
+        block = torch.randn(operator.shape[0], count)
+        meter.step("first product", lambda operator=operator, block=block: operator @ block, label=f"{count}")
+        meter.step("product", lambda operator=operator, block=block: operator @ block, label=f"{count}")
+
+
+def decompositions(meter: Meter, *, sides: Sequence[int]) -> None:
+    """``eigh`` of a positive definite matrix of every size, in float64."""
+    for m in sides:
+        root = torch.randn(m, m, dtype=torch.float64)
+        matrix = root @ root.mT / m
+        meter.step("eigh", lambda matrix=matrix: torch.linalg.eigh(matrix), label=f"{m}")

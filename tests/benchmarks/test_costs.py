@@ -9,6 +9,7 @@ import pytest
 from torch import nn
 
 from benchmarks import costs
+from benchmarks.report import Row
 
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "benchmarks" / "results" / "costs.json"
@@ -21,13 +22,13 @@ def network() -> nn.Module:
 COUNTED = costs.counted(network, 8)
 
 
-def measured(structure: str, step: str, seconds: float, label: str = "") -> dict[str, object]:
+def measured(structure: str, step: str, seconds: float, label: str = "") -> Row:
     row = {"structure": structure, "step": step, "seconds": seconds, "label": label, "passes": seconds / 3}
     case = {"part": "measured", "size": 8, "images": 2, "peak_mib": 1.0}
     return case | row | costs.an_image(row, 2)
 
 
-ROWS = [
+ROWS: list[Row] = [
     *(measured(kind, step, s) for kind in ("products", "kfac") for step, s in (("forward", 2.0), ("pass", 6.0))),
     measured("products", "product", 68.0, "17"),
     measured("kfac", "fit without decompositions", 10.0),
