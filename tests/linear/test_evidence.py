@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.errors import NumericalError, UnsupportedError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
 from lapwing.linear.evidence import (
     Complexity,
@@ -113,6 +113,14 @@ def test_effective_dimensions_of_each_group(name: str) -> None:
         actual = evidence_of(complexity_of(operator, GROUP)).effective_dimensions(ALPHA, SCALE)
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
     assert not actual.requires_grad
+
+
+def test_an_indefinite_sum_has_neither_a_determinant_nor_effective_dimensions() -> None:
+    curvature = Spectrum(torch.tensor([-2.0, 1.0], dtype=torch.float64), torch.zeros(2, dtype=torch.long))
+    for ask in (curvature.log_det_ratio, curvature.determined):
+        ask(torch.tensor([4.0], dtype=torch.float64), SCALE)
+        with refused(NumericalError, "positive definite"):
+            ask(torch.tensor([1.0], dtype=torch.float64), SCALE)
 
 
 def test_noise_scales_misfit_and_constant() -> None:

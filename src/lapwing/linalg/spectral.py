@@ -284,7 +284,7 @@ def symmetric(matrix: Float[Tensor, "*batch m m"]) -> Float[Tensor, "*batch m m"
     """The symmetric part in float64, a tensor of its own; raise where the rest is more than rounding, or not finite."""
     skew = (matrix.detach() - matrix.detach().mT).abs_().max().item()
     size = torch.linalg.vector_norm(matrix.detach(), torch.inf).item()
-    if not skew <= torch.finfo(matrix.dtype).eps ** 0.5 * size:
+    if not skew <= torch.finfo(matrix.dtype).eps ** 0.5 * size < torch.inf:
         finite(matrix)
         raise NumericalError(
             "a symmetric matrix",

@@ -49,11 +49,14 @@ class Spectrum:
     def determined(
         self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]
     ) -> tuple[Float[Tensor, " g"], Float[Tensor, " g"]]:
-        """``γ_g = Σ t`` and ``Σ t (1 - t)``: the data determined each direction as far as ``t = s λ / (α + s λ)``."""
+        """``γ_g = Σ t`` and ``Σ t (1 - t)``: the data determined each direction as far as ``t = s λ / (α + s λ)``.
+
+        Refused where the sum is not positive definite, as its log determinant is.
+        """
         gamma, slope = torch.zeros_like(precisions), torch.zeros_like(precisions)
         for (values, own), group in zip(self._parts(precisions), self.group.split(EIGENVALUES), strict=True):
             scaled = scale * values
-            t = scaled / (scaled + own)
+            t = scaled / positive(scaled + own)
             for total, part in ((gamma, t), (slope, t * (1 - t))):
                 if len(precisions) == 1:
                     total += part.sum()
