@@ -1,6 +1,6 @@
 """What one image costs on this machine, and the plan for ResNet-50 on ImageNet that follows from it by arithmetic.
 
-    python -m benchmarks.costs --json FILE [--markdown FILE] [--quick]
+    python -m benchmarks.costs --json benchmarks/results/costs.json --markdown docs/costs.md [--quick]
 
 Measured: ResNet-18 with ten outputs on generated images of two sizes, one thread, by the steps of ``benchmarks.wide``;
 products with the curvature; eigendecompositions in float64. Planned: seconds in proportion to counted operations, on
@@ -10,6 +10,7 @@ the measured core, and on a GPU whose operations a second are assumed, not measu
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,8 +22,9 @@ from benchmarks import wide, wide_sides
 from benchmarks.command import Setting, Study, main
 from benchmarks.measure import run_isolated
 from benchmarks.networks import WideResNet18
-from benchmarks.report import GIB, Row, grouped
+from benchmarks.report import GIB, ROOT, Row, grouped
 
+PAGE = ROOT / "docs" / "costs.md"
 SIZES, OUTPUTS = {32: 50, 96: 8}, 10
 """Images of each size, and outputs of the network that is measured."""
 
@@ -177,7 +179,7 @@ def rows(setting: Setting) -> Iterator[Row]:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """The tables of the page, from the rows of a report."""
+    """The page of costs with its tables made anew, from the rows of a report."""
     parts = grouped(rows, "part")
     lines = ["| step | size | images | seconds an image | in passes | peak MiB |", "|---|---|---|---|---|---|"]
     for row in parts["measured"]:
@@ -195,7 +197,21 @@ def page(rows: Sequence[Row]) -> str:
         times = " | ".join(duration(row[key]) for key in ("core", "gpu", "gpus"))
         rest = f"{row['sent'] / GIB:.2g}, {row['times']} | {row['held'] / GIB:.2g}" if row["times"] else " | "
         lines.append(f"| {row['work']} | {times} | {rest} |")
-    return "\n".join(lines) + "\n"
+    rates, check = parts["rates"][0], parts["check"][0]
+    lines += [
+        "",
+        "| the plan rests on | |",
+        "|---|---|",
+        f"| Gflop/s of the core, in passes | {rates['core'] / 1e9:.2g} |",
+    ]
+    lines += [
+        f"| Gflop/s of an H200, assumed | {rates['gpu'] / 1e9:g} |",
+        f"| ratio | {rates['gpu'] / rates['core']:.2g} |",
+    ]
+    ratio = check["measured"] / check["planned"]
+    lines.append(f"| {check['work']}: measured over planned by the same arithmetic | {ratio:.2g} |")
+    fresh = iter("\n".join(lines).split("\n\n"))
+    return re.sub(r"^\|.*(?:\n\|.*)*", lambda _: next(fresh), PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
 def duration(seconds: float) -> str:
