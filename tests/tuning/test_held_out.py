@@ -70,7 +70,7 @@ def test_few_examples_where_covariances_are_large(monkeypatch: pytest.MonkeyPatc
     assert sum(len(batch) for batch in held_out(posterior, batches, (1e-2, 1e2)).batches) == 2
     monkeypatch.setattr("lapwing.tuning.held_out.POSITIONS", 2048)
     whole = held_out(posterior, batches, (1e-2, 1e2)).moments(0.1)[0].covariance
-    monkeypatch.setattr("lapwing.tuning.held_out.SPECTRA", 8 * 3 * posterior.network.size)
+    monkeypatch.setattr("lapwing.tuning.held_out.VARIANCES", 8 * 3 * posterior.network.size)
     torch.testing.assert_close(held_out(posterior, batches, (1e-2, 1e2)).moments(0.1)[0].covariance, whole)
     monkeypatch.setattr("lapwing.tuning.held_out.BYTES", 1)
     monkeypatch.setattr("lapwing.tuning.held_out.LEAST", 18)

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, final
 from lapwing.evaluation.scores import Predictor, aligned
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.results import Estimate
-from lapwing.ground.whole import finite
+from lapwing.ground.whole import as_json
 
 Better: TypeAlias = Literal["higher", "lower", "neither"]
 """Which way a number is better."""
@@ -197,7 +197,7 @@ class Comparison:
             estimate = row.estimate(column.name)
             runs = row.values(column.name)
             numbers[column.name] = estimate and {"mean": estimate.value, "stderr": estimate.stderr, "runs": runs}
-        return {"method": row.method, "tuned_by": row.tuned_by, "note": row.note} | finite(numbers)
+        return {"method": row.method, "tuned_by": row.tuned_by, "note": row.note} | as_json(numbers)
 
 
 def pooled(comparisons: Sequence[Comparison]) -> Comparison:

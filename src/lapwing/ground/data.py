@@ -202,11 +202,6 @@ def ordinary(value: Any) -> Any:
     return value.clone() if inference else value
 
 
-def bits(value: Tensor) -> memoryview:
-    """The bytes of a tensor, in the order of its axes."""
-    return value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data
-
-
 def checked(inputs: Inputs, like: Tensor) -> Inputs:
     """Inputs to be predicted, on the device and in the dtype of ``like``.
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lapwing.ground.errors import DataError, LapwingError, UnsupportedError
+from lapwing.ground.tree import bits
 
 T = TypeVar("T")
 
@@ -161,7 +162,7 @@ def check_alike(shared: bool, values: Sequence[Tensor], what: str, hint: str = B
     """
     if not shared:
         return
-    known = all_of([crc32(x.cpu().reshape(-1).view(torch.uint8).numpy().tobytes()) for x in values])
+    known = all_of([crc32(bits(x)) for x in values])
     others = [rank for rank, each in enumerate(known) if each != known[0]]
     if others:
         raise DataError(f"the same {what} in every process", f"others in ranks 0 and {others[0]}", hint)

@@ -93,22 +93,22 @@ def write_json(results: object, path: Path) -> None:
         path: Where to; a file already there is replaced.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(finite(results), indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(as_json(results), indent=1, ensure_ascii=False, allow_nan=False)
     with replacing(path) as draft:
         draft.write_text(text + "\n", encoding="utf-8")
 
 
-def finite(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """What JSON can hold of a value.
 
     Example:
-        >>> finite({"runs": (1.0, float("inf"))})
+        >>> as_json({"runs": (1.0, float("inf"))})
         {'runs': [1.0, None]}
     """
     if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: as_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [as_json(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

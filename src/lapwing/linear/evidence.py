@@ -40,7 +40,7 @@ class Spectrum:
     def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """``sum log(1 + s λ / α)``; refused where the sum of an indefinite G and A is not positive definite."""
         parts: list[Tensor] = []
-        for values, own in self._parts(precisions):
+        for values, own, _ in self._parts(precisions):
             ratios = scale * values / own
             positive(1 + ratios.detach())
             parts.append(torch.log1p(ratios).sum())
@@ -54,7 +54,7 @@ class Spectrum:
         Refused where the sum is not positive definite, as its log determinant is.
         """
         gamma, slope = torch.zeros_like(precisions), torch.zeros_like(precisions)
-        for (values, own), group in zip(self._parts(precisions), self.group.split(EIGENVALUES), strict=True):
+        for values, own, group in self._parts(precisions):
             scaled = scale * values
             t = scaled / positive(scaled + own)
             for total, part in ((gamma, t), (slope, t * (1 - t))):
@@ -64,10 +64,10 @@ class Spectrum:
                     total.index_add_(0, group, part)
         return gamma, slope
 
-    def _parts(self, precisions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Some eigenvalues at a time, and the precision that belongs to each."""
+    def _parts(self, precisions: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Some eigenvalues at a time, the precision that belongs to each, and its group."""
         for values, group in zip(self.eigenvalues.split(EIGENVALUES), self.group.split(EIGENVALUES), strict=True):
-            yield values, precisions if len(precisions) == 1 else precisions.gather(0, group)
+            yield values, precisions if len(precisions) == 1 else precisions.gather(0, group), group
 
 
 @final
@@ -140,10 +140,8 @@ def complexity_of(
     if isinstance(curvature, Diagonal) or bool((group == group[0]).all()):
         values = curvature.eigenvalues()
         kept = values != 0
-        if isinstance(curvature, Diagonal):
-            return Spectrum(values[kept], group[kept])
-        values = values if bool(kept.all()) else values[kept]
-        return Spectrum(values, group[:1].clone().expand(len(values)))
+        own = values if bool(kept.all()) else values[kept]
+        return Spectrum(own, group[kept] if isinstance(curvature, Diagonal) else group[:1].clone().expand(len(own)))
     if isinstance(curvature, BlockDiagonal) and curvature.index is not None:
         parts = [complexity_of(b, group[i]) for b, i in zip(curvature.blocks, curvature.index, strict=True)]
         spectra = [part for part in parts if isinstance(part, Spectrum)]

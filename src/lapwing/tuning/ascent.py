@@ -45,7 +45,7 @@ class Height:
     effective_dimension: float
 
 
-def point_at(
+def height_at(
     evidence: LogEvidence, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], gamma: Float[Tensor, " g"]
 ) -> Height:
     """Where a climb has come to, the parts of its effective dimension at hand."""
@@ -92,7 +92,7 @@ def newton(
     alpha, s, best, step = precisions.clone(), scale.clone(), None, None
     for _ in range(steps):
         gamma, w = spectrum.determined(alpha, s)
-        there = point_at(evidence, alpha, s, gamma)
+        there = height_at(evidence, alpha, s, gamma)
         if best is None or step is None or there.log_marginal > best.log_marginal - _rounding(best):
             yield there
             best, step = there, newton_step(evidence, alpha, s, gamma, w, noisy)
@@ -105,7 +105,7 @@ def newton(
             break
     else:
         warn_of_steps(steps)
-    last = point_at(evidence, alpha, s, spectrum.determined(alpha, s)[0])
+    last = height_at(evidence, alpha, s, spectrum.determined(alpha, s)[0])
     yield last if best is None or last.log_marginal >= best.log_marginal - _rounding(best) else best
 
 

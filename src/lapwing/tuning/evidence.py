@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 from lapwing.ground.errors import check_option
 from lapwing.posteriors import Posterior
-from lapwing.tuning.ascent import Height, climb, point_at, warn_of_steps
+from lapwing.tuning.ascent import Height, climb, height_at, warn_of_steps
 from lapwing.tuning.choices import BOUNDS, At, P, ended, evidence_at, fixed_point, step_of, tunes_noise
 
 Noise: TypeAlias = Literal[True, False, "residuals"]
@@ -117,14 +117,14 @@ class MacKay:
         evidence = evidence_at(posterior, self.at)
         precisions, scale = posterior.prior_precisions, posterior.scale
         gamma = evidence.effective_dimensions(precisions, scale)
-        yield point_at(evidence, precisions, scale, gamma)
+        yield height_at(evidence, precisions, scale, gamma)
         for _ in range(self.steps):
             misfit, norms = evidence.fit(precisions, scale)
             before = torch.cat([precisions, scale.view(1)])
             whole = fixed_point(gamma, norms, misfit, scale, evidence.observations, noisy)
             precisions, scale = (precisions * whole[0]).sqrt(), (scale * whole[1]).sqrt()
             gamma = evidence.effective_dimensions(precisions, scale)
-            yield point_at(evidence, precisions, scale, gamma)
+            yield height_at(evidence, precisions, scale, gamma)
             if bool(((torch.cat([precisions, scale.view(1)]) / before).log().abs() < self.tolerance).all()):
                 return
         warn_of_steps(self.steps)

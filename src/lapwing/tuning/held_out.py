@@ -35,7 +35,7 @@ POSITIONS = 2048
 BYTES = 2**29
 """Bytes the covariances of all factors may take together (512 MiB)."""
 
-SPECTRA = 2**30
+VARIANCES = 2**30
 """Bytes the variances of the weights under all precisions may take together (1 GiB), or the pass is repeated."""
 
 NEAREST = 12
@@ -113,7 +113,7 @@ class HeldOut(Generic[P]):
         """Moments at the first factor of the grid, and what spreads them at every one."""
         posterior = self.posterior
         free = posterior.wide and not isinstance(posterior.precision_operator, Diagonal)
-        together = len(self.nodes) if free else max(1, SPECTRA // (8 * posterior.network.size))
+        together = len(self.nodes) if free else max(1, VARIANCES // (8 * posterior.network.size))
         found: list[list[Moments | WideMoments]] = [[] for _ in self.batches]
         for start in range(0, len(self.nodes), together):
             choices = [self.choice(point) for point in self.nodes[start : start + together]]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.results import Stopped
-from lapwing.linear.solvers.descent import Gradient, Pass, Schedule, Settled, descend, settle
+from lapwing.linear.solvers.descent import Descended, Gradient, Schedule, Settled, descend, settle
 from tests.posterior_cases import normal
 
 START = normal(5, 2)
@@ -23,7 +23,7 @@ def epoch() -> Iterator[Gradient]:
         yield lambda x, matrix=matrix: matrix @ x + torch.tanh(x) - 1
 
 
-def after(passes: int, descent: Iterator[Pass]) -> Pass:
+def after(passes: int, descent: Iterator[Descended]) -> Descended:
     """Where a descent is after so many passes."""
     *_, now = islice(descent, passes)
     return now
@@ -82,7 +82,7 @@ def settled(step: float, epochs: int, rtol: float = 1e-9, schedule: Schedule = "
         asked.append(1)
         return float((total @ x + 2 * torch.tanh(x) - 2).norm()), len(asked)
 
-    def about(now: Pass) -> float:
+    def about(now: Descended) -> float:
         return 2 * float(now.gradient.norm())
 
     options = {"steps": 2, "epochs": epochs, "schedule": schedule, "momentum": 0.5, "clip": 1e9}

@@ -45,7 +45,7 @@ Q = TypeVar("Q")
 
 @final
 @dataclass(frozen=True, eq=False)
-class Pass:
+class Descended:
     """Where a descent is after a pass over the data.
 
     Args:
@@ -72,7 +72,7 @@ def descend(
     momentum: float = 0.9,
     clip: float = 10.0,
     scale: Float[Tensor, " k"] | None = None,
-) -> Iterator[Pass]:
+) -> Iterator[Descended]:
     """Stochastic gradient descent with Nesterov's momentum, all columns side by side, one pass over the data a turn.
 
         v ← μ v + g,   x ← x - η (g + μ v),   x̄ ← χ x + (1 - χ) x̄,   χ = 100 / T
@@ -116,7 +116,7 @@ def descend(
             mean.lerp_(x, forget)
             taken += 1
         diverged = not bool((longest <= GROWTH * (taken - first) * bound).all())
-        yield Pass(mean if schedule == "average" else x, slope, taken, diverged)
+        yield Descended(mean if schedule == "average" else x, slope, taken, diverged)
 
 
 @final
@@ -142,7 +142,7 @@ class Settled(Generic[Q]):
 def settle(
     start: Float[Tensor, "d k"],
     epoch: Epoch,
-    about: Callable[[Pass], float],
+    about: Callable[[Descended], float],
     truth: Callable[[Float[Tensor, "d k"]], tuple[float, Q]],
     *,
     rtol: float,
@@ -197,13 +197,13 @@ def settle(
 
 
 def _watched(
-    passes: Iterator[Pass],
-    about: Callable[[Pass], float],
+    passes: Iterator[Descended],
+    about: Callable[[Descended], float],
     truth: Callable[[Tensor], tuple[float, Q]],
     rtol: float,
     patience: float,
     progress: float,
-) -> tuple[Pass, int, Stopped | None, list[Q]]:
+) -> tuple[Descended, int, Stopped | None, list[Q]]:
     """A descent until it diverges, is done or goes no further: where, after how many passes, why, what checks found."""
     goal, best, since, found = rtol, math.inf, 0, list[Q]()
     number, now = 0, None

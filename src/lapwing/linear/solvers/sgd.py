@@ -18,7 +18,7 @@ from lapwing.ground.results import Solution
 from lapwing.linalg import Operator
 from lapwing.linear.loss import Loss, Mode, Point
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.descent import Gradient, Pass, gradients, settle
+from lapwing.linear.solvers.descent import Descended, Gradient, gradients, settle
 from lapwing.linear.solvers.stochastic import Stochastic, relative, residual_of
 
 POWER = 5
@@ -217,7 +217,7 @@ def descend_loss(loss: Loss, start: Point, solver: SGD, *, rtol: float, progress
 
     with tqdm(total=solver.epochs, desc="descent", disable=not progress, unit="epoch", leave=False) as bar:
 
-        def about(now: Pass) -> float:
+        def about(now: Descended) -> float:
             lengths = torch.linalg.vector_norm(
                 torch.cat([now.gradient, now.value, now.value - now.gradient], dim=1), dim=0, dtype=torch.float64
             )
