@@ -49,10 +49,7 @@ class Spectrum:
     def determined(
         self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]
     ) -> tuple[Float[Tensor, " g"], Float[Tensor, " g"]]:
-        """``γ_g = Σ t`` and ``Σ t (1 - t)``: the data determined each direction as far as ``t = s λ / (α + s λ)``.
-
-        Refused where the sum is not positive definite, as its log determinant is.
-        """
+        """``γ_g = Σ t`` and ``Σ t (1 - t)`` with ``t = s λ / (α + s λ)``; refused as the log determinant is."""
         gamma, slope = torch.zeros_like(precisions), torch.zeros_like(precisions)
         for values, own, group in self._parts(precisions):
             scaled = scale * values

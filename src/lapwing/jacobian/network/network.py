@@ -12,7 +12,7 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -101,8 +101,7 @@ class Network:
         """
         with ALONE:
             there = [(name, value.requires_grad) for name, value in module.named_parameters() if value.numel()]
-        names = tuple(name for name, learnt in there if learnt)
-        if not names:
+        if not (names := tuple(name for name, learnt in there if learnt)):
             raise ConfigError(
                 "a network with at least one parameter that requires a gradient",
                 "a frozen network" if there else "a network without parameters",
@@ -273,20 +272,17 @@ def outputs_of(result: Any) -> Tensor:
     )
 
 
-def uncompiled() -> AbstractContextManager[Any]:
-    """What was compiled runs as it was written; made where it is entered, for the stance changes as soon as it is."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-
-
 @contextmanager
 def serving(module: nn.Module) -> Generator[None]:
     """The module in eval mode, uncompiled, without the autocast of ``accelerate`` and without backward hooks.
 
-    Its outputs' derivatives are those of its operations, in the type of its weights. Modes, hooks and all that a
-    forward pass assigns to it are restored, whatever happens.
+    Derivatives are in the type of its weights. Modes, hooks and all that a forward pass assigns are restored, always.
     """
-    learning = any(part.training for part in module.modules())
-    with ALONE, uncompiled(), disable_saved_tensors_hooks(RECOMPUTED) if learning else nullcontext():
+    with (
+        ALONE,  # first, for the compiler's stance changes as soon as it is made
+        torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext(),
+        disable_saved_tensors_hooks(RECOMPUTED) if any(part.training for part in module.modules()) else nullcontext(),
+    ):
         before = [(part, part.training, dict(vars(part))) for part in module.modules()]
         try:
             for part, training, attributes in before:
