@@ -187,14 +187,15 @@ def page(rows: Sequence[Row]) -> str:
         if name is not None:
             about = f"{row['size']} x {row['size']} | {row['images']}"
             name += f", {row['label']} at once" if row["step"] == "product" else ""
-            lines.append(f"| {name} | {about} | {row['a_image']:.2g} | {row['passes']:.2g} | {row['peak_mib']:.0f} |")
+            lines.append(f"| {name} | {about} | {row['a_image']:.2g} | {row['passes']:.3g} | {row['peak_mib']:.0f} |")
     lines += ["", "| factor | eigendecomposition in s |", "|---|---|"]
     lines += [f"| {row['side']} x {row['side']} | {row['seconds']:.2g} |" for row in parts["eigh"]]
     last = parts["eigh"][-1]
-    lines.append(f"| {LARGEST} x {LARGEST} | {last['seconds'] * (LARGEST / last['side']) ** 3:.2g}, by 9 m³ |")
+    lines.append(f"| {LARGEST} x {LARGEST} | {last['seconds'] * (LARGEST / last['side']) ** 3:.3g}, by 9 m³ |")
     lines += ["", "| plan | this core | one H200 | eight | GiB sent, times | GiB held |", "|---|---|---|---|---|---|"]
     for row in parts["plan"]:
-        times = " | ".join(duration(row[key]) for key in ("core", "gpu", "gpus"))
+        # processes do not share one prediction: it has no sums over the data
+        times = " | ".join([*map(duration, (row["core"], row["gpu"])), duration(row["gpus"]) if row["times"] else "–"])
         rest = f"{row['sent'] / GIB:.2g}, {row['times']} | {row['held'] / GIB:.2g}" if row["times"] else " | "
         lines.append(f"| {row['work']} | {times} | {rest} |")
     rates, check = parts["rates"][0], parts["check"][0]
@@ -206,7 +207,7 @@ def page(rows: Sequence[Row]) -> str:
     ]
     lines += [
         f"| Gflop/s of an H200, assumed | {rates['gpu'] / 1e9:g} |",
-        f"| ratio | {rates['gpu'] / rates['core']:.2g} |",
+        f"| ratio | {rates['gpu'] / rates['core']:.3g} |",
     ]
     ratio = check["measured"] / check["planned"]
     lines.append(f"| {check['work']}: measured over planned by the same arithmetic | {ratio:.2g} |")
