@@ -1,6 +1,6 @@
 """Some ninety faults put into the library one at a time, each of which the tests must notice.
 
-    python scripts/mutants.py [--only TEXT]
+    python scripts/mutants.py [--only TEXT] [--part 1/4]
 
 A mutant is a line of mathematics, found by its text wherever it stands in ``src/``, with a sign, a factor or an axis
 changed. The tests that should notice run until the first that fails; a mutant that none of them fails has survived.
@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -175,8 +177,8 @@ MUTANTS = (
         "posteriors",
     ),
     m(
-        "observations = self._model.likelihood.weight * self._counted",
-        "observations = self._counted",
+        "self._model.likelihood.weight * counted, misfit, score",
+        "counted, misfit, score",
         "curvature",
         "tuning",
     ),
@@ -258,20 +260,20 @@ MUTANTS = (
         "methods/hessian_free/test_responses.py",
     ),
     m(
-        "0.5 * (alpha @ alpha.mT - c * inverse)",
-        "0.5 * (alpha @ alpha.mT + c * inverse)",
+        "torch.addmm(part, alpha[i], alpha[j].mT, beta=-c)",
+        "torch.addmm(part, alpha[i], alpha[j].mT, beta=c)",
         "methods/gp/test_evidence.py",
     ),
     m("alpha[i] @ alpha[j].mT - drawn[i]", "alpha[i] @ alpha[j].mT + drawn[i]", "methods/gp/test_evidence.py"),
     m("0.5 * n * c * math.log(2 * math.pi)", "0.5 * n * math.log(2 * math.pi)", "methods/gp/test_process.py"),
     m("(across * self.solve(across)).sum(0) - (rest", "(across * self.solve(across)).sum(0) + (rest", "methods/gp"),
     m("self.solve(across) + rest.mT @ slopes", "self.solve(across)", "methods/gp/test_process.py"),
-    m("self.noise.sqrt()[:, None] * noise", "0 * noise", "methods/gp/test_process.py"),
+    m("self.noise_variance.sqrt()[:, None] * noise", "0 * noise", "methods/gp/test_process.py"),
     m("alpha.repeat(1, samples) - shift", "alpha.repeat(1, samples) + shift", "methods/gp/test_process.py"),
     m("(1 if i == j else 2)", "1", "methods/gp/test_evidence.py"),
     m("total[j] += tile.mT @ block[i]", "total[j] += tile @ block[i]", "methods/gp"),
     m("torch.addcmul(r, r, r, value=LN2 / 3)", "torch.addcmul(r, r, r, value=LN2)", "methods/gp/test_kernels.py"),
-    m("(diagonal * process.noise).double()", "diagonal.double()", "methods/gp/test_evidence.py"),
+    m("(diagonal * process.noise_variance).double()", "diagonal.double()", "methods/gp/test_evidence.py"),
     # scores
     m("gap = (self.accuracy - self.confidence).abs()", "gap = self.accuracy - self.confidence", "evaluation/metrics"),
     m(
@@ -292,46 +294,48 @@ MUTANTS = (
 )
 
 
+@cache
+def sources() -> dict[Path, str]:
+    """The text of every file of ``src/``."""
+    return {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "src").rglob("*.py"))}
+
+
 def place(mutant: Mutant) -> Path | None:
-    """The one file with the mutant's text; ``None`` where none or several have it."""
-    found = [path for path in sorted((ROOT / "src").rglob("*.py")) if mutant.old in path.read_text(encoding="utf-8")]
-    once = len(found) == 1 and found[0].read_text(encoding="utf-8").count(mutant.old) == 1
-    return found[0] if once else None
+    """The one file with the mutant's text; ``None`` where none has it, or it stands more than once."""
+    found = [path for path, text in sources().items() if mutant.old in text]
+    return found[0] if len(found) == 1 and sources()[found[0]].count(mutant.old) == 1 else None
 
 
-def killed(mutant: Mutant, path: Path) -> bool:
-    """Whether a test fails with the mutant in place of the line."""
-    text = path.read_text(encoding="utf-8")
+def killer(mutant: Mutant, path: Path) -> str | None:
+    """The first test to fail with the mutant in place of the line; ``None`` where all pass, or none can be run."""
     tests = [f"tests/{test}" for test in mutant.tests]
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *tests]
     try:
-        path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-        return subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=LIMIT).returncode == 1
-    except subprocess.TimeoutExpired:  # a loop that does not end is noticed too
-        return True
+        path.write_text(sources()[path].replace(mutant.old, mutant.new), encoding="utf-8")
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=LIMIT, text=True)
+    except subprocess.TimeoutExpired:
+        return "the limit of time"  # a loop that does not end is noticed too
     finally:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(sources()[path], encoding="utf-8")
+    lines = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return lines[0] if done.returncode == 1 else None
 
 
 def main() -> None:
     """Try every mutant; exit 1 if one is lost or survives."""
     parser = argparse.ArgumentParser(prog="python scripts/mutants.py", description=__doc__)
     parser.add_argument("--only", default="", help="mutants whose text has this in it")
-    parser.add_argument("--list", action="store_true", help="only look whether each has its one place")
+    parser.add_argument("--part", default="1/1", help="the first quarter of them is 1/4")
     args = parser.parse_args()
-    chosen = [mutant for mutant in MUTANTS if args.only in mutant.old]
+    part, parts = map(int, args.part.split("/"))
     outcome = Counter[str]()
-    for mutant in chosen:
-        path = place(mutant)
-        if path is None:
-            kind = "lost"
-        elif args.list:
-            kind = "found"
-        else:
-            kind = "killed" if killed(mutant, path) else "survived"
+    for mutant in [mutant for mutant in MUTANTS if args.only in mutant.old][part - 1 :: parts]:
+        path, start = place(mutant), time.perf_counter()
+        test = path and killer(mutant, path)
+        kind = "lost" if path is None else "survived" if test is None else "killed"
         outcome[kind] += 1
-        if kind != "found":
-            print(f"{kind:8s} {path.relative_to(ROOT) if path else '-'}: {mutant.old}", flush=True)
+        seconds = time.perf_counter() - start
+        print(f"{kind:8s} {seconds:4.0f} s {path and path.relative_to(ROOT)}: {mutant.old}: {test}", flush=True)
     print(", ".join(f"{count} {kind}" for kind, count in outcome.items()))
     sys.exit(outcome["lost"] + outcome["survived"] > 0)
 
