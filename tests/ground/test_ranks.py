@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lapwing.ground import ranks
+from lapwing.ground.data import Data
 
 
 def test_tensors_are_alike_however_they_lie_in_memory(
@@ -15,5 +16,5 @@ def test_tensors_are_alike_however_they_lie_in_memory(
     told = list[list[int]]()
     monkeypatch.setattr(ranks, "all_of", lambda value: told.append(value) or [value])
     for values in (column, column.clone(), column.flip(0)):
-        ranks.check_alike(True, [values], "inputs")
+        Data((values, values), shared=True).check_alike(values, "inputs")
     assert told[0] == told[1] != told[2]

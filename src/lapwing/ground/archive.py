@@ -19,8 +19,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from lapwing.ground.data import bits
 from lapwing.ground.errors import DataError
-from lapwing.ground.tree import bits
 from lapwing.ground.whole import file_at, write_whole
 
 DEEPEST = 64

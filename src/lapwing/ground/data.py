@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import length_hint
 from typing import Any, TypeAlias, cast, final
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -119,6 +120,11 @@ class Data:
         counts = ranks.all_of(self.examples) if self.shared else [self.examples]
         return sum(counts[: dist.get_rank()]) if self.shared else 0, sum(counts)
 
+    def check_alike(self, inputs: Inputs, what: str) -> None:
+        """Refuses inputs that must be the same in every process and are not; see ``ranks.check_alike``."""
+        if self.shared:
+            ranks.check_alike(True, [crc32(bits(x)) for x in tensors(inputs)], what)
+
     def first(self) -> Inputs:
         """The inputs of the first batch, checked to be finite."""
         inputs = next(iter(self)).inputs
@@ -143,12 +149,10 @@ def several() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def is_pair(source: object) -> bool:
+def is_pair(source: Any) -> bool:
     """Whether ``source`` is one pair ``(x, y)`` of inputs and targets rather than a loader of batches."""
-    if not (isinstance(source, tuple) and len(source) == 2):
-        return False
-    inputs, targets = cast("tuple[object, object]", source)
-    return isinstance(inputs, Tensor | Mapping) and isinstance(targets, Tensor)
+    pair = isinstance(source, tuple) and len(source) == 2
+    return pair and isinstance(source[0], Tensor | Mapping) and isinstance(source[1], Tensor)
 
 
 def split(element: Any, unpack: Unpack | None = None) -> tuple[Inputs, Tensor]:
@@ -229,6 +233,11 @@ def tensors(inputs: Inputs) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor)]
 
 
+def bits(value: Tensor) -> memoryview:
+    """The bytes of a tensor, in the order of its axes."""
+    return value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data
+
+
 def count(inputs: Inputs) -> int:
     """Examples in the inputs: the first axis of the first tensor that has one.
 
@@ -279,8 +288,6 @@ def chunks(inputs: Inputs, size: int) -> Iterator[tuple[slice, Inputs]]:
 
 def check_finite(values: Tensor, what: str, hint: str) -> None:
     """Raise unless every entry is finite, with a name for the values and what to try; integers always pass."""
-    if not values.is_floating_point():
-        return
     bad = int((~torch.isfinite(values)).sum())
     if bad:
         raise DataError(f"finite {what}", f"{bad} NaN or infinite of {values.numel()}", hint)

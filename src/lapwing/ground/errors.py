@@ -5,11 +5,10 @@ from __future__ import annotations
 import inspect
 import numbers
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 
@@ -182,10 +181,6 @@ def check_fraction(name: str, value: Any, hint: str, *, zero: bool = False) -> N
     if not (isinstance(value, numbers.Real) and (0 < float(value) < 1 or (zero and value == 0))):
         expected = f"{name} from 0 and below 1" if zero else f"{name} between 0 and 1"
         raise ConfigError(expected, f"{name}={value!r:.40}", hint)
-
-
-Optimiser: TypeAlias = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
-"""Makes an optimiser of some parameters."""
 
 
 def check_optimiser(optimiser: object, hint: str) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NoReturn, TypeVar
-from zlib import crc32
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from lapwing.ground.errors import DataError, LapwingError, UnsupportedError
-from lapwing.ground.tree import bits
 
 T = TypeVar("T")
 
@@ -148,12 +146,12 @@ def shares(costs: list[int]) -> list[int]:
     return found
 
 
-def check_alike(shared: bool, values: Sequence[Tensor], what: str, hint: str = BROADCAST) -> None:
+def check_alike(shared: bool, value: object, what: str, hint: str = BROADCAST) -> None:
     """Refuses what must be the same in every process and is not.
 
     Args:
         shared: Whether each process has a part of the data.
-        values: What this process has.
+        value: What this process has, which can be pickled.
         what: Its name.
         hint: What to try.
 
@@ -162,7 +160,7 @@ def check_alike(shared: bool, values: Sequence[Tensor], what: str, hint: str = B
     """
     if not shared:
         return
-    known = all_of([crc32(bits(x)) for x in values])
+    known = all_of(value)
     others = [rank for rank, each in enumerate(known) if each != known[0]]
     if others:
         raise DataError(f"the same {what} in every process", f"others in ranks 0 and {others[0]}", hint)

@@ -139,8 +139,3 @@ def together(pieces: Iterable[Tensor], dim: int = 0) -> Tensor:
     """
     held = list(pieces)
     return held[0] if len(held) == 1 else torch.cat(held, dim)
-
-
-def bits(value: Tensor) -> memoryview:
-    """The bytes of a tensor, in the order of its axes."""
-    return value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
+from lapwing.ground.data import bits
 from lapwing.ground.errors import ConfigError, TooLargeError, UnsupportedError
-from lapwing.ground.tree import bits
 from lapwing.linalg import Diagonal, FunctionOperator, Operator, Structured
 from lapwing.linear.gauss_newton import GGNProduct, Gram
 from lapwing.linear.kernel import FunctionView

@@ -142,7 +142,7 @@ class EM:
         state = (file and file.read(like.device)) or expectation.first()
         if file:
             hint = "a checkpoint= on a disk that all processes share"
-            check_alike(tangent.training.data.shared, [torch.tensor(len(state.trace))], "steps so far", hint)
+            check_alike(tangent.training.data.shared, len(state.trace), "steps so far", hint)
         noisy = tunes_noise(posterior, self.noise)
         state = self._run(expectation, state, noisy, file, progress)
         assert state.measured is not None

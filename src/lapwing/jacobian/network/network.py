@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import functional_call
 
-from lapwing.ground.data import UNPACK, Inputs, ordinary, over_tensors
+from lapwing.ground.data import UNPACK, Inputs, bits, ordinary, over_tensors
 from lapwing.ground.errors import ConfigError, DataError, MismatchError, ShapeError, UnsupportedError, describe
-from lapwing.ground.tree import Layout, Params, bits, together
+from lapwing.ground.tree import Layout, Params, together
 
 ALONE = threading.RLock()
 """Held while a module is called or looked at, or columns are pushed forward: `functional_call` exchanges the module's

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.ground.errors import Optimiser, check_count, check_optimiser, check_positive
+from lapwing.ground.errors import check_count, check_optimiser, check_positive
 from lapwing.ground.ranks import check_alike
 from lapwing.methods.hessian_free.inner import Inner, Refitted
 from lapwing.methods.hessian_free.refit import Refit
@@ -118,7 +118,7 @@ class Descent(Inner):
         50
     """
 
-    optimiser: Optimiser = adam
+    optimiser: Callable[[Iterable[Tensor]], torch.optim.Optimizer] = adam
     epochs: int = 1000
     decay: bool = True
 
@@ -136,9 +136,7 @@ class Descent(Inner):
         leaves = [nn.ParameterList(layout.unflatten(change.clone()).values()) for change in start]
         optimisers = [self.optimiser(own.parameters()) for own in leaves]
         batches = sum(1 for _ in data)
-        check_alike(
-            data.shared, [torch.tensor(batches)], "number of mini-batches", "another batch_size=, or drop_last=True"
-        )
+        check_alike(data.shared, batches, "number of mini-batches", "another batch_size=, or drop_last=True")
         schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(each, self.epochs * batches) for each in optimisers]
         for _ in range(self.epochs):
             refit.work.add(gradients=len(fits))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from lapwing.ground.data import Data, Source, Unpack
-from lapwing.ground.errors import Optimiser, check_optimiser
+from lapwing.ground.errors import check_optimiser
 from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.survey import opened
@@ -60,7 +61,7 @@ def train_marginal(
     settle: int | None = None,
     lr: float = 1e-2,
     hyper_lr: float = 1e-2,
-    optimiser: Optimiser | None = None,
+    optimiser: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None,
     noise: bool = True,
     unpack: Unpack | None = None,
     progress: bool = False,
