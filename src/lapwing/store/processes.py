@@ -92,7 +92,7 @@ def process_from(header: Json, tensors: Tensors, device: torch.device | str) -> 
     process: Process = records(tensors, device, {Settings: settings, tuple[Solution, ...]: ()}).read(
         Process, header, ""
     )
-    base = Base(process.kernel, process.data.inputs, settings.mean, process.data.outputs)
+    base = Base(process.kernel, process.seen.inputs, settings.mean, process.data.outputs)
     check_dimensions(base.kernel, base.inputs)
     answers: Solution = read(Solution, header.get("answers"), "answers")
     width = base.outputs + process.trend(base.inputs[:1]).shape[1]

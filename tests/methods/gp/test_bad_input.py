@@ -113,10 +113,16 @@ def test_a_noise_that_is_none(noise: float) -> None:
         lw.GP().fit((X, Y), relative_noise=torch.full((12,), noise))
 
 
-def test_repeated_inputs_without_noise_are_counted() -> None:
+def test_inputs_that_are_alike_without_noise_are_a_sentence() -> None:
+    alike = torch.cat([X, X[:5] + 1e-12]), torch.cat([Y, Y[:5] + 1])
+    with refused(NumericalError, "a smallest noise variance of 1.0e-20"):
+        lw.GP(likelihood=lw.Gaussian(1e20)).fit(alike).predict(X)
+
+
+def test_repeated_inputs_without_noise_are_averaged() -> None:
     twice = torch.cat([X, X[:5]]), torch.cat([Y, Y[:5] + 1])
-    with refused(NumericalError, "variance of 1.0e-20 and 5 of 17 inputs that repeat others"):
-        lw.GP(likelihood=lw.Gaussian(1e20)).fit(twice).predict(X)
+    found = lw.GP(likelihood=lw.Gaussian(1e20)).fit(twice).mean(X)[:, 0]
+    torch.testing.assert_close(found, torch.cat([Y[:5] + 0.5, Y[5:]]))
 
 
 def test_a_solve_that_never_began_is_a_sentence() -> None:

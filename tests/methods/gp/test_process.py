@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -82,16 +83,19 @@ def test_two_outputs_are_two_processes_of_one_kernel() -> None:
     assert joined.log_marginal() == pytest.approx(sum(float(process.log_marginal()) for process in apart))
 
 
-def test_known_noise_of_each_observation_is_that_of_scikit_learn() -> None:
-    (x, y), new = data(), normal(5, 3, seed=2)
+@pytest.mark.parametrize("repeats", [0, 9])
+def test_known_noise_of_observations_that_may_repeat_is_that_of_scikit_learn(repeats: int) -> None:
+    (x, y), new = data(40 + repeats), normal(5, 3, seed=2)
+    x[20 : 20 + repeats] = x[:3].repeat(3, 1)[:repeats]
     relative = torch.linspace(0.5, 3.0, len(x), dtype=torch.float64)
     process = GP(RBF(1.5), lw.Gaussian(NOISE), mean="zero").fit((x, y), relative_noise=relative)
-    _, theirs = KERNELS["rbf"]
-    other = GaussianProcessRegressor(
-        theirs.clone_with_theta(theirs.theta * 0 + 0.405465108), alpha=(relative / NOISE).numpy(), optimizer=None
-    )
-    mean = other.fit(x, y[:, 0]).predict(new)
-    torch.testing.assert_close(predicted(process, new).mean[:, 0], torch.as_tensor(mean), rtol=1e-6, atol=1e-6)
+    assert len(process.seen) == 40
+    other = GaussianProcessRegressor(sk.RBF(1.5), alpha=(relative / NOISE).numpy(), optimizer=None).fit(x, y[:, 0])
+    mean, covariance = (torch.as_tensor(part) for part in other.predict(new, return_cov=True))
+    found = predicted(process, new)
+    torch.testing.assert_close(found.mean[:, 0], mean, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(found.outputs.marginal().variance[:, 0], covariance.diagonal(), rtol=1e-8, atol=1e-8)
+    assert process.log_marginal() == pytest.approx(other.log_marginal_likelihood_value_, rel=1e-9)
 
 
 SOLVERS = [

@@ -25,6 +25,17 @@ def test_a_part_has_the_optimum_of_those_observations() -> None:
     assert len(found.data) == 90
 
 
+def test_a_part_has_all_that_was_observed_at_its_inputs() -> None:
+    x = normal(30, 3).repeat(3, 1)
+    y = torch.sin(2 * x[:, 0]) + 0.2 * normal(90, seed=1)
+    process = GP(1.0 * RBF(1.0), lw.Gaussian(10.0)).fit((x, y))
+    assert len(process.seen) == 30
+    part = process.select(torch.tensor([7, 2]))
+    torch.testing.assert_close(part.data.inputs, x[[2, 7, 32, 37, 62, 67]])
+    torch.testing.assert_close(part.seen.targets[:, 0], y.view(3, 30)[:, [2, 7]].mean(0))
+    torch.testing.assert_close(logs_of(Subset(30).tune(process)), logs_of(Evidence().tune(process)), rtol=0, atol=0.1)
+
+
 def test_the_noise_stays_above_what_the_dtype_resolves() -> None:
     x = normal(40, 1).float()
     with pytest.warns(ConvergenceWarning, match="noise"):
@@ -55,5 +66,5 @@ def test_a_step_that_fails_is_made_shorter(monkeypatch: pytest.MonkeyPatch) -> N
 def test_many_observations_are_tuned_on_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Subset] = []
     monkeypatch.setattr(Subset, "tune", lambda self, posterior, progress: seen.append(self) or posterior)
-    lw.tune(GP().fit((torch.zeros(SMALL + 1, 1), torch.zeros(SMALL + 1))))
+    lw.tune(GP().fit((torch.arange(SMALL + 1.0)[:, None], torch.zeros(SMALL + 1))))
     assert seen == [Subset()]

@@ -86,7 +86,7 @@ class Evidence:
             ConvergenceWarning: If the steps were too few, or a hyper-parameter ended at a limit.
         """
         data = posterior.data
-        exact = posterior.select(torch.arange(len(data), device=data.inputs.device))
+        exact = posterior.select(torch.arange(len(posterior.seen), device=data.inputs.device))
         found = climbed(exact, self.steps, self.noise, progress, floor=least_noise(data))
         if not found.done:
             warn(f"the evidence still rose after {self.steps} steps. Try a larger steps=", ConvergenceWarning)
@@ -246,14 +246,14 @@ def value_and_gradient(process: Process | LaplaceProcess) -> tuple[float, Float[
     """The log evidence, and its gradient in ``logs_of``; exact, by a dense factor and its inverse."""
     if isinstance(process, LaplaceProcess):
         return process.log_marginal(), process.gradient()
-    data, basis = process.data, process.trend(process.data.inputs)
+    data, basis = process.seen, process.trend(process.seen.inputs)
     (n, c), matrix = data.targets.shape, KernelMatrix(process.kernel, data.inputs)
     whole = matrix.dense(process.solver.max_bytes if isinstance(process.solver, Cholesky) else DENSE)
     whole.diagonal().add_(process.noise_variance)
     try:
         inverse, solved, logdet = inverted(whole, torch.cat([data.targets, basis], 1))
     except NumericalError as error:
-        raise singular(error, data, process.noise_variance) from None
+        raise singular(error, process.noise_variance) from None
     alpha, beta = least_squares(basis, solved[:, c:], solved[:, :c])
     fit = float(((data.targets - basis @ beta) * alpha).double().sum())
 
@@ -262,15 +262,18 @@ def value_and_gradient(process: Process | LaplaceProcess) -> tuple[float, Float[
         return 0.5 * torch.addmm(part, alpha[i], alpha[j].mT, beta=-c)
 
     diagonal = 0.5 * (alpha.square().sum(1) - c * inverse.diagonal())
-    return -0.5 * (fit + c * (logdet + n * math.log(2 * math.pi))), gradient_by(process, weight, diagonal)
+    value = process.data.repeated(1 / process.likelihood.noise)[0]
+    value -= 0.5 * (fit + c * (logdet + n * math.log(2 * math.pi)))
+    return value, gradient_by(process, weight, diagonal)
 
 
 def gradient_by(
     process: Process, weight: Callable[[slice, slice], Tensor], diagonal: Float[Tensor, " n"]
 ) -> Float[Tensor, " h"]:
-    """``Σ_ij W_ij ∂C_ij`` in the logarithms of the hyper-parameters and of the noise variance."""
-    matrix = KernelMatrix(process.kernel, process.data.inputs)
-    return torch.cat([contracted(matrix, weight), (diagonal * process.noise_variance).double().sum()[None].cpu()])
+    """``Σ_ij W_ij ∂C_ij`` and what ``repeated`` adds, in the logarithms of hyper-parameters and noise variance."""
+    noise = (diagonal * process.noise_variance).double().sum()[None].cpu()
+    noise += process.data.repeated(1 / process.likelihood.noise)[1]
+    return torch.cat([contracted(KernelMatrix(process.kernel, process.seen.inputs), weight), noise])
 
 
 def warn_of_limits(found: Climbed[P]) -> None:

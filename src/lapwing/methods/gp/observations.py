@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import torch
@@ -66,6 +68,55 @@ class Observations:
     def outputs(self) -> int:
         """C."""
         return self.targets.shape[1]
+
+    @cached_property
+    def distinct(self) -> Observations:
+        """What these say of a function, from inputs that do not repeat, in the order in which they first appear.
+
+        Targets at one input count as their average by ``1 / v_i``, whose noise variance v has ``1 / v = Σ 1 / v_i``.
+        """
+        count = int(self._places.max()) + 1
+        if count == len(self):
+            return self
+        weight = 1 / self.relative.double()[:, None]
+        both = torch.cat([weight, weight * self.targets], 1)
+        sums = both.new_zeros(count, both.shape[1]).index_add_(0, self._places, both)
+        inputs = self.inputs.new_empty(count, self.inputs.shape[1]).index_copy_(0, self._places, self.inputs)
+        return Observations(inputs, (sums[:, 1:] / sums[:, :1]).to(inputs), (1 / sums[:, 0]).to(inputs))
+
+    @cached_property
+    def _places(self) -> Int[Tensor, " n"]:
+        """Which of the distinct inputs each has."""
+        _, found = self.inputs.unique(dim=0, return_inverse=True)
+        order = torch.arange(len(found), device=found.device)
+        first = torch.full_like(found, len(found)).scatter_reduce_(0, found, order, "amin")
+        return first.argsort(stable=True).argsort(stable=True)[found]
+
+    def places(self, index: Int[Tensor, " m"]) -> Int[Tensor, " k"]:
+        """Which of these were made at some of the distinct inputs.
+
+        Args:
+            index: The inputs.
+        """
+        return torch.isin(self._places, index).nonzero()[:, 0]
+
+    def repeated(self, noise: float) -> tuple[float, float]:
+        """The log density of targets given their averages at one input, and its derivative in the noise's logarithm.
+
+            -½ (c (Σ_i log 2π v_i - Σ_j log 2π v_j) + Σ_i |y_i - ȳ_j(i)|² / v_i)
+
+        with i over all observations and j over distinct inputs: what ``distinct`` leaves out of the evidence, nats.
+
+        Args:
+            noise: ``1/ρ``.
+        """
+        if self.distinct is self:
+            return 0.0, 0.0
+        each, mean = self.relative.double(), self.distinct
+        rest = float(((self.targets - mean.targets[self._places]).double().square() / each[:, None]).sum()) / noise
+        spare = self.outputs * (len(self) - len(mean))
+        logs = self.outputs * float(each.log().sum() - mean.relative.double().log().sum())
+        return -0.5 * (spare * math.log(2 * math.pi * noise) + logs + rest), -0.5 * (spare - rest)
 
     def select(self, index: Int[Tensor, " m"]) -> Observations:
         """Some of them, in float64.

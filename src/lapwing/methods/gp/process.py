@@ -41,7 +41,7 @@ class Process:
     Args:
         kernel: k.
         likelihood: p(y | f).
-        data: X and y.
+        data: X and y; solves are on distinct inputs, see ``Observations.distinct``.
         settings: Mean and solver.
         start: Solutions to start from, for as many observations or fewer.
         trace: Steps of tuning.
@@ -59,19 +59,24 @@ class Process:
         return f"Process({self.kernel}, {self.likelihood}, {n} observations in {p} dimensions)"
 
     @property
+    def seen(self) -> Observations:
+        """What is solved for: n distinct inputs, with the averages of their targets."""
+        return self.data.distinct
+
+    @property
     def solver(self) -> Solver:
         """What solves."""
-        return self.settings.solver_for(len(self.data))
+        return self.settings.solver_for(len(self.seen))
 
     @property
     def noise_variance(self) -> Float[Tensor, " n"]:
-        """Noise variance of each observation."""
-        return self.data.relative / self.likelihood.noise
+        """Noise variance at each distinct input."""
+        return self.seen.relative / self.likelihood.noise
 
     @cached_property
     def problem(self) -> Problem:
         """``K + N``; in float64 where the noise is so small that float32 has no factor of it."""
-        x, noise = self.data.inputs, self.noise_variance
+        x, noise = self.seen.inputs, self.noise_variance
         problem = Problem(KernelMatrix(self.kernel, x), Diagonal(noise))
         if isinstance(self.solver, Cholesky) and x.dtype == torch.float32:
             try:
@@ -89,7 +94,7 @@ class Process:
     @property
     def _asked(self) -> Float[Tensor, "n q"]:
         """``[y, H]``."""
-        return torch.cat([self.data.targets, self.trend(self.data.inputs)], 1)
+        return torch.cat([self.seen.targets, self.trend(self.seen.inputs)], 1)
 
     @cached_property
     def representers(self) -> tuple[Float[Tensor, "n c"], Float[Tensor, "q c"]]:
@@ -108,7 +113,7 @@ class Process:
             x: Inputs.
         """
         x, (alpha, beta) = self.data.check(x), self.representers
-        return self.trend(x) @ beta + cross_product(self.kernel, x, self.data.inputs, alpha)
+        return self.trend(x) @ beta + cross_product(self.kernel, x, self.seen.inputs, alpha)
 
     @property
     def covariance(self) -> Covariance:
@@ -118,7 +123,7 @@ class Process:
         def solve(block: Tensor) -> Tensor:
             return self.solver.solve(self.problem, block.to(self.problem.prior.values)).value.to(block)
 
-        return Covariance(self.kernel, self.data.inputs, self.trend, solved, solve)
+        return Covariance(self.kernel, self.seen.inputs, self.trend, solved, solve)
 
     @cached_property
     def functions(self) -> FunctionSamples:
@@ -140,15 +145,14 @@ class Process:
             TooLargeError: If their coefficients would take more than 2 GiB.
         """
         check_count("samples", samples)
-        rows = len(self.data) + self.settings.features
-        check_room("functions", (rows, samples, self.data.outputs), self.data.inputs, "fewer samples=, or outputs")
+        x, c = self.seen.inputs, self.data.outputs
+        check_room("functions", (len(x) + self.settings.features, samples, c), x, "fewer samples=, or outputs")
         seed = self.settings.seed if seed is None else seed
-        c = self.data.outputs
         with torch.no_grad():
             generator = torch.Generator().manual_seed(seed)
-            prior = PriorFunctions.drawn(self.kernel, self.data.inputs, samples * c, self.settings.features, generator)
-            noise = probes.gaussian([len(self.data), samples * c], like=self.data.inputs, generator=generator)
-            values, noise = prior(self.data.inputs), self.noise_variance.sqrt()[:, None] * noise
+            prior = PriorFunctions.drawn(self.kernel, x, samples * c, self.settings.features, generator)
+            noise = probes.gaussian([len(x), samples * c], like=x, generator=generator)
+            values, noise = prior(x), self.noise_variance.sqrt()[:, None] * noise
             if "answers" in vars(self):
                 solution = self._solved(values, noise, 0)
             else:
@@ -156,16 +160,8 @@ class Process:
                 both = torch.cat([asked, values], 1), torch.cat([torch.zeros_like(asked), noise], 1)
                 vars(self)["answers"], solution = parted(self._solved(*both, asked.shape[1]), asked.shape[1])
             (alpha, beta), (shift, slope) = self.representers, self._fitted(solution.value)
-        return FunctionSamples(
-            self.kernel,
-            self.data.inputs,
-            self.trend,
-            prior,
-            alpha.repeat(1, samples) - shift,
-            beta.repeat(1, samples) - slope,
-            c,
-            solution,
-        )
+        weights = alpha.repeat(1, samples) - shift, beta.repeat(1, samples) - slope
+        return FunctionSamples(self.kernel, x, self.trend, prior, *weights, c, solution)
 
     def predict(self, x: Float[Tensor, "m p"], *, joint: bool = False) -> Predictive:
         """The distribution of targets at some inputs, the noise included.
@@ -213,8 +209,9 @@ class Process:
         An ``Estimate`` by stochastic Lanczos quadrature where the solver is not exact.
         """
         alpha, beta = self.representers
-        (n, c), rest = self.data.targets.shape, self.data.targets - self.trend(self.data.inputs) @ beta
+        (n, c), rest = self.seen.targets.shape, self.seen.targets - self.trend(self.seen.inputs) @ beta
         fit = -0.5 * float((rest * alpha).double().sum()) - 0.5 * n * c * math.log(2 * math.pi)
+        fit += self.data.repeated(1 / self.likelihood.noise)[0]
         if isinstance(self.solver, Cholesky):
             return fit - 0.5 * c * float(self.solver.held(self.problem).logdet())
         found = log_determinant(
@@ -234,12 +231,12 @@ class Process:
         return replace(self, data=self.data.joined(Observations.of(data, relative_noise)), start=self._known())
 
     def select(self, index: Int[Tensor, " m"]) -> Process:
-        """The posterior of some of the observations, in float64.
+        """The posterior of what was observed at some of the distinct inputs, in float64.
 
         Args:
             index: Which.
         """
-        return replace(self, data=self.data.select(index), start=())
+        return replace(self, data=self.data.select(self.data.places(index)), start=())
 
     def tuned(self, method: Any, progress: bool) -> Process:
         """See ``lapwing.tune``."""
@@ -249,7 +246,7 @@ class Process:
         from lapwing.methods.gp.pathwise import Pathwise
         from lapwing.methods.gp.subsets import Centroids, Subset
 
-        method = (Evidence() if len(self.data) <= SMALL else Subset()) if method is None else method
+        method = (Evidence() if len(self.seen) <= SMALL else Subset()) if method is None else method
         kinds = (Evidence, Pathwise, Subset, Centroids)
         check_kind("the method", method, kinds, "lw.tune(process): the evidence needs no data held out")
         return method.tune(self, progress)
@@ -280,7 +277,7 @@ class Process:
             like = self.problem.prior.values
             solution = self.solver.drawn(self.problem, values.to(like), noise.to(like), initial=initial)
         except NumericalError as error:
-            raise singular(error, self.data, self.noise_variance) from None
+            raise singular(error, self.noise_variance) from None
         if not solution.converged:
             warn(
                 f"a solve ended after {solution.iterations} iterations with a relative residual of "
@@ -297,4 +294,4 @@ class Process:
 
     def _fitted(self, solved: Float[Tensor, "n k"]) -> tuple[Float[Tensor, "n k"], Float[Tensor, "q k"]]:
         c = self.data.outputs
-        return least_squares(self.trend(self.data.inputs), self.answers.value[:, c:], solved)
+        return least_squares(self.trend(self.seen.inputs), self.answers.value[:, c:], solved)

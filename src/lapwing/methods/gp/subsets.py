@@ -21,14 +21,14 @@ GAIN = 0.3
 @final
 @dataclass(frozen=True)
 class Subset:
-    """The optimum of the evidence of a random part of the observations.
+    """The optimum of the evidence of a random part of the distinct inputs, with all that was observed there.
 
     A random part spans the data as they are; it sees less of what varies over short distances, and is sure of fewer
     length-scales, than all observations. Too small a part is overfitted where dimensions are many: its noise ends at
     the limit, which is what the dtype resolves.
 
     Args:
-        size: Observations of the part.
+        size: Inputs of the part.
         steps: Most steps.
         noise: Whether the noise is chosen too.
         seed: Of the part.
@@ -52,8 +52,8 @@ class Subset:
 
     def tune(self, posterior: P, progress: bool = False) -> P:
         """See ``Evidence.tune``; without its warning of few steps."""
-        order = probes.permutation(len(posterior.data), generator=torch.Generator().manual_seed(self.seed))
-        index = torch.tensor(order[: self.size], device=posterior.data.inputs.device)
+        order = probes.permutation(len(posterior.seen), generator=torch.Generator().manual_seed(self.seed))
+        index = torch.tensor(order[: self.size], device=posterior.seen.inputs.device)
         part, floor = posterior.select(index), least_noise(posterior.data)
         found = climbed(part, self.steps, self.noise, progress, floor=floor, gain=GAIN)
         warn_of_limits(found)
@@ -66,12 +66,12 @@ class Subset:
 class Centroids:
     """The average of the optima on a few neighbourhoods (Antorán 2024, section 4.5.1).
 
-    The observations nearest to a random one keep the local detail that a random subset would alias. They must be many:
+    The inputs nearest to a random one keep the local detail that a random subset would alias. They must be many:
     over a small neighbourhood nothing varies that tells the long length-scales.
 
     Args:
         count: Neighbourhoods.
-        size: Observations in each.
+        size: Inputs in each.
         noise: Whether the noise is chosen too.
         seed: Of their centres.
 
@@ -94,11 +94,13 @@ class Centroids:
 
     def tune(self, posterior: Process, progress: bool = False) -> Process:
         """See ``Evidence.tune``."""
-        n, optima, trace = len(posterior.data.inputs), list[Tensor](), posterior.trace
-        centres = probes.permutation(n, generator=torch.Generator().manual_seed(self.seed))[: self.count]
+        inputs, optima, trace = posterior.seen.inputs, list[Tensor](), posterior.trace
+        centres = probes.permutation(len(inputs), generator=torch.Generator().manual_seed(self.seed))[: self.count]
         for centre in tqdm(centres, "neighbourhoods", disable=not progress, leave=False):
-            apart = (posterior.data.inputs - posterior.data.inputs[centre]).square().sum(1)
-            near = replace(posterior.select(apart.topk(min(self.size, n), largest=False).indices), trace=trace)
+            apart = (inputs - inputs[centre]).square().sum(1)
+            near = replace(
+                posterior.select(apart.topk(min(self.size, len(inputs)), largest=False).indices), trace=trace
+            )
             found = Evidence(noise=self.noise).tune(near, progress)
             optima.append(logs_of(found))
             trace = found.trace

@@ -36,22 +36,19 @@ def check_suitable(kernel: Kernel, mean: Mean, data: Observations) -> None:
         warn(f"all targets of an output are {value:.6g}: tuning will find neither function nor noise", DataWarning)
 
 
-def singular(error: NumericalError, data: Observations, noise: Float[Tensor, " n"]) -> NumericalError:
+def singular(error: NumericalError, noise: Float[Tensor, " n"]) -> NumericalError:
     """What a solve that failed says of the data; of a descent that diverged, what it says itself.
 
     Args:
         error: Its error.
-        data: X and y.
-        noise: Noise variance of each.
+        noise: Noise variance at each input.
     """
     if "definite" not in error.expected:
         return error
-    again = len(data) - len(data.inputs.unique(dim=0))
     return NumericalError(
         f"noise that keeps K + N away from singular ({error.expected})",
-        f"a smallest noise variance of {float(noise.min()):.1e} and {again} of {len(data)} inputs that repeat others "
-        f"({error.got})",
-        "a smaller precision of the likelihood, or averages of targets at one input with relative_noise=; float64",
+        f"a smallest noise variance of {float(noise.min()):.1e} ({error.got})",
+        "a smaller precision of the likelihood, fewer inputs that are nearly alike, or float64",
     )
 
 
