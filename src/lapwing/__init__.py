@@ -28,7 +28,6 @@ from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, 
 from lapwing.structures.ella.stopping import EarlyStopping
 from lapwing.structures.selection import All, LastLayer, Mask, Names, Subnetwork
 from lapwing.tuning import ELBO, EM, EvidenceGradient, MacKay, Mixup, Validation, tune
-from lapwing.tuning.curve import EvidenceCurve, evidence_curve
 
 __version__ = installed()
 
@@ -55,7 +54,6 @@ __all__ = [
     "DiagonalPrior",
     "EarlyStopping",
     "EmpiricalFisher",
-    "EvidenceCurve",
     "EvidenceGradient",
     "Full",
     "GPrior",
@@ -106,7 +104,6 @@ __all__ = [
     "diagnose",
     "diagnosis",
     "evaluate",
-    "evidence_curve",
     "gp",
     "hessian_free",
     "load",

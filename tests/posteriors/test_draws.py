@@ -15,7 +15,7 @@ import lapwing as lw
 from lapwing.ground.errors import ConfigError, MismatchError, TooLargeError, UnsupportedError
 from lapwing.ground.results import Solution
 from lapwing.posteriors import Step, base, draws
-from lapwing.posteriors.dimension import by_draws, log_det_ratios
+from lapwing.posteriors.dimension import by_draws, log_det_ratio
 from lapwing.predictive import Moments
 from tests.checker import unchecked
 from tests.posterior_cases import problem, refused
@@ -183,7 +183,7 @@ class TestNumbers:
 
     def test_of_the_evidence_are_half_those_of_its_log_determinant(self) -> None:
         posterior = fitted(name="gaussian")
-        (ratios,), _ = log_det_ratios(posterior.problem, [posterior.problem.prior], posterior.perturbation, EXACT)
+        ratios, _ = log_det_ratio(posterior.problem, posterior.perturbation, EXACT)
         estimate = posterior.log_marginal()
         assert estimate.stderr == pytest.approx(0.5 * float(ratios.std()) / 2)
         plain = posterior.totals.nll + 0.35 * float(posterior.network.weights.square().sum())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import final
+import math
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -147,12 +146,24 @@ def log_determinant(
         >>> round(estimate.value, 6), round(estimate.stderr, 6)  # log 8
         (2.079442, 0.0)
     """
-    exact, eps = 0.0, torch.finfo(operator.dtype).eps
+    check_count("samples", samples, 2)
+    check_positive("bias", bias)
+    exact, rounding = 0.0, torch.finfo(operator.dtype).eps * check_square(operator)
     if preconditioner is not None:
         exact = preconditioner.logdet().item()
         operator = congruence(operator, preconditioner.inverse_root())
-    found = traces(operator, [_log], samples=samples, steps=steps, bias=bias, eps=eps, generator=generator)
-    return Estimate(exact + found.mean.item(), found.stderr.item(), samples)
+    like = torch.empty(0, dtype=torch.float64, device=operator.device)
+    probes = rademacher([operator.shape[0], samples], like=like, generator=generator)
+
+    def found(krylov: Krylov) -> tuple[Estimate, bool]:
+        now, before = (each.quadrature(_log) for each in (krylov, krylov.earlier))
+        stderr, moved = float(now.std()) / samples**0.5, float((now - before).mean().abs())
+        little = krylov.steps > 1 and moved <= bias * stderr + rounding
+        converged = little or bool(krylov.exhausted.all())
+        spread = stderr if converged else math.hypot(stderr, moved)
+        return Estimate(exact + float(now.mean()), max(spread, rounding), samples), converged
+
+    return found(lanczos(operator, probes, steps, reorthogonalise=False, until=lambda it: found(it)[1]))[0]
 
 
 def _log(values: Tensor) -> Tensor:
@@ -164,62 +175,6 @@ def _log(values: Tensor) -> Tensor:
             "a larger prior precision, or products in float64 if that is beyond what theirs resolve",
         )
     return values.log()
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Traces:
-    """Estimates of ``tr f(A)`` for several functions f.
-
-    Args:
-        mean: The estimates.
-        stderr: Their standard errors.
-        moved: How far the last third of the ``steps`` moved each, which is little where they ``converged``.
-    """
-
-    mean: Float[Tensor, " m"]
-    stderr: Float[Tensor, " m"]
-    moved: Float[Tensor, " m"]
-    steps: int
-    converged: bool
-
-
-def traces(
-    operator: Operator,
-    functions: Sequence[Function],
-    *,
-    samples: int,
-    steps: int,
-    bias: float = 0.1,
-    eps: float,
-    generator: torch.Generator | None = None,
-) -> Traces:
-    """``tr f(A)`` for several functions f from one Lanczos recurrence a probe; see ``log_determinant``.
-
-    Args:
-        operator: Symmetric ``A``, ``[d, d]``.
-        functions: The f, elementwise on float64 tensors.
-        samples: Probes, at least 2.
-        steps: Lanczos steps at most.
-        bias: Quadrature error to allow, in standard errors.
-        eps: Relative rounding of the products.
-        generator: Source of the probes.
-    """
-    check_count("samples", samples, 2)
-    check_positive("bias", bias)
-    like = torch.empty(0, dtype=torch.float64, device=operator.device)
-    probes = rademacher([check_square(operator), samples], like=like, generator=generator)
-    rounding = eps * len(probes)
-
-    def found(krylov: Krylov) -> Traces:
-        now, before = (torch.stack([each.quadrature(f) for f in functions]) for each in (krylov, krylov.earlier))
-        stderr, moved = now.std(1) / samples**0.5, (now - before).mean(1).abs()
-        little = krylov.steps > 1 and bool((moved <= bias * stderr + rounding).all())
-        converged = little or bool(krylov.exhausted.all())
-        stderr = stderr if converged else torch.hypot(stderr, moved)
-        return Traces(now.mean(1), stderr.clamp_min(rounding), moved, krylov.steps, converged)
-
-    return found(lanczos(operator, probes, steps, reorthogonalise=False, until=lambda it: found(it).converged))
 
 
 def shifted_log_determinant_upper(

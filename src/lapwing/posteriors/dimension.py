@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Literal, TypeAlias, final
 
 import numpy as np
@@ -166,69 +165,45 @@ ACCURACY = 1e-4
 """Error of the quadrature, relative."""
 
 
-def log_det_ratios(
-    problem: Problem,
-    priors: Sequence[Diagonal],
-    perturbation: Perturbation,
-    solver: Solver,
-    *,
-    progress: bool = False,
-) -> tuple[list[Float[Tensor, " k"]], list[Solution]]:
-    """``log det Λ / det A`` by each draw, float64, for weaker and weaker priors A: an integral from each to the next.
+def log_det_ratio(
+    problem: Problem, perturbation: Perturbation, solver: Solver, *, progress: bool = False
+) -> tuple[Float[Tensor, " k"], list[Solution]]:
+    """``log det Λ / det A`` by each draw, float64: an integral over ever stronger priors.
 
         log det(I + s A⁻¹ G) = ∫_0^∞ γ(eᵗ A) dt,      γ(eᵗ A) = E[s ζ_tᵀ G ζ_t],  ζ_t ~ N(0, (s G + eᵗ A)⁻¹)
-        d/dt log det(I + s A_t⁻¹ G) = -E[s Σ_i log(A₁/A₀)_i ζ_i [G ζ]_i]             along A_t = A₀^(1-t) A₁^t
 
-    the effective dimensions of the weights one by one, each by how far its precision moves (Antorán 2024, section
-    6.2.1). The same noise makes the draws at every t. In t, γ is a sum of logistic functions, analytic for
-    ``|Im t| < π``: Gauss-Legendre quadrature converges geometrically. Beyond the T at which ``τ = s e⁻ᵀ tr(A⁻¹ G)`` is
-    0.01, the rest is ``Σ log(1 + x_i)`` with ``Σ x_i = τ``: γ(e^T A) in its place is short of it by less than
-    ``τ² / 2``.
+    the effective dimension (Antorán 2024, section 6.2.1). The same noise makes the draws at every t. In t, γ is a sum
+    of logistic functions, analytic for ``|Im t| < π``: Gauss-Legendre quadrature converges geometrically. Beyond the T
+    at which ``τ = s e⁻ᵀ tr(A⁻¹ G)`` is 0.01, the rest is ``Σ log(1 + x_i)`` with ``Σ x_i = τ``: γ(e^T A) in its place
+    is short of it by less than ``τ² / 2``.
 
     Args:
-        problem: The problem, whatever its prior.
-        priors: The priors, strongest first.
+        problem: The problem.
         perturbation: The noise of k draws.
         solver: Solves for the draws.
         progress: Whether to show a progress bar.
 
     Returns:
-        The value of each draw for each prior, whose mean is unbiased but for the quadrature's error, about 1e-4 of it;
-        the solves.
+        The value of each draw, whose mean is unbiased but for the quadrature's error, about 1e-4 of it; the solves.
 
     Cost:
-        About ``0.75 T`` block solves for the first prior, the first ones easy, and as many products with G;
-        ``T = log(100 s tr(A⁻¹ G))``. From there 2 for priors a factor of 8 apart, 4 for a factor of 1000.
+        About ``0.75 T`` block solves, the first ones easy, and as many products with G; ``T = log(100 s tr(A⁻¹ G))``.
     """
-    scale, standard = problem.scale, perturbation.prior
-    trace = scale * float((priors[0].inverse_root() @ perturbation.data).double().square().sum(0).mean())
-    strongest = Diagonal(math.exp(max(0.0, math.log(trace / TAIL)) if trace > 0 else 0.0) * priors[0].values)
-    solutions: list[Solution] = []
-
-    def gained(prior: Diagonal) -> Float[Tensor, "d k"]:
-        """``s ζ ∘ G ζ``, for draws that start from those before."""
-        nonlocal standard
-        now = problem.with_prior(prior, scale)
+    scale, prior, standard = problem.scale, problem.prior, perturbation.prior
+    trace = scale * float((prior.inverse_root() @ perturbation.data).double().square().sum(0).mean())
+    end = max(0.0, math.log(trace / TAIL)) if trace > 0 else 0.0
+    total, solutions = standard.new_zeros(standard.shape[1], dtype=torch.float64), list[Solution]()
+    points = [(end, 1.0), *((end * (1 - place), end * weight) for place, weight in quadrature(end))]
+    for time, weight in tqdm(points, desc="evidence", disable=not progress, leave=False):
+        stronger = Diagonal(math.exp(time) * prior.values)
+        now = problem.with_prior(stronger, scale)
         with torch.no_grad():
-            start = prior.inverse_root() @ standard
+            start = stronger.inverse_root() @ standard  # that of the draws before
             solution = solver.solve(now, perturbation.right_hand_side(now), initial=start)
-            standard = prior.root() @ solution.value
-            solutions.append(replace(solution, value=solution.value[:0]))
-            return scale * solution.value.double() * (now.curvature @ solution.value).double()
-
-    legs = list(pairwise([strongest, *priors]))
-    changes = [(after.values.double() / before.values.double()).log() for before, after in legs]
-    rules = [quadrature(float(change.abs().max())) for change in changes]
-    with tqdm(total=1 + sum(map(len, rules)), desc="evidence", disable=not progress, leave=False) as bar:
-        total, totals = gained(strongest).sum(0), list[Tensor]()
-        bar.update()
-        for (before, _), change, rule in zip(legs, changes, rules, strict=True):
-            for time, weight in rule:
-                prior = Diagonal((before.values.double() * (time * change).exp()).to(before.values))
-                total = total - weight * (change @ gained(prior))
-                bar.update()
-            totals.append(total)
-    return totals, solutions
+            draws, standard = solution.value, stronger.root() @ solution.value
+            total += weight * scale * (draws.double() * (now.curvature @ draws).double()).sum(0)
+        solutions.append(replace(solution, value=draws[:0]))
+    return total, solutions
 
 
 def quadrature(span: float) -> list[tuple[float, float]]:

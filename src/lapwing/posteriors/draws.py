@@ -18,9 +18,8 @@ from lapwing.ground.errors import check_count, check_option
 from lapwing.ground.results import Estimate, Solution
 from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Likelihood
-from lapwing.linalg import Diagonal
 from lapwing.linear.problem import NOISE, Perturbation
-from lapwing.posteriors.dimension import Estimator, Step, by_draws, log_det_ratios, output_squares
+from lapwing.posteriors.dimension import Estimator, Step, by_draws, log_det_ratio, output_squares
 from lapwing.posteriors.solved import SolvedWeights, warn_unless
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs
 from lapwing.priors import Prior
@@ -181,7 +180,7 @@ class SampledPosterior(SolvedWeights):
 
     @undisturbed()
     def log_marginal(self, *, progress: bool = False) -> Estimate:
-        """Log evidence, nats, its log determinant the integral of γ over prior precisions; see ``log_det_ratios``.
+        """Log evidence, nats, its log determinant the integral of γ over prior precisions: ``log_det_ratio``.
 
         Args:
             progress: Whether to show a progress bar.
@@ -195,14 +194,10 @@ class SampledPosterior(SolvedWeights):
         Cost:
             One or two dozen block solves with k columns, all but the last few easy ones.
         """
-        return self._log_marginal(*self.log_det_ratios([self.problem.prior], progress=progress))
-
-    def log_det_ratios(self, priors: Sequence[Diagonal], *, progress: bool = False) -> list[Estimate]:
-        """``log det Λ / det A`` for priors A weaker and weaker; see ``dimension.log_det_ratios``."""
-        values, solutions = log_det_ratios(self.problem, priors, self.perturbation, self.solver, progress=progress)
+        values, solutions = log_det_ratio(self.problem, self.perturbation, self.solver, progress=progress)
         for solution in solutions:
             warn_unless(solution, self.solver.cure)
-        return [Estimate.of(value) for value in values]
+        return self._log_marginal(Estimate.of(values))
 
     @undisturbed()
     def effective_dimension(self, estimator: Estimator = "auto") -> Estimate:

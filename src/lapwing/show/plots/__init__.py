@@ -8,7 +8,7 @@ print.
 
 from __future__ import annotations
 
-from lapwing.show.plots.evidence import plot_evidence, plot_evidence_curves, plot_stopping
+from lapwing.show.plots.evidence import plot_evidence, plot_stopping
 from lapwing.show.plots.predictions import plot_band, plot_confidence, plot_rejection, plot_reliability, plot_sweep
 from lapwing.show.plots.processes import plot_maps, plot_norms, plot_process, plot_regions
 from lapwing.show.plots.regression import plot_coverage, plot_residuals
@@ -20,7 +20,6 @@ __all__ = [
     "plot_coverage",
     "plot_diagnosis",
     "plot_evidence",
-    "plot_evidence_curves",
     "plot_intervals",
     "plot_maps",
     "plot_norms",

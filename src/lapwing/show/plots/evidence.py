@@ -1,4 +1,4 @@
-"""Figures of choosing: the trace of tuning, evidence curves, the loss while data come in."""
+"""Figures of choosing: the trace of tuning, the loss while data come in."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from lapwing.ground.errors import DataError, check_kind, check_positive
+from lapwing.ground.errors import DataError, check_kind
 from lapwing.show.plots.canvas import BLUE, ORANGE, axes, colour
-from lapwing.tuning.curve import EvidenceCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,60 +58,6 @@ def plot_evidence(trace: Sequence[Any], *, ax: Axes | None = None, **kw: Any) ->
     ax.set_ylabel(label if measured else "log evidence (not measured)", color=kw["color"])
     ax.set_xlabel("step")
     ax.locator_params(axis="x", integer=True)
-    return ax
-
-
-DASHES = ("-", "--", "-.", ":")
-"""Line styles, in turn: curves lie on each other."""
-
-
-def plot_evidence_curves(
-    curves: Mapping[str, EvidenceCurve], *, nats: float | None = None, ax: Axes | None = None, **kw: Any
-) -> Axes:
-    """Evidence curves: log evidence against the prior precision, two standard errors shaded, each optimum marked.
-
-    Args:
-        curves: Curves by name, such as those of ``lapwing.tuning.curve.evidence_curve`` for several structures.
-        nats: How far below the highest of the maxima to look, nats; the lowest of the maxima is shown whatever it is.
-            ``None`` shows all.
-        ax: Where to draw; ``None`` makes a figure.
-        **kw: Passed on to ``Axes.plot`` for the curves.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ConfigError: The curves have no names, ``nats`` is not positive, or ``matplotlib`` is not installed.
-        DataError: There are no curves.
-
-    Example:
-        >>> values = torch.tensor([1.0, 10.0, 100.0])
-        >>> curve = EvidenceCurve(values, -values, 0 * values, "weights")
-        >>> plot_evidence_curves({"KFAC": curve}).get_xscale()
-        'log'
-    """
-    check_kind("curves", curves, (Mapping,), "{'KFAC': evidence_curve(posterior, precisions)}")
-    if not curves:
-        raise DataError("at least one evidence curve", "none", "{'KFAC': evidence_curve(posterior, precisions)}")
-    if nats is not None:
-        check_positive("nats", nats, "10.0")
-    ax = axes(ax, 5.6, 3.8)
-    for number, (name, curve) in enumerate(curves.items()):
-        order = curve.precisions.argsort()
-        x, y, error = (part[order].numpy(force=True) for part in (curve.precisions, curve.log_marginal, curve.stderr))
-        look = {"color": colour(number), "linestyle": DASHES[number % len(DASHES)], "linewidth": 1.5}
-        own: dict[str, Any] = look | kw
-        ax.plot(x, y, label=f"{name}: {curve.best:.3g}", **own)
-        if (error > 0).any():
-            ax.fill_between(x, y - 2 * error, y + 2 * error, color=own["color"], alpha=0.15, linewidth=0)
-        ax.plot([curve.best], [curve.largest], color=own["color"], marker="o", markersize=6, linestyle="none")
-    if nats is not None:
-        peaks = [curve.largest for curve in curves.values()]
-        top = max(peaks)
-        ax.set_ylim(min(top - nats, min(peaks) - 0.05 * nats), top + 0.05 * nats)
-    ax.set_xscale("log")
-    ax.set(xlabel="prior precision", ylabel="log evidence / nats")
-    ax.legend(frameon=False, title="largest at")
     return ax
 
 
