@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.data import generator
 from benchmarks.meter import Meter
-
-Batches = list[tuple[Tensor, Tensor]]
+from benchmarks.problems import Batches
 
 TOKENS = 100
 """Tokens of a sequence."""

@@ -56,23 +56,11 @@ def table(rows: Sequence[Row], columns: Sequence[str]) -> str:
     hidden = ("study", "summary", "seeds", "failures", *columns)
     names = dict.fromkeys(k for row in rows for k, _ in case(row) if k not in hidden)
     names = [name for name in names if len({row.get(name) for row in rows}) > 1]
-    lines = cells(rows, names, {column: column for column in columns})
+    kept = [name for name in columns if any(row.get(name) is not None for row in rows)]
+    lines = [[*names, *kept]]
+    lines += [[*(str(row.get(name, "–")) for name in names), *(cell(row, name) for name in kept)] for row in rows]
     notes = [f"{' '.join(str(row.get(n, '–')) for n in names)}: {row['failure']}" for row in rows if row.get("failure")]
     return "\n".join([*aligned(lines, len(names)), *notes]) + "\n"
-
-
-def markdown(rows: Sequence[Row], names: Sequence[str], columns: Mapping[str, str]) -> str:
-    """Rows as a Markdown table: the names of a case, then the columns that any row has, under their headings."""
-    lines = [f"| {' | '.join(line)} |" for line in cells(rows, names, columns)]
-    numbers = lines[0].count("|") - 1 - len(names)
-    return "\n".join([lines[0], "|" + "---|" * len(names) + "---:|" * numbers, *lines[1:]])
-
-
-def cells(rows: Sequence[Row], names: Sequence[str], columns: Mapping[str, str]) -> list[list[str]]:
-    """A heading and a line a row, as words; columns that no row has are left out."""
-    kept = {key: title for key, title in columns.items() if any(row.get(key) is not None for row in rows)}
-    lines = [[*names, *kept.values()]]
-    return lines + [[*(str(row.get(name, "–")) for name in names), *(cell(row, key) for key in kept)] for row in rows]
 
 
 def cell(row: Row, column: str) -> str:

@@ -1,8 +1,12 @@
-"""Models of transformers with adapters of PEFT: the guide runs, and variances are those of dense matrices."""
+"""Models of transformers with adapters of PEFT: the guide runs, the study of adapters too, variances are exact.
+
+One file, because loading these libraries takes seconds of every process of the tests.
+"""
 
 from __future__ import annotations
 
 import copy
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,8 @@ import pytest
 import torch
 
 import lapwing as lw
+from benchmarks.command import main
+from studies.adapters import METHODS, STUDY
 
 GUIDE = Path(__file__).parent.parent / "docs" / "hugging-face.md"
 
@@ -52,3 +58,14 @@ def test_adapters_alone_are_uncertain(guide: dict[str, Any], structure: Any) -> 
         precision = precision.diagonal().diag()
     expected = torch.einsum("nci,ncj,ij->nc", jacobian, jacobian, precision.inverse())
     torch.testing.assert_close(posterior.predict(x).logits.variance, expected, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_method_of_the_study_has_a_row_and_a_mean(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    main({"adapters": STUDY}, ["--quick", "--seeds", "1", "--only", "last layer, evidence", "--json", str(report)])
+    found = json.loads(report.read_text())["rows"]
+    rows = [row for row in found if not row.get("summary")]
+    assert [row["method"] for row in rows] == ["plain network", "temperature scaling", "last layer, evidence"]
+    assert rows[1]["difference"] == 0.0 and all(row["targets"] == 736 for row in rows)
+    assert "last layer, evidence" in METHODS and all(0.0 < row["accuracy"] < 1.0 for row in rows)

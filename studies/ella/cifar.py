@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn import functional
 
 import lapwing as lw
-from benchmarks.cifar_table import RECIPES
 from benchmarks.command import Setting
 from benchmarks.report import Row, attempt, tried
 from benchmarks.tasks import RESNETS, Drawn
@@ -32,8 +31,11 @@ COLUMNS = (
     "nll", "nll_over_plain", "ece", "accuracy", "brier", "precision", "stopped_at", "kernel_error", "fit_seconds",
     "tune_seconds", "predict_seconds", "fit_mib", "predict_mib",
 )  # fmt: skip
-OTHERS: dict[str, Callable[[], lw.Laplace]] = RECIPES | {
-    "last layer, KFAC": lambda: lw.Laplace(lw.Categorical(), structure=lw.KFAC(), weights=lw.LastLayer())
+OTHERS: dict[str, Callable[[], lw.Laplace]] = {
+    "last layer": lambda: lw.Laplace(lw.Categorical(), structure=lw.Full(), weights=lw.LastLayer()),
+    "diagonal": lambda: lw.Laplace(lw.Categorical(), structure=lw.Diagonal()),
+    "KFAC": lambda: lw.Laplace(lw.Categorical(), structure=lw.KFAC()),
+    "last layer, KFAC": lambda: lw.Laplace(lw.Categorical(), structure=lw.KFAC(), weights=lw.LastLayer()),
 }
 
 

@@ -64,7 +64,7 @@ def test_generated_data_repeat_and_can_be_learned(
     model, data = network(), generate(train=400, test=100)
     assert torch.equal(data.x_test, generate(train=400, test=100).x_test)
     first = F.cross_entropy(model(data.x_train), data.y_train).item()
-    train(model, *data.train, epochs=3, rate=1e-3, schedule="constant")
+    train(model, *data.train, epochs=3, rate=3e-3, schedule="constant")
     assert not model.training
     assert F.cross_entropy(model(data.x_train), data.y_train).item() < 0.95 * first
 

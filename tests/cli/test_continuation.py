@@ -17,11 +17,11 @@ from lapwing.ground.errors import ConfigError, DataError
 from lapwing.methods.ct import Ellipses, FanBeam, Geometry, Parallel2d, Parallel3d, equidistant
 from tests.posterior_cases import refused
 
-pytestmark = pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")  # thirty steps are no fit
+pytestmark = pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")  # five steps are no fit
 
 DISC = Ellipses(((1.0, 3.0, 1.5, 0.5, -0.5, 0.3),))
 SO_FAR = Parallel2d((7, 7), [0.0, math.pi / 3 + 0.001], detector=8)
-SMALL = ImagingEffort(channels=4, steps=30, samples=4, draws=40)
+SMALL = ImagingEffort(channels=4, steps=5, samples=4, draws=40)
 
 
 def proposed(geometry: Geometry, out: Path, **options: Any) -> dict[str, Any]:

@@ -246,12 +246,12 @@ def test_of_many_positions_the_curvature_is_drawn(
     recipe = lw.Laplace(case.likelihood, structure=STRUCTURES[structure])
     every = case.fit(recipe)
     monkeypatch.setattr(summed, "EXACT", 17)
-    monkeypatch.setattr(summed, "DRAWS", 4000)
+    monkeypatch.setattr(summed, "DRAWS", 1000)
     with caplog.at_level("INFO", "lapwing"):
         drawn, again = case.fit(recipe), case.fit(recipe)
-    assert "18 outputs an example: the curvature from 4000 draws" in caplog.text
+    assert "18 outputs an example: the curvature from 1000 draws" in caplog.text
     one, other = (each.precision_operator.dense() for each in (drawn, every))
-    torch.testing.assert_close(one, other, rtol=0.05, atol=0.02 * float(other.diagonal().max()))
+    torch.testing.assert_close(one, other, rtol=0.1, atol=0.04 * float(other.diagonal().max()))
     assert torch.equal(one, again.precision_operator.dense()) and not torch.equal(one, other)
 
 
