@@ -29,8 +29,6 @@ from lapwing.methods.ct.image import scaled
 METHODS = EM, IMAGE, PREDCP, DROPOUT = ("g-prior EM", "g-prior of the image", "TV-PredCP", "MC dropout")
 TRACES = (16, 4, 2)
 """Draws; the first pays for what all keep."""
-MOVE = 6.0
-"""How far the logarithm of a precision or length-scale can climb, in however many steps."""
 
 EDGES = tuple(0.5 * k for k in range(7))
 """Of the bins of |error| over standard deviation; the last is open."""
@@ -40,7 +38,7 @@ OPTIONS: Mapping[str, tuple[Any, str]] = {
     "angles": (30, "angles that are measured"),
     "channels": (8, "of the U-net"),
     "phantom": ("walnut", "walnut or rectangles"),
-    "climb": (40, "steps of TV-PredCP"),
+    "climb": (1000, "most steps of TV-PredCP"),
 }
 COLUMNS = ("marginal", "patches", "coverage", "coverage_outside", "psnr", "rms_ratio", "seconds")
 
@@ -95,11 +93,14 @@ class Scan:
         _, y, std, z = self.measured
         found, fitting = timed(self.fitted)
         samples = 16 if self.setting.quick else 256
-        made, rows = timed(
-            lambda: ct.ImagePosterior.of(
-                found.network, z, self.operator, y, noise_std=std, samples=samples, seed=self.seed
-            )
-        )
+
+        def linear() -> ct.ImagePosterior:
+            options: dict[str, Any] = {"noise_std": std, "samples": samples, "seed": self.seed}
+            made = ct.ImagePosterior.of(found.network, z, self.operator, y, **options)
+            _ = made.observed.features  # that no method pays for them
+            return made
+
+        made, rows = timed(linear)
         cost = {"fit_seconds": fitting, "fit_step": found.step, "held_out": found.held_out, "rows_seconds": rows}
         return made, cost | {"weights": len(made.observed.weights), "rays": len(y), "noise_std": std}
 
@@ -152,11 +153,10 @@ def climbed(scan: Scan, start: ct.ImagePosterior, traces: Sequence[int]) -> Row:
 def by_predcp(scan: Scan) -> Row:
     """The filters' Matérn prior by TV-PredCP."""
     start, _ = scan.posterior
-    steps = scan.more("climb")
-    recipe = ct.TVPredCP(steps=steps, rate=MOVE / steps, seed=scan.seed)
+    recipe = ct.TVPredCP(steps=scan.more("climb"), seed=scan.seed)
     tuned, seconds = timed(lambda: recipe.fit(start))
-    filters = tuned.observed.image.filters
-    found: Row = {"steps": recipe.steps, "seconds": seconds, "seconds_a_step": seconds / recipe.steps}
+    filters, steps = tuned.observed.image.filters, len(tuned.trace)
+    found: Row = {"steps": steps, "settled": steps < recipe.steps, "seconds": seconds}
     found |= {"precisions": filters.precisions.tolist(), "lengths": filters.lengths.tolist()}
     _, found["draw_seconds"] = timed(lambda: tuned.deviations)
     return found | judged(scan, tuned.mean, tuned.deviations)
@@ -196,7 +196,7 @@ def verdicts(found: Sequence[Row]) -> Iterator[Row]:
     both = [s for s in seeds if {(EM, s), (PREDCP, s)} <= by.keys()]
     if both:
         times = [by[PREDCP, s]["seconds"] / by[EM, s]["seconds"] for s in both]
-        yield {"verdict": "seconds of TV-PredCP over those of EM", "ratio": statistics.mean(times), "enough": 20}
+        yield {"verdict": "seconds of TV-PredCP over those of EM", "ratio": statistics.mean(times), "each": times}
     for method in (EM, IMAGE):
         covered = [by[method, s]["coverage"] for s in seeds if (method, s) in by]
         if covered:

@@ -149,17 +149,28 @@ def test_expectation_maximisation_ends_where_the_exact_evidence_is_largest() -> 
     assert noisy.noise_scale != 1.0 and noisy.problem.scale == noisy.noise_scale
 
 
-def test_the_rows_are_made_once_however_often_it_is_tuned() -> None:
-    pulled: list[int] = []
+@pytest.mark.parametrize(("images", "pushes", "pulls"), [(False, 1, ROWS), (True, 1 + D, 0)])
+def test_the_rows_are_made_once_however_often_it_is_tuned(images: bool, pushes: int, pulls: int) -> None:
+    """By the rays one by one, or by J where there is room for it, and it has fewer columns."""
+    seen: dict[str, int] = {"push": 0, "pull": 0}
 
     class Counted(Rays):
+        def push(self, v: Tensor) -> Tensor:
+            seen["push"] += v.shape[1]
+            return super().push(v)
+
         def pull(self, u: Tensor) -> Tensor:
-            pulled.append(u.shape[1])
+            seen["pull"] += u.shape[1]
             return super().pull(u)
 
-    observed = Observed(Matrix(J.view(1, H, W, 1, D)), Counted(T), Y, lw.Gaussian(B), memory=2**20)
+    memory = max(H * W if images else 0, ROWS) * D * 8
+    observed = Observed(Matrix(J.view(1, H, W, 1, D)), Counted(T), Y, lw.Gaussian(B), memory=memory)
     found = ImagePosterior(observed, lw.DiagonalPrior(A), lw.Gaussian(B), CG(rtol=1e-12), 4)
-    assert lw.tune(found, lw.EM(samples=2, steps=3)).std.shape == (H, W) and sum(pulled) == ROWS
+    assert lw.tune(found, lw.EM(samples=2, steps=3)).std.shape == (H, W)
+    assert seen == {"push": pushes, "pull": pulls}
+    torch.testing.assert_close(observed.features, T @ J)
+    columns = normal(D, 2, seed=9)
+    torch.testing.assert_close(observed.written(2).push(columns).flatten(1).mT, J @ columns)
 
 
 def test_descent_draws_what_conjugate_gradients_draw() -> None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor
 
 from lapwing.ground.tree import Layout
+from lapwing.likelihoods import Gaussian
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.solvers import CG
 from lapwing.methods.ct.dip import total_variation
 from lapwing.methods.ct.filters import Filtered, MaternFilters
 from lapwing.methods.ct.image import ImagePosterior
-from lapwing.methods.ct.observed import only
-from lapwing.methods.ct.predcp import TVPredCP, complexities, kernel_problem, log_prior
+from lapwing.methods.ct.observed import Observed, only
+from lapwing.methods.ct.predcp import WINDOW, TVPredCP, complexities, distance, function_view, log_prior
 from lapwing.methods.ct.unet import UNet
+from lapwing.priors import Isotropic
 from lapwing.structures import LowRank
 from tests.linear_models import Rays
 from tests.posterior_cases import normal
@@ -103,24 +106,33 @@ def test_complexity_falls_with_the_length_scale_and_bounds_the_total_variation()
 
 def test_the_gradient_of_the_evidence_is_that_of_its_dense_form() -> None:
     """At the mode of the same prior: that it moves with the prior changes the evidence in second order alone."""
-    rows, y = normal(ROWS, D, seed=3), normal(ROWS, 1, seed=4)
+    rays, y, b = Rays(normal(ROWS, H * W, seed=3)), normal(ROWS, seed=4), Gaussian(4.0)
+    posterior = ImagePosterior(Observed(IMAGE, rays, y, b), Isotropic(1.0), b, CG())
+    rows = rays.matrix @ J
     logs = [A.log().requires_grad_(), PSI.log().requires_grad_()]
     prior = MaternFilters(LAYOUT, logs[0].exp(), logs[1].exp())
     root = prior.forward(torch.eye(D).double())
-    dense = torch.eye(ROWS).double() + rows @ root @ root.mT @ rows.mT
-    log_density = torch.distributions.MultivariateNormal(torch.zeros(ROWS).double(), dense).log_prob(y[:, 0])
+    dense = 0.25 * torch.eye(ROWS).double() + rows @ root @ root.mT @ rows.mT
+    log_density = torch.distributions.MultivariateNormal(torch.zeros(ROWS).double(), dense).log_prob(y)
     truth = torch.autograd.grad(log_density, logs, retain_graph=True)
-    recipe, solver, generator = (
-        TVPredCP(probes=4000),
-        CG(rtol=1e-10, preconditioner=LowRank(3)),
-        torch.Generator().manual_seed(0),
-    )
-    mode = recipe._mode(PRIOR, rows, y)
-    ridge = torch.linalg.solve(rows.mT @ rows + torch.linalg.inv(covariance(PRIOR)), rows.mT @ y)
-    torch.testing.assert_close(mode, ridge, rtol=1e-2, atol=1e-2)  # as far as its residual allows
-    value = recipe._evidence(prior, rows, mode, kernel_problem((rows @ root).detach()), solver, generator)
+    recipe, solver = TVPredCP(probes=4000), CG(rtol=1e-10, preconditioner=LowRank(3))
+    mode, view = recipe._mode(posterior, PRIOR), function_view(posterior, prior)
+    torch.testing.assert_close(view.precision.dense(), 4.0 * dense.detach())
+    ridge = torch.linalg.solve(4.0 * rows.mT @ rows + torch.linalg.inv(covariance(PRIOR)), 4.0 * rows.mT @ y)
+    torch.testing.assert_close(mode[:, 0], ridge, rtol=1e-4, atol=1e-5)
+    value = recipe._evidence(posterior, prior, mode, view, solver, torch.Generator().manual_seed(0))
     for ours, theirs in zip(torch.autograd.grad(value, logs), truth, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)
+
+
+def test_it_has_settled_where_windows_agree_on_precisions_and_correlations() -> None:
+    still = torch.tensor([[0.0, 2.0], [0.5, -3.0]]).double()
+    assert distance([still] * (2 * WINDOW - 1)) == math.inf
+    moved = still + torch.tensor([[0.1, 0.0], [0.0, 0.5]]).double()  # ψ from e^-3 to e^-2.5: no correlation in either
+    assert distance([still] * WINDOW + [moved] * WINDOW) == pytest.approx(0.1)
+    longer = still + torch.tensor([[0.0, 0.0], [0.5, 0.0]]).double()
+    change = math.exp(-math.exp(-1.0)) - math.exp(-math.exp(-0.5))
+    assert distance([still] * WINDOW + [longer] * WINDOW) == pytest.approx(change)
 
 
 def test_a_posterior_with_correlated_filters_is_climbed_to(generator: torch.Generator) -> None:

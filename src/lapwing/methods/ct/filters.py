@@ -127,9 +127,13 @@ class Filtered:
         """One image."""
         return self.image.data
 
-    @cached_property
+    @property
     def weights(self) -> Float[Tensor, " d"]:
         """``L⁻¹ w̃``."""
+        return self._weights
+
+    @cached_property
+    def _weights(self) -> Float[Tensor, " d"]:
         return self.filters.inverse(self.image.weights[:, None])[:, 0]
 
     @property

@@ -18,7 +18,9 @@ from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian, Likelihood
+from lapwing.linear.matrix import Matrix
 from lapwing.linear.model import Chunk, Directions, LinearModel
+from lapwing.methods.ct.filters import Filtered, MaternFilters
 
 MEMORY = 2**30
 """Bytes that explicit rows of T J may take, to be kept (1 GiB)."""
@@ -50,8 +52,8 @@ class Measurement(Protocol):
 class Observed:
     """``T h(w)`` for a linear model h of one image: a ``LinearModel`` whose examples are the rays, the rows of T.
 
-    The rows of T J are made once, a backward pass each, and kept, where they fit ``memory``: they make the g-prior's
-    scale exact, and products ten times cheaper. Where they do not fit, a product goes through the network.
+    The rows of T J are made once, a pass each or one a weight, and kept, where they fit ``memory``: they make the
+    g-prior's scale exact, and products ten times cheaper. Where they do not fit, a product goes through the network.
 
     Args:
         image: The linear model of the image; its data is one example, its outputs are the pixels.
@@ -162,12 +164,51 @@ class Observed:
 
     @cached_property
     def features(self) -> Float[Tensor, "rows d"]:
-        """The rows of T J, a backward pass each."""
-        index = torch.arange(len(self.targets), device=self.weights.device)
-        found = self.weights.new_empty(len(index), len(self.weights))
+        """The rows of T J, a backward pass each; by J, where that has fewer rows or columns."""
+        rows, d, pixels = len(self.targets), len(self.weights), self.image.event.numel()
+        if rows > min(d, pixels) and self._written is not None:
+            return self.operator.push(self._written.features.view(pixels, d))
+        index = torch.arange(rows, device=self.weights.device)
+        found = self.weights.new_empty(rows, d)
         for part in index.split(BLOCK):
             found[part] = self._pulled_rows(part)
         return found
+
+    def written(self, columns: int) -> Chunk:
+        """The image's J, for blocks of so many columns: its rows made once and kept, where they fit ``memory``.
+
+        Args:
+            columns: Columns of the blocks it will be multiplied with.
+        """
+        matrix = self._written
+        return self._image(columns) if matrix is None else only(matrix, columns)
+
+    def filtered(self, filters: MaternFilters) -> Observed:
+        """The rays in coordinates in which a prior over filters is white; rows of T J that are kept serve these too.
+
+        Args:
+            filters: The prior.
+        """
+        made = replace(self, image=Filtered(self.image, filters))
+        if self.explicit:
+            vars(made)["features"] = filters.adjoint(self.features.mT).mT.contiguous()
+        return made
+
+    @cached_property
+    def _written(self) -> Matrix | None:
+        """J, a pass a weight or a pixel, whichever are fewer; ``None`` where it does not fit."""
+        chunk, weights = self._image(BLOCK), self.weights
+        shape, pixels = chunk.outputs.shape, chunk.outputs.numel()
+        if pixels * weights.nbytes > self.memory:
+            return None
+        with torch.no_grad():
+            if len(weights) <= pixels:
+                units = torch.eye(len(weights)).to(weights).split(min(BLOCK, chunk.width), dim=1)
+                features = torch.cat([chunk.push(block) for block in units]).movedim(0, -1).contiguous()
+            else:
+                units = torch.eye(pixels).to(weights).view(pixels, *shape).split(min(BLOCK, chunk.width))
+                features = torch.cat([chunk.pull(block).mT for block in units]).view(*shape, -1)
+        return Matrix(features, at_weights=weights)
 
     @cached_property
     def _outputs(self) -> Float[Tensor, " rows"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -10,20 +12,22 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing import linalg
 from lapwing.ground import probes
-from lapwing.ground.errors import check_count, check_positive
+from lapwing.ground.errors import ConvergenceWarning, check_count, check_positive, warn
 from lapwing.jacobian.model import undisturbed
-from lapwing.linear.kernel import GramMatrix
+from lapwing.linalg import Diagonal
 from lapwing.linear.model import Chunk
 from lapwing.linear.problem import Known, Problem
 from lapwing.linear.solvers import CG
+from lapwing.linear.tangent import Tangent
 from lapwing.methods.ct.filters import Filtered, MaternFilters
-from lapwing.methods.ct.image import RANK, RTOL, ImagePosterior
-from lapwing.methods.ct.observed import only
-from lapwing.posteriors.solved import warn_unless
+from lapwing.methods.ct.image import RANK, ImagePosterior
+from lapwing.posteriors import Step
 from lapwing.priors import Isotropic
 from lapwing.structures import LowRank
+
+WINDOW = 20
+"""Steps whose mean is looked at: one step says little, its gradient is noise."""
 
 
 @final
@@ -40,9 +44,13 @@ class TVPredCP:
     once, and kept. Were it found anew at every step, the evidence would grow towards the head of the network alone:
     its features are the image already, and every other block is taken to be certain.
 
+    It has settled where means over 20 steps no longer move: the logarithms of a, and the correlations of neighbouring
+    taps. The last such mean is taken. The source makes 3000 steps at a rate of 0.01, and chooses the noise too.
+
     Args:
-        steps: Of Adam.
+        steps: Of Adam, at most.
         rate: Its learning rate, of the logarithms of a and ψ.
+        tolerance: How far they may still move.
         probes: Probes of the evidence's log determinant.
         samples: Draws of each block.
         rank: Of the randomised preconditioner.
@@ -55,8 +63,9 @@ class TVPredCP:
         0.05
     """
 
-    steps: int = 300
+    steps: int = 1000
     rate: float = 0.05
+    tolerance: float = 0.02
     probes: int = 10
     samples: int = 10
     rank: int = 200
@@ -68,70 +77,72 @@ class TVPredCP:
         for name in ("steps", "probes", "samples", "rank", "refresh"):
             check_count(name, getattr(self, name))
         check_positive("rate", self.rate, "0.05")
+        check_positive("tolerance", self.tolerance, "0.02")
         check_positive("rtol", self.rtol, "0.1")
 
     @undisturbed()
     def fit(self, posterior: ImagePosterior, *, progress: bool = False) -> ImagePosterior:
-        """The posterior with such a prior in place of its own; the noise stays.
+        """The posterior with such a prior in place of its own, and the precisions of every step; the noise stays.
 
         Args:
             posterior: Whose network, rays and noise these are.
             progress: Whether to show a progress bar.
 
+        Warns:
+            ConvergenceWarning: If it ended before it had settled, or the mode missed its tolerance.
+
         Cost:
             A solve for w*. Each step is a block solve with all rays, and ``samples`` products with J and its transpose
-            for each block of the network. The rows of T J are made and kept.
+            for each block of the network. The rows of T J are made and kept, and those of J where they fit.
         """
         observed, generator = posterior.observed, torch.Generator().manual_seed(self.seed)
         start = MaternFilters.of(observed.layout, 1.0, 0.5, observed.weights.new_empty(0, dtype=torch.float64))
         theta = [part.log().requires_grad_() for part in (start.precisions, start.lengths)]
-        optimiser, recipe = torch.optim.Adam(theta, self.rate), None
-        image, rows = only(observed.image, self.samples * sum(start.smooth)), observed.features
-        with torch.no_grad():
-            (rays,) = replace(observed, examples=None).visit()
-            targets = rays.targets - rays.outputs + (rows @ observed.weights)[:, None]
-            root = float(posterior.likelihood.noise or 1.0) ** 0.5  # in units of the noise, of precision 1
-            rows, targets = root * rows, root * targets
-        mode = self._mode(start, rows, targets)
+        optimiser, recipe, path, left = torch.optim.Adam(theta, self.rate), None, list[Tensor](), math.inf
+        image = observed.written(self.samples * sum(start.smooth))
+        mode = self._mode(posterior, start)
         with tqdm(range(self.steps), "TV-PredCP", disable=not progress, leave=False) as bar:
             for step in bar:
                 filters = replace(start, precisions=theta[0].exp(), lengths=theta[1].exp())
-                with torch.no_grad():
-                    fixed = MaternFilters(start.layout, filters.precisions, filters.lengths)
-                    view = kernel_problem(fixed.adjoint(rows.mT).mT.contiguous())
-                    if recipe is None or step % self.refresh == 0:
-                        recipe = Known(LowRank(min(self.rank, len(rows))).curvature(view))
+                view = function_view(posterior, filters)
+                if recipe is None or step % self.refresh == 0:
+                    recipe = Known(LowRank(min(self.rank, view.size)).curvature(view))
                 solver = CG(rtol=self.rtol, max_iterations=50, preconditioner=recipe)
-                value = self._evidence(filters, rows, mode, view, solver, generator)
+                value = self._evidence(posterior, filters, mode, view, solver, generator)
                 value = value + log_prior(complexities(filters, image, self.samples, generator), theta[1])
                 optimiser.zero_grad()
                 (-value).backward()
                 optimiser.step()
-        found = [part.detach().exp() for part in theta]
-        made = replace(observed, image=Filtered(observed.image, MaternFilters(start.layout, *found)))
-        return replace(posterior, observed=made, prior=Isotropic(1.0), trace=())
+                path.append(torch.stack(theta).detach())
+                left = distance(path)
+                bar.set_postfix_str(f"{left:.1g} from the end")
+                if left <= self.tolerance:
+                    break
+            else:
+                found = f"after {self.steps} steps of TV-PredCP some precision or correlation still moved by {left:.1g}"
+                warn(f"{found}. Try a larger steps=", ConvergenceWarning)
+        chosen = MaternFilters(start.layout, *torch.stack(path[-WINDOW:]).mean(0).exp())
+        noise = posterior.likelihood.noise
+        trace = tuple(Step(None, tuple(at[0].exp().tolist()), noise, None) for at in path)
+        return replace(posterior, observed=observed.filtered(chosen), prior=Isotropic(1.0), trace=trace)
 
-    def _mode(
-        self, filters: MaternFilters, rows: Float[Tensor, "n d"], targets: Float[Tensor, "n 1"]
-    ) -> Float[Tensor, "d 1"]:
-        """``w* = A⁻¹ Fᵀ C⁻¹ r`` for targets r and rows F (equation 7.11)."""
-        with torch.no_grad():
-            view = kernel_problem(filters.adjoint(rows.mT).mT.contiguous())
-            solver = CG(rtol=RTOL, preconditioner=LowRank(min(RANK, len(rows))))
-            found = solver.solve(view, targets)
-            warn_unless(found, solver.cure)
-            return filters.forward(filters.adjoint(rows.mT @ found.value).double())
+    def _mode(self, posterior: ImagePosterior, filters: MaternFilters) -> Float[Tensor, "d 1"]:
+        """w*, the mode of the linear model under a prior (equation 7.11)."""
+        solver = CG(preconditioner=LowRank(min(RANK, len(posterior.observed.targets))))
+        tangent = Tangent(Filtered(posterior.observed, filters))
+        found = tangent.mode(Isotropic(1.0), posterior.noise_scale, solver=solver)
+        return filters.forward(found.weights[:, None].double())
 
     def _evidence(
         self,
+        posterior: ImagePosterior,
         filters: MaternFilters,
-        rows: Float[Tensor, "n d"],
         mode: Float[Tensor, "d 1"],
         view: Problem,
         solver: CG,
         generator: torch.Generator,
     ) -> Float[Tensor, ""]:
-        """What has the gradient of ``-½ |w*|²_A - ½ log |C|``, ``C = I + F A⁻¹ Fᵀ``, for a mode w* and rows F.
+        """What has the gradient of ``-½ |w*|²_A - ½ log |C|``, ``C = I + Rᵀ A⁻¹ R``, for a mode w*.
 
         ``tr C⁻¹ ∂C = E (C⁻¹ z)ᵀ ∂C (P⁻¹ z)`` for z of N(0, P), P the preconditioner: of the identity, probes would see
         the largest eigenvalues of one block beside those of all, and next to nothing else.
@@ -139,19 +150,37 @@ class TVPredCP:
         with torch.no_grad():
             p = solver.prepared(view) or view.prior
             root = p.root()
-            z = root @ probes.gaussian((root.shape[1], self.probes), like=rows, generator=generator)
-            pulled = (torch.cat([solver.solve(view, z).value, p.solve(z)], 1).mT.contiguous() @ rows).mT
+            z = root @ probes.gaussian((root.shape[1], self.probes), like=mode.to(p.dtype), generator=generator)
+            pulled = posterior.problem.root @ torch.cat([solver.solve(view, z).value, p.solve(z)], 1)
         left, right = filters.adjoint(pulled).split(self.probes, 1)
-        return -0.5 * filters.inverse(mode).square().sum() - 0.5 * (left * right).sum() / self.probes
+        return -0.5 * filters.inverse(mode).square().sum() - 0.5 * view.scale * (left * right).sum() / self.probes
 
 
-def kernel_problem(rows: Float[Tensor, "n d"]) -> Problem:
-    """``I + F Fᵀ``: what rays whose noise has precision 1 measure under a standard normal prior.
+def function_view(posterior: ImagePosterior, filters: MaternFilters) -> Problem:
+    """``C = I + Rᵀ A⁻¹ R`` of what the rays measure, ``R Rᵀ`` their curvature, under a prior over filters.
 
     Args:
-        rows: F.
+        posterior: Whose rays and noise these are.
+        filters: The prior.
     """
-    return Problem(GramMatrix(linalg.LowRank(rows)), linalg.Diagonal(rows.new_ones(len(rows))))
+    fixed = MaternFilters(filters.layout, filters.precisions.detach(), filters.lengths.detach())
+    white = Filtered(posterior.observed, fixed)
+    return Problem.of(white, Diagonal(torch.ones_like(white.weights)), posterior.noise_scale).function_view()
+
+
+def distance(path: Sequence[Float[Tensor, "2 g"]]) -> float:
+    """How far log precisions, and correlations ``exp(-1 / ψ)`` of neighbouring taps, moved from one window to the next.
+
+    Length-scales far below one tap say all the same, that taps are independent: they are not waited for.
+
+    Args:
+        path: log a and log ψ at every step.
+    """
+    if len(path) < 2 * WINDOW:
+        return math.inf
+    before, after = torch.stack(list(path[-2 * WINDOW :])).view(2, WINDOW, *path[0].shape).mean(1)
+    correlations = (-(-after[1]).exp()).exp() - (-(-before[1]).exp()).exp()
+    return float(torch.stack([after[0] - before[0], correlations]).abs().max())
 
 
 def complexities(
