@@ -16,8 +16,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground.data import Data
-from lapwing.ground.errors import LapwingError
-from lapwing.ground.ranks import all_of, handed, shares
+from lapwing.ground.ranks import all_of, all_or_none, handed, shares
 from lapwing.jacobian.layers.factors import Factor, Outer, jacobian_rows, square_sums
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods.base import COLUMNS
@@ -127,12 +126,12 @@ class DiagonalSum:
         return Held(Diagonal(finite(self._total)))
 
 
-def decompose_dealt(moments: Sequence[Moment], bar: bool) -> None:
+def decompose_dealt(moments: Sequence[Moment], shown: bool) -> None:
     """Decompose sums that all processes have, each some of them, and hand the results round.
 
     Args:
         moments: The sums.
-        bar: Whether to show a progress bar.
+        shown: Whether to show a progress bar.
 
     Raises:
         NumericalError: If one is not finite, in all of them.
@@ -142,16 +141,8 @@ def decompose_dealt(moments: Sequence[Moment], bar: bool) -> None:
     """
     like, owners = moments[0].total, shares([moment.cost for moment in moments])
     own = [i for i, owner in enumerate(owners) if owner == dist.get_rank()]
-    found: dict[int, Any] = {}
-    failure: Exception | None = None
-    try:
-        for i in tqdm(own, "eigendecompositions", disable=not bar, leave=False):
-            found[i] = moments[i].decomposed
-    except (LapwingError, torch.linalg.LinAlgError) as reason:
-        failure = reason
-    for heard in all_of(failure):
-        if heard is not None:  # one process alone sees it
-            raise heard
+    bar = tqdm(own, "eigendecompositions", disable=not shown, leave=False)
+    found: dict[int, Any] = all_or_none(lambda: {i: moments[i].decomposed for i in bar})
     known = all_of({i: (it.values.shape, it.vectors.shape, it.rest, it.error) for i, it in found.items()})
     for i, (moment, owner) in enumerate(zip(moments, owners, strict=True)):
         *shapes, rest, error = known[owner][i]

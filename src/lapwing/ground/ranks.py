@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lapwing.ground.errors import DataError, LapwingError, UnsupportedError
+from lapwing.ground.errors import DataError, UnsupportedError
 
 T = TypeVar("T")
 
@@ -104,6 +105,35 @@ def all_of(value: T) -> list[T]:
     return found
 
 
+def all_or_none(work: Callable[[], T]) -> T:
+    """What each process finds by itself; or in all of them what went wrong in one, whatever it was.
+
+    Args:
+        work: What to do, without a word to the others.
+
+    Raises:
+        DataError: If another process is gone.
+    """
+    found: list[T] = []
+    failure: Exception | None = None
+    try:
+        found.append(work())
+    except Exception as reason:
+        failure = reason
+    heard = [each for each in all_of(failure and sent(failure)) if each is not None]
+    if heard:
+        raise failure or heard[0]
+    return found[0]
+
+
+def sent(failure: Exception) -> Exception:
+    """The failure, or its words where pickle does not take it or give it back."""
+    try:
+        return pickle.loads(pickle.dumps(failure))
+    except Exception:
+        return RuntimeError(f"{type(failure).__name__}: {failure}")
+
+
 def once(shared: bool, write: Callable[[], object]) -> None:
     """Writes in the first process while the others wait; what goes wrong there, all say.
 
@@ -116,16 +146,8 @@ def once(shared: bool, write: Callable[[], object]) -> None:
     """
     if not shared:
         write()
-        return
-    failure: Exception | None = None
-    if dist.get_rank() == 0:
-        try:
-            write()
-        except (OSError, LapwingError) as reason:
-            failure = reason
-    failure = all_of(failure)[0]
-    if failure is not None:
-        raise failure
+    else:
+        all_or_none(lambda: write() if dist.get_rank() == 0 else None)
 
 
 def turn(shared: bool) -> tuple[int, int]:
