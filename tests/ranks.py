@@ -10,10 +10,9 @@ import time
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import torch
 import torch._dynamo  # noqa: F401  seconds to import: once, before the processes part
@@ -30,7 +29,7 @@ from lapwing.ground.errors import (
     NumericalError,
     UnsupportedError,
 )
-from lapwing.tuning.elbo import Climb
+from lapwing.ground.ranks import once
 
 EXAMPLES = 22
 SHOWN = 5
@@ -42,43 +41,65 @@ def network(outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.LayerNorm(4), nn.Linear(4, outputs)).double()
 
 
-def examples() -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs, labels, and values near those of a network, where its Hessian is positive definite."""
+def refitted() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+
+
+def examples() -> tuple[Tensor, Tensor]:
+    """Inputs, and labels that a network may have drawn."""
     x = torch.randn(EXAMPLES, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return x, torch.arange(EXAMPLES) % 3, network(1)(x).detach() + 0.1 * x.sum(1, keepdim=True).sin()
+    return x, drawn(x, 0)
+
+
+def drawn(x: Tensor, seed: int) -> Tensor:
+    return torch.multinomial(network(3)(x).softmax(1), 1, generator=torch.Generator().manual_seed(seed))[:, 0]
+
+
+def near(model: nn.Module, x: Tensor) -> Tensor:
+    """Values near the outputs of a network, where its Hessian is positive definite."""
+    return model(x).detach() + 0.1 * x.sum(1, keepdim=True).sin()
 
 
 def numbers(part: Part) -> dict[str, Any]:
     """Of a fit by layers, of tuning it, and of refits; ``part`` takes this process's examples of all."""
-    x, labels, y = examples()
+    x, labels = examples()
     found: dict[str, Any] = {}
-    recipe = lw.Laplace(lw.Categorical(), structure=lw.KFAC())
-    single = recipe.fit(network(3).float(), (part(x), part(labels)))
-    fitted = recipe.fit(network(3), (part(x), part(labels)))
-    tuned, judged = lw.tune(fitted), lw.tune(fitted, lw.Validation((part(x.cos()), part(labels)), link="probit"))
-    for name, each in (("single", single), ("fitted", fitted), ("tuned", tuned), ("validated", judged)):
-        found[f"KFAC, {name}"] = each.predict(x[:SHOWN]).logits.covariance
-        found[f"evidence of KFAC, {name}"] = torch.tensor(float(each.log_marginal()), dtype=each.network.like.dtype)
-    data, batches = (part(x), part(y)), [(part(a), part(b)) for a, b in zip(x.split(11), y.split(11), strict=True)]
-    prior, probed, inner = lw.Isotropic(20.0), lw.Probed(3, 2), lw.hessian_free
-    for name, fits, points, solver in (
-        ("Newton at the data", probed, None, inner.NewtonCG()),
-        ("Newton in sample", lw.PreTrained("in_sample"), x[:SHOWN], inner.NewtonCG()),
-        ("L-BFGS", probed, x[:SHOWN], inner.LBFGS(rtol=1e-8)),
-        ("descent", probed, x[:SHOWN], inner.Descent(lambda p: torch.optim.SGD(p, lr=0.1), epochs=9)),
-    ):
-        recipe = lw.HessianFree(lw.Gaussian(), prior=prior, fits=fits, inner=solver)
+    held_out = lw.Validation((part(x.cos()), part(drawn(x.cos(), 2))), link="probit")
+    for dtype in (torch.float64, torch.float32):
+        model = network(3).to(dtype)
+        fitted = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, (part(x), part(labels)))
+        ways = (lw.EvidenceGradient(), lw.MacKay(), lw.EM(steps=3), lw.Mixup(), held_out)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            posterior = recipe.fit(network(1), batches if name == "descent" else data, points)
+            tuned = {type(way).__name__: lw.tune(fitted, way) for way in ways}
+        for name, each in {"fitted": fitted, **tuned}.items():
+            found[f"KFAC, {name}, {dtype}"] = each.predict(x[:SHOWN]).logits.covariance
+            found[f"evidence of KFAC, {name}, {dtype}"] = torch.tensor(float(each.log_marginal()), dtype=dtype)
+    y = near(refitted(), x)
+    data, batches = (part(x), part(y)), [(part(a), part(b)) for a, b in zip(x.split(11), y.split(11), strict=True)]
+    prior, inner, in_sample = lw.Isotropic(20.0), lw.hessian_free, lw.PreTrained("in_sample")
+    nearer: dict[str, Any] = {"inner": inner.NewtonCG(rtol=1e-10), "step": 1e-2}
+    ways_to_fit: dict[str, tuple[Any, Tensor | None, dict[str, Any]]] = {
+        "Newton by a millionth": (lw.Probed(2, 2), None, {}),
+        "Newton by a hundredth": (in_sample, x[:SHOWN], nearer),
+        "L-BFGS": (in_sample, x[:SHOWN], {"inner": inner.LBFGS(rtol=1e-8)}),
+        "descent": (in_sample, x[:SHOWN], {"inner": inner.Descent(lambda p: torch.optim.SGD(p, lr=0.1), epochs=9)}),
+    }
+    for name, (fits, points, choices) in ways_to_fit.items():
+        recipe = lw.HessianFree(lw.Gaussian(), prior=prior, fits=fits, **choices)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            posterior = recipe.fit(refitted(), batches if name == "descent" else data, points)
         found[f"refits: {name}"] = posterior.predict(x[:SHOWN] if points is not None else x).outputs.covariance
-    found["refits: weights"] = inner.weight_uncertainty(network(1), data, lw.Gaussian(), prior=prior).std
+    found["refits: weights"] = inner.weight_uncertainty(refitted(), data, lw.Gaussian(), prior=prior, **nearer).std
     return found
 
 
 def told(part: Part) -> dict[str, Any]:
     """Numbers of the other structures and ways to tune."""
-    x, labels, y = examples()
+    x, labels = examples()
+    y = near(network(1), x)
     classes = list(zip(part(x).split(4), part(labels).split(4), strict=True))
     found: dict[str, Any] = {}
 
@@ -95,7 +116,7 @@ def told(part: Part) -> dict[str, Any]:
         show(f"classes {type(structure).__name__}", fitted)
     head = lw.Laplace(lw.Categorical(), structure=lw.KFAC(), weights=lw.LastLayer()).fit(network(3), classes)
     show("classes head", head)
-    show("tuned by the bound", lw.tune(head, lw.ELBO(examples=EXAMPLES)))
+    show("tuned by the bound", lw.tune(head, lw.ELBO(examples=8)))
     cut = lw.Laplace(lw.Categorical(), structure=lw.KFAC(rank=1)).fit(network(3), classes)
     show("classes KFAC of low rank", cut)
     recipe = lw.Laplace(lw.Gaussian(), prior=lw.Layerwise(1.0), structure=lw.Diagonal())
@@ -114,11 +135,23 @@ def told(part: Part) -> dict[str, Any]:
 
 def saved(part: Part, rank: int, folder: Path) -> None:
     """A posterior is written by the first process, while the others wait."""
-    x, labels, _ = examples()
+    x, labels = examples()
     fitted = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(network(3), (part(x), part(labels)))
     lw.save(fitted, folder / f"saved-by-{rank}.safetensors")
     again = lw.load(folder / "saved-by-0.safetensors", network(3), (part(x), part(labels)))
     assert torch.equal(again.predict(x).probs, fitted.predict(x).probs)
+
+
+class OfFirst(Exception):
+    """An error that pickle does not take."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.held = lambda: what
+
+
+def fails(failure: Exception) -> None:
+    raise failure
 
 
 def refused(part: Part) -> dict[str, str]:
@@ -130,13 +163,30 @@ def refused(part: Part) -> dict[str, str]:
             lw.Laplace(lw.Categorical(), structure=structure).fit(network(3), (part(x), part(labels))).predict(x[:1])
         except UnsupportedError as reason:
             found[type(structure).__name__] = str(reason)
-    other = network(3)
+    rank, data, values = dist.get_rank(), (part(x), part(labels)), (part(x), part(x[:, :1]))
+    weights, buffers = network(3), network(3)
     with torch.no_grad():
-        next(other.parameters())[0] += float(dist.get_rank())
-    try:
-        lw.Laplace(lw.Categorical()).fit(other, (part(x), part(labels)))
-    except DataError as reason:
-        found["other weights"] = str(reason)
+        next(weights.parameters())[0] += float(rank)
+    buffers.register_buffer("seen", torch.tensor(rank))
+    structure = (lw.KFAC(), lw.Diagonal())[rank]
+    others: dict[str, Callable[[], object]] = {
+        "weights": lambda: lw.Laplace(lw.Categorical()).fit(weights, data),
+        "buffers": lambda: lw.Laplace(lw.Categorical()).fit(buffers, data),
+        "prior": lambda: lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1.0 + rank)).fit(network(3), data),
+        "noise": lambda: lw.Laplace(lw.Gaussian(1.0 + rank)).fit(network(1), values),
+        "structure": lambda: lw.Laplace(lw.Categorical(), structure=structure).fit(network(3), data),
+        "refits": lambda: lw.HessianFree(lw.Gaussian(), seed=rank).fit(network(1), values),
+    }
+    for name, fit in others.items():
+        try:
+            fit()
+        except DataError as reason:
+            found[f"other {name}"] = str(reason)
+    for failure in (KeyError("known to all"), OfFirst("known to one")):
+        try:
+            once(True, partial(fails, failure))
+        except Exception as reason:
+            found[str(failure.args[0])] = f"{type(reason).__name__}: {reason}"
     try:
         lw.Laplace(lw.Categorical()).fit(network(3), (x, labels))
     except DataError as reason:
@@ -161,16 +211,6 @@ def refused(part: Part) -> dict[str, str]:
     except ConfigError as reason:
         found["save"] = str(reason)
     return found
-
-
-def chosen_examples(part: Part) -> tuple[int, float]:
-    """How many examples the bound takes, and how many these stand for."""
-    x, labels, _ = examples()
-    head = lw.Laplace(lw.Categorical(), weights=lw.LastLayer()).fit(network(3), (part(x), part(labels)))
-    expectation: Any = SimpleNamespace(tangent=SimpleNamespace(training=SimpleNamespace(data=head.data)))
-    inputs, targets, weights = Climb(expectation, 8, 0, Mock())._chosen
-    assert isinstance(inputs, Tensor) and len(inputs) == len(targets) == len(weights)
-    return len(inputs), float(weights.sum())
 
 
 def bytes_sent(call: Callable[[], object]) -> int:
@@ -200,30 +240,28 @@ def tuned_in_steps(part: Part, steps: int, checkpoint: Path) -> Tensor:
 
 
 def run(rank: int, world: int, folder: Path) -> None:
-    """One process of several, which writes what it was told; of three, one is killed."""
+    """One process of several, which writes what it was told; of three, one is killed between two steps of EM."""
     timeout = timedelta(seconds=300)
     dist.init_process_group("gloo", f"file://{folder}/{world}", timeout=timeout, rank=rank, world_size=world)
 
     def part(values: Tensor) -> Tensor:
         return values.tensor_split(world)[rank]
 
+    checkpoint, begun = folder / f"em-{world}", time.monotonic()
     if world == 3:
-        (folder / f"met-{rank}").touch()
-        while rank == 1 and len(list(folder.glob("met-*"))) < world:
-            time.sleep(0.01)  # one that dies while others still connect breaks their start, not their sum
-        if rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        begun = time.monotonic()
         try:
-            numbers(part)
+            tuned_in_steps(part, 2, checkpoint)
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            begun = time.monotonic()
+            tuned_in_steps(part, 4, checkpoint)
         except DataError as reason:
             torch.save((str(reason), time.monotonic() - begun), folder / f"lost-{rank}.pt")
         os._exit(0)
-    found: dict[str, Any] = {"EM": tuned_in_steps(part, 2, folder / f"em-{world}")}
+    found: dict[str, Any] = {"EM": tuned_in_steps(part, 2, checkpoint)}
     found |= numbers(part)
     if world == 2:
         saved(part, rank, folder)
-        found["chosen"] = chosen_examples(part)
         x = torch.arange(3.0 * EXAMPLES, dtype=torch.float64).view(-1, 3)
         fitted = lw.Laplace(lw.Gaussian(), structure=lw.MatrixFree()).fit(network(1), (part(x), part(x[:, :1])))
         curvature = fitted.problem.curvature
@@ -237,15 +275,17 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     where, worlds = Path(sys.argv[1]), [int(each) for each in sys.argv[2:]]
     forked = multiprocessing.get_context("fork")
-    children = [forked.Process(target=run, args=(rank, world, where)) for world in worlds for rank in range(world)]
-    for child in children:
+    who = [(rank, world) for world in worlds for rank in range(world)]
+    children = {each: forked.Process(target=run, args=(*each, where)) for each in who}
+    for child in children.values():
         child.start()
     found = numbers(lambda values: values) | told(lambda values: values)
     found["EM"] = tuned_in_steps(lambda values: values, 4, where / "em-1")
-    for child in children:
+    for child in children.values():
         child.join()
+    failed = [each for each, child in children.items() if child.exitcode and each != (1, 3)]
+    if failed:
+        sys.exit(f"processes (rank, world) that failed: {failed}")
     for world in worlds:
-        if world != 3:
-            found[f"EM from {world}"] = tuned_in_steps(lambda values: values, 4, where / f"em-{world}")
+        found[f"EM from {world}"] = tuned_in_steps(lambda values: values, 4, where / f"em-{world}")
     torch.save(found, where / "1-0.pt")
-    sys.exit(max(child.exitcode or 0 for child in children))

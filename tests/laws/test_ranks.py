@@ -1,7 +1,7 @@
 """Several processes, each with a part of the data, say what one process says that has them all.
 
 Two are held against one in all they say, four in a fit, tuning and refits; from the checkpoints of two and of four, one
-goes on; of three, one is killed.
+goes on; of three, one is killed, and one goes on from theirs.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ def one(folder: Path) -> dict[str, Any]:
     return torch.load(folder / "1-0.pt")
 
 
-@pytest.mark.parametrize(("world", "rank", "numbers"), [(2, 0, 30), (2, 1, 30), (4, 0, 13), (4, 3, 13)])
+@pytest.mark.parametrize(("world", "rank", "numbers"), [(2, 0, 46), (2, 1, 46), (4, 0, 29), (4, 3, 29)])
 def test_they_say_what_one_process_says(folder: Path, one: dict[str, Any], world: int, rank: int, numbers: int) -> None:
     """Covariances, evidence, and what tuning makes of them, by the last rank as by the first; of two every structure's.
 
-    Refits say it as nearly as they are solved: Newton's move outputs by a millionth of their deviation, of which
-    rounding is more than of the outputs, and those of L-BFGS end within its tolerance.
+    Refits that move outputs by a millionth of their deviation say it to a millionth less digits than outputs have, and
+    those of L-BFGS, which compares losses, to the root of their rounding.
     """
     found = torch.load(folder / f"{world}-{rank}.pt")
-    compared = [name for name in one if name in found and "EM" not in name]
+    compared = [name for name in one if name in found and name != "EM"]
     assert len(compared) == numbers
+    nearly = {"refits: Newton by a millionth": 1e-8, "refits: L-BFGS": 1e-5}
     for name in compared:
         value = one[name]
-        rtol = 1e-5 if "L-BFGS" in name else 1e-8 if "refits" in name else 1e-11
-        rtol = 1e-6 if value.dtype == torch.float32 else rtol
+        rtol = 1e-6 if value.dtype == torch.float32 else nearly.get(name, 1e-12)
         torch.testing.assert_close(found[name], value, rtol=rtol, atol=0.1 * rtol * float(value.abs().max()), msg=name)
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [*WORLDS, 3])
 def test_tuning_goes_on_with_another_number_of_processes(one: dict[str, Any], world: int) -> None:
-    torch.testing.assert_close(one[f"EM from {world}"], one["EM"], rtol=1e-10, atol=0.0)
+    torch.testing.assert_close(one[f"EM from {world}"], one["EM"], rtol=1e-12, atol=0.0)
 
 
 def test_a_product_sends_one_number_a_weight_and_column(folder: Path) -> None:
@@ -62,10 +62,6 @@ def test_a_product_sends_one_number_a_weight_and_column(folder: Path) -> None:
 
 def test_the_first_process_saves_for_all(folder: Path) -> None:
     assert [file.name for file in folder.glob("saved-by-*")] == ["saved-by-0.safetensors"]
-
-
-def test_the_bound_takes_examples_that_stand_for_those_of_all_processes(folder: Path) -> None:
-    assert torch.load(folder / "2-1.pt")["chosen"] == (8, pytest.approx(22.0))
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -81,7 +77,14 @@ def test_a_process_that_is_killed_ends_the_others_with_a_sentence(folder: Path, 
         ("Full", "view over the training outputs"),
         ("Sampled", "mini-batches"),
         ("all of the data", "the same for ranks 0 and 1"),
-        ("other weights", "the same weights in every process"),
+        ("other weights", "the same weights and buffers in every process"),
+        ("other buffers", "the same weights and buffers in every process"),
+        ("other prior", "the same Laplace(...)"),
+        ("other noise", "the same Laplace(...)"),
+        ("other structure", "the same Laplace(...)"),
+        ("other refits", "the same HessianFree(...)"),
+        ("known to all", "KeyError"),
+        ("known to one", "OfFirst"),
         ("other inputs", "the same inputs to be predicted by solves in every process"),
         ("inputs too large to square", "a matrix of finite numbers"),
         ("other mini-batches", "the same number of mini-batches in every process"),

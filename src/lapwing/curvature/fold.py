@@ -133,25 +133,21 @@ class Fold:
         if not counted:
             raise DataError("at least one target that is not ignored", "none", "labels other than -100")
         if data.shared:
-            parts = parts_of_all(parts, float(self._model.network.weights.double().norm()))
+            parts = parts_of_all(parts)
             score = None if score is None else data.added(score)
         return Totals(tuple(parts), self._model.likelihood.weight * counted, misfit, score)
 
 
-def parts_of_all(parts: list[Fingerprint], weights: float) -> list[Fingerprint]:
+def parts_of_all(parts: list[Fingerprint]) -> list[Fingerprint]:
     """The chunks of all processes, in order of their ranks.
 
     Args:
         parts: Those of this process.
-        weights: The length of its uncertain weights.
 
     Raises:
-        DataError: If two of them read the same data, or have other weights.
+        DataError: If two of them read the same data.
     """
-    known, lengths = all_of(parts), all_of(weights)
-    if max(lengths) != min(lengths):
-        hint = "model.load_state_dict of one file in each, or DistributedDataParallel"
-        raise DataError("the same weights in every process", f"weights of lengths {lengths}", hint)
+    known = all_of(parts)
     for rank, own in enumerate(known):
         if own in known[:rank]:
             raise DataError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
@@ -10,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lapwing.ground.errors import DataError, UnsupportedError
+from lapwing.ground.errors import DataError, LapwingError, UnsupportedError
 
 T = TypeVar("T")
 
@@ -127,11 +126,10 @@ def all_or_none(work: Callable[[], T]) -> T:
 
 
 def sent(failure: Exception) -> Exception:
-    """The failure, or its words where pickle does not take it or give it back."""
-    try:
-        return pickle.loads(pickle.dumps(failure))
-    except Exception:
-        return RuntimeError(f"{type(failure).__name__}: {failure}")
+    """The failure, or its words where it may be of a kind that another process does not know."""
+    if isinstance(failure, LapwingError | OSError):
+        return failure
+    return RuntimeError(f"{type(failure).__name__}: {failure}")
 
 
 def once(shared: bool, write: Callable[[], object]) -> None:

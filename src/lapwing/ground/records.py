@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import chain
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, final, get_args, get_origin, get_type_hints
+from zlib import crc32
 
 import torch
 from jaxtyping import jaxtyped
 from torch import Tensor
 
 from lapwing.ground.archive import Json, Tensors
-from lapwing.ground.data import Inputs
+from lapwing.ground.data import Inputs, bits
 from lapwing.ground.errors import DataError, UnsupportedError
 
 INLINE = 256
@@ -222,6 +226,33 @@ def unlike(at: str, expected: str, state: Any) -> DataError:
     """The error for a value that is not what its field must hold."""
     shown = f"{type(state).__name__} of {len(state)}" if isinstance(state, list | dict) else f"{state!r:.40}"
     return DataError(f"{at:.80} as {expected}", shown, REPAIR)
+
+
+def checksum(value: object, so_far: int = 0) -> int:
+    """One number that says whether two processes hold the same: the bits of tensors, and the words of all else.
+
+    Functions and objects that are no records go by their names.
+
+    Args:
+        value: A record, tensors, plain values, or tuples, lists and mappings of these.
+        so_far: That of what came before.
+
+    Example:
+        >>> checksum({"a": torch.ones(2)}) == checksum({"a": torch.ones(2)}) != checksum({"a": torch.zeros(2)})
+        True
+    """
+    if isinstance(value, Tensor):
+        return crc32(bits(value), crc32(f"{value.dtype} {list(value.shape)}".encode(), so_far))
+    parts: Iterable[Any]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = (type(value).__name__, *(getattr(value, each.name) for each in dataclasses.fields(value) if each.init))
+    elif isinstance(value, Mapping):
+        parts = chain.from_iterable(value.items())
+    elif isinstance(value, tuple | list):
+        parts = value
+    else:
+        return crc32(re.sub(" at 0x[0-9a-f]+", "", f"{value!r}").encode(), so_far)
+    return reduce(lambda total, part: checksum(part, total), parts, so_far)
 
 
 def inputs_state(inputs: Any, name: str, tensors: Tensors) -> Json:

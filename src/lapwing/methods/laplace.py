@@ -14,6 +14,8 @@ from lapwing.curvature.fold import check_repeatable
 from lapwing.curvature.ggn import GGN, Curvature
 from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, check_kind
+from lapwing.ground.ranks import check_alike
+from lapwing.ground.records import checksum
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.survey import opened, surveyed
 from lapwing.likelihoods import Likelihood
@@ -24,6 +26,12 @@ from lapwing.structures.selection import All, Selection
 from lapwing.structures.summed import scaled
 
 R = TypeVar("R")
+
+ALIKE = "the same choices in each; torch.distributed.broadcast of what was computed in one"
+"""What to try where recipes differ."""
+
+LOADED = "model.load_state_dict of one file in each: DistributedDataParallel leaves to each buffers of its own"
+"""What to try where networks differ."""
 
 
 def by_name(cls: type[R]) -> type[R]:
@@ -109,7 +117,8 @@ class Laplace:
 
         Raises:
             ConfigError: If no weight is left to be uncertain.
-            DataError: If the data are empty, not finite, change between two passes, or do not fit the likelihood.
+            DataError: If the data are empty, not finite, change between two passes, or do not fit the likelihood; if
+                another process has another recipe or network.
             ShapeError: If outputs or targets have the wrong shape, or the prior has too few or many precisions.
             TooLargeError: If the structure would not fit in memory.
             UnsupportedError: If the network is random in eval mode, or its outputs depend on other examples.
@@ -118,7 +127,9 @@ class Laplace:
             One pass over the data: a forward pass, and a backward pass through the activations for each output.
         """
         with undisturbed():
-            task = self.task(*opened(model, data, "fit(model, data)", unpack=unpack, progress=progress), generator)
+            module, read = opened(model, data, "fit(model, data)", unpack=unpack, progress=progress)
+            check_begun_alike(read, self, module)
+            task = self.task(module, read, generator)
             posterior = self.structure.fit(task)
             strict = isinstance(posterior, MatrixFreePosterior | SampledPosterior)
             if not posterior.partial:
@@ -137,3 +148,19 @@ class Laplace:
         network = self.weights.choose(module, data, self.likelihood, self.prior)
         self.prior.precisions(network.uncertain)
         return scaled(Task(surveyed(network, self.likelihood, data), self.prior, self.curvature, generator))
+
+
+def check_begun_alike(data: Data, recipe: object, module: nn.Module) -> None:
+    """Refuses processes that share data but neither a recipe nor a network: what they add up would mean nothing.
+
+    Args:
+        data: The training data.
+        recipe: What is fitted.
+        module: The network.
+
+    Raises:
+        DataError: If another has another.
+    """
+    if data.shared:
+        check_alike(True, checksum(recipe), f"{type(recipe).__name__}(...), its prior and noise included", ALIKE)
+        check_alike(True, checksum([*module.parameters(), *module.buffers()]), "weights and buffers", LOADED)

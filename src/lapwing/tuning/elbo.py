@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ground.data import Inputs, Source, Unpack, over_tensors
+from lapwing.ground.data import Inputs, Source, Unpack
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, warn
 from lapwing.linear.preconditioners import balanced
 from lapwing.linear.solvers import Solver
@@ -262,9 +262,7 @@ class Climb:
 
     @cached_property
     def _chosen(self) -> tuple[Inputs, Tensor, Float[Tensor, " n"]]:
-        data = self.expectation.tangent.training.data
-        inputs, targets, weights = balanced(data, -(-self.examples * data.examples // data.span[1]))
-        return over_tensors(data.joined, inputs), data.joined(targets), data.joined(weights)
+        return balanced(self.expectation.tangent.training.data, self.examples)
 
     def _excess(self, found: Expected) -> float:
         """What the expected loss of all examples is above that at w*, nats."""

@@ -22,6 +22,9 @@ TEMPERATURES = (0.05, 20.0)
 CLOSE = 0.02
 """Where the search ends: a difference in the logarithm of the precision that no loss can tell."""
 
+FINE = 2**-10
+"""Logarithms tried are multiples of this: rounding, which differs with the number of processes, then changes none."""
+
 ROUNDING = 1e-6
 """Relative difference of losses that is none, in single precision."""
 
@@ -236,7 +239,9 @@ def least(tried: Sequence[Tried]) -> Tried:
 def between(tried: list[Tried]) -> float | None:
     """Where to look next: the vertex of a parabola; ``None`` at an end, or where it is ``CLOSE`` to the best."""
     found, best = vertex((one.log_factor, one.loss) for one in tried), min(tried, key=lambda one: one.loss)
-    return None if found is None or abs(found[0] - best.log_factor) < CLOSE else found[0]
+    if found is None or abs(found[0] - best.log_factor) < CLOSE:
+        return None
+    return FINE * round(found[0] / FINE)
 
 
 def mean_loss(

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import TypeAlias, final
 
 import torch
-from jaxtyping import Float
+import torch.distributed as dist
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Data, Inputs, concatenated, take
+from lapwing.ground.data import Data, Inputs, concatenated, over_tensors, take
 from lapwing.ground.errors import TooLargeError, check_count
-from lapwing.ground.ranks import check_alone
+from lapwing.ground.ranks import all_of, check_alone
 from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import by_position
 from lapwing.linalg import LowRank
@@ -166,18 +167,19 @@ def _leading(hessian: Float[Tensor, "n *event c c"], count: int) -> Float[Tensor
 def balanced(data: Data, examples: int) -> tuple[Inputs, Tensor, Float[Tensor, " n"]]:
     """Examples from one pass over the data, as many of every label where targets are labels.
 
-    Otherwise they are spread evenly. Ignored labels are left out.
+    Otherwise they are spread evenly. Ignored labels are left out. Of several processes all get the same, those of one
+    that reads their parts one after the other.
 
     Returns:
         Inputs, targets, and for how many examples each stands, float64 on the CPU: those of its label, where there are
         labels; all together, for all that are not ignored.
     """
-    there = data.examples
+    position, there = data.span
     even = set(torch.linspace(0, there - 1, min(examples, there)).round().long().tolist())
     inputs: list[Inputs] = []
     targets: list[Tensor] = []
     turns: list[Tensor] = []
-    seen, position = Counter[int](), 0
+    seen = Counter[int]()
     for batch in data:
         if batch.targets.ndim == 1 and not batch.targets.is_floating_point():
             turn = torch.tensor([_turn(seen, label) for label in batch.targets.tolist()])
@@ -189,12 +191,29 @@ def balanced(data: Data, examples: int) -> tuple[Inputs, Tensor, Float[Tensor, "
             inputs.append(take(batch.inputs, kept.to(batch.targets.device)))
             targets.append(batch.targets[kept.to(batch.targets.device)])
             turns.append(turn[kept])
-    first = torch.cat(turns).argsort(stable=True)[:examples].to(targets[0].device)
-    chosen = torch.cat(targets)[first]
+    found, y, order = concatenated(inputs), torch.cat(targets), torch.cat(turns)
+    if data.shared:
+        found, y, order, seen = _of_all(data, found, y, order, seen, examples)
+    first = order.argsort(stable=True)[:examples].to(y.device)
+    chosen = y[first]
     labels = chosen.tolist() if seen else [0] * len(chosen)
-    total, taken = seen or Counter({0: position}), Counter(labels)
+    total, taken = seen or Counter({0: there}), Counter(labels)
     weights = torch.tensor([total[label] / taken[label] for label in labels], dtype=torch.float64)
-    return take(concatenated(inputs), first), chosen, weights * (total.total() / weights.sum())
+    return take(found, first), chosen, weights * (total.total() / weights.sum())
+
+
+def _of_all(
+    data: Data, inputs: Inputs, targets: Tensor, turns: Int[Tensor, " n"], seen: Counter[int], examples: int
+) -> tuple[Inputs, Tensor, Int[Tensor, " m"], Counter[int]]:
+    """What may be chosen in any process, in order of their ranks: at most so many of each are sent."""
+    known = all_of(seen)
+    before = sum(known[: dist.get_rank()], Counter[int]())
+    if seen:
+        turns = turns + torch.tensor([before[label] for label in targets.tolist()])
+    first = turns.argsort(stable=True)[:examples].sort().values
+    there = first.to(targets.device)
+    inputs = over_tensors(data.joined, take(inputs, there))
+    return inputs, data.joined(targets[there]), data.joined(turns[first]), sum(known, Counter[int]())
 
 
 def _turn(seen: Counter[int], label: int) -> int:
