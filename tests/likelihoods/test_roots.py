@@ -42,6 +42,17 @@ def test_a_diagonal_and_a_vector_beside_it_make_the_matrix(likelihood: Likelihoo
     torch.testing.assert_close(matrix.diagonal_scatter(diagonal, 0, -2, -1), likelihood.hessian(f, y))
 
 
+def test_entries_in_float32_are_those_of_float64_to_its_rounding(generator: torch.Generator) -> None:
+    f, y = 5 * torch.randn(6, 4, generator=generator), torch.tensor([0, 1, -100, 3, 0, 1])
+    f[0, 2] += 40.0  # all but certain
+    for found, expected in zip(
+        Categorical().hessian_entries(f, y), Categorical().hessian_entries(f.double(), y), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=3e-6, atol=0.0)
+    diagonal, p = Categorical().hessian_entries(f)
+    torch.testing.assert_close(diagonal, p * (p.sum(-1, keepdim=True) - p), rtol=1e-12, atol=1e-16)
+
+
 def test_nothing_cancels_where_a_class_is_certain() -> None:
     f, u = torch.tensor([[30.0, 0.0, 1.0]]), torch.tensor([[1e3, 1e3 + 1, 1e3 - 2]])
     exact = Categorical().bending(f.double(), torch.tensor([0]))(u.double())

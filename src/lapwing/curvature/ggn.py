@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeAlias, final, runtime_checkable
 
 import torch
@@ -12,7 +13,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from lapwing.curvature.fold import Fold, Totals
-from lapwing.curvature.sums import Held, Outputs
+from lapwing.curvature.sums import Entries, Held, Outputs
 from lapwing.ground import probes
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, UnsupportedError, check_count
@@ -149,8 +150,9 @@ class Noise(Drawn):
         diagonal, beside = entries
         noise = probes.gaussian((size, *f.shape), like=f, generator=generator)
         if beside is None:
-            return diagonal.sqrt() * noise
-        root = (diagonal + beside.square()).sqrt()  # of diag(p), of which B is what p pᵀ leaves
+            return diagonal.sqrt().to(f) * noise
+        root = (diagonal + beside.square()).sqrt().to(f)  # of diag(p), of which B is what p pᵀ leaves
+        beside = beside.to(f)
         seen = (beside / root).nan_to_num(0.0)
         return root * noise - beside * (seen * noise).sum(-1, keepdim=True)
 
@@ -229,13 +231,12 @@ class Accumulator(Protocol):
         """Take in the factors of one block of cotangents of one chunk, ``again`` after the chunk's first block."""
         ...
 
-    def add_outputs(self, head: Outer, diagonal: Outputs, beside: Outputs | None) -> None:
+    def add_outputs(self, head: Outer, entries: Entries) -> None:
         """Take in ``Σ B_nt ⊗ a_nt a_ntᵀ`` of one chunk, where the outputs are those of one layer at every position.
 
         Args:
             head: The layer, which knows its inputs a; nothing is pulled back.
-            diagonal: The diagonal of each output Hessian B, float64: rounded, B would have negative eigenvalues.
-            beside: v with ``B_jk = -v_j v_k`` beside it, if that is not 0.
+            entries: The output Hessians B.
         """
         ...
 
@@ -264,25 +265,29 @@ def sweep(model: Model, curvature: Curvature, total: Accumulator, *, generator: 
         One forward pass, and a backward pass through the activations for each cotangent; memory ``BUDGET``. Where the
         outputs are those of the one uncertain layer the forward pass alone, and products of its inputs.
     """
-    closed = model.survey.head and isinstance(curvature, GGN)
+    likelihood, closed = model.likelihood, model.survey.head and isinstance(curvature, GGN)
     data = Fold(model, chunk_size(model, curvature, total.floats))
     size = COLUMNS if model.survey.loose else total.at_once
     for forward, f, y in data:
-        entries = model.likelihood.hessian_entries(f.double(), y) if closed else None
-        if entries is not None:
-            total.add_outputs(forward.head, *entries)
+        if closed and likelihood.hessian_entries(f[:0], y[:0]) is not None:
+            total.add_outputs(forward.head, partial(entries, likelihood, f, y))
             continue
-        blocks = curvature.cotangents(model.likelihood, f, y, generator=generator)
+        blocks = curvature.cotangents(likelihood, f, y, generator=generator)
         for number, cotangents in enumerate(part for block in blocks for part in block.split(size)):
             total.add(forward.factors(cotangents), again=number > 0)
     total.share(model.data)
     return data.totals()
 
 
+def entries(likelihood: Likelihood, f: Outputs, y: Tensor) -> Iterator[tuple[Outputs, Outputs | None]]:
+    """The output Hessians of consecutive positions, piece by piece; see ``Likelihood.hessian_entries``."""
+    return filter(None, (likelihood.hessian_entries(*piece) for piece in likelihood.pieces(f, y)))
+
+
 def chunk_size(model: Model, curvature: Curvature, floats: int = 0) -> int:
     """Examples to a chunk so that their factors stay within ``BUDGET``."""
     outputs = model.event[-1]
     if model.survey.head and isinstance(curvature, GGN):
-        return model.chunk(1, BUDGET, floats, 12 * model.width)
+        return model.chunk(1, BUDGET, floats, 2 * model.width)
     roots = 3 * model.width * outputs if isinstance(curvature, GGN) else 0
     return model.chunk(curvature.width(outputs), BUDGET, floats, roots)

@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.curvature.outputs import OutputSum
-from lapwing.curvature.sums import Held, Outputs, decompose_dealt
+from lapwing.curvature.sums import Entries, Held, decompose_dealt
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, patches, separated
@@ -97,10 +97,10 @@ class KroneckerSum:
                         (len(x), 1, x.shape[1], 1), lambda x=x: x[:, None, :, None], lambda x=x: x.mT @ x
                     )
 
-    def add_outputs(self, head: Outer, diagonal: Outputs, beside: Outputs | None) -> None:
+    def add_outputs(self, head: Outer, entries: Entries) -> None:
         """Take in one chunk of a head, whose gradient is the identity; see ``Accumulator``."""
         self._outputs = self._outputs or OutputSum()
-        self._outputs.add(diagonal, beside)
+        self._outputs.add(entries)
         for part in separated(head) if self._bias == "separate" else (head,):
             names = part.names
             if names not in self._index:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lapwing.curvature.sums import Outputs
+from lapwing.curvature.sums import Entries
 from lapwing.ground.data import Data
 from lapwing.ground.ranks import check_alone
 from lapwing.linalg import Kronecker, Structured
@@ -34,22 +34,31 @@ class OutputSum:
         self._diagonal: Tensor | None = None
         self._beside = 0.0
 
-    def add(self, diagonal: Outputs, beside: Outputs | None) -> None:
+    def add(self, entries: Entries) -> None:
         """Take in one chunk."""
-        sums = diagonal.flatten(0, -2).sum(0)
         if self._diagonal is None:
-            few = len(sums) <= TOGETHER
-            most = sums.topk(len(sums) if few else TOGETHER if beside is not None else 0).indices
-            self.together, self._diagonal = most.sort().values, torch.zeros_like(sums)
-            self._block = sums.new_zeros(len(most), len(most))
-        assert self._block is not None and self.together is not None
-        self._diagonal += sums
-        self._block.diagonal().add_(sums[self.together])
-        if beside is not None:
-            v = beside.flatten(0, -2)
-            self._beside += float((v.sum(1).square() - v.square().sum(1)).sum())
-            v = v[:, self.together]
-            self._block -= (v.mT @ v).fill_diagonal_(0.0)
+            self._begin(entries)
+        assert self._block is not None and self._diagonal is not None
+        own: list[Tensor] = []
+        for diagonal, beside in entries():
+            self._diagonal += diagonal.sum(0)
+            if beside is not None:
+                own.append(beside[:, self.together])
+                if len(self._block) < len(self._diagonal):
+                    self._beside += float(beside.sum(1).square().sum() - beside.norm().square())
+        if own:
+            v = torch.cat(own)
+            self._block -= v.mT @ v
+        self._block.diagonal().copy_(self._diagonal[self.together])
+
+    def _begin(self, entries: Entries) -> None:
+        """Choose the outputs that are kept together."""
+        diagonals, beside = zip(*((diagonal.sum(0), beside is not None) for diagonal, beside in entries()), strict=True)
+        sums = torch.stack(diagonals).sum(0)
+        few = len(sums) <= TOGETHER
+        most = sums.topk(len(sums) if few else TOGETHER if beside[0] else 0).indices
+        self.together, self._diagonal = most.sort().values, torch.zeros_like(sums)
+        self._block = sums.new_zeros(len(most), len(most))
 
     def share(self, data: Data) -> None:
         """Add what other processes have.

@@ -5,7 +5,7 @@ KFAC has its own file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -25,6 +25,9 @@ from lapwing.linalg.spectral import Moment, Spectral
 from lapwing.linalg.structured import finite
 
 Outputs: TypeAlias = Float[Tensor, "n *event c"]
+
+Entries: TypeAlias = Callable[[], Iterator[tuple[Outputs, Outputs | None]]]
+"""Makes output Hessians B of consecutive positions: their diagonals, and v with ``B_jk = -v_j v_k`` beside them."""
 
 
 @final
@@ -62,11 +65,12 @@ class DenseSum:
         """One explicit row."""
         return self._network.layout.size
 
-    def add_outputs(self, head: Outer, diagonal: Outputs, beside: Outputs | None) -> None:
+    def add_outputs(self, head: Outer, entries: Entries) -> None:
         """Take in one chunk of a head, whose gradient is the identity; see ``Accumulator``."""
         a, flat = head.columns.double().squeeze(1).mT.flatten(0, 1), torch.arange(self._network.size)
         own = head.matrix(self._network.part(head.names, flat).to(a.device))[0]
-        b, v = diagonal.flatten(0, -2), None if beside is None else beside.flatten(0, -2)
+        diagonals, beside = zip(*entries(), strict=True)
+        b, v = torch.cat(diagonals), None if beside[0] is None else torch.cat(beside)
         for j, row in enumerate(own):
             self._total[row[:, None], row] += a.mT @ (b[:, j, None] * a)
             if v is not None and j + 1 < len(own):
@@ -103,10 +107,11 @@ class DiagonalSum:
         wide = torch.promote_types(network.like.dtype, torch.float32)
         self._total = torch.zeros(network.size, dtype=wide, device=network.like.device)
 
-    def add_outputs(self, head: Outer, diagonal: Outputs, beside: Outputs | None) -> None:
+    def add_outputs(self, head: Outer, entries: Entries) -> None:
         """Take in one chunk of a head, whose gradient is the identity; see ``Accumulator``."""
         squares = head.columns.squeeze(1).mT.flatten(0, 1).square()
-        matrix = (diagonal.flatten(0, -2).to(squares).mT @ squares)[None]
+        diagonal = torch.cat([piece.to(squares) for piece, _ in entries()])
+        matrix = (diagonal.mT @ squares)[None]
         self._total += self._network.joined([(head.names, head.flat(matrix))])
 
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:

@@ -137,9 +137,19 @@ class Likelihood(abc.ABC):
     ) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch c"] | None] | None:
         """The diagonal of B, and v with ``B_jk = -v_j v_k`` beside it, ``None`` where that is 0; arguments as above.
 
-        Nothing is c × c. ``None`` for a likelihood whose B has no such form.
+        In float64, in which alone sums of many B have no negative eigenvalues; nothing is c × c. ``None`` for a
+        likelihood whose B has no such form.
         """
         return None
+
+    @final
+    def pieces(
+        self, outputs: Float[Tensor, "n *event c"], targets: Shaped[Tensor, "*target"]
+    ) -> list[tuple[Float[Tensor, "m c"], Shaped[Tensor, "*some"]]]:
+        """Canonical outputs and targets of consecutive positions, views: on a CPU ``CACHED`` bytes of float64 each."""
+        f, y = outputs.flatten(0, -2), targets.flatten(0, self.event_dim)
+        size = max(1, CACHED // (8 * f.shape[1]) if f.device.type == "cpu" else len(f))
+        return list(zip(f.split(size), y.split(size), strict=True))
 
     def thin_root(
         self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"] | None = None
@@ -261,6 +271,9 @@ def contrasts(c: int) -> Float[Tensor, "c c-1"]:
     helmert = torch.ones(c, c - 1, dtype=torch.float64).triu() - torch.diag(sizes, -1)[:, :-1]
     return helmert / (sizes * (sizes + 1)).sqrt()
 
+
+CACHED = 2**22
+"""Bytes that stay in a CPU's cache (4 MiB): pieces larger than that take several times as long."""
 
 COLUMNS = 64
 """Most cotangents pulled back at once: bounds the memory of networks with many outputs."""

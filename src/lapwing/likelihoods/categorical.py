@@ -83,13 +83,22 @@ class Categorical(Likelihood):
     def hessian_entries(
         self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"] | None = None
     ) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch c"]]:
-        """See ``Likelihood.hessian_entries``: p (1 - p), and p."""
-        probs = torch.softmax(outputs, -1)
-        diagonal, beside = self.weight * probs * _complement(probs), self.weight**0.5 * probs
-        if targets is None:
-            return diagonal, beside
-        kept = (targets != IGNORED).unsqueeze(-1)
-        return diagonal.where(kept, 0.0), beside.where(kept, 0.0)
+        """See ``Likelihood.hessian_entries``: p (1 - p), and p.
+
+        Exponentials are taken in the dtype of the outputs, whose rounding is as large, in float32 at least; p adds up
+        to one in float64. That of the most probable class is kept apart, so that 1 - p does not cancel.
+        """
+        f = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+        most = f.argmax(-1, keepdim=True)
+        probs = (f - f.gather(-1, most)).exp_().double().scatter_(-1, most, 0.0)
+        others = probs.sum(-1, keepdim=True)
+        total = 1 + others
+        if targets is not None:
+            total = total.where((targets != IGNORED).unsqueeze(-1), torch.inf)
+        probs /= total
+        diagonal = torch.addcmul(probs, probs, probs, value=-1).scatter_(-1, most, others / total.square())
+        probs.scatter_(-1, most, 1 / total)
+        return (diagonal, probs) if self.weight == 1.0 else (self.weight * diagonal, self.weight**0.5 * probs)
 
     def thin_root(
         self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"] | None = None
@@ -163,11 +172,16 @@ class Categorical(Likelihood):
 
     def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
         check_labels(targets, outputs.shape[-1])
-        if outputs.shape[-1] > 1 and bool((outputs >= 0).all() and ((outputs.sum(-1) - 1).abs() < 1e-3).all()):
+        if outputs.shape[-1] > 1 and probabilities(outputs[:1]) and probabilities(outputs):
             warn(
                 "the outputs look like probabilities; Categorical() takes logits. Try the network without its softmax",
                 DataWarning,
             )
+
+
+def probabilities(outputs: Float[Tensor, "*batch c"]) -> bool:
+    """Whether outputs look as if a softmax had made them."""
+    return bool((outputs >= 0).all() and ((outputs.sum(-1) - 1).abs() < 1e-3).all())
 
 
 def check_labels(labels: Int[Tensor, "*target"], classes: int) -> None:

@@ -57,7 +57,7 @@ class Elementwise(Likelihood, abc.ABC):
         self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"] | None = None
     ) -> tuple[Float[Tensor, "*batch c"], None]:
         """See ``Likelihood.hessian_entries``; there are none beside the diagonal."""
-        return self.weight * self._diagonal(outputs), None
+        return self.weight * self._diagonal(outputs.double()), None
 
     @abc.abstractmethod
     def _diagonal(self, outputs: Tensor) -> Tensor:

@@ -12,15 +12,12 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from lapwing.ground.errors import UnsupportedError
-from lapwing.likelihoods.base import contrasts
+from lapwing.likelihoods.base import CACHED, contrasts
 from lapwing.predictive.outputs import Moments, nonnegative
 from lapwing.predictive.wide import WideMoments
 
 MAX_BYTES = 2**28
 """Memory that averaging over outputs may take beside its result (256 MiB)."""
-
-CACHED = 2**22
-"""Bytes that stay in a CPU's cache (4 MiB): pieces larger than that take several times as long."""
 
 POINTS = 512  # a power of two: Sobol points are then balanced
 SEED = 0

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import functional_call
 
-from lapwing.ground.data import UNPACK, Inputs, bits, ordinary, over_tensors
-from lapwing.ground.errors import ConfigError, DataError, MismatchError, ShapeError, UnsupportedError, describe
+from lapwing.ground.data import UNPACK, Inputs, bits, check_finite, ordinary, over_tensors
+from lapwing.ground.errors import ConfigError, MismatchError, ShapeError, UnsupportedError, describe
 from lapwing.ground.tree import Layout, Params, together
 
 ALONE = threading.RLock()
@@ -77,8 +77,7 @@ class Network:
             if not self.names or (self.index is not None and not len(self.index)):
                 raise ConfigError("at least one uncertain weight", "none", "All() or a wider selection")
             for name, value in known.items():
-                if not bool(torch.isfinite(value).all()):
-                    raise DataError("finite weights", f"NaN or infinity in {name!r}", "the checkpoint before that")
+                check_finite(value, f"weights in {name!r}", "the checkpoint before that")
             vars(self).update(
                 params={name: known[name].detach() for name in self.names},
                 fixed={name: value.detach() for name, value in known.items() if name not in self.names},
