@@ -110,7 +110,7 @@ MUTANTS = (
     m(
         "self.log_joint(precisions, scale) - 0.5 * self.complexity",
         "self.log_joint(precisions, scale) - self.complexity",
-        "linear/test_evidence.py",
+        "tuning/test_evidence.py",
     ),
     m(
         "0.5 * scale * misfit + 0.5 * self.observations * scale.log()",
@@ -208,7 +208,7 @@ MUTANTS = (
     m(
         "mean=by * self.mean, covariance=by**2 * self.covariance",
         "mean=by * self.mean, covariance=by * self.covariance",
-        "predictive/test_outputs.py",
+        "predictive/test_predict.py",
     ),
     m(
         "exponents = moments.mean + 0.5 * moments.variance",
@@ -266,7 +266,7 @@ MUTANTS = (
     m(
         "span = self.scales if self.minus is None else 2 * self.scales",
         "span = self.scales",
-        "methods/hessian_free/test_responses.py",
+        "methods/hessian_free/test_converged.py",
     ),
     m(
         "self.value - t * self.stderr, self.value + t * self.stderr",

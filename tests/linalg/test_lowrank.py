@@ -15,6 +15,7 @@ def test_without_a_base_it_has_a_root_and_no_inverse() -> None:
     operator = LowRank(factor)
     assert operator.root().shape == (5, 2)
     torch.testing.assert_close(operator.root().dense(), factor)
+    torch.testing.assert_close(operator.root().T @ v, factor.mT @ v)
     torch.testing.assert_close(operator.diagonal(), (factor @ factor.mT).diagonal())
     torch.testing.assert_close(operator @ v, factor @ (factor.mT @ v))
     for question in (operator.logdet, operator.inverse_root, lambda: operator.solve(v)):
