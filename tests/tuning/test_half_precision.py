@@ -45,8 +45,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated
     ("make", "structure", "method"),
     [
         (weight_normed, lw.KFAC(), lw.ELBO(steps=2)),
-        (Recurrent, lw.MatrixFree(), lw.EM(steps=2)),
-        (Attending, lw.KFAC(), lw.ELBO(steps=2)),
+        (Recurrent, lw.MatrixFree(), lw.EM(steps=1)),
+        (Attending, lw.KFAC(), lw.ELBO(steps=1)),
     ],
     ids=["weight-norm", "gru", "transformer"],
 )
