@@ -15,7 +15,7 @@ from lapwing.comparison import Comparison, Row
 from lapwing.evaluation.metrics import auroc, ece, rejection_curve
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Regression
-from lapwing.show.plots import canvas, plot_band, plot_confidence, plot_evidence, plot_rejection, plot_reliability
+from lapwing.show.plots import canvas, plot_band, plot_evidence, plot_reliability
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,8 +79,12 @@ def confidence(rows: Sequence[Row], data: Digits) -> Figure:
 
     def draw(row: Row, ax: Axes) -> str:
         inside, outside = (probs(row, images).amax(-1) for images in (data.test[0], data.unseen[0]))
-        plot_confidence(inside, outside, bins=20, ax=ax)
-        ax.set_ylim(top=ax.dataLim.ymax * 1.05)
+        for label, values, color in (("known", inside, canvas.BLUE), ("unseen", outside, canvas.ORANGE)):
+            share = torch.full_like(values, 1 / len(values))
+            look: dict[str, Any] = {"facecolor": (color, 0.3), "edgecolor": color, "label": f"{label} digits"}
+            ax.hist(values.clamp(max=1), 20, range=(0, 1), weights=share, histtype="stepfilled", **look)
+        ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of examples")
+        ax.yaxis.set_major_formatter(canvas.percent)
         return f"AUROC {auroc(-inside, -outside):.3f}"
 
     return _each(rows, draw, 3.3, 2.9)
@@ -90,10 +94,16 @@ def rejection(rows: Sequence[Row], data: Digits) -> Figure:
     """Rejection curves of known and unseen digits together: every unseen digit is a mistake if kept."""
     figure, (ax,) = panels(1, width=6.4, height=4.0)
     images = torch.cat([data.test[0], data.unseen[0]])
-    for row in rows:
+    for number, row in enumerate(rows):
         predicted = probs(row, images)
         wrong = predicted[len(data.test[0]) :].argmin(-1)  # any class but the predicted one
-        plot_rejection(rejection_curve(predicted, torch.cat([data.test[1], wrong])), ax=ax, label=name(row))
+        found = rejection_curve(predicted, torch.cat([data.test[1], wrong]))
+        label = f"{name(row)}, area {found.area:.3f}"
+        ax.plot(found.fraction, found.accuracy, color=canvas.colour(number), linewidth=1.6, label=label)
+    ax.set(xlim=(0, 1), xlabel="least confident examples rejected", ylabel="accuracy of the others")
+    ax.xaxis.set_major_formatter(canvas.percent)
+    ax.yaxis.set_major_formatter(canvas.percent)
+    ax.legend(frameon=False)
     return figure
 
 

@@ -83,7 +83,6 @@ def numbers(part: Part) -> dict[str, Any]:
     ways_to_fit: dict[str, tuple[Any, Tensor | None, dict[str, Any]]] = {
         "Newton by a millionth": (lw.Probed(2, 2), None, {}),
         "Newton by a hundredth": (in_sample, x[:SHOWN], nearer),
-        "L-BFGS": (in_sample, x[:SHOWN], {"inner": inner.LBFGS(rtol=1e-8)}),
         "descent": (in_sample, x[:SHOWN], {"inner": inner.Descent(lambda p: torch.optim.SGD(p, lr=0.1), epochs=9)}),
     }
     for name, (fits, points, choices) in ways_to_fit.items():

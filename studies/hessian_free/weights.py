@@ -23,7 +23,7 @@ from benchmarks.command import Setting
 from benchmarks.data import generator
 from benchmarks.report import Row, attempt, by_panel
 from lapwing.ground import probes
-from lapwing.show.plots import plot_intervals, plot_pruning
+from lapwing.show.plots.canvas import colour
 from studies.hessian_free.curves import CURVES, Pair
 from studies.hessian_free.methods import DEVIATIONS
 from studies.hessian_free.shallow import Fitted, fitted, flat
@@ -105,10 +105,12 @@ def draw_intervals(found: Sequence[Row]) -> Any:
     """A panel a data set, a weight a column, the methods side by side."""
     made, panels = by_panel([row for row in found if "weights" in row], "data", 5.0, 4.2)
     for panel, name, own in panels:
-        deviations = {row["method"]: torch.tensor(row["std"]) for row in own}
-        plot_intervals(torch.tensor(own[0]["values"]), deviations, ax=panel)
-        panel.get_legend().remove()
-        panel.set(title=name, xticks=[])
+        panel.axhline(0, color="#333333", linewidth=0.8)
+        for number, row in enumerate(own):
+            places = torch.arange(len(row["std"])) + (number - (len(own) - 1) / 2) * 0.8 / len(own)
+            look: dict[str, Any] = {"color": colour(number), "label": row["method"], "linewidth": 1.2}
+            panel.errorbar(places, row["values"], row["std"], fmt="o", markersize=2.5, **look)
+        panel.set(title=name, xticks=[], xlabel="weight number", ylabel="weight ± std")
     made.legend(*made.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
     return made
 
@@ -117,12 +119,11 @@ def draw_sparsification(found: Sequence[Row]) -> Any:
     """Error against share pruned, mean over the seeds; a square where one standard deviation prunes."""
     made, panels = by_panel([row for row in found if row.get("summary")], "data", 4.2, 4.2)
     for panel, name, own in panels:
-        curves = {row["method"]: (SHARES, [row[f"error_at_{share:.1f}"] for share in SHARES]) for row in own}
-        plot_pruning(curves, ax=panel)
-        panel.get_legend().remove()
-        for row, line in zip(own, panel.get_lines(), strict=True):
+        for number, row in enumerate(own):
+            errors, color = [row[f"error_at_{share:.1f}"] for share in SHARES], colour(number)
+            panel.plot(SHARES, errors, "o-", markersize=3, linewidth=1.4, color=color, label=row["method"])
             if row["method"] != "magnitude":
-                panel.plot(row["pruned"], row["error"], "s", color=line.get_color(), markersize=7)
-        panel.set(title=name, yscale="log")
+                panel.plot(row["pruned"], row["error"], "s", color=color, markersize=7)
+        panel.set(title=name, yscale="log", xlabel="share of weights removed", ylabel="mean absolute error")
     made.legend(*made.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
     return made

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg import Diagonal, Kronecker, Structured
-from lapwing.testing import check_adjoint, check_matches_dense, check_structured
 from tests.linalg.cases import CASES, converted, normal, spectrum
+from tests.operators import check_adjoint, check_matches_dense, check_structured
 
 EPS = torch.finfo(torch.float64).eps
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())

@@ -10,8 +10,8 @@ import torch
 import lapwing as lw
 from lapwing.posteriors import MatrixFreePosterior, WeightPosterior
 from lapwing.predictive import Moments
-from lapwing.testing import check_adjoint, check_matches_dense, check_symmetric
 from tests.laws.test_posteriors import check_covariance, close, linearised, moments
+from tests.operators import check_adjoint, check_matches_dense, check_symmetric
 from tests.pairwise import pairwise
 from tests.posterior_cases import PRIORS, PROBLEMS, WEIGHTS, Problem, portrait, prior_for, problem
 

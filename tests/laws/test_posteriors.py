@@ -15,7 +15,7 @@ from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.linalg import Dense, Diagonal, LowRank
 from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import Classification, Counts, JointMoments, Moments, MultiLabel, Regression
-from lapwing.testing import check_matches_dense, check_symmetric
+from tests.operators import check_matches_dense, check_symmetric
 from tests.pairwise import pairwise
 from tests.posterior_cases import (
     PRIORS,

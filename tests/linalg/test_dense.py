@@ -8,8 +8,8 @@ import torch
 from lapwing.ground.errors import NumericalError, ShapeError
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linalg.dense import inverted
-from lapwing.testing import check_structured
 from tests.linalg.cases import eye, normal, spd
+from tests.operators import check_structured
 from tests.posterior_cases import refused
 
 

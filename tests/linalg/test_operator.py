@@ -8,8 +8,8 @@ import torch
 from lapwing.ground.errors import ShapeError, TooLargeError, UnsupportedError
 from lapwing.linalg import Dense, Diagonal, FunctionOperator
 from lapwing.linalg.operator import congruence
-from lapwing.testing import check_adjoint, check_linear, check_matches_dense
 from tests.linalg.cases import normal, spd
+from tests.operators import check_adjoint, check_linear, check_matches_dense
 
 
 @pytest.fixture

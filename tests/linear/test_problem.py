@@ -12,7 +12,7 @@ from lapwing.linear.kernel import GramMatrix
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.preconditioners import Known, approximation
 from lapwing.linear.problem import Problem
-from lapwing.testing import check_symmetric
+from tests.operators import check_symmetric
 from tests.posterior_cases import normal
 
 

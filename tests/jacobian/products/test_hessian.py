@@ -20,10 +20,10 @@ from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.survey import find_layers
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.gauss_newton import GGNProduct
-from lapwing.testing import check_symmetric
 from tests.curvature import naive
 from tests.curvature.naive import known
 from tests.curvature.unchanged import unchanged
+from tests.operators import check_symmetric
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 

@@ -12,15 +12,13 @@ import torch
 from torch import Tensor
 
 from lapwing.evaluation.diagnosis import diagnose_samples
-from lapwing.evaluation.metrics import auroc, ece, ece_floor, rejection_curve, reliability
+from lapwing.evaluation.metrics import ece, ece_floor, reliability
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
 from lapwing.linalg import Diagonal
 from lapwing.show.plots import (
     plot_band,
-    plot_confidence,
     plot_diagnosis,
     plot_evidence,
-    plot_rejection,
     plot_reliability,
 )
 
@@ -36,8 +34,6 @@ FIGURES = [
     (plot_reliability, (PROBS, TARGETS)),
     (plot_band, (X, X**2, 0.1 + X.abs())),
     (plot_evidence, (TRACE,)),
-    (plot_rejection, (rejection_curve(PROBS, TARGETS),)),
-    (plot_confidence, (PROBS.amax(-1), PROBS[:50].sqrt().softmax(-1).amax(-1))),
 ]
 
 
@@ -106,7 +102,6 @@ def test_options_reach_the_main_artist() -> None:
     assert plot_reliability(PROBS, TARGETS, color="red").containers[0][0].get_facecolor() == red
     assert colors.to_rgba(plot_band(X, X, X.abs(), color="red").lines[0].get_color()) == red
     assert colors.to_rgba(plot_evidence(TRACE, color="red").lines[0].get_color()) == red
-    assert plot_confidence(PROBS[:, 0], PROBS[:, 1], linewidth=3).patches[0].get_linewidth() == 3
 
 
 def band_at(band: Any, x: float) -> tuple[float, float]:
@@ -157,29 +152,6 @@ def test_each_group_has_its_line(precision: object) -> None:
     assert twin.get_ylabel() == "prior precisions, 2 groups"
 
 
-def test_rejection_curves_share_axes_in_their_own_colours() -> None:
-    curve = rejection_curve(PROBS, TARGETS)
-    ax = plot_rejection(curve)
-    plot_rejection(curve, ax=ax, label="again")
-    np.testing.assert_allclose(ax.lines[0].get_xdata(), curve.fraction.numpy())
-    np.testing.assert_allclose(ax.lines[0].get_ydata(), curve.accuracy.numpy())
-    assert ax.lines[0].get_color() != ax.lines[1].get_color()
-    area = f"area {curve.area:.3f}"
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == [area, f"again, {area}"]
-    assert ax.xaxis.get_major_formatter()(0.25) == "25 %"
-
-
-def test_confidence_histograms_are_shares_of_each_side() -> None:
-    inside, outside = PROBS.amax(-1), PROBS[:50, 0]
-    ax = plot_confidence(inside, outside, bins=20)
-    for side, patch in zip((inside, outside), ax.patches, strict=True):
-        share = np.histogram(side.numpy(), 20, (0, 1))[0] / side.numel()
-        assert patch.get_path().vertices[:, 1].max() == pytest.approx(share.max())
-        drawn = {round(float(y), 9) for y in patch.get_path().vertices[:, 1]}
-        assert drawn == {round(float(y), 9) for y in share} | {0.0}
-    assert ax.get_legend().get_title().get_text() == f"AUROC {auroc(-inside, -outside):.3f}"
-
-
 @pytest.mark.parametrize(
     ("plot", "arguments", "options", "error", "message"),
     [
@@ -188,8 +160,6 @@ def test_confidence_histograms_are_shares_of_each_side() -> None:
         (plot_band, (X, X[:3], X), {}, ShapeError, r"mean of the shape of x, \[9\]"),
         (plot_band, (X, X, X), {"level": 95.0}, ConfigError, "level between 0 and 1. Got level=95.0"),
         (plot_evidence, ([],), {}, DataError, "at least one step. Got none"),
-        (plot_confidence, (PROBS[:, 0], 3 * PROBS[:, 0]), {}, DataError, r"in \[0, 1\].*out of distribution"),
-        (plot_confidence, (X[:0], X), {}, DataError, "in_scores of at least one example"),
     ],
 )
 def test_bad_input_costs_a_sentence(plot, arguments, options, error: type, message: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lapwing.methods.hessian_free.choices import Objective, PerPoint, PreTrained, Probed, Signs
-from lapwing.methods.hessian_free.descent import LBFGS, Descent
+from lapwing.methods.hessian_free.descent import Descent
 from lapwing.methods.hessian_free.inner import Inner, NewtonCG, Refitted
 from lapwing.methods.hessian_free.posterior import HessianFreePosterior
 from lapwing.methods.hessian_free.probed import Variances
@@ -12,7 +12,6 @@ from lapwing.methods.hessian_free.responses import Linearity
 from lapwing.methods.hessian_free.weights import WeightUncertainty, prune_uncertain, weight_uncertainty
 
 __all__ = [
-    "LBFGS",
     "Descent",
     "HessianFree",
     "HessianFreePosterior",

@@ -1,4 +1,4 @@
-"""Inner solvers by gradients alone: a quasi-Newton method, and the user's own optimiser on mini-batches."""
+"""An inner solver by gradients alone: the user's own optimiser on mini-batches."""
 
 from __future__ import annotations
 
@@ -10,81 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.ground.errors import check_count, check_optimiser, check_positive
+from lapwing.ground.errors import check_count, check_optimiser
 from lapwing.ground.ranks import check_alike
 from lapwing.methods.hessian_free.inner import Inner, Refitted
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.regularisers import Regulariser
-
-
-@final
-@dataclass(frozen=True)
-class LBFGS(Inner):
-    """Limited-memory quasi-Newton steps with a line search, over all the data, one fit after the other.
-
-    The line search compares losses: a fit that lowers a loss of L nats by less than ``ε L`` is not found. Use it for
-    networks in float64.
-
-    Args:
-        rtol: Largest entry of the gradient, relative to that of ``λ ∇r``, at which a fit is done.
-        iterations: Most iterations of a fit.
-        memory: Pairs kept.
-
-    Raises:
-        ConfigError: If a number is not positive.
-
-    Cost:
-        About one gradient an iteration; ``2 d memory`` numbers.
-
-    Example:
-        >>> LBFGS(iterations=200)
-        LBFGS(rtol=1e-05, iterations=200, memory=30)
-    """
-
-    rtol: float = 1e-5
-    iterations: int = 2000
-    memory: int = 30
-
-    def __post_init__(self) -> None:
-        check_positive("rtol", self.rtol)
-        check_count("iterations", self.iterations)
-        check_count("memory", self.memory)
-
-    def step(self, dtype: torch.dtype) -> float:
-        """See ``Inner.step``."""
-        return 1e-2 if dtype == torch.float64 else 1e-1
-
-    def solve(self, refit: Refit, fits: Regulariser, start: Float[Tensor, "f d"]) -> Refitted:
-        """See ``Inner.solve``."""
-        reward = refit.reward(fits)
-        ones = torch.arange(len(fits), device=start.device).split(1)
-        changes = torch.cat([self._one(refit, fits.take(one), start[one], reward[one]) for one in ones])
-        left = refit.slopes(fits, changes)[0].abs().amax(1) / reward.abs().amax(1).clamp(min=1e-300)
-        return Refitted(changes, left)
-
-    def _one(
-        self, refit: Refit, fit: Regulariser, start: Float[Tensor, "1 d"], reward: Float[Tensor, "1 d"]
-    ) -> Float[Tensor, "1 d"]:
-        """One fit. Changes are measured in prior standard deviations, losses from the start's."""
-        unit = refit.prior.rsqrt()
-        z, base = start / unit, refit.slopes(fit, start)[1]
-        optimiser = torch.optim.LBFGS(
-            [z],
-            max_iter=self.iterations,
-            max_eval=2 * self.iterations,
-            tolerance_grad=self.rtol * float((reward * unit).abs().max()),
-            tolerance_change=0.0,
-            history_size=self.memory,
-            line_search_fn="strong_wolfe",
-        )
-
-        def loss() -> float:
-            gradient, value = refit.slopes(fit, z * unit)
-            z.grad = gradient * unit
-            return float(value - base)
-
-        optimiser.step(loss)
-        return z * unit
 
 
 def adam(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:

@@ -42,7 +42,7 @@ class HessianFree:
         prior: p(θ), with diagonal precision A.
         fits: Which fits: ``Probed`` random ones for all evaluation points, ``PerPoint`` one each, ``PreTrained`` one
             for any input.
-        inner: What fits: ``NewtonCG``, ``LBFGS``, or ``Descent`` by an optimiser of your own.
+        inner: What fits: ``NewtonCG``, or ``Descent`` by an optimiser of your own.
         scale: λ, in 1 / (units of r); ``None`` for the rule that moves the weights by ``step``.
         step: How far a fit moves the weights, in posterior standard deviations; ``None`` for what suits the solver.
         antithetic: Whether each fit has a twin at −λ, on the same mini-batches: their difference cancels what is even

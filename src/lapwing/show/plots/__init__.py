@@ -8,27 +8,21 @@ print.
 
 from __future__ import annotations
 
-from lapwing.show.plots.evidence import plot_evidence, plot_stopping
-from lapwing.show.plots.predictions import plot_band, plot_confidence, plot_rejection, plot_reliability, plot_sweep
+from lapwing.show.plots.evidence import plot_evidence
+from lapwing.show.plots.predictions import plot_band, plot_reliability
 from lapwing.show.plots.processes import plot_maps, plot_norms, plot_process, plot_regions
 from lapwing.show.plots.regression import plot_coverage, plot_residuals
-from lapwing.show.plots.weights import plot_diagnosis, plot_intervals, plot_pruning
+from lapwing.show.plots.weights import plot_diagnosis
 
 __all__ = [
     "plot_band",
-    "plot_confidence",
     "plot_coverage",
     "plot_diagnosis",
     "plot_evidence",
-    "plot_intervals",
     "plot_maps",
     "plot_norms",
     "plot_process",
-    "plot_pruning",
     "plot_regions",
-    "plot_rejection",
     "plot_reliability",
     "plot_residuals",
-    "plot_stopping",
-    "plot_sweep",
 ]

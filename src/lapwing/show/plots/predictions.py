@@ -1,4 +1,4 @@
-"""Figures of predictions: reliability, confidence, rejection, a band, a sweep over corruptions."""
+"""Figures of predictions: reliability, a band."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.evaluation.corruptions import Sweep
-from lapwing.evaluation.metrics import RejectionCurve, auroc, ece_floor, reliability
+from lapwing.evaluation.metrics import ece_floor, reliability
 from lapwing.evaluation.metrics.elements import scalars
-from lapwing.ground.errors import DataError, check_fraction
-from lapwing.show.plots.canvas import BLUE, GREY, INK, ORANGE, SKY, axes, colour, percent
+from lapwing.ground.errors import check_fraction
+from lapwing.show.plots.canvas import BLUE, GREY, INK, ORANGE, SKY, axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,85 +73,6 @@ def plot_reliability(
     return ax
 
 
-def plot_rejection(curve: RejectionCurve, *, ax: Axes | None = None, **kw: Any) -> Axes:
-    """Rejection curve: accuracy of the examples kept against the share rejected; call again to add another.
-
-    Args:
-        curve: Result of ``metrics.rejection_curve``.
-        ax: Where to draw; ``None`` makes a figure.
-        **kw: Passed on to ``Axes.plot``; the legend shows the ``label`` and the area under the curve.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ConfigError: ``matplotlib`` is not installed.
-
-    Example:
-        >>> curve = RejectionCurve(torch.tensor([0.0, 0.5]), torch.tensor([0.5, 1.0]))
-        >>> plot_rejection(curve, label="KFAC").get_legend_handles_labels()[1]
-        ['KFAC, area 0.750']
-    """
-    ax = axes(ax, 4.8, 3.6)
-    label = ", ".join([*([kw["label"]] if "label" in kw else []), f"area {curve.area:.3f}"])
-    kw = {"color": colour(len(ax.lines)), "linewidth": 1.6} | kw | {"label": label}
-    ax.plot(curve.fraction.numpy(force=True), curve.accuracy.numpy(force=True), **kw)
-    ax.set(xlim=(0, 1), xlabel="least confident examples rejected", ylabel="accuracy of the others")
-    ax.xaxis.set_major_formatter(percent)
-    ax.yaxis.set_major_formatter(percent)
-    ax.legend(frameon=False, loc="best")
-    return ax
-
-
-def plot_confidence(
-    in_conf: Float[Tensor, "*n"],
-    out_conf: Float[Tensor, "*m"],
-    *,
-    bins: int = 30,
-    ax: Axes | None = None,
-    **kw: Any,
-) -> Axes:
-    """Confidence histograms: how sure the network is in distribution and out of it, and the AUROC of the two.
-
-    Args:
-        in_conf: Confidences of in-distribution examples, the largest probability of each.
-        out_conf: Confidences of out-of-distribution examples.
-        bins: Number of equal-width bins over [0, 1].
-        ax: Where to draw; ``None`` makes a figure.
-        **kw: Passed on to both calls of ``Axes.hist``.
-
-    Returns:
-        The axes.
-
-    Raises:
-        DataError: A side is empty, or has a number outside [0, 1].
-        ConfigError: ``matplotlib`` is not installed.
-
-    Example:
-        >>> ax = plot_confidence(torch.tensor([0.9, 1.0]), torch.tensor([0.5]))
-        >>> ax.get_legend().get_title().get_text()
-        'AUROC 1.000'
-    """
-    separation = auroc(-in_conf, -out_conf)
-    ax = axes(ax, 5.4, 3.6)
-    sides = (("in distribution", in_conf, BLUE, None), ("out of distribution", out_conf, ORANGE, "////"))
-    for name, confidences, color, hatch in sides:
-        values = confidences.detach().double().flatten().cpu()
-        low, high = float(values.min()), float(values.max())
-        if low < 0 or high > 1 + 1e-3:
-            raise DataError("confidences in [0, 1]", f"{low:.3g} to {high:.3g} {name}", "probs.amax(-1)")
-        label = f"{name}, n = {values.numel():,}"
-        look = {"facecolor": (color, 0.3), "edgecolor": color, "hatch": hatch, "label": label}
-        share = torch.full_like(values, 1 / values.numel()).numpy()
-        bars: dict[str, Any] = {"histtype": "stepfilled", "range": (0, 1), "weights": share} | look | kw
-        ax.hist(values.clamp(max=1).numpy(), bins, **bars)
-    ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of examples")
-    ax.set_ylim(top=1.4 * ax.dataLim.ymax)  # room for the legend
-    ax.yaxis.set_major_formatter(percent)
-    ax.legend(frameon=False, loc="upper center", title=f"AUROC {separation:.3f}", alignment="left")
-    return ax
-
-
 def plot_band(
     x: Float[Tensor, "*n"],
     mean: Tensor,
@@ -207,40 +127,4 @@ def plot_band(
     ax.set(xlabel="x", ylabel="y")
     ax.margins(x=0)
     ax.legend(frameon=False)
-    return ax
-
-
-def plot_sweep(sweep: Sweep, score: str = "nll", *, ax: Axes | None = None, **kw: Any) -> Axes:
-    """Corruption sweep: one score against the severity, its mean and its quartiles over the corruptions.
-
-    Call again with the same axes to add another predictor.
-
-    Args:
-        sweep: Result of ``corruptions.corruption_sweep``.
-        score: Which of its scores.
-        ax: Where to draw; ``None`` makes a figure.
-        **kw: Passed on to ``Axes.plot``, such as ``label``.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ConfigError: There is no such score, or ``matplotlib`` is not installed.
-
-    Example:
-        >>> from lapwing.evaluation.scores import Scores
-        >>> sweep = Sweep(Scores({"nll": 0.2}), {"fog": (Scores({"nll": 0.3}), Scores({"nll": 0.7}))}, (1, 5))
-        >>> plot_sweep(sweep, label="KFAC").get_ylabel()
-        'nll'
-    """
-    means, values = sweep.by_severity(score), sweep.values(score).double().cpu()
-    ax = axes(ax, 4.8, 3.6)
-    look: dict[str, Any] = {"color": colour(len(ax.lines)), "marker": "o", "markersize": 4} | kw
-    ax.plot(list(means), list(means.values()), **look)
-    low, high = values.quantile(0.25, 0).numpy(), values.quantile(0.75, 0).numpy()
-    ax.fill_between(list(means)[1:], low, high, color=look["color"], alpha=0.15, linewidth=0)
-    ax.set(xlabel="severity of the corruption (0: clean)", ylabel=score)
-    ax.locator_params(axis="x", integer=True)
-    if "label" in kw:
-        ax.legend(frameon=False)
     return ax

@@ -1,4 +1,4 @@
-"""The laws for users find what is broken, and say by how much."""
+"""The laws of operators find what is broken, and say by how much."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing import testing
 from lapwing.linalg import Dense, Diagonal, FunctionOperator
+from tests import operators
 from tests.linalg.cases import normal, spd
 
 SYMMETRIC = spd(4, 10.0)
@@ -19,63 +19,63 @@ def of(forward: Tensor, adjoint: Tensor) -> FunctionOperator:
 
 def test_good_operators_pass_in_silence() -> None:
     good = of(SYMMETRIC, SYMMETRIC)
-    testing.check_linear(good)
-    testing.check_adjoint(good)
-    testing.check_symmetric(good)
-    testing.check_matches_dense(good, SYMMETRIC)
-    testing.check_structured(Dense(SYMMETRIC))
-    testing.check_structured(Dense(SYMMETRIC.float()))
+    operators.check_linear(good)
+    operators.check_adjoint(good)
+    operators.check_symmetric(good)
+    operators.check_matches_dense(good, SYMMETRIC)
+    operators.check_structured(Dense(SYMMETRIC))
+    operators.check_structured(Dense(SYMMETRIC.float()))
 
 
 def test_a_generator_makes_a_check_repeatable() -> None:
     seen: list[Tensor] = []
     watching = FunctionOperator(lambda v: (seen.append(v), v)[1], lambda u: u, size=(4, 4), like=SYMMETRIC)
     for _ in range(2):
-        testing.check_linear(watching, generator=torch.Generator().manual_seed(3))
+        operators.check_linear(watching, generator=torch.Generator().manual_seed(3))
     assert torch.equal(seen[0], seen[len(seen) // 2])
 
 
 def test_a_function_that_is_not_linear() -> None:
     shifted = FunctionOperator(lambda v: v + 1, lambda u: u, size=(4, 4), like=SYMMETRIC)
     with pytest.raises(AssertionError, match=r"A\(2u - 3v\) = 2Au - 3Av: error .* on a size of .*, limit 1.5e-08"):
-        testing.check_linear(shifted)
+        operators.check_linear(shifted)
 
 
 def test_a_product_that_mixes_columns() -> None:
     mixing = FunctionOperator(lambda v: v.flip(1), lambda u: u, size=(4, 4), like=SYMMETRIC)
     with pytest.raises(AssertionError, match=r"A\[u, v\] = \[Au, Av\]"):
-        testing.check_linear(mixing)
+        operators.check_linear(mixing)
 
 
 def test_a_wrong_adjoint() -> None:
     with pytest.raises(AssertionError, match="<u, Av> = <Aᵀu, v>"):
-        testing.check_adjoint(of(SYMMETRIC, 1.001 * SYMMETRIC))
+        operators.check_adjoint(of(SYMMETRIC, 1.001 * SYMMETRIC))
 
 
 def test_what_is_not_symmetric() -> None:
     skewed = SYMMETRIC + 1e-3 * normal(4, 4)
     with pytest.raises(AssertionError, match="<u, Av> = <Au, v>"):
-        testing.check_symmetric(of(skewed, skewed.mT))
+        operators.check_symmetric(of(skewed, skewed.mT))
     with pytest.raises(AssertionError, match="Aᵀv = Av"):
-        testing.check_symmetric(of(SYMMETRIC, skewed))
+        operators.check_symmetric(of(SYMMETRIC, skewed))
     wide = FunctionOperator(lambda v: v[:2], lambda u: torch.cat([u, 0 * u]), size=(2, 4), like=SYMMETRIC)
     with pytest.raises(AssertionError, match=r"FunctionOperator\(2 x 4.* is not square"):
-        testing.check_symmetric(wide)
+        operators.check_symmetric(wide)
 
 
 def test_another_matrix() -> None:
     with pytest.raises(AssertionError, match="AV = dense V"):
-        testing.check_matches_dense(of(SYMMETRIC, SYMMETRIC), 1.01 * SYMMETRIC)
+        operators.check_matches_dense(of(SYMMETRIC, SYMMETRIC), 1.01 * SYMMETRIC)
     with pytest.raises(AssertionError, match="AᵀU = denseᵀ U"):
-        testing.check_matches_dense(of(SYMMETRIC, 1.01 * SYMMETRIC), SYMMETRIC)
+        operators.check_matches_dense(of(SYMMETRIC, 1.01 * SYMMETRIC), SYMMETRIC)
     with pytest.raises(AssertionError, match="shape"):
-        testing.check_matches_dense(of(SYMMETRIC, SYMMETRIC), torch.ones(3, 4).double())
-    testing.check_matches_dense(of(SYMMETRIC, SYMMETRIC), 1.01 * SYMMETRIC, tolerance=0.02)
+        operators.check_matches_dense(of(SYMMETRIC, SYMMETRIC), torch.ones(3, 4).double())
+    operators.check_matches_dense(of(SYMMETRIC, SYMMETRIC), 1.01 * SYMMETRIC, tolerance=0.02)
 
 
 def test_not_a_number_is_not_within_tolerance() -> None:
     with pytest.raises(AssertionError, match="error nan"):
-        testing.check_linear(of(SYMMETRIC * torch.nan, SYMMETRIC))
+        operators.check_linear(of(SYMMETRIC * torch.nan, SYMMETRIC))
 
 
 WRONG = {
@@ -96,4 +96,4 @@ WRONG = {
 def test_each_promise_of_a_structured_operator_is_checked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Dense, name, WRONG[name])
     with pytest.raises(AssertionError, match=r"error .* limit 1.5e-08"):
-        testing.check_structured(Dense(SYMMETRIC))
+        operators.check_structured(Dense(SYMMETRIC))

@@ -1,4 +1,4 @@
-"""Laws that any operator must obey, for users to run on their own.
+"""Laws that any operator must obey, those of your own too.
 
 Each check draws random vectors, passes in silence, or raises an AssertionError with the numbers.
 """
