@@ -46,7 +46,7 @@ class Amount:
         weight: Of the total variation.
         channels: Of the U-net.
         steps: Of its first fit, at most; a third of them when it is fitted again.
-        climb: Steps of TV-PredCP.
+        climb: Steps of TV-PredCP, at most.
         draws: By which angles are judged.
     """
 
@@ -57,7 +57,7 @@ class Amount:
     weight: float = 5.0
     channels: int = 8
     steps: int = 900
-    climb: int = 15
+    climb: int = 1000
     draws: int = 500
 
 
@@ -183,7 +183,7 @@ def by_network(scene: Scene, count: int, criterion: Criterion = "ese") -> list[i
 
 def by_filters(scene: Scene, count: int) -> list[int]:
     """The same under a prior over filters of correlated taps, its precisions and length-scales by TV-PredCP."""
-    recipe = ct.TVPredCP(steps=scene.amount.climb, rate=0.1, seed=scene.seed)
+    recipe = ct.TVPredCP(steps=scene.amount.climb, seed=scene.seed)
     design = scene.design_after(recipe.fit(scene.pilot.posterior), scene.first)
     return [*scene.first, *design.propose(count - len(scene.first))]
 

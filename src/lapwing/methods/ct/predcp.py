@@ -21,7 +21,7 @@ from lapwing.linear.problem import Known, Problem
 from lapwing.linear.solvers import CG
 from lapwing.linear.tangent import Tangent
 from lapwing.methods.ct.filters import Filtered, MaternFilters
-from lapwing.methods.ct.image import RANK, ImagePosterior
+from lapwing.methods.ct.image import RANK, RTOL, ImagePosterior
 from lapwing.posteriors import Step
 from lapwing.priors import Isotropic
 from lapwing.structures import LowRank
@@ -60,24 +60,24 @@ class TVPredCP:
 
     Example:
         >>> TVPredCP(steps=100).rate
-        0.05
+        0.1
     """
 
     steps: int = 1000
-    rate: float = 0.05
-    tolerance: float = 0.02
+    rate: float = 0.1
+    tolerance: float = 0.05
     probes: int = 10
     samples: int = 10
     rank: int = 200
-    refresh: int = 10
+    refresh: int = 20
     rtol: float = 0.1
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("steps", "probes", "samples", "rank", "refresh"):
             check_count(name, getattr(self, name))
-        check_positive("rate", self.rate, "0.05")
-        check_positive("tolerance", self.tolerance, "0.02")
+        check_positive("rate", self.rate, "0.1")
+        check_positive("tolerance", self.tolerance, "0.05")
         check_positive("rtol", self.rtol, "0.1")
 
     @undisturbed()
@@ -107,7 +107,7 @@ class TVPredCP:
                 view = function_view(posterior, filters)
                 if recipe is None or step % self.refresh == 0:
                     recipe = Known(LowRank(min(self.rank, view.size)).curvature(view))
-                solver = CG(rtol=self.rtol, max_iterations=50, preconditioner=recipe)
+                solver = CG(rtol=self.rtol, max_iterations=20, preconditioner=recipe)
                 value = self._evidence(posterior, filters, mode, view, solver, generator)
                 value = value + log_prior(complexities(filters, image, self.samples, generator), theta[1])
                 optimiser.zero_grad()
@@ -130,7 +130,7 @@ class TVPredCP:
         """w*, the mode of the linear model under a prior (equation 7.11)."""
         solver = CG(preconditioner=LowRank(min(RANK, len(posterior.observed.targets))))
         tangent = Tangent(Filtered(posterior.observed, filters))
-        found = tangent.mode(Isotropic(1.0), posterior.noise_scale, solver=solver)
+        found = tangent.mode(Isotropic(1.0), posterior.noise_scale, solver=solver, rtol=RTOL)
         return filters.forward(found.weights[:, None].double())
 
     def _evidence(
