@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
-from lapwing.predictive import Draws, JointMoments, Moments
+from lapwing.predictive import Classification, Draws, JointMoments, Moments
 from lapwing.predictive.outputs import nonnegative
 from tests.posterior_cases import refused
 
@@ -224,3 +224,11 @@ def test_draws_are_at_least_one(bad: int) -> None:
     for outputs in (moments, moments.marginal(), Draws(torch.zeros(3, 2, 1))):
         with refused(ConfigError, "k of at least 1"):
             outputs.sample(bad)
+
+
+def test_printed_are_shapes_and_ranges_and_no_covariance() -> None:
+    moments = Moments(torch.tensor([[-1.0, 3.0]]), 4 * torch.eye(2).expand(1, 2, 2))
+    prediction = Classification(moments, torch.tensor([[0.25, 0.75]]))
+    logits = "logits=Moments(mean [1, 2] from -1 to 3, covariance [1, 2, 2] from 0 to 4)"
+    assert repr(prediction) == f"Classification({logits}, probs [1, 2] from 0.25 to 0.75)"
+    assert repr(Draws(torch.zeros(2, 0, 3))) == "Draws(values [2, 0, 3])"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, final
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeAlias, cast, final
 
 import torch
 from jaxtyping import Float
@@ -108,3 +108,25 @@ class Estimate:
 
     def __format__(self, spec: str) -> str:
         return f"{self.value:{spec}} ± {self.stderr:{spec}}" if spec else str(self)
+
+
+class Shown:
+    """A dataclass of tensors that prints their shapes and ranges, never all their numbers."""
+
+    def __repr__(self) -> str:
+        found = [(each.name, getattr(self, each.name)) for each in fields(cast(Any, self))]
+        return f"{type(self).__name__}({', '.join(shown(*each) for each in found if each[1] is not None)})"
+
+
+def shown(name: str, value: object) -> str:
+    """A field as it is printed.
+
+    Example:
+        >>> shown("mean", torch.tensor([[1.0, 3.0]]))
+        'mean [1, 2] from 1 to 3'
+    """
+    if not isinstance(value, Tensor):
+        return f"{name}={value!r}"
+    known = value.detach()
+    span = f" from {float(known.min()):.3g} to {float(known.max()):.3g}" if known.numel() else ""
+    return f"{name} {list(value.shape)}{span}"

@@ -11,14 +11,15 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, check_fraction
+from lapwing.ground.results import Shown
 from lapwing.likelihoods.gaussian import split
 from lapwing.predictive.outputs import Draws, JointMoments, Moments
 from lapwing.predictive.wide import Outputs, WideMoments
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Classification:
+@dataclass(frozen=True, eq=False, repr=False)
+class Classification(Shown):
     """Probabilities of c classes at each position.
 
     Args:
@@ -68,8 +69,8 @@ class Classification:
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class MultiLabel:
+@dataclass(frozen=True, eq=False, repr=False)
+class MultiLabel(Shown):
     """Probabilities of c independent yes-or-no labels at each position.
 
     Args:
@@ -112,8 +113,8 @@ class MultiLabel:
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Regression:
+@dataclass(frozen=True, eq=False, repr=False)
+class Regression(Shown):
     """Real targets: uncertain outputs plus Gaussian observation noise.
 
     Args:
@@ -198,8 +199,8 @@ class Regression:
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Counts:
+@dataclass(frozen=True, eq=False, repr=False)
+class Counts(Shown):
     """Counts whose rate e^f is uncertain.
 
     Args:

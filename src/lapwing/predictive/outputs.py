@@ -14,12 +14,13 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, ShapeError, check_count
+from lapwing.ground.results import Shown
 
 N = TypeVar("N", bound="Normal")
 
 
-@dataclass(frozen=True, eq=False)
-class Normal(abc.ABC):
+@dataclass(frozen=True, eq=False, repr=False)
+class Normal(Shown, abc.ABC):
     """Gaussian outputs N(mean, covariance). The covariance may be singular: it is never inverted.
 
     Args:
@@ -108,7 +109,7 @@ class Normal(abc.ABC):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Moments(Normal):
     """Gaussian outputs, each position on its own, with the covariance ``[n, *event, c, c]``; see ``Normal``.
 
@@ -159,7 +160,7 @@ class Moments(Normal):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class JointMoments(Normal):
     """Gaussian outputs, all positions of the batch together: covariance ``[n, *event, c, n, *event, c]``.
 
@@ -191,8 +192,8 @@ class JointMoments(Normal):
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Draws:
+@dataclass(frozen=True, eq=False, repr=False)
+class Draws(Shown):
     """Outputs known by draws, such as those of networks whose weights were drawn.
 
     Moments are estimated from the draws (the covariance divided by s - 1; 0 for a single draw).

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import TooLargeError, check_count
+from lapwing.ground.results import Shown
 from lapwing.predictive.outputs import Draws, JointMoments, Moments
 
 MAX_BYTES = 2**30
@@ -21,8 +22,8 @@ CHUNK = 2**24
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class WideMoments:
+@dataclass(frozen=True, eq=False, repr=False)
+class WideMoments(Shown):
     """Gaussian outputs ``N(mean, E diag(values) Eᵀ)`` at each position, with one orthogonal E for all of them.
 
     E is the identity, but for some outputs that it mixes among themselves. Variances and draws take c numbers a
