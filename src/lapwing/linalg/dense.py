@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import final
@@ -10,10 +12,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError
 from lapwing.linalg.operator import Operator, check_shape
 from lapwing.linalg.spectral import Eigenbasis, Spectral, symmetric
 from lapwing.linalg.structured import Diagonal, Structured
+
+COLUMNS, POWER = 4, 2
+"""Columns and steps of the power method that tells how far off a factor in single precision is."""
+
+HOPELESS = 0.1
+"""Part of ``ε λ₁`` by which a factor in single precision is off at least."""
+
+REFINED = 2
+"""Times a solve with such a factor takes off what it has left."""
+
+ROWS = 1024
+"""Rows of a float32 matrix that are multiplied in float64 at once."""
 
 
 @final
@@ -32,6 +47,8 @@ class Dense(Structured):
         scale: Factor of ``M``.
         shift: Added to the diagonal, such as a prior precision.
         known: The decomposition of ``M``, where it is at hand.
+        rounding: A factor in single precision does for a float32 matrix where ``|L Lᵀ - A|`` is at most this; solves
+            with it are refined, roots and determinant are those of ``L Lᵀ``.
 
     Example:
         >>> gram = Dense(torch.tensor([[2.0, 2.0], [2.0, 2.0]]))
@@ -44,6 +61,7 @@ class Dense(Structured):
     shift: float | Tensor = 0.0
     known: Spectral | None = field(default=None, kw_only=True)
     shared: Eigenbasis | None = field(default=None, kw_only=True)
+    rounding: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the shape."""
@@ -63,7 +81,7 @@ class Dense(Structured):
         lower = self._cholesky
         if lower is None:
             return super().root()
-        return self._in_float64(lambda e: lower @ e, lambda v: lower.mT @ v)
+        return self._in_float64(lambda e: lower @ e.to(lower), lambda v: lower.mT @ v.to(lower))
 
     def inverse_root(self) -> Operator:
         """``L⁻ᵀ``, by triangular solves."""
@@ -71,14 +89,14 @@ class Dense(Structured):
         if lower is None:
             return super().inverse_root()
         return self._in_float64(
-            lambda e: torch.linalg.solve_triangular(lower.mT, e, upper=True),
-            lambda v: torch.linalg.solve_triangular(lower, v, upper=False),
+            lambda e: torch.linalg.solve_triangular(lower.mT, e.to(lower), upper=True),
+            lambda v: torch.linalg.solve_triangular(lower, v.to(lower), upper=False),
         )
 
     def logdet(self) -> Float[Tensor, ""]:
         """``Σ log Λ``, or ``2 Σ log diag L``."""
         lower = None if self.basis.known else self._cholesky
-        return super().logdet() if lower is None else 2 * lower.diagonal().log().sum()
+        return super().logdet() if lower is None else 2 * lower.diagonal().double().log().sum()
 
     def diagonal(self) -> Float[Tensor, " d"]:
         """``scale * diag M + shift``."""
@@ -105,12 +123,33 @@ class Dense(Structured):
     def _like(self) -> Tensor:
         return self.matrix
 
+    @property
+    def definite(self) -> bool:
+        """Whether it has a Cholesky factor: a positive definite matrix, to rounding."""
+        return self._cholesky is not None
+
     @cached_property
     def _cholesky(self) -> Float[Tensor, "d d"] | None:
+        single = self._single() if self.rounding and self.matrix.dtype == torch.float32 else None
+        if single is not None:
+            return single
         matrix = symmetric(self.matrix).mul_(self.scale)
         matrix.diagonal().add_(self.shift)
         lower, failed = torch.linalg.cholesky_ex(matrix)
         return None if bool(failed) else lower
+
+    def _single(self) -> Float[Tensor, "d d"] | None:
+        """The factor in single precision, where that is exact enough: |L Lᵀ - A| by the power method."""
+        matrix = self.matrix if (self.scale, self.shift) == (1.0, 0.0) else self._dense()
+        v = probes.gaussian([len(matrix), COLUMNS], like=matrix, generator=torch.Generator().manual_seed(0))
+        largest = _powered(lambda block: matrix @ block, v)
+        if not HOPELESS * torch.finfo(torch.float32).eps * largest <= self.rounding:
+            return None
+        lower, failed = torch.linalg.cholesky_ex(matrix)
+        if bool(failed):
+            return None
+        size = _powered(lambda block: _in_rows(lower, _in_rows(lower.mT, block)) - _in_rows(matrix, block), v.double())
+        return lower if size <= self.rounding else None
 
     def _to_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "w k"]:
         return self.basis.spectral.into(block)
@@ -128,7 +167,13 @@ class Dense(Structured):
 
     def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         lower = None if self.basis.known else self._cholesky
-        return super()._solve(block) if lower is None else torch.cholesky_solve(block, lower)
+        if lower is None:
+            return super()._solve(block)
+        found = torch.cholesky_solve(block.to(lower), lower).double()
+        for _ in range(REFINED if lower.dtype == torch.float32 else 0):
+            rest = block - self.scale * _in_rows(self.matrix, found) - self.shift * found
+            found = found + torch.cholesky_solve(rest.to(lower), lower)
+        return found
 
     def _affine(self, c: float | Tensor, s: float | Tensor) -> Dense:
         return replace(self, scale=c * self.scale, shift=c * self.shift + s, shared=self.basis)
@@ -136,6 +181,20 @@ class Dense(Structured):
     def _plus_diagonal(self, other: Diagonal) -> Dense:
         shift = None if other.values.requires_grad else other.constant
         return Dense(self._dense() + torch.diag(other.values)) if shift is None else self._affine(1.0, shift)
+
+
+def _powered(product: Callable[[Tensor], Tensor], v: Float[Tensor, "d k"]) -> float:
+    """The largest eigenvalue in size, from below, by a few products."""
+    size = math.inf
+    for _ in range(POWER):
+        v = product(v / torch.linalg.vector_norm(v, dim=0))
+        size = float(torch.linalg.vector_norm(v, dim=0).max())
+    return size
+
+
+def _in_rows(matrix: Float[Tensor, "d e"], block: Float[Tensor, "e k"]) -> Float[Tensor, "d k"]:
+    """A product in float64 with a float32 matrix, of which a few rows at a time are made so."""
+    return torch.cat([rows.double() @ block for rows in matrix.split(ROWS)])
 
 
 def inverted(

@@ -236,7 +236,7 @@ def test_pickle_keeps_the_solves_and_what_they_predict(solver: Any) -> None:
 
 def test_the_solver_follows_the_number_of_observations() -> None:
     assert isinstance(GP().solver_for(100), Cholesky)
-    assert isinstance(GP().solver_for(10_000), lw.CG)
+    assert isinstance(GP().solver_for(20_000), lw.CG)
     assert isinstance(GP().solver_for(100_001), SDD)
     assert replace(GP(), solver=SDD(steps=7)).solver_for(3) == SDD(steps=7)
 
@@ -249,3 +249,13 @@ def test_mean_and_functions_are_found_in_one_solve() -> None:
     assert together.answers.matvecs == together.functions.solution.matvecs
     torch.testing.assert_close(together.answers.value, apart.answers.value)
     torch.testing.assert_close(together.functions(x), apart.functions(x))
+
+
+def test_single_precision_predicts_as_double_does() -> None:
+    (x, y), new = data(200), normal(30, 3, seed=2)
+    recipe = GP(30.0 * Matern(1.5), lw.Gaussian(NOISE))
+    exact, single = recipe.fit((x, y)), recipe.fit((x.float(), y.float()))
+    theirs, ours = predicted(exact, new), predicted(single, new)
+    torch.testing.assert_close(ours.mean.double(), theirs.mean, rtol=0, atol=1e-3)
+    torch.testing.assert_close(ours.variance.double(), theirs.variance, rtol=1e-3, atol=0)
+    assert float(single.log_marginal()) == pytest.approx(float(exact.log_marginal()), abs=0.05)

@@ -80,7 +80,7 @@ class Process:
         problem = Problem(KernelMatrix(self.kernel, x), Diagonal(noise))
         if isinstance(self.solver, Cholesky) and x.dtype == torch.float32:
             try:
-                self.solver.held(problem).logdet()
+                self.solver.held(problem)
             except NumericalError:
                 return Problem(KernelMatrix(self.kernel, x.double()), Diagonal(noise.double()))
         return problem
@@ -120,10 +120,17 @@ class Process:
         """What is not known of the function, by exact solves."""
         solved = self.answers.value[:, self.data.outputs :]
 
-        def solve(block: Tensor) -> Tensor:
-            return self.solver.solve(self.problem, block.to(self.problem.prior.values)).value.to(block)
+        like, solver = self.problem.prior.values, self.solver
 
-        return Covariance(self.kernel, self.seen.inputs, self.trend, solved, solve)
+        def solve(block: Tensor) -> Tensor:
+            return solver.solve(self.problem, block.to(like)).value.to(block)
+
+        def within(block: Tensor) -> Tensor:
+            if not isinstance(solver, Cholesky):
+                return (block * solve(block)).sum(0)
+            return (solver.held(self.problem).inverse_root().T @ block.to(like)).square().sum(0).to(block)
+
+        return Covariance(self.kernel, self.seen.inputs, self.trend, solved, solve, within)
 
     @cached_property
     def functions(self) -> FunctionSamples:
@@ -138,8 +145,7 @@ class Process:
             seed: Of the draws; ``None`` for that of the recipe.
 
         Cost:
-            A solve for each, all at once, and of the mean in the same block where it was not asked for before, so that
-            the entries of K and the search space of ``CG`` are shared.
+            A solve for each, all at once, with that of the mean where it was not asked for before.
 
         Raises:
             TooLargeError: If their coefficients would take more than 2 GiB.
@@ -231,11 +237,7 @@ class Process:
         return replace(self, data=self.data.joined(Observations.of(data, relative_noise)), start=self._known())
 
     def select(self, index: Int[Tensor, " m"]) -> Process:
-        """The posterior of what was observed at some of the distinct inputs, in float64.
-
-        Args:
-            index: Which.
-        """
+        """The posterior of what was observed at some of the distinct inputs, in float64."""
         return replace(self, data=self.data.select(self.data.places(index)), start=())
 
     def tuned(self, method: Any, progress: bool) -> Process:

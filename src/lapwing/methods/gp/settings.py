@@ -10,8 +10,8 @@ from lapwing.linear.preconditioners import PivotedCholesky
 from lapwing.linear.solvers import CG, SDD, Cholesky, Solver
 from lapwing.methods.gp.trend import Mean
 
-EXACT, MEDIUM = 5_000, 100_000
-"""Observations up to which ``"auto"`` takes Cholesky's method, and up to which conjugate gradients."""
+EXACT, MEDIUM = 16_384, 100_000
+"""Distinct inputs up to which ``"auto"`` takes Cholesky's method, and up to which conjugate gradients."""
 
 PRECISE = 5_000
 """Observations up to which tables and arrays are read in float64."""
@@ -26,7 +26,7 @@ class Settings:
     Args:
         mean: h: ``"zero"``, an unknown ``"constant"``, or an unknown plane, ``"linear"``.
         solver: What solves with ``K + 1/ρ``: ``Cholesky()``, ``CG()``, ``SDD()``, ``AlternatingProjections()``;
-            ``"auto"`` takes Cholesky up to 5,000 observations, preconditioned conjugate gradients up to 100,000, and
+            ``"auto"`` takes Cholesky up to 16,384 distinct inputs, preconditioned conjugate gradients up to 100,000, and
             stochastic dual descent beyond.
         samples: Functions from which variances are read where the solver is not exact.
         features: Random features of a function drawn from the prior.
