@@ -26,8 +26,8 @@ class Settings:
     Args:
         mean: h: ``"zero"``, an unknown ``"constant"``, or an unknown plane, ``"linear"``.
         solver: What solves with ``K + 1/ρ``: ``Cholesky()``, ``CG()``, ``SDD()``, ``AlternatingProjections()``;
-            ``"auto"`` takes Cholesky up to 16,384 distinct inputs, preconditioned conjugate gradients up to 100,000, and
-            stochastic dual descent beyond.
+            ``"auto"`` takes Cholesky up to 16,384 distinct inputs, preconditioned conjugate gradients up to 100,000,
+            and stochastic dual descent beyond.
         samples: Functions from which variances are read where the solver is not exact.
         features: Random features of a function drawn from the prior.
         progress: Whether solves show a bar with their residual.
