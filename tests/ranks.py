@@ -30,6 +30,7 @@ from lapwing.ground.errors import (
     UnsupportedError,
 )
 from lapwing.ground.ranks import once
+from lapwing.posteriors import ExactPosterior
 
 EXAMPLES = 22
 SHOWN = 5
@@ -43,7 +44,7 @@ def network(outputs: int) -> nn.Module:
 
 def refitted() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    return nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)).double()
 
 
 def examples() -> tuple[Tensor, Tensor]:
@@ -69,7 +70,7 @@ def numbers(part: Part) -> dict[str, Any]:
     for dtype in (torch.float64, torch.float32):
         model = network(3).to(dtype)
         fitted = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, (part(x), part(labels)))
-        ways = (lw.EvidenceGradient(), lw.MacKay(), lw.EM(steps=3), lw.Mixup(), held_out)
+        ways = (lw.EvidenceGradient(), lw.MacKay(), lw.EM(steps=2), lw.Mixup(), held_out)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             tuned = {type(way).__name__: lw.tune(fitted, way) for way in ways}
@@ -83,7 +84,7 @@ def numbers(part: Part) -> dict[str, Any]:
     ways_to_fit: dict[str, tuple[Any, Tensor | None, dict[str, Any]]] = {
         "Newton by a millionth": (lw.Probed(2, 2), None, {}),
         "Newton by a hundredth": (in_sample, x[:SHOWN], nearer),
-        "descent": (in_sample, x[:SHOWN], {"inner": inner.Descent(lambda p: torch.optim.SGD(p, lr=0.1), epochs=9)}),
+        "descent": (in_sample, x[:SHOWN], {"inner": inner.Descent(lambda p: torch.optim.SGD(p, lr=0.1), epochs=4)}),
     }
     for name, (fits, points, choices) in ways_to_fit.items():
         recipe = lw.HessianFree(lw.Gaussian(), prior=prior, fits=fits, **choices)
@@ -106,13 +107,14 @@ def told(part: Part) -> dict[str, Any]:
         predicted = posterior.predict(x[:SHOWN])
         found[name] = (predicted.outputs if name.startswith("values") else predicted.logits).covariance
 
-    for structure in (lw.Full(view="weights"), lw.Diagonal(), lw.LowRank(9)):
-        fitted = lw.Laplace(lw.Categorical(), structure=structure).fit(network(3), classes)
-        show(f"classes {type(structure).__name__}", fitted)
-        found[f"evidence {type(structure).__name__}"] = torch.tensor(float(fitted.log_marginal()), dtype=torch.float64)
-    for structure in (lw.MatrixFree(), lw.Sampled(3), lw.Auto()):
-        fitted = lw.Laplace(lw.Categorical(), structure=structure).fit(network(3), classes)
-        show(f"classes {type(structure).__name__}", fitted)
+    single = [(inputs.float(), targets) for inputs, targets in classes]
+    for structure in (lw.Full(view="weights"), lw.Diagonal(), lw.LowRank(9), lw.MatrixFree(), lw.Sampled(3), lw.Auto()):
+        recipe = lw.Laplace(lw.Categorical(), structure=structure)
+        for dtype, parts in ((torch.float64, classes), (torch.float32, single)):
+            name, fitted = f"{type(structure).__name__} {dtype}", recipe.fit(network(3).to(dtype), parts)
+            show(f"classes {name}", fitted)
+            if isinstance(fitted, ExactPosterior):
+                found[f"evidence {name}"] = torch.tensor(fitted.log_marginal(), dtype=dtype)
     head = lw.Laplace(lw.Categorical(), structure=lw.KFAC(), weights=lw.LastLayer()).fit(network(3), classes)
     show("classes head", head)
     show("tuned by the bound", lw.tune(head, lw.ELBO(examples=8)))
@@ -124,7 +126,7 @@ def told(part: Part) -> dict[str, Any]:
         loader = DataLoader(TensorDataset(part(x), part(y)), batch_size=4)
         show("values", lw.tune(recipe.fit(network(1), loader)))
     exact = lw.Laplace(lw.Gaussian(), prior=lw.Isotropic(20.0), curvature=lw.Hessian())
-    show("values by the exact Hessian", exact.fit(network(1), loader))
+    show("values by the exact Hessian", exact.fit(network(1), (part(x), part(y))))
     solved = lw.Laplace(lw.Gaussian(), structure=lw.MatrixFree()).fit(network(1), (part(x), part(y)))
     found["diagonal"] = solved.problem.curvature.diagonal()
     found["gradient"] = lw.RankOne().curvature(solved.problem).dense()

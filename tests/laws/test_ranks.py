@@ -33,19 +33,20 @@ def one(folder: Path) -> dict[str, Any]:
     return torch.load(folder / "1-0.pt")
 
 
-@pytest.mark.parametrize(("world", "rank", "numbers"), [(2, 0, 45), (2, 1, 45), (4, 0, 28), (4, 3, 28)])
+@pytest.mark.parametrize(("world", "rank", "numbers"), [(2, 0, 56), (2, 1, 56), (4, 0, 28), (4, 3, 28)])
 def test_they_say_what_one_process_says(folder: Path, one: dict[str, Any], world: int, rank: int, numbers: int) -> None:
     """Covariances, evidence, and what tuning makes of them, by the last rank as by the first; of two every structure's.
 
-    Refits that move outputs by a millionth of their deviation say it to a millionth less digits than outputs have.
+    Refits that move outputs by a millionth of their deviation say it to as many digits less; draws in float32 to the
+    tolerance of their solves.
     """
     found = torch.load(folder / f"{world}-{rank}.pt")
     compared = [name for name in one if name in found and name != "EM"]
     assert len(compared) == numbers
-    nearly = {"refits: Newton by a millionth": 1e-8}
+    nearly = {"refits: Newton by a millionth": 1e-8, "classes Sampled torch.float32": 1e-5}
     for name in compared:
         value = one[name]
-        rtol = 1e-6 if value.dtype == torch.float32 else nearly.get(name, 1e-12)
+        rtol = nearly.get(name, 1e-6 if value.dtype == torch.float32 else 1e-12)
         torch.testing.assert_close(found[name], value, rtol=rtol, atol=0.1 * rtol * float(value.abs().max()), msg=name)
 
 
