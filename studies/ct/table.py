@@ -39,6 +39,7 @@ OPTIONS: Mapping[str, tuple[Any, str]] = {
     "channels": (8, "of the U-net"),
     "phantom": ("walnut", "walnut or rectangles"),
     "climb": (1000, "most steps of TV-PredCP"),
+    "first": (0, "seed, for a run of its own of some: up to --seeds"),
 }
 COLUMNS = ("marginal", "patches", "coverage", "coverage_outside", "psnr", "rms_ratio", "seconds")
 
@@ -176,7 +177,7 @@ WORK: Mapping[str, Callable[[Scan], Row]] = dict(zip(METHODS, (by_em, by_image, 
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A row a seed and method."""
-    for seed in setting.repeats:
+    for seed in setting.repeats[setting.more.get("first", 0) :]:
         scan = Scan(setting, seed)
         for method in setting.among(METHODS):
             case: Row = {"method": method, "seed": seed, "size": scan.more("size"), "angles": scan.more("angles")}

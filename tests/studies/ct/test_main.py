@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.command import Study, main
+from benchmarks.command import Setting, Study, main
 from benchmarks.report import Row
 from studies.ct import design, table
 from studies.ct.__main__ import STUDIES
@@ -46,6 +46,12 @@ def test_designs_are_compared_image_by_image_and_go_on(tmp_path: Path, monkeypat
     more = psnr["random", 4] - psnr[design.EVENLY, 4]
     assert last["angles"] == 4 and last["more"] == pytest.approx((more + 6) / 3)
     assert last["more_stderr"] == pytest.approx(abs(more - 3) / 3)
+
+
+def test_seeds_of_the_table_can_be_run_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "WORK", {table.EM: lambda scan: {"measured": scan.seed}})
+    found = list(table.rows(Setting(seeds=3, only=(table.EM,), more={"first": 1})))
+    assert [row["measured"] for row in found] == [1, 2] == [row["seed"] for row in found]
 
 
 def test_the_table_says_which_method_is_better_how_soon_it_settles_and_what_it_covers() -> None:
