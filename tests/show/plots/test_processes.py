@@ -7,10 +7,9 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.ground.errors import DataError, ShapeError
-from lapwing.methods.gp import KernelMatrix
-from lapwing.methods.gp.diagnosis import error_norms, spectral_basis
-from lapwing.show.plots import plot_maps, plot_norms, plot_process, plot_regions
+from lapwing.ground.errors import ShapeError
+from lapwing.methods.gp.diagnosis import spectral_basis
+from lapwing.show.plots import plot_maps, plot_process, plot_regions
 from tests.posterior_cases import normal, refused
 
 X = normal(30, 1)
@@ -42,16 +41,6 @@ def test_maps_lie_over_the_data() -> None:
     grid = torch.cartesian_prod(*(torch.linspace(float(c.min()), float(c.max()), 5).double() for c in inputs.mT))
     drawn: Any = deviation.collections[0]
     assert drawn.zmax == pytest.approx(float(PLANE.outputs(grid).std.max()), rel=1e-6)
-
-
-def test_norms_of_a_solve_fall() -> None:
-    matrix, exact = KernelMatrix(PROCESS.kernel, X), PROCESS.representers[0]
-    trace = [(1.0, error_norms(matrix, 0 * exact, exact)), (9.0, error_norms(matrix, 0.9 * exact, exact))]
-    axes = plot_norms({"SDD": trace})
-    for panel in axes:
-        np.testing.assert_allclose(panel.lines[0].get_xydata(), [[1.0, 1.0], [9.0, 0.1]], rtol=1e-9)
-    with refused(DataError, "traces of at least one point"):
-        plot_norms({"SDD": []})
 
 
 def test_regions_show_distance_and_basis() -> None:

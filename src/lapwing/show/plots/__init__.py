@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from lapwing.show.plots.evidence import plot_evidence
 from lapwing.show.plots.predictions import plot_band, plot_reliability
-from lapwing.show.plots.processes import plot_maps, plot_norms, plot_process, plot_regions
+from lapwing.show.plots.processes import plot_maps, plot_process, plot_regions
 from lapwing.show.plots.regression import plot_coverage, plot_residuals
 from lapwing.show.plots.weights import plot_diagnosis
 
@@ -20,7 +20,6 @@ __all__ = [
     "plot_diagnosis",
     "plot_evidence",
     "plot_maps",
-    "plot_norms",
     "plot_process",
     "plot_regions",
     "plot_reliability",

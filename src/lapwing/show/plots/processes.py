@@ -1,8 +1,8 @@
-"""Figures of Gaussian processes: the posterior on a line and on a plane, its solves, where these are wrong."""
+"""Figures of Gaussian processes: the posterior on a line and on a plane, where its solves are wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.evaluation.metrics import gaussian_wasserstein
-from lapwing.ground.errors import DataError, ShapeError, check_count
+from lapwing.ground.errors import ShapeError, check_count
 from lapwing.methods.gp import Process
-from lapwing.methods.gp.diagnosis import Norms, SpectralBasis
+from lapwing.methods.gp.diagnosis import SpectralBasis
 from lapwing.predictive import Moments
 from lapwing.show.plots.canvas import GREY, INK, ORANGE, colour, panels
 from lapwing.show.plots.predictions import plot_band
@@ -105,40 +105,6 @@ def plot_maps(process: Process, *, side: int = 60, ax: Sequence[Axes] | None = N
         panel.plot(*inputs.mT.numpy(force=True), color="white", linestyle="none", marker=".", markersize=2)
         panel.set(title=title, xlabel="first input", ylabel="second input")
     return first, second
-
-
-def plot_norms(
-    traces: Mapping[str, Sequence[tuple[float, Norms]]], *, ax: Sequence[Axes] | None = None, **kw: Any
-) -> tuple[Axes, Axes, Axes]:
-    """Traces of solves: the relative error of their coefficients in the norms of K, of K², and Euclidean.
-
-    Args:
-        traces: By name of the solver, steps (or seconds) and ``gp.diagnosis.error_norms`` there.
-        ax: Three axes to draw on; ``None`` makes a figure with a row of three.
-        **kw: Passed on to ``Axes.plot``.
-
-    Returns:
-        The three axes.
-
-    Raises:
-        DataError: There is no trace.
-        ConfigError: ``matplotlib`` is not installed.
-
-    Example:
-        >>> trace = [(10.0, Norms(0.9, 0.5, 0.1)), (100.0, Norms(0.5, 0.1, 0.01))]
-        >>> plot_norms({"SDD": trace})[0].get_title()
-        'K'
-    """
-    if not traces or not all(traces.values()):
-        raise DataError("traces of at least one point", "none", "{'SDD': [(1000, error_norms(matrix, found, exact))]}")
-    one, two, three = panels(12.0, 3.4, 3) if ax is None else ax
-    for panel, name, title in ((one, "kernel", "K"), (two, "squared", "K²"), (three, "euclidean", "Euclidean")):
-        for number, (solver, trace) in enumerate(traces.items()):
-            look: dict[str, Any] = {"color": colour(number), "marker": "o", "markersize": 3, "label": solver} | kw
-            panel.plot([step for step, _ in trace], [getattr(norms, name) for _, norms in trace], **look)
-        panel.set(title=title, xlabel="step", ylabel="relative error", xscale="log", yscale="log")
-    one.legend(frameon=False)
-    return one, two, three
 
 
 def plot_regions(
