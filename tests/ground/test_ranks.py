@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
+import lapwing as lw
 from lapwing.ground import ranks
 from lapwing.ground.data import Data
+from lapwing.ground.records import checksum
 
 
 def test_tensors_are_alike_however_they_lie_in_memory(
@@ -18,3 +22,27 @@ def test_tensors_are_alike_however_they_lie_in_memory(
     for values in (column, column.clone(), column.flip(0)):
         Data((values, values), shared=True).check_alike(values, "inputs")
     assert told[0] == told[1] != told[2]
+
+
+def recipe(**choices: Any) -> lw.HessianFree:
+    """One of a function that is another object each time."""
+    inner = lw.hessian_free.Descent(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    return lw.HessianFree(**{"likelihood": lw.Gaussian(), "inner": inner, **choices})
+
+
+ONES = torch.ones(2000)
+"""So many that their words leave most out."""
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"prior": lw.Isotropic(1.0)}, {"prior": lw.Isotropic(1.0 + 1e-12)}),
+        ({"prior": lw.DiagonalPrior(ONES)}, {"prior": lw.DiagonalPrior(ONES.index_fill(0, torch.tensor(999), 2.0))}),
+        ({"likelihood": lw.Gaussian(1.0)}, {"likelihood": lw.Gaussian(2.0)}),
+        ({"weights": lw.LastLayer()}, {"weights": lw.All()}),
+        ({"seed": 0}, {"seed": 1}),
+    ],
+)
+def test_recipes_are_alike_by_what_they_hold(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert checksum(recipe(**one)) == checksum(recipe(**one)) != checksum(recipe(**other))
