@@ -140,6 +140,30 @@ def test_a_layer_whose_outputs_were_changed_is_no_head(how: str) -> None:
     assert model.survey.head == (how == "added"), "what is added does not depend on the weights"
 
 
+@pytest.mark.parametrize("class_dim", [-1, 1])
+def test_a_layer_whose_outputs_are_read_across_is_no_head(class_dim: int) -> None:
+    """As many positions as outputs: only a derivative tells which is which."""
+
+    class Turned(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).mT
+
+    x, y = torch.randn(5, 3, 2, dtype=torch.float64), torch.arange(15).view(5, 3) % 3
+    model = surveyed(
+        Network.of(seeded(lambda: Turned(2, 3))), lw.Categorical(event_dim=1, class_dim=class_dim), Data((x, y))
+    )
+    assert model.survey.head == (class_dim == 1)
+
+
+def test_a_last_layer_is_found_by_few_examples() -> None:
+    model, read = seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))), list[int]()
+    handle = model.register_forward_pre_hook(lambda _, args: read.append(len(args[0])))
+    x, y = torch.randn(30, 3, dtype=torch.float64), torch.arange(30) % 3
+    lw.Laplace(lw.Categorical(), weights=lw.LastLayer(), structure=lw.KFAC()).fit(model, (x, y))
+    handle.remove()
+    assert sorted(read) == [2, 2, 3, 3, 3, 30]
+
+
 def test_outputs_behind_what_does_nothing_on_the_first_examples_are_no_head() -> None:
     module = seeded(lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()))
     x = torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

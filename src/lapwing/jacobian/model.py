@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
 from typing import TypeAlias, cast, final
@@ -132,6 +132,17 @@ class Pass:
     def _forward(self) -> tuple[Tensor, list[Call]]:
         return captured(self.network, self.inputs, self._leaves)
 
+    def knowing(self, survey: Survey, likelihood: Likelihood | None = None) -> Pass:
+        """The same pass of a network of which more is known; nothing is computed again."""
+        changed = replace(self, survey=survey, likelihood=likelihood)
+        vars(changed).update(_leaves=self._leaves, _forward=self._forward)
+        return changed
+
+    @property
+    def returned(self) -> Tensor:
+        """What the network returned, with its graph."""
+        return self._forward[0]
+
     @property
     def calls(self) -> list[Call]:
         """The uses of uncertain layers, in order."""
@@ -140,7 +151,7 @@ class Pass:
     @property
     def outputs(self) -> Tensor:
         """Canonical outputs, ``[n, *event, c]``."""
-        outputs = self._forward[0].detach()
+        outputs = self.returned.detach()
         return outputs if self.likelihood is None else self.likelihood.canonical(outputs)
 
     @property
@@ -177,7 +188,7 @@ class Pass:
         yield from self.layer_factors(cotangents, room)
         survey = self.survey
         if survey.loose:
-            returned = self._returned(cotangents)
+            returned = self._pulled(cotangents)
             for name, rows in loose_rows(self.network, survey.loose, self.inputs, returned, survey.way).items():
                 yield Rows(name, None, rows)
 
@@ -186,7 +197,7 @@ class Pass:
         outputs, calls = self._forward
         uses = [(layer, call) for layer in self.survey.layers for call in calls if layer.owns(call)]
         held: list[Tensor] = []
-        for k, cotangent in enumerate(self._returned(cotangents) if uses else ()):
+        for k, cotangent in enumerate(self._pulled(cotangents) if uses else ()):
             edges = [call.edge for _, call in uses]
             pulled = torch.autograd.grad(along(outputs, cotangent), edges, retain_graph=True, allow_unused=True)
             for i, ((layer, call), g) in enumerate(zip(uses, pulled, strict=True)):
@@ -212,11 +223,11 @@ class Pass:
     def gradient(self, cotangent: Float[Tensor, "n ..."]) -> Float[Tensor, " d"]:
         """``sum_n J_nᵀ u_n`` in the uncertain weights: one backward pass."""
         values = list(self._leaves.values())
-        target = along(self._forward[0], self._returned(cotangent[None])[0])
+        target = along(self.returned, self._pulled(cotangent[None])[0])
         grads = torch.autograd.grad(target, values, retain_graph=True, allow_unused=True, materialize_grads=True)
         return self.network.joined(((name,), grad.flatten()) for name, grad in zip(self._leaves, grads, strict=True))
 
-    def _returned(self, cotangents: Tensor) -> Tensor:
+    def _pulled(self, cotangents: Tensor) -> Tensor:
         """Cotangents of what the network returned."""
         return cotangents if self.likelihood is None else self.likelihood.returned(cotangents)
 

@@ -33,34 +33,31 @@ def probe(inputs: Inputs, size: int) -> Inputs:
 
 def surveyed(network: Network, likelihood: Likelihood, data: Data) -> Model:
     """The model of a network, surveyed on the first examples of the data; see ``find_layers``."""
-    model = Model(network, find_layers(network, data.first()), likelihood, data)
-    return replace(model, survey=replace(model.survey, head=makes_outputs(model, probe(data.first(), 3))))
+    seen = first_pass(network, data.first())
+    head = makes_outputs(seen.knowing(seen.survey, likelihood))
+    return Model(network, replace(seen.survey, head=head), likelihood, data)
 
 
-def makes_outputs(model: Model, inputs: Inputs) -> bool:
-    """Whether the canonical outputs are those of a layer used once, the only uncertain one: they follow its weights.
+def makes_outputs(forward: Pass) -> bool:
+    """Whether the canonical outputs are those of a layer used once, the only uncertain one, position by position.
 
     Args:
-        model: A surveyed network, without what is found here.
-        inputs: Three examples.
+        forward: Some examples in a surveyed network, without what is found here.
 
     Cost:
-        Two forward passes, where there is one uncertain layer.
+        A backward pass from the outputs to that layer, where there is one.
     """
-    network, survey = model.network, model.survey
+    network, survey = forward.network, forward.survey
     if survey.loose or network.index is not None or len(survey.layers) != 1:
         return False
-    forward, (layer,) = model.forward(inputs), survey.layers
-    f = forward.outputs
-    if layer.kind not in ("linear", "conv") or not forward.straight:
+    if survey.layers[0].kind not in ("linear", "conv") or not forward.straight:
         return False
-    head, c = forward.head, f.shape[-1]
-    if head.g.shape[2:4] != (1, c) or head.g.shape[-1] * c != survey.output.numel():
+    f, made = forward.outputs, forward.head.g.shape
+    if made[2:4] != (1, f.shape[-1]) or made[3:].numel() != survey.output.numel():
         return False
-    change = torch.arange(network.size, dtype=torch.float32).sin_().to(f) * network.weights.abs().mean()
-    moved = model.likelihood.canonical(network(inputs, network.with_weights(network.weights + change)).detach()) - f
-    expected = (head.columns.squeeze(1).mT @ head.matrix(network.part(head.names, change))[0].mT).view_as(f)
-    return close(moved, expected)
+    cotangent = torch.arange(f.numel(), dtype=torch.float32).sin_().to(f).view_as(f)
+    (factor,) = forward.layer_factors(cotangent[None])
+    return close(factor.g[:, 0, 0].mT, cotangent.view(len(f), -1, f.shape[-1]))
 
 
 def find_layers(network: Network, inputs: Inputs) -> Survey:
@@ -80,9 +77,19 @@ def find_layers(network: Network, inputs: Inputs) -> Survey:
         UnsupportedError: If the outputs are random, depend on the other examples of the batch, or have another type
             than the weights.
     """
+    return first_pass(network, inputs).survey
+
+
+def first_pass(network: Network, inputs: Inputs) -> Pass:
+    """The forward pass of three examples by which a network is surveyed; see ``find_layers``.
+
+    Cost:
+        Four forward passes of two or three examples and two backward passes; two more where parameters have no factors.
+    """
     params = leaves(network)
     three = probe(inputs, 3)
-    outputs, calls = captured(network, three, params)
+    seen = Pass(network, Survey((), (), torch.Size(), (0, 0)), three)
+    outputs, calls = seen.returned, seen.calls
     two, fewer = captured(network, probe(inputs, 2), params)
     if not outputs.requires_grad:
         raise ConfigError(
@@ -94,13 +101,13 @@ def find_layers(network: Network, inputs: Inputs) -> Survey:
     _check_outputs(outputs.detach(), captured(network, three, params)[0].detach(), two.detach())
     layers = _layers(calls, fewer)
     survey = _survey(network, layers, calls, outputs)
-    wrong = _disagreeing(network, survey, three)
+    wrong = _disagreeing(seen.knowing(survey))
     if wrong:
         survey = _survey(network, tuple(x for x in layers if not wrong & set(x.names)), calls, outputs)
     if survey.loose:
         logger.info("no layer factors for %s: using automatic differentiation there", ", ".join(survey.loose))
         survey = replace(survey, way=right_way(network, survey.loose, probe(inputs, 2)))
-    return survey
+    return seen.knowing(survey)
 
 
 def _check_types(network: Network, outputs: Tensor, calls: list[Call]) -> None:
@@ -195,14 +202,14 @@ def _floats(network: Network, calls: list[Call], loose: tuple[str, ...]) -> tupl
     return outputs + 2 * max(matrices) + rows, 3 * outputs + 2 * max(columns)
 
 
-def _disagreeing(network: Network, survey: Survey, inputs: Inputs) -> set[str]:
+def _disagreeing(full: Pass) -> set[str]:
     """Parameters whose factors, for one example alone, differ from its gradient by automatic differentiation."""
-    full = Pass(network, survey, inputs)
+    network = full.network
     cotangent = torch.linspace(0.5, 1.5, full.outputs[0].numel()).to(full.outputs).view(full.outputs.shape[1:])
     factors = list(full.layer_factors(cotangent.expand_as(full.outputs).unsqueeze(0)))
     params = leaves(network)
     with torch.enable_grad():
-        target = (network(inputs, params)[1] * cotangent).sum()
+        target = (network(full.inputs, params)[1] * cotangent).sum()
     names = [name for factor in factors for name in factor.names]
     if not names:
         return set()
@@ -211,7 +218,7 @@ def _disagreeing(network: Network, survey: Survey, inputs: Inputs) -> set[str]:
     wrong: set[str] = set()
     for factor in factors:
         truth = torch.cat([expected[name].flatten() for name in factor.names])
-        error = (factor.rows()[1, 0] - truth).norm()
+        error = (factor.taken(slice(1, 2)).rows()[0, 0] - truth).norm()
         if not bool(error <= 1e-3 * truth.norm() + 1e-6 * cotangent.norm()):
             wrong.update(factor.names)
     return wrong
