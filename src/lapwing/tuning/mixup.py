@@ -35,7 +35,7 @@ SURE = 2.5
 FACTORS = (1e-6, 1e12)
 """Factors of the prior precisions tried. With the strongest the posterior is the network, to the last digit."""
 
-CHUNK = 32
+CHUNK = 16
 """Mixtures that the network reads at a time, at most."""
 
 LABELS = 512
