@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lapwing.ground.errors import NumericalError, ShapeError
-from lapwing.linalg import Dense, Diagonal
+from lapwing.linalg import Dense, Diagonal, dense
 from lapwing.linalg.dense import inverted
 from tests.linalg.cases import eye, normal, spd
 from tests.operators import check_structured
@@ -139,3 +139,12 @@ def test_a_factor_in_single_precision_where_its_rounding_is_no_matter() -> None:
     torch.testing.assert_close(single.solve(block), exact.solve(block), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(single.logdet(), exact.logdet(), rtol=1e-5, atol=0)
     torch.testing.assert_close(single.root() @ (single.root().T @ block), matrix @ block, rtol=1e-4, atol=1e-4)
+
+
+def test_a_large_factor_is_that_of_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, block = spd(7, 10.0), normal(7, 3)
+    expected = Dense(matrix).root().dense()
+    monkeypatch.setattr(dense, "LARGE", 1)
+    torch.testing.assert_close(Dense(matrix).root().dense(), expected)
+    torch.testing.assert_close(Dense(matrix).solve(block), torch.linalg.solve(matrix, block))
+    assert not Dense(matrix - 40 * eye(7)).definite

@@ -24,8 +24,8 @@ COLUMNS, POWER = 4, 2
 HOPELESS = 0.1
 """Part of ``ε λ₁`` by which a factor in single precision is off at least."""
 
-REFINED = 2
-"""Times a solve with such a factor takes off what it has left."""
+LARGE = 2000
+"""Rows from which a factor on a processor is SciPy's, whose LAPACK can be faster than torch's by a third."""
 
 ROWS = 1024
 """Rows of a float32 matrix that are multiplied in float64 at once."""
@@ -48,7 +48,7 @@ class Dense(Structured):
         shift: Added to the diagonal, such as a prior precision.
         known: The decomposition of ``M``, where it is at hand.
         rounding: A factor in single precision does for a float32 matrix where ``|L Lᵀ - A|`` is at most this; solves
-            with it are refined, roots and determinant are those of ``L Lᵀ``.
+            with it are refined once, roots and determinant are those of ``L Lᵀ``.
 
     Example:
         >>> gram = Dense(torch.tensor([[2.0, 2.0], [2.0, 2.0]]))
@@ -135,8 +135,7 @@ class Dense(Structured):
             return single
         matrix = symmetric(self.matrix).mul_(self.scale)
         matrix.diagonal().add_(self.shift)
-        lower, failed = torch.linalg.cholesky_ex(matrix)
-        return None if bool(failed) else lower
+        return _factor(matrix)
 
     def _single(self) -> Float[Tensor, "d d"] | None:
         """The factor in single precision, where that is exact enough: |L Lᵀ - A| by the power method."""
@@ -145,8 +144,8 @@ class Dense(Structured):
         largest = _powered(lambda block: matrix @ block, v)
         if not HOPELESS * torch.finfo(torch.float32).eps * largest <= self.rounding:
             return None
-        lower, failed = torch.linalg.cholesky_ex(matrix)
-        if bool(failed):
+        lower = _factor(matrix)
+        if lower is None:
             return None
         size = _powered(lambda block: _in_rows(lower, _in_rows(lower.mT, block)) - _in_rows(matrix, block), v.double())
         return lower if size <= self.rounding else None
@@ -170,10 +169,10 @@ class Dense(Structured):
         if lower is None:
             return super()._solve(block)
         found = torch.cholesky_solve(block.to(lower), lower).double()
-        for _ in range(REFINED if lower.dtype == torch.float32 else 0):
-            rest = block - self.scale * _in_rows(self.matrix, found) - self.shift * found
-            found = found + torch.cholesky_solve(rest.to(lower), lower)
-        return found
+        if lower.dtype == torch.float64:
+            return found
+        rest = block - self.scale * _in_rows(self.matrix, found) - self.shift * found
+        return found + torch.cholesky_solve(rest.to(lower), lower)
 
     def _affine(self, c: float | Tensor, s: float | Tensor) -> Dense:
         return replace(self, scale=c * self.scale, shift=c * self.shift + s, shared=self.basis)
@@ -181,6 +180,18 @@ class Dense(Structured):
     def _plus_diagonal(self, other: Diagonal) -> Dense:
         shift = None if other.values.requires_grad else other.constant
         return Dense(self._dense() + torch.diag(other.values)) if shift is None else self._affine(1.0, shift)
+
+
+def _factor(matrix: Float[Tensor, "d d"]) -> Float[Tensor, "d d"] | None:
+    """The lower Cholesky factor; ``None`` of what is not positive definite."""
+    if matrix.device.type != "cpu" or matrix.requires_grad or len(matrix) < LARGE:
+        lower, failed = torch.linalg.cholesky_ex(matrix)
+        return None if bool(failed) else lower
+    from scipy.linalg import get_lapack_funcs  # half a second, which a small factor does not make up for
+
+    (factorise,) = get_lapack_funcs(("potrf",), (matrix.numpy(),))
+    lower, failed = factorise(matrix.numpy().T, lower=1, clean=1)  # by columns, as LAPACK has it
+    return None if failed else torch.from_numpy(lower)
 
 
 def _powered(product: Callable[[Tensor], Tensor], v: Float[Tensor, "d k"]) -> float:
