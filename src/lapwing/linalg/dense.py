@@ -130,15 +130,17 @@ class Dense(Structured):
 
     @cached_property
     def _cholesky(self) -> Float[Tensor, "d d"] | None:
-        single = self._single() if self.rounding and self.matrix.dtype == torch.float32 else None
-        if single is not None:
-            return single
+        if self.single is not None:
+            return self.single
         matrix = symmetric(self.matrix).mul_(self.scale)
         matrix.diagonal().add_(self.shift)
         return _factor(matrix)
 
-    def _single(self) -> Float[Tensor, "d d"] | None:
+    @cached_property
+    def single(self) -> Float[Tensor, "d d"] | None:
         """The factor in single precision, where that is exact enough: |L Lᵀ - A| by the power method."""
+        if not self.rounding or self.matrix.dtype != torch.float32:
+            return None
         matrix = self.matrix if (self.scale, self.shift) == (1.0, 0.0) else self._dense()
         v = probes.gaussian([len(matrix), COLUMNS], like=matrix, generator=torch.Generator().manual_seed(0))
         largest = _powered(lambda block: matrix @ block, v)

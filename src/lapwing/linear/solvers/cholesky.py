@@ -68,12 +68,20 @@ class Cholesky(Solver):
             NumericalError: If it is not positive definite, to rounding.
             TooLargeError: If it would take more than ``max_bytes``.
         """
-        if self not in problem.prepared:
+        found = self._written(problem)
+        if not found.definite:
+            got = "one that is singular to rounding"
+            raise NumericalError("a positive definite precision", got, "a larger prior precision, or float64")
+        return found
+
+    def bears(self, problem: Problem) -> bool:
+        """Whether the dtype of a problem will do: float64 always, float32 where its factor is in single precision."""
+        return problem.prior.dtype == torch.float64 or self._written(problem).single is not None
+
+    def _written(self, problem: Problem) -> Dense:
+        found = problem.prepared.get(self)
+        if not isinstance(found, Dense):
             precision = problem.curvature.dense(self.max_bytes).mul_(problem.scale)
             precision.diagonal().add_(problem.prior.values)
-            found = Dense(precision, rounding=SHARE * float(problem.prior.values.min()))
-            if not found.definite:
-                got = "one that is singular to rounding"
-                raise NumericalError("a positive definite precision", got, "a larger prior precision, or float64")
-            problem.prepared[self] = found
-        return problem.prepared[self]
+            found = problem.prepared[self] = Dense(precision, rounding=SHARE * float(problem.prior.values.min()))
+        return found

@@ -75,15 +75,12 @@ class Process:
 
     @cached_property
     def problem(self) -> Problem:
-        """``K + N``; in float64 where the noise is so small that float32 has no factor of it."""
-        x, noise = self.seen.inputs, self.noise_variance
+        """``K + N``; in float64 where the noise is so small that float32 would not do for an exact solve."""
+        x, noise, solver = self.seen.inputs, self.noise_variance, self.solver
         problem = Problem(KernelMatrix(self.kernel, x), Diagonal(noise))
-        if isinstance(self.solver, Cholesky) and x.dtype == torch.float32:
-            try:
-                self.solver.held(problem)
-            except NumericalError:
-                return Problem(KernelMatrix(self.kernel, x.double()), Diagonal(noise.double()))
-        return problem
+        if not isinstance(solver, Cholesky) or solver.bears(problem):
+            return problem
+        return Problem(KernelMatrix(self.kernel, x.double()), Diagonal(noise.double()))
 
     @cached_property
     def answers(self) -> Solution:
