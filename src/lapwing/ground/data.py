@@ -288,7 +288,7 @@ def chunks(inputs: Inputs, size: int) -> Iterator[tuple[slice, Inputs]]:
 
 def check_finite(values: Tensor, what: str, hint: str) -> None:
     """Raise unless every entry is finite, with a name for the values and what to try; integers always pass."""
-    if bool(values.detach().sum().isfinite()):  # which copies nothing
+    if bool(values.detach().sum().isfinite()):  # one number, before a mask of all is made
         return
     bad = int((~torch.isfinite(values)).sum())
     if bad:

@@ -23,7 +23,7 @@ CLOSE = 0.02
 """Where the search ends: a difference in the logarithm of the precision that no loss can tell."""
 
 FINE = 2**-10
-"""Logarithms tried are multiples of this: rounding, which differs with the number of processes, then changes none."""
+"""Logarithms tried are multiples of this: rounding changes one only at an edge of the grid."""
 
 ROUNDING = 1e-6
 """Relative difference of losses that is none, in single precision."""
