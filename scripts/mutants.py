@@ -286,8 +286,8 @@ MUTANTS = (
     m("alpha[i] @ alpha[j].mT - drawn[i]", "alpha[i] @ alpha[j].mT + drawn[i]", "methods/gp/test_evidence.py"),
     m("0.5 * n * c * math.log(2 * math.pi)", "0.5 * n * math.log(2 * math.pi)", "methods/gp/test_process.py"),
     m(
-        "self.within(across) - (rest",
-        "self.within(across) + (rest",
+        "self.quadratic_form(across) - (rest",
+        "self.quadratic_form(across) + (rest",
         "methods/gp/test_process.py",
     ),
     m("self.solve(across) + rest.mT @ slopes", "self.solve(across)", "methods/gp/test_process.py"),

@@ -18,14 +18,15 @@ from lapwing.linalg.operator import Operator, check_shape
 from lapwing.linalg.spectral import Eigenbasis, Spectral, symmetric
 from lapwing.linalg.structured import Diagonal, Structured
 
-COLUMNS, POWER = 4, 2
-"""Columns and steps of the power method that tells how far off a factor in single precision is."""
+PROBES, POWER = 4, 2
+"""Probes and steps of the power method that estimates, from below, how far off a factor in single precision is."""
 
-HOPELESS = 0.1
+LEAST_ERROR = 0.1
 """Part of ``ε λ₁`` by which a factor in single precision is off at least."""
 
 LARGE = 2000
-"""Rows from which a factor on a processor is SciPy's, whose LAPACK can be faster than torch's by a third."""
+"""Rows from which a factor on a processor is SciPy's, whose LAPACK can be faster; ``torch.set_num_threads`` does not
+reach it."""
 
 ROWS = 1024
 """Rows of a float32 matrix that are multiplied in float64 at once."""
@@ -47,8 +48,8 @@ class Dense(Structured):
         scale: Factor of ``M``.
         shift: Added to the diagonal, such as a prior precision.
         known: The decomposition of ``M``, where it is at hand.
-        rounding: A factor in single precision does for a float32 matrix where ``|L Lᵀ - A|`` is at most this; solves
-            with it are refined once, roots and determinant are those of ``L Lᵀ``.
+        rounding: A factor in single precision does for a float32 matrix where ``|L Lᵀ - A|``, estimated from below, is
+            at most this; solves with it are refined once, roots and determinant are those of ``L Lᵀ``.
 
     Example:
         >>> gram = Dense(torch.tensor([[2.0, 2.0], [2.0, 2.0]]))
@@ -138,13 +139,13 @@ class Dense(Structured):
 
     @cached_property
     def single(self) -> Float[Tensor, "d d"] | None:
-        """The factor in single precision, where that is exact enough: |L Lᵀ - A| by the power method."""
+        """The factor in single precision, where that is exact enough: |L Lᵀ - A| estimated, from below."""
         if not self.rounding or self.matrix.dtype != torch.float32:
             return None
         matrix = self.matrix if (self.scale, self.shift) == (1.0, 0.0) else self._dense()
-        v = probes.gaussian([len(matrix), COLUMNS], like=matrix, generator=torch.Generator().manual_seed(0))
+        v = probes.gaussian([len(matrix), PROBES], like=matrix, generator=torch.Generator().manual_seed(0))
         largest = _powered(lambda block: matrix @ block, v)
-        if not HOPELESS * torch.finfo(torch.float32).eps * largest <= self.rounding:
+        if not LEAST_ERROR * torch.finfo(torch.float32).eps * largest <= self.rounding:
             return None
         lower = _factor(matrix)
         if lower is None:
@@ -189,7 +190,7 @@ def _factor(matrix: Float[Tensor, "d d"]) -> Float[Tensor, "d d"] | None:
     if matrix.device.type != "cpu" or matrix.requires_grad or len(matrix) < LARGE:
         lower, failed = torch.linalg.cholesky_ex(matrix)
         return None if bool(failed) else lower
-    from scipy.linalg import get_lapack_funcs  # half a second, which a small factor does not make up for
+    from scipy.linalg import get_lapack_funcs  # slow to import, which a small factor does not make up for
 
     (factorise,) = get_lapack_funcs(("potrf",), (matrix.numpy(),))
     lower, failed = factorise(matrix.numpy().T, lower=1, clean=1)  # by columns, as LAPACK has it
@@ -197,7 +198,7 @@ def _factor(matrix: Float[Tensor, "d d"]) -> Float[Tensor, "d d"] | None:
 
 
 def _powered(product: Callable[[Tensor], Tensor], v: Float[Tensor, "d k"]) -> float:
-    """The largest eigenvalue in size, from below, by a few products."""
+    """An estimate, from below, of the largest eigenvalue in size: a few products of a few columns."""
     size = math.inf
     for _ in range(POWER):
         v = product(v / torch.linalg.vector_norm(v, dim=0))
@@ -215,7 +216,7 @@ def inverted(
 ) -> tuple[Float[Tensor, "d d"], Float[Tensor, "d k"], float]:
     """``A⁻¹``, ``A⁻¹ B`` and ``log det A`` of a positive definite matrix, which is overwritten.
 
-    On a processor by SciPy's LAPACK, whose factor and inverse can be faster than torch's by half, in place.
+    On a processor by SciPy's LAPACK, whose factor and inverse can be faster than torch's, in place.
 
     Args:
         matrix: A, symmetric, rows one after the other.

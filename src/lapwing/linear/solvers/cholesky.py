@@ -24,9 +24,10 @@ SHARE = 0.1
 class Cholesky(Solver):
     """Exact solves by the factor ``Λ = L Lᵀ``, made once for a problem.
 
-    That of a float32 matrix is in single precision, twice as fast, where its rounding E is measured to be small,
-    ``|E| ≤ A / 10`` for the least prior precision A, in function view the noise variance: variances are then between
-    those with A larger and smaller by a tenth, and solves are refined. Otherwise it is in double precision.
+    That of a float32 matrix is in single precision, which is faster, where its rounding E is estimated, from below, to
+    be small, ``|E| ≤ A / 10`` for the least prior precision A, in function view the noise variance. Where that holds,
+    variances are between those with A larger and smaller by a tenth. Solves are refined. Otherwise the factor is in
+    double precision.
 
     Args:
         max_bytes: Memory the factor may take.
@@ -68,17 +69,17 @@ class Cholesky(Solver):
             NumericalError: If it is not positive definite, to rounding.
             TooLargeError: If it would take more than ``max_bytes``.
         """
-        found = self._written(problem)
+        found = self._dense(problem)
         if not found.definite:
             got = "one that is singular to rounding"
             raise NumericalError("a positive definite precision", got, "a larger prior precision, or float64")
         return found
 
-    def bears(self, problem: Problem) -> bool:
+    def precise_enough(self, problem: Problem) -> bool:
         """Whether the dtype of a problem will do: float64 always, float32 where its factor is in single precision."""
-        return problem.prior.dtype == torch.float64 or self._written(problem).single is not None
+        return problem.prior.dtype == torch.float64 or self._dense(problem).single is not None
 
-    def _written(self, problem: Problem) -> Dense:
+    def _dense(self, problem: Problem) -> Dense:
         found = problem.prepared.get(self)
         if not isinstance(found, Dense):
             precision = problem.curvature.dense(self.max_bytes).mul_(problem.scale)

@@ -183,10 +183,10 @@ class LaplaceProcess:
         return self.data
 
     def select(self, index: Int[Tensor, " m"]) -> LaplaceProcess:
-        """The posterior of some of the observations.
+        """The posterior of some of the observations, in float64.
 
         Args:
-            index: Which.
+            index: Which of ``seen``.
         """
         return replace(self, data=self.data.select(index), start=None)
 

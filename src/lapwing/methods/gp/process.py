@@ -78,7 +78,7 @@ class Process:
         """``K + N``; in float64 where the noise is so small that float32 would not do for an exact solve."""
         x, noise, solver = self.seen.inputs, self.noise_variance, self.solver
         problem = Problem(KernelMatrix(self.kernel, x), Diagonal(noise))
-        if not isinstance(solver, Cholesky) or solver.bears(problem):
+        if not isinstance(solver, Cholesky) or solver.precise_enough(problem):
             return problem
         return Problem(KernelMatrix(self.kernel, x.double()), Diagonal(noise.double()))
 
@@ -122,12 +122,12 @@ class Process:
         def solve(block: Tensor) -> Tensor:
             return solver.solve(self.problem, block.to(like)).value.to(block)
 
-        def within(block: Tensor) -> Tensor:
+        def quadratic_form(block: Tensor) -> Tensor:
             if not isinstance(solver, Cholesky):
                 return (block * solve(block)).sum(0)
             return (solver.held(self.problem).inverse_root().T @ block.to(like)).square().sum(0).to(block)
 
-        return Covariance(self.kernel, self.seen.inputs, self.trend, solved, solve, within)
+        return Covariance(self.kernel, self.seen.inputs, self.trend, solved, solve, quadratic_form)
 
     @cached_property
     def functions(self) -> FunctionSamples:
@@ -234,7 +234,11 @@ class Process:
         return replace(self, data=self.data.joined(Observations.of(data, relative_noise)), start=self._known())
 
     def select(self, index: Int[Tensor, " m"]) -> Process:
-        """The posterior of what was observed at some of the distinct inputs, in float64."""
+        """The posterior of what was observed at some of the distinct inputs, in float64.
+
+        Args:
+            index: Which of ``seen``.
+        """
         return replace(self, data=self.data.select(self.data.places(index)), start=())
 
     def tuned(self, method: Any, progress: bool) -> Process:

@@ -78,7 +78,7 @@ class Covariance:
         trend: h.
         solved_basis: ``C⁻¹ H``.
         solve: ``C⁻¹ V`` of a block.
-        within: ``vᵀ C⁻¹ v`` of its columns.
+        quadratic_form: ``vᵀ C⁻¹ v`` of its columns.
     """
 
     kernel: Kernel
@@ -86,14 +86,14 @@ class Covariance:
     trend: Trend
     solved_basis: Float[Tensor, "n q"]
     solve: Callable[[Float[Tensor, "n m"]], Float[Tensor, "n m"]]
-    within: Callable[[Float[Tensor, "n m"]], Float[Tensor, " m"]]
+    quadratic_form: Callable[[Float[Tensor, "n m"]], Float[Tensor, " m"]]
 
     def variance(self, x: Float[Tensor, "m p"]) -> Float[Tensor, " m"]:
         """At each input alone."""
         found: list[Tensor] = []
         for rows in x.split(ROWS):
             across, rest, slopes = self._parts(rows)
-            known = self.within(across) - (rest * slopes).sum(0)
+            known = self.quadratic_form(across) - (rest * slopes).sum(0)
             found.append((self.kernel.diagonal(rows) - known).clamp_min(0.0))
         return torch.cat(found)
 
