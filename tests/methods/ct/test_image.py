@@ -170,7 +170,7 @@ def test_the_rows_are_made_once_however_often_it_is_tuned(images: bool, pushes: 
     assert seen == {"push": pushes, "pull": pulls}
     torch.testing.assert_close(observed.features, T @ J)
     columns = normal(D, 2, seed=9)
-    torch.testing.assert_close(observed.written(2).push(columns).flatten(1).mT, J @ columns)
+    torch.testing.assert_close(observed.image_chunk(2).push(columns).flatten(1).mT, J @ columns)
 
 
 def test_descent_draws_what_conjugate_gradients_draw() -> None:

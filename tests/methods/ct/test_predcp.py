@@ -9,20 +9,22 @@ import pytest
 import torch
 from torch import Tensor
 
+from lapwing.ground.errors import ConfigError
 from lapwing.ground.tree import Layout
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.solvers import CG
+from lapwing.methods.ct import predcp
 from lapwing.methods.ct.dip import total_variation
 from lapwing.methods.ct.filters import Filtered, MaternFilters
 from lapwing.methods.ct.image import ImagePosterior
 from lapwing.methods.ct.observed import Observed, only
-from lapwing.methods.ct.predcp import WINDOW, TVPredCP, complexities, distance, function_view, log_prior
+from lapwing.methods.ct.predcp import WINDOW, TVPredCP, complexities, log_prior, movement, rays_problem
 from lapwing.methods.ct.unet import UNet
 from lapwing.priors import Isotropic
 from lapwing.structures import LowRank
 from tests.linear_models import Rays
-from tests.posterior_cases import normal
+from tests.posterior_cases import normal, refused
 
 H, W, ROWS = 3, 4, 7
 LAYOUT = Layout(
@@ -116,7 +118,7 @@ def test_the_gradient_of_the_evidence_is_that_of_its_dense_form() -> None:
     log_density = torch.distributions.MultivariateNormal(torch.zeros(ROWS).double(), dense).log_prob(y)
     truth = torch.autograd.grad(log_density, logs, retain_graph=True)
     recipe, solver = TVPredCP(probes=4000), CG(rtol=1e-10, preconditioner=LowRank(3))
-    mode, view = recipe._mode(posterior, PRIOR), function_view(posterior, prior)
+    mode, view = recipe._mode(posterior, PRIOR), rays_problem(posterior, prior)
     torch.testing.assert_close(view.precision.dense(), 4.0 * dense.detach())
     ridge = torch.linalg.solve(4.0 * rows.mT @ rows + torch.linalg.inv(covariance(PRIOR)), 4.0 * rows.mT @ y)
     torch.testing.assert_close(mode[:, 0], ridge, rtol=1e-4, atol=1e-5)
@@ -127,15 +129,23 @@ def test_the_gradient_of_the_evidence_is_that_of_its_dense_form() -> None:
 
 def test_it_has_settled_where_windows_agree_on_precisions_and_correlations() -> None:
     still = torch.tensor([[0.0, 2.0], [0.5, -3.0]]).double()
-    assert distance([still] * (2 * WINDOW - 1)) == math.inf
+    assert movement([still] * (2 * WINDOW - 1)) == math.inf
     moved = still + torch.tensor([[0.1, 0.0], [0.0, 0.5]]).double()  # ψ from e^-3 to e^-2.5: no correlation in either
-    assert distance([still] * WINDOW + [moved] * WINDOW) == pytest.approx(0.1)
+    assert movement([still] * WINDOW + [moved] * WINDOW) == pytest.approx(0.1)
     longer = still + torch.tensor([[0.0, 0.0], [0.5, 0.0]]).double()
     change = math.exp(-math.exp(-1.0)) - math.exp(-math.exp(-0.5))
-    assert distance([still] * WINDOW + [longer] * WINDOW) == pytest.approx(change)
+    assert movement([still] * WINDOW + [longer] * WINDOW) == pytest.approx(change)
 
 
-def test_a_posterior_with_correlated_filters_is_climbed_to(generator: torch.Generator) -> None:
+def test_steps_too_few_for_two_windows_are_refused() -> None:
+    with refused(ConfigError, "steps of at least 40"):
+        TVPredCP(steps=2 * WINDOW - 1)
+
+
+def test_a_posterior_with_correlated_filters_is_climbed_to(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predcp, "WINDOW", 1)
     net, z = UNet(scales=2, channels=4, generator=generator).double(), normal(1, 1, 4, 6)
     rays = Rays(normal(ROWS, 24, seed=5))
     start = ImagePosterior.of(net, z, rays, normal(ROWS, seed=6), noise_std=0.5, samples=400)

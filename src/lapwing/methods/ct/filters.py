@@ -130,7 +130,7 @@ class Filtered:
     @property
     def weights(self) -> Float[Tensor, " d"]:
         """``L⁻¹ w̃``."""
-        return self._weights
+        return self._weights  # a cached property would not be that of the protocol
 
     @cached_property
     def _weights(self) -> Float[Tensor, " d"]:

@@ -166,21 +166,21 @@ class Observed:
     def features(self) -> Float[Tensor, "rows d"]:
         """The rows of T J, a backward pass each; by J, where that has fewer rows or columns."""
         rows, d, pixels = len(self.targets), len(self.weights), self.image.event.numel()
-        if rows > min(d, pixels) and self._written is not None:
-            return self.operator.push(self._written.features.view(pixels, d))
+        if rows > min(d, pixels) and self._image_features is not None:
+            return self.operator.push(self._image_features.features.view(pixels, d))
         index = torch.arange(rows, device=self.weights.device)
         found = self.weights.new_empty(rows, d)
         for part in index.split(BLOCK):
             found[part] = self._pulled_rows(part)
         return found
 
-    def written(self, columns: int) -> Chunk:
+    def image_chunk(self, columns: int) -> Chunk:
         """The image's J, for blocks of so many columns: its rows made once and kept, where they fit ``memory``.
 
         Args:
             columns: Columns of the blocks it will be multiplied with.
         """
-        matrix = self._written
+        matrix = self._image_features
         return self._image(columns) if matrix is None else only(matrix, columns)
 
     def filtered(self, filters: MaternFilters) -> Observed:
@@ -195,7 +195,7 @@ class Observed:
         return made
 
     @cached_property
-    def _written(self) -> Matrix | None:
+    def _image_features(self) -> Matrix | None:
         """J, a pass a weight or a pixel, whichever are fewer; ``None`` where it does not fit."""
         chunk, weights = self._image(BLOCK), self.weights
         shape, pixels = chunk.outputs.shape, chunk.outputs.numel()

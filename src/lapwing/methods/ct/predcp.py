@@ -48,7 +48,7 @@ class TVPredCP:
     taps. The last such mean is taken. The source makes 3000 steps at a rate of 0.01, and chooses the noise too.
 
     Args:
-        steps: Of Adam, at most.
+        steps: Of Adam, at most; at least 40, for two means to compare.
         rate: Its learning rate, of the logarithms of a and ψ.
         tolerance: How far they may still move.
         probes: Probes of the evidence's log determinant.
@@ -74,7 +74,8 @@ class TVPredCP:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "probes", "samples", "rank", "refresh"):
+        check_count("steps", self.steps, 2 * WINDOW, usual=1000)
+        for name in ("probes", "samples", "rank", "refresh"):
             check_count(name, getattr(self, name))
         check_positive("rate", self.rate, "0.1")
         check_positive("tolerance", self.tolerance, "0.05")
@@ -99,12 +100,12 @@ class TVPredCP:
         start = MaternFilters.of(observed.layout, 1.0, 0.5, observed.weights.new_empty(0, dtype=torch.float64))
         theta = [part.log().requires_grad_() for part in (start.precisions, start.lengths)]
         optimiser, recipe, path, left = torch.optim.Adam(theta, self.rate), None, list[Tensor](), math.inf
-        image = observed.written(self.samples * sum(start.smooth))
+        image = observed.image_chunk(self.samples * sum(start.smooth))
         mode = self._mode(posterior, start)
         with tqdm(range(self.steps), "TV-PredCP", disable=not progress, leave=False) as bar:
             for step in bar:
                 filters = replace(start, precisions=theta[0].exp(), lengths=theta[1].exp())
-                view = function_view(posterior, filters)
+                view = rays_problem(posterior, filters)
                 if recipe is None or step % self.refresh == 0:
                     recipe = Known(LowRank(min(self.rank, view.size)).curvature(view))
                 solver = CG(rtol=self.rtol, max_iterations=20, preconditioner=recipe)
@@ -114,8 +115,8 @@ class TVPredCP:
                 (-value).backward()
                 optimiser.step()
                 path.append(torch.stack(theta).detach())
-                left = distance(path)
-                bar.set_postfix_str(f"{left:.1g} from the end")
+                left = movement(path)
+                bar.set_postfix_str(f"moved by {left:.1g}")
                 if left <= self.tolerance:
                     break
             else:
@@ -156,7 +157,7 @@ class TVPredCP:
         return -0.5 * filters.inverse(mode).square().sum() - 0.5 * view.scale * (left * right).sum() / self.probes
 
 
-def function_view(posterior: ImagePosterior, filters: MaternFilters) -> Problem:
+def rays_problem(posterior: ImagePosterior, filters: MaternFilters) -> Problem:
     """``C = I + Rᵀ A⁻¹ R`` of what the rays measure, ``R Rᵀ`` their curvature, under a prior over filters.
 
     Args:
@@ -168,7 +169,7 @@ def function_view(posterior: ImagePosterior, filters: MaternFilters) -> Problem:
     return Problem.of(white, Diagonal(torch.ones_like(white.weights)), posterior.noise_scale).function_view()
 
 
-def distance(path: Sequence[Float[Tensor, "2 g"]]) -> float:
+def movement(path: Sequence[Float[Tensor, "2 g"]]) -> float:
     """How far log precisions, and correlations ``exp(-1 / ψ)`` of neighbouring taps, moved from one window to the next.
 
     Length-scales far below one tap say all the same, that taps are independent: they are not waited for.
