@@ -119,18 +119,19 @@ def ours(meter: Meter, *, case: str, told: str) -> None:
     predicted(meter, case, told, side)
 
 
-def exact(meter: Meter, *, case: str, told: str, fast: bool, tolerance: float = 0.01) -> None:
+def exact(meter: Meter, *, case: str, told: str, fast: bool, tolerance: float = 0.01, double: bool = False) -> None:
     """Conjugate gradients with a pivoted Cholesky preconditioner of rank 100, to a relative residual, theirs 0.01."""
 
     def side(x: Tensor, y: Tensor, new: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
-        model = Regression(x, y).eval()
+        dtype = torch.float64 if double else torch.float32
+        model = Regression(x.to(dtype), y.to(dtype)).to(dtype).eval()
         given(model.covar_module, model.likelihood, logs)
         settings = gpytorch.settings
         with (
             torch.no_grad(), settings.fast_pred_var(fast), settings.max_preconditioner_size(100),
             settings.eval_cg_tolerance(tolerance), settings.max_cg_iterations(1000),
         ):  # fmt: skip
-            prediction = model.likelihood(model(new))
+            prediction = model.likelihood(model(new.to(dtype)))
             return prediction.mean, prediction.variance
 
     predicted(meter, case, told, side)

@@ -49,3 +49,17 @@ NEAR = ONES.index_fill(0, torch.tensor(999), 1.00001)
 )
 def test_recipes_are_alike_by_what_they_hold(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert checksum(recipe(**one)) == checksum(recipe(**one)) != checksum(recipe(**other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [((1.0, 21.0), (1.02, 1.0)), ((1, 23), (12, 3)), (((1,), 2), (1, (2,))), ([], ()), ({"a": 1}, ("a", 1))],
+)
+def test_parts_do_not_run_together(one: object, other: object) -> None:
+    assert checksum(one) != checksum(other)
+
+
+def test_sets_and_sparse_tensors_are_alike_by_what_they_hold() -> None:
+    words = [f"word {i}" for i in range(50)]
+    assert checksum(set(words)) == checksum(set(reversed(words))) != checksum(set(words[1:]))
+    assert checksum(torch.eye(3).to_sparse()) == checksum(torch.eye(3)) != checksum(torch.ones(3, 3).to_sparse())

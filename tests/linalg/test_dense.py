@@ -127,20 +127,6 @@ def test_a_matrix_is_inverted_in_its_place(dtype: torch.dtype) -> None:
         inverted(torch.diag(torch.tensor([1.0, 1.0, -1.0, 1.0])), normal(4, 1).float())
 
 
-def test_a_factor_in_single_precision_where_its_rounding_is_no_matter() -> None:
-    x = normal(150, 2)
-    matrix = (torch.exp(-torch.cdist(x, x)) + 0.01 * eye(150)).float()
-    block, noise = normal(150, 3).float(), 1e-3
-    exact, single, refused_it = Dense(matrix), Dense(matrix, rounding=noise), Dense(matrix, rounding=1e-9)
-    half, near, same = (each.inverse_root().T @ block for each in (exact, single, refused_it))
-    assert torch.equal(same, half) and not torch.equal(near, half)
-    below, above = ((block * exact.shifted(sign * noise).solve(block)).sum(0) for sign in (1, -1))
-    assert bool(((below < near.square().sum(0)) & (near.square().sum(0) < above)).all())
-    torch.testing.assert_close(single.solve(block), exact.solve(block), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(single.logdet(), exact.logdet(), rtol=1e-5, atol=0)
-    torch.testing.assert_close(single.root() @ (single.root().T @ block), matrix @ block, rtol=1e-4, atol=1e-4)
-
-
 def test_a_large_factor_is_that_of_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix, block = spd(7, 10.0), normal(7, 3)
     expected = Dense(matrix).root().dense()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
@@ -242,17 +242,22 @@ def checksum(value: object, so_far: int = 0) -> int:
         True
     """
     if isinstance(value, Tensor):
-        return crc32(bits(value), crc32(f"{value.dtype} {list(value.shape)}".encode(), so_far))
-    parts: Iterable[Any]
+        held = value.detach().to_dense().resolve_conj()
+        return crc32(bits(held), crc32(f"{value.dtype} {list(value.shape)}".encode(), so_far))
+    parts: Sequence[Any]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = (type(value).__name__, *(getattr(value, each.name) for each in dataclasses.fields(value) if each.init))
+        parts = [getattr(value, each.name) for each in dataclasses.fields(value) if each.init]
     elif isinstance(value, Mapping):
-        parts = chain.from_iterable(value.items())
+        parts = list(chain.from_iterable(value.items()))
     elif isinstance(value, tuple | list):
         parts = value
+    elif isinstance(value, set | frozenset):
+        parts = sorted(value, key=repr)
     else:
-        return crc32(re.sub(" at 0x[0-9a-f]+", "", f"{value!r}").encode(), so_far)
-    return reduce(lambda total, part: checksum(part, total), parts, so_far)
+        words = re.sub(" at 0x[0-9a-f]+", "", f"{value!r}")
+        return crc32(f"{len(words)} {words}".encode(), so_far)
+    opened = crc32(f"{type(value).__name__} of {len(parts)}: ".encode(), so_far)
+    return reduce(lambda total, part: checksum(part, total), parts, opened)
 
 
 def inputs_state(inputs: Any, name: str, tensors: Tensors) -> Json:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import final
@@ -12,24 +10,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError
 from lapwing.linalg.operator import Operator, check_shape
 from lapwing.linalg.spectral import Eigenbasis, Spectral, symmetric
 from lapwing.linalg.structured import Diagonal, Structured
 
-PROBES, POWER = 4, 2
-"""Probes and steps of the power method that estimates, from below, how far off a factor in single precision is."""
-
-LEAST_ERROR = 0.1
-"""Part of ``ε λ₁`` by which a factor in single precision is off at least."""
+PIVOT = 10 * torch.finfo(torch.float64).eps
+"""Part of the largest entry that the least pivot of a factor is more than."""
 
 LARGE = 2000
-"""Rows from which a factor on a processor is SciPy's, whose LAPACK can be faster; ``torch.set_num_threads`` does not
-reach it."""
-
-ROWS = 1024
-"""Rows of a float32 matrix that are multiplied in float64 at once."""
+"""Rows from which a factor on a processor is SciPy's, whose LAPACK works in place and takes its own threads."""
 
 
 @final
@@ -48,8 +38,6 @@ class Dense(Structured):
         scale: Factor of ``M``.
         shift: Added to the diagonal, such as a prior precision.
         known: The decomposition of ``M``, where it is at hand.
-        rounding: A factor in single precision does for a float32 matrix where ``|L Lᵀ - A|``, estimated from below, is
-            at most this; solves with it are refined once, roots and determinant are those of ``L Lᵀ``.
 
     Example:
         >>> gram = Dense(torch.tensor([[2.0, 2.0], [2.0, 2.0]]))
@@ -62,7 +50,6 @@ class Dense(Structured):
     shift: float | Tensor = 0.0
     known: Spectral | None = field(default=None, kw_only=True)
     shared: Eigenbasis | None = field(default=None, kw_only=True)
-    rounding: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the shape."""
@@ -82,7 +69,7 @@ class Dense(Structured):
         lower = self._cholesky
         if lower is None:
             return super().root()
-        return self._in_float64(lambda e: lower @ e.to(lower), lambda v: lower.mT @ v.to(lower))
+        return self._in_float64(lambda e: lower @ e, lambda v: lower.mT @ v)
 
     def inverse_root(self) -> Operator:
         """``L⁻ᵀ``, by triangular solves."""
@@ -90,14 +77,14 @@ class Dense(Structured):
         if lower is None:
             return super().inverse_root()
         return self._in_float64(
-            lambda e: torch.linalg.solve_triangular(lower.mT, e.to(lower), upper=True),
-            lambda v: torch.linalg.solve_triangular(lower, v.to(lower), upper=False),
+            lambda e: torch.linalg.solve_triangular(lower.mT, e, upper=True),
+            lambda v: torch.linalg.solve_triangular(lower, v, upper=False),
         )
 
     def logdet(self) -> Float[Tensor, ""]:
         """``Σ log Λ``, or ``2 Σ log diag L``."""
         lower = None if self.basis.known else self._cholesky
-        return super().logdet() if lower is None else 2 * lower.diagonal().double().log().sum()
+        return super().logdet() if lower is None else 2 * lower.diagonal().log().sum()
 
     def diagonal(self) -> Float[Tensor, " d"]:
         """``scale * diag M + shift``."""
@@ -126,32 +113,15 @@ class Dense(Structured):
 
     @property
     def definite(self) -> bool:
-        """Whether it has a Cholesky factor: a positive definite matrix, to rounding."""
-        return self._cholesky is not None
+        """Whether it has a Cholesky factor whose pivots are more than rounding: a positive definite matrix."""
+        lower = self._cholesky
+        return lower is not None and float(lower.diagonal().min()) ** 2 > PIVOT * float(self.diagonal().max())
 
     @cached_property
     def _cholesky(self) -> Float[Tensor, "d d"] | None:
-        if self.single is not None:
-            return self.single
         matrix = symmetric(self.matrix).mul_(self.scale)
         matrix.diagonal().add_(self.shift)
         return _factor(matrix)
-
-    @cached_property
-    def single(self) -> Float[Tensor, "d d"] | None:
-        """The factor in single precision, where that is exact enough: |L Lᵀ - A| estimated, from below."""
-        if not self.rounding or self.matrix.dtype != torch.float32:
-            return None
-        matrix = self.matrix if (self.scale, self.shift) == (1.0, 0.0) else self._dense()
-        v = probes.gaussian([len(matrix), PROBES], like=matrix, generator=torch.Generator().manual_seed(0))
-        largest = _powered(lambda block: matrix @ block, v)
-        if not LEAST_ERROR * torch.finfo(torch.float32).eps * largest <= self.rounding:
-            return None
-        lower = _factor(matrix)
-        if lower is None:
-            return None
-        size = _powered(lambda block: _in_rows(lower, _in_rows(lower.mT, block)) - _in_rows(matrix, block), v.double())
-        return lower if size <= self.rounding else None
 
     def _to_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "w k"]:
         return self.basis.spectral.into(block)
@@ -169,13 +139,7 @@ class Dense(Structured):
 
     def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         lower = None if self.basis.known else self._cholesky
-        if lower is None:
-            return super()._solve(block)
-        found = torch.cholesky_solve(block.to(lower), lower).double()
-        if lower.dtype == torch.float64:
-            return found
-        rest = block - self.scale * _in_rows(self.matrix, found) - self.shift * found
-        return found + torch.cholesky_solve(rest.to(lower), lower)
+        return super()._solve(block) if lower is None else torch.cholesky_solve(block, lower)
 
     def _affine(self, c: float | Tensor, s: float | Tensor) -> Dense:
         return replace(self, scale=c * self.scale, shift=c * self.shift + s, shared=self.basis)
@@ -186,29 +150,15 @@ class Dense(Structured):
 
 
 def _factor(matrix: Float[Tensor, "d d"]) -> Float[Tensor, "d d"] | None:
-    """The lower Cholesky factor; ``None`` of what is not positive definite."""
+    """The lower Cholesky factor, in the matrix's place where it is large; ``None`` of what is not positive definite."""
     if matrix.device.type != "cpu" or matrix.requires_grad or len(matrix) < LARGE:
         lower, failed = torch.linalg.cholesky_ex(matrix)
         return None if bool(failed) else lower
-    from scipy.linalg import get_lapack_funcs  # slow to import, which a small factor does not make up for
+    from scipy.linalg import get_lapack_funcs  # an import that a small factor does not make up for
 
     (factorise,) = get_lapack_funcs(("potrf",), (matrix.numpy(),))
-    lower, failed = factorise(matrix.numpy().T, lower=1, clean=1)  # by columns, as LAPACK has it
+    lower, failed = factorise(matrix.numpy().T, lower=1, clean=1, overwrite_a=1)  # by columns, as LAPACK has it
     return None if failed else torch.from_numpy(lower)
-
-
-def _powered(product: Callable[[Tensor], Tensor], v: Float[Tensor, "d k"]) -> float:
-    """An estimate, from below, of the largest eigenvalue in size: a few products of a few columns."""
-    size = math.inf
-    for _ in range(POWER):
-        v = product(v / torch.linalg.vector_norm(v, dim=0))
-        size = float(torch.linalg.vector_norm(v, dim=0).max())
-    return size
-
-
-def _in_rows(matrix: Float[Tensor, "d e"], block: Float[Tensor, "e k"]) -> Float[Tensor, "d k"]:
-    """A product in float64 with a float32 matrix, of which a few rows at a time are made so."""
-    return torch.cat([rows.double() @ block for rows in matrix.split(ROWS)])
 
 
 def inverted(
@@ -235,7 +185,7 @@ def inverted(
         lower, failed = torch.linalg.cholesky_ex(matrix)
         _check_factor(int(failed))
         solved = torch.cholesky_solve(block, lower)
-        return torch.cholesky_inverse(lower), solved, 2 * float(lower.diagonal().double().log().sum())
+        return torch.cholesky_inverse(lower), solved, 2 * float(lower.diagonal().log().sum())
     from scipy.linalg import get_lapack_funcs  # a first fit needs no SciPy
 
     factorise, solve, invert = get_lapack_funcs(("potrf", "potrs", "potri"), (matrix.numpy(),))

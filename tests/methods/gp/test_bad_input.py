@@ -169,6 +169,13 @@ def test_noise_that_single_precision_does_not_resolve_is_solved_with_in_double()
     torch.testing.assert_close(found.mean, (6 * new).sin(), rtol=0, atol=5e-3)
 
 
+def test_inputs_that_are_nearly_alike_without_noise() -> None:
+    near = torch.tensor([[0.0], [1e-12], [1.0], [2.0]], dtype=torch.float64)
+    process = lw.GP(lw.gp.RBF(1.0), lw.Gaussian(1e18)).fit((near, torch.tensor([1.0, -1.0, 0.0, 0.0]).double()))
+    with refused(NumericalError, "fewer inputs that are nearly alike"):
+        process.mean(near)
+
+
 def test_repeated_inputs_with_noise_are_averaged() -> None:
     kernel = lw.gp.Matern()
     twice = lw.GP(kernel, lw.Gaussian(10.0)).fit((torch.cat([X, X]), torch.cat([Y + 1, Y - 1])))

@@ -15,28 +15,22 @@ from lapwing.linalg import Dense, Structured
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.cg import Solver, in_blocks
 
-SHARE = 0.1
-"""Part of the least prior precision, a noise variance in function view, by which single precision may change Λ."""
-
 
 @final
 @dataclass(frozen=True)
 class Cholesky(Solver):
     """Exact solves by the factor ``Λ = L Lᵀ``, made once for a problem.
 
-    That of a float32 matrix is in single precision, which is faster, where its rounding E is estimated, from below, to
-    be small, ``|E| ≤ A / 10`` for the least prior precision A, in function view the noise variance. Where that holds,
-    variances are between those with A larger and smaller by a tenth. Solves are refined. Otherwise the factor is in
-    double precision.
+    The factor is in float64, whatever the dtype of the matrix.
 
     Args:
-        max_bytes: Memory the factor may take.
+        max_bytes: Memory that Λ may take; the factor takes as much again in float64.
 
     Raises:
         TooLargeError: If it would take more.
 
     Cost:
-        ``d²`` numbers and ``d³ / 3`` multiplications once, ``2 d²`` a solve.
+        ``2 d²`` numbers and ``d³ / 3`` multiplications once, ``2 d²`` a solve.
 
     Example:
         >>> from lapwing.linalg import Diagonal
@@ -69,20 +63,12 @@ class Cholesky(Solver):
             NumericalError: If it is not positive definite, to rounding.
             TooLargeError: If it would take more than ``max_bytes``.
         """
-        found = self._dense(problem)
-        if not found.definite:
-            got = "one that is singular to rounding"
-            raise NumericalError("a positive definite precision", got, "a larger prior precision, or float64")
-        return found
-
-    def precise_enough(self, problem: Problem) -> bool:
-        """Whether the dtype of a problem will do: float64 always, float32 where its factor is in single precision."""
-        return problem.prior.dtype == torch.float64 or self._dense(problem).single is not None
-
-    def _dense(self, problem: Problem) -> Dense:
         found = problem.prepared.get(self)
         if not isinstance(found, Dense):
             precision = problem.curvature.dense(self.max_bytes).mul_(problem.scale)
             precision.diagonal().add_(problem.prior.values)
-            found = problem.prepared[self] = Dense(precision, rounding=SHARE * float(problem.prior.values.min()))
+            found = problem.prepared[self] = Dense(precision)
+        if not found.definite:
+            got = "one that is singular to rounding"
+            raise NumericalError("a positive definite precision", got, "a larger prior precision, or float64")
         return found

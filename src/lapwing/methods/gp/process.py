@@ -75,12 +75,11 @@ class Process:
 
     @cached_property
     def problem(self) -> Problem:
-        """``K + N``; in float64 where the noise is so small that float32 would not do for an exact solve."""
-        x, noise, solver = self.seen.inputs, self.noise_variance, self.solver
-        problem = Problem(KernelMatrix(self.kernel, x), Diagonal(noise))
-        if not isinstance(solver, Cholesky) or solver.precise_enough(problem):
-            return problem
-        return Problem(KernelMatrix(self.kernel, x.double()), Diagonal(noise.double()))
+        """``K + N``; in float64 where solves are exact."""
+        x, noise = self.seen.inputs, self.noise_variance
+        if isinstance(self.solver, Cholesky):
+            x, noise = x.double(), noise.double()
+        return Problem(KernelMatrix(self.kernel, x), Diagonal(noise))
 
     @cached_property
     def answers(self) -> Solution:
@@ -109,25 +108,25 @@ class Process:
         Args:
             x: Inputs.
         """
-        x, (alpha, beta) = self.data.check(x), self.representers
-        return self.trend(x) @ beta + cross_product(self.kernel, x, self.seen.inputs, alpha)
+        (alpha, beta), new = self.representers, self.data.check(x)
+        exact = new.to(alpha)
+        return (self.trend(exact) @ beta + cross_product(self.kernel, exact, self.seen.inputs.to(alpha), alpha)).to(new)
 
     @property
     def covariance(self) -> Covariance:
         """What is not known of the function, by exact solves."""
-        solved = self.answers.value[:, self.data.outputs :]
-
         like, solver = self.problem.prior.values, self.solver
+        inputs, solved = self.seen.inputs.to(like), self.answers.value[:, self.data.outputs :]
 
         def solve(block: Tensor) -> Tensor:
-            return solver.solve(self.problem, block.to(like)).value.to(block)
+            return solver.solve(self.problem, block).value
 
         def quadratic_form(block: Tensor) -> Tensor:
             if not isinstance(solver, Cholesky):
                 return (block * solve(block)).sum(0)
-            return (solver.held(self.problem).inverse_root().T @ block.to(like)).square().sum(0).to(block)
+            return (solver.held(self.problem).inverse_root().T @ block).square().sum(0)
 
-        return Covariance(self.kernel, self.seen.inputs, self.trend, solved, solve, quadratic_form)
+        return Covariance(self.kernel, inputs, self.trend, solved, solve, quadratic_form)
 
     @cached_property
     def functions(self) -> FunctionSamples:
@@ -163,7 +162,7 @@ class Process:
                 both = torch.cat([asked, values], 1), torch.cat([torch.zeros_like(asked), noise], 1)
                 vars(self)["answers"], solution = parted(self._solved(*both, asked.shape[1]), asked.shape[1])
             (alpha, beta), (shift, slope) = self.representers, self._fitted(solution.value)
-        weights = alpha.repeat(1, samples) - shift, beta.repeat(1, samples) - slope
+        weights = (alpha.repeat(1, samples) - shift).to(x), (beta.repeat(1, samples) - slope).to(x)
         return FunctionSamples(self.kernel, x, self.trend, prior, *weights, c, solution)
 
     def predict(self, x: Float[Tensor, "m p"], *, joint: bool = False) -> Predictive:
@@ -212,7 +211,7 @@ class Process:
         An ``Estimate`` by stochastic Lanczos quadrature where the solver is not exact.
         """
         alpha, beta = self.representers
-        (n, c), rest = self.seen.targets.shape, self.seen.targets - self.trend(self.seen.inputs) @ beta
+        (n, c), rest = self.seen.targets.shape, self.seen.targets - self.trend(self.seen.inputs.to(beta)) @ beta
         fit = -0.5 * float((rest * alpha).double().sum()) - 0.5 * n * c * math.log(2 * math.pi)
         fit += self.data.repeated(1 / self.likelihood.noise)[0]
         if isinstance(self.solver, Cholesky):
@@ -272,9 +271,9 @@ class Process:
         """``(K + N)⁻¹ (z + ε)`` of so many columns of ``[y, H]`` and then of draws, from where earlier solves came."""
         initial = None
         if self.start:
-            initial = torch.zeros_like(values)
+            initial = torch.zeros_like(values, dtype=self.problem.prior.dtype)
             for part, earlier in zip(initial.tensor_split([asked], 1), self.start, strict=False):
-                if earlier.value.shape[1] == part.shape[1]:
+                if earlier.value.shape[1] == part.shape[1] and len(earlier.value) <= len(part):
                     part[: len(earlier.value)] = earlier.value
         try:
             like = self.problem.prior.values
@@ -287,7 +286,7 @@ class Process:
                 f"{float(solution.residual.max()):.1e}. Try {self.solver.cure}",
                 ConvergenceWarning,
             )
-        return replace(solution, value=solution.value.to(values))
+        return solution
 
     def _known(self) -> tuple[Solution, ...]:
         """The solves that were made."""
@@ -297,4 +296,4 @@ class Process:
 
     def _fitted(self, solved: Float[Tensor, "n k"]) -> tuple[Float[Tensor, "n k"], Float[Tensor, "q k"]]:
         c = self.data.outputs
-        return least_squares(self.trend(self.seen.inputs), self.answers.value[:, c:], solved)
+        return least_squares(self.trend(self.seen.inputs.to(solved)), self.answers.value[:, c:], solved)

@@ -91,16 +91,17 @@ class Covariance:
     def variance(self, x: Float[Tensor, "m p"]) -> Float[Tensor, " m"]:
         """At each input alone."""
         found: list[Tensor] = []
-        for rows in x.split(ROWS):
+        for rows in x.to(self.inputs).split(ROWS):
             across, rest, slopes = self._parts(rows)
             known = self.quadratic_form(across) - (rest * slopes).sum(0)
             found.append((self.kernel.diagonal(rows) - known).clamp_min(0.0))
-        return torch.cat(found)
+        return torch.cat(found).to(x)
 
     def joint(self, x: Float[Tensor, "m p"]) -> Float[Tensor, "m m"]:
         """At all inputs together."""
-        across, rest, slopes = self._parts(x)
-        return KernelMatrix(self.kernel, x).dense() - across.mT @ self.solve(across) + rest.mT @ slopes
+        new = x.to(self.inputs)
+        across, rest, slopes = self._parts(new)
+        return (KernelMatrix(self.kernel, new).dense() - across.mT @ self.solve(across) + rest.mT @ slopes).to(x)
 
     def _parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """``K_{Xx}``, r, and ``(Hᵀ C⁻¹ H)⁻¹ r``."""
