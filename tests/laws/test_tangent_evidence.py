@@ -184,7 +184,12 @@ def test_a_network_normalised_up_to_its_dense_head_is_its_own_tangent_without_of
 
 @pytest.mark.parametrize("at", ["weights", "mode"])
 @pytest.mark.parametrize(
-    ("name", "prior"), [("gaussian", lw.Layerwise((0.3, 2.0))), ("categorical", lw.Isotropic(0.05))]
+    ("name", "prior"),
+    [
+        ("gaussian", lw.Layerwise((0.3, 2.0))),
+        ("categorical", lw.Isotropic(VALUES[0])),
+        ("categorical", lw.Isotropic(VALUES[-1])),
+    ],
 )
 def test_the_evidence_is_the_same_in_weights_and_in_functions(name: str, prior: lw.priors.Prior, at: str) -> None:
     one, two = (evidence_of(full(problem(name), prior, view), at) for view in ("weights", "functions"))
