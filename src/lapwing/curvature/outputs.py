@@ -52,7 +52,7 @@ class OutputSum:
         self._block.diagonal().copy_(self._diagonal[self.together])
 
     def _begin(self, entries: Entries) -> None:
-        """Choose the outputs that are kept together."""
+        """Choose the outputs that are kept together; the output Hessians of the first chunk are made twice for it."""
         diagonals, beside = zip(*((diagonal.sum(0), beside is not None) for diagonal, beside in entries()), strict=True)
         sums = torch.stack(diagonals).sum(0)
         few = len(sums) <= TOGETHER

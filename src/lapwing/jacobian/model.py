@@ -19,7 +19,17 @@ from torch import Tensor
 from lapwing.ground.data import Data, Inputs, count, ordinary, take
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.tree import Params
-from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, leaves
+from lapwing.jacobian.layers.capture import (
+    NORMS,
+    Call,
+    Layer,
+    Survey,
+    affine_sum,
+    by_example,
+    captured,
+    examples_first,
+    leaves,
+)
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, patches
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.layers.loose import loose_rows
@@ -139,7 +149,7 @@ class Pass:
         return changed
 
     @property
-    def returned(self) -> Tensor:
+    def raw_outputs(self) -> Tensor:
         """What the network returned, with its graph."""
         return self._forward[0]
 
@@ -151,7 +161,7 @@ class Pass:
     @property
     def outputs(self) -> Tensor:
         """Canonical outputs, ``[n, *event, c]``."""
-        outputs = self.returned.detach()
+        outputs = self.raw_outputs.detach()
         return outputs if self.likelihood is None else self.likelihood.canonical(outputs)
 
     @property
@@ -188,7 +198,7 @@ class Pass:
         yield from self.layer_factors(cotangents, room)
         survey = self.survey
         if survey.loose:
-            returned = self._pulled(cotangents)
+            returned = self._cotangents_returned(cotangents)
             for name, rows in loose_rows(self.network, survey.loose, self.inputs, returned, survey.way).items():
                 yield Rows(name, None, rows)
 
@@ -197,7 +207,7 @@ class Pass:
         outputs, calls = self._forward
         uses = [(layer, call) for layer in self.survey.layers for call in calls if layer.owns(call)]
         held: list[Tensor] = []
-        for k, cotangent in enumerate(self._pulled(cotangents) if uses else ()):
+        for k, cotangent in enumerate(self._cotangents_returned(cotangents) if uses else ()):
             edges = [call.edge for _, call in uses]
             pulled = torch.autograd.grad(along(outputs, cotangent), edges, retain_graph=True, allow_unused=True)
             for i, ((layer, call), g) in enumerate(zip(uses, pulled, strict=True)):
@@ -223,11 +233,11 @@ class Pass:
     def gradient(self, cotangent: Float[Tensor, "n ..."]) -> Float[Tensor, " d"]:
         """``sum_n J_nᵀ u_n`` in the uncertain weights: one backward pass."""
         values = list(self._leaves.values())
-        target = along(self.returned, self._pulled(cotangent[None])[0])
+        target = along(self.raw_outputs, self._cotangents_returned(cotangent[None])[0])
         grads = torch.autograd.grad(target, values, retain_graph=True, allow_unused=True, materialize_grads=True)
         return self.network.joined(((name,), grad.flatten()) for name, grad in zip(self._leaves, grads, strict=True))
 
-    def _pulled(self, cotangents: Tensor) -> Tensor:
+    def _cotangents_returned(self, cotangents: Tensor) -> Tensor:
         """Cotangents of what the network returned."""
         return cotangents if self.likelihood is None else self.likelihood.returned(cotangents)
 
@@ -268,27 +278,9 @@ def along(outputs: Tensor, cotangent: Tensor) -> Float[Tensor, ""]:
         return (outputs * ordinary(cotangent).to(outputs)).sum()
 
 
-def affine_sum(x: Tensor, axis: int, n: int, width: int) -> Float[Tensor, "n d"]:
-    """Sum over all that shares an affine parameter: the last ``width`` axes are its own, or the channels if 0."""
-    if width == 0:
-        return x.flatten(2).sum(-1) if x.ndim > 2 else x
-    return examples_first(x, axis, n, width).sum(1).flatten(1)
-
-
 def at_positions(uses: list[Tensor], axis: int) -> Tensor:
     """What several uses of one weight have, as if they were positions of one use; that of one use itself."""
     return uses[0] if len(uses) == 1 else torch.cat(uses, axis)
-
-
-def by_example(x: Tensor, axis: int, n: int) -> Float[Tensor, "n k t f"]:
-    """Gradients with the cotangents on axis 1, as examples, cotangents, all that shares the weight, features."""
-    return examples_first(x.movedim(1, -2), axis, n, 2).transpose(1, 2)
-
-
-def examples_first(x: Tensor, axis: int, n: int, features: int) -> Tensor:
-    """``x`` as ``[n, t, *features]``: examples first, everything that shares the weight in one axis."""
-    x = x.movedim(axis, 0)
-    return x.reshape(n, -1, *x.shape[x.ndim - features :])
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def probe(inputs: Inputs, size: int) -> Inputs:
 
 
 def surveyed(network: Network, likelihood: Likelihood, data: Data) -> Model:
-    """The model of a network, surveyed on the first examples of the data; see ``find_layers``."""
+    """The model of a network, surveyed on the first examples of the data; see ``first_pass``."""
     seen = first_pass(network, data.first())
     head = makes_outputs(seen.knowing(seen.survey, likelihood))
     return Model(network, replace(seen.survey, head=head), likelihood, data)
@@ -61,14 +61,19 @@ def makes_outputs(forward: Pass) -> bool:
 
 
 def find_layers(network: Network, inputs: Inputs) -> Survey:
-    """Survey of a network on the first examples of ``inputs``.
+    """The survey of ``first_pass``."""
+    return first_pass(network, inputs).survey
+
+
+def first_pass(network: Network, inputs: Inputs) -> Pass:
+    """The forward pass of the first three examples of ``inputs``, with the survey of the network made by it.
 
     Args:
         network: The network.
         inputs: At least one example.
 
     Returns:
-        Layers with factors, and the parameters without, which are logged.
+        The pass; its survey has the layers with factors, and the parameters without, which are logged.
 
     Raises:
         ConfigError: If the outputs do not depend on the uncertain weights.
@@ -76,12 +81,6 @@ def find_layers(network: Network, inputs: Inputs) -> Survey:
         ShapeError: If the outputs have no axis of examples, or no axis of outputs.
         UnsupportedError: If the outputs are random, depend on the other examples of the batch, or have another type
             than the weights.
-    """
-    return first_pass(network, inputs).survey
-
-
-def first_pass(network: Network, inputs: Inputs) -> Pass:
-    """The forward pass of three examples by which a network is surveyed; see ``find_layers``.
 
     Cost:
         Four forward passes of two or three examples and two backward passes; two more where parameters have no factors.
@@ -89,7 +88,7 @@ def first_pass(network: Network, inputs: Inputs) -> Pass:
     params = leaves(network)
     three = probe(inputs, 3)
     seen = Pass(network, Survey((), (), torch.Size(), (0, 0)), three)
-    outputs, calls = seen.returned, seen.calls
+    outputs, calls = seen.raw_outputs, seen.calls
     two, fewer = captured(network, probe(inputs, 2), params)
     if not outputs.requires_grad:
         raise ConfigError(

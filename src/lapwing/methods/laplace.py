@@ -128,7 +128,7 @@ class Laplace:
         """
         with undisturbed():
             module, read = opened(model, data, "fit(model, data)", unpack=unpack, progress=progress)
-            check_begun_alike(read, self, module)
+            check_same_fit(read, self, module)
             task = self.task(module, read, generator)
             posterior = self.structure.fit(task)
             strict = isinstance(posterior, MatrixFreePosterior | SampledPosterior)
@@ -150,7 +150,7 @@ class Laplace:
         return scaled(Task(surveyed(network, self.likelihood, data), self.prior, self.curvature, generator))
 
 
-def check_begun_alike(data: Data, recipe: object, module: nn.Module) -> None:
+def check_same_fit(data: Data, recipe: object, module: nn.Module) -> None:
     """Refuses processes that share data but neither a recipe nor a network: what they add up would mean nothing.
 
     Args:

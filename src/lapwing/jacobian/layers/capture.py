@@ -15,6 +15,7 @@ from typing import Any, Literal, final
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode
@@ -257,3 +258,21 @@ def history(values: Tensor) -> set[Node]:
             seen.add(node)
             left += [further for further, _ in node.next_functions]
     return seen
+
+
+def examples_first(x: Tensor, axis: int, n: int, features: int) -> Tensor:
+    """``x`` as ``[n, t, *features]``: examples first, everything that shares the weight in one axis."""
+    x = x.movedim(axis, 0)
+    return x.reshape(n, -1, *x.shape[x.ndim - features :])
+
+
+def by_example(x: Tensor, axis: int, n: int) -> Float[Tensor, "n k t f"]:
+    """Gradients with the cotangents on axis 1, as examples, cotangents, all that shares the weight, features."""
+    return examples_first(x.movedim(1, -2), axis, n, 2).transpose(1, 2)
+
+
+def affine_sum(x: Tensor, axis: int, n: int, width: int) -> Float[Tensor, "n d"]:
+    """Sum over all that shares an affine parameter: the last ``width`` axes are its own, or the channels if 0."""
+    if width == 0:
+        return x.flatten(2).sum(-1) if x.ndim > 2 else x
+    return examples_first(x, axis, n, width).sum(1).flatten(1)

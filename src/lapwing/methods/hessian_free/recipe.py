@@ -18,7 +18,7 @@ from lapwing.methods.hessian_free.inner import Inner, NewtonCG
 from lapwing.methods.hessian_free.posterior import HessianFreePosterior
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.responses import Responder
-from lapwing.methods.laplace import Laplace, check_begun_alike
+from lapwing.methods.laplace import Laplace, check_same_fit
 from lapwing.priors import Isotropic, Prior
 from lapwing.structures.selection import All, Selection
 
@@ -131,7 +131,7 @@ class HessianFree:
     def responder(self, model: nn.Module, data: Source, *, unpack: Unpack | None = None) -> Responder:
         """How responses are found, the data looked at; arguments as in ``fit``."""
         module, read = opened(model, data, "fit(model, data, points)", unpack=unpack)
-        check_begun_alike(read, self, module)
+        check_same_fit(read, self, module)
         task = Laplace(self.likelihood, prior=self.prior, weights=self.weights).task(module, read)
         check_repeatable(task.model, task.totals(), strict=True)
         network = task.model.network
