@@ -247,8 +247,7 @@ def count(inputs: Inputs) -> int:
     for tensor in tensors(inputs):
         if tensor.ndim:
             return tensor.shape[0]
-    hint = cure(inputs, "x[None] for a single example")
-    raise DataError("inputs with a leading axis of examples", describe(inputs), hint)
+    raise DataError("inputs with an axis of examples", describe(inputs), cure(inputs, "x[None] for a single example"))
 
 
 def take(inputs: Inputs, index: slice | Tensor) -> Inputs:

@@ -35,8 +35,8 @@ POSITIONS = 2048
 BYTES = 2**29
 """Bytes the covariances of all factors may take together (512 MiB)."""
 
-VARIANCES = 2**30
-"""Bytes the variances of the weights under all precisions may take together (1 GiB), or the pass is repeated."""
+VARIANCES = 3 * 2**28
+"""Bytes the variances of the weights under all precisions may take together (768 MiB), or the pass is repeated."""
 
 NEAREST = 12
 """Factors of the grid between which a covariance is interpolated."""
