@@ -188,11 +188,15 @@ def thinned(path: list[tuple[float, Tensor]], most: int = 6) -> list[tuple[float
 
 def verdict(found: Sequence[Row]) -> Iterator[Row]:
     """Of each set the ratio of processor seconds, ours to the peer's, means over splits, and how far RMSE is off."""
-    means = {(row["data"], row["side"]): row for row in found if row.get("summary") and row.get("part") == "peers"}
-    for (data, side), row in means.items():
-        mine = means.get((data, "lapwing auto"), {})
+    peers = [row for row in found if row.get("summary") and row.get("part") == "peers"]
+    means = {(row["data"], row["observations"], row["side"]): row for row in peers}
+    for (data, size, side), row in means.items():
+        mine = means.get((data, size, "lapwing auto"), {})
         if side.startswith("GPyTorch") and "cpu_seconds" in row and "cpu_seconds" in mine:
-            told = {"verdict": f"{data}: lapwing over {side}", "ratio": mine["cpu_seconds"] / row["cpu_seconds"]}
+            told = {
+                "verdict": f"{data}, {size} rows: lapwing over {side}",
+                "ratio": mine["cpu_seconds"] / row["cpu_seconds"],
+            }
             yield told | {"rmse_apart": mine["rmse"] - row["rmse"]}
     points = [row for row in found if row.get("part") == "search" and not row.get("summary")]
     for number in sorted({row["seed"] for row in points}):
