@@ -260,18 +260,6 @@ def is_integral(values: Tensor) -> bool:
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
 
 
-def contrasts(c: int) -> Float[Tensor, "c c-1"]:
-    """Orthonormal directions in which c ≥ 2 logits differ: Helmert's, each class against the mean of those before it.
-
-    Example:
-        >>> contrasts(2)[:, 0]
-        tensor([ 0.7071, -0.7071], dtype=torch.float64)
-    """
-    sizes = torch.arange(1, c, dtype=torch.float64)
-    helmert = torch.ones(c, c - 1, dtype=torch.float64).triu() - torch.diag(sizes, -1)[:, :-1]
-    return helmert / (sizes * (sizes + 1)).sqrt()
-
-
 CACHED = 2**22
 """Bytes that stay in a CPU's cache (4 MiB): pieces larger than that take several times as long."""
 

@@ -246,3 +246,15 @@ def finite(matrix: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
             "inputs of size 1, finite data and weights, or float64",
         )
     return matrix
+
+
+def contrasts(c: int) -> Float[Tensor, "c c-1"]:
+    """Orthonormal directions in which c ≥ 2 logits differ: Helmert's, each class against the mean of those before it.
+
+    Example:
+        >>> contrasts(2)[:, 0]
+        tensor([ 0.7071, -0.7071], dtype=torch.float64)
+    """
+    sizes = torch.arange(1, c, dtype=torch.float64)
+    helmert = torch.ones(c, c - 1, dtype=torch.float64).triu() - torch.diag(sizes, -1)[:, :-1]
+    return helmert / (sizes * (sizes + 1)).sqrt()

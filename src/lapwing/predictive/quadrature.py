@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from lapwing.ground.errors import UnsupportedError
-from lapwing.likelihoods.base import CACHED, contrasts
+from lapwing.likelihoods.base import CACHED
+from lapwing.linalg.structured import contrasts
 from lapwing.predictive.outputs import Moments, nonnegative
 from lapwing.predictive.wide import WideMoments
 
