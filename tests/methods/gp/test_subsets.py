@@ -25,15 +25,24 @@ def test_a_part_has_the_optimum_of_those_observations() -> None:
     assert len(found.data) == 90
 
 
-def test_a_part_has_all_that_was_observed_at_its_inputs() -> None:
+def test_repeats_that_are_measurements_are_chosen_from_like_others() -> None:
     x = normal(30, 3).repeat(3, 1)
     y = torch.sin(2 * x[:, 0]) + 0.2 * normal(90, seed=1)
     process = GP(1.0 * RBF(1.0), lw.Gaussian(10.0)).fit((x, y))
-    assert len(process.seen) == 30
-    part = process.select(torch.tensor([7, 2]))
-    torch.testing.assert_close(part.data.inputs, x[[2, 7, 32, 37, 62, 67]])
-    torch.testing.assert_close(part.seen.targets[:, 0], y.view(3, 30)[:, [2, 7]].mean(0))
-    torch.testing.assert_close(logs_of(Subset(30).tune(process)), logs_of(Evidence().tune(process)), rtol=0, atol=0.1)
+    part = process.select(torch.tensor([7, 37, 2]))
+    torch.testing.assert_close(part.data.inputs, x[[7, 37, 2]])
+    torch.testing.assert_close(part.seen.targets[:, 0], torch.stack([y[[7, 37]].mean(), y[2]]))
+    torch.testing.assert_close(logs_of(Subset(90).tune(process)), logs_of(Evidence().tune(process)), rtol=0, atol=0.1)
+
+
+def test_rows_that_stand_twice_in_a_table_do_not_hide_the_noise() -> None:
+    x = normal(400, 2)
+    y = torch.sin(2 * x[:, 0]) + 0.3 * normal(400, seed=1)
+    process = GP(1.0 * Matern(1.0), lw.Gaussian(10.0)).fit((x.repeat(2, 1), y.repeat(2)))
+    assert 1 / Subset(200).tune(process).likelihood.noise == pytest.approx(0.09, rel=0.5)
+    copied = process.select(torch.cat([torch.arange(100), 400 + torch.arange(100)]))
+    with pytest.warns(ConvergenceWarning, match="noise"):
+        assert 1 / Evidence().tune(copied).likelihood.noise < 1e-6
 
 
 def test_the_noise_stays_above_what_the_dtype_resolves() -> None:

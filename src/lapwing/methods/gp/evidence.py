@@ -86,7 +86,7 @@ class Evidence:
             ConvergenceWarning: If the steps were too few, or a hyper-parameter ended at a limit.
         """
         data = posterior.data
-        exact = posterior.select(torch.arange(len(posterior.seen), device=data.inputs.device))
+        exact = posterior.select(torch.arange(len(data), device=data.inputs.device))
         found = climbed(exact, self.steps, self.noise, progress, floor=least_noise(data))
         if not found.done:
             warn(f"the evidence still rose after {self.steps} steps. Try a larger steps=", ConvergenceWarning)

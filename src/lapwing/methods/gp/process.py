@@ -233,12 +233,12 @@ class Process:
         return replace(self, data=self.data.joined(Observations.of(data, relative_noise)), start=self._known())
 
     def select(self, index: Int[Tensor, " m"]) -> Process:
-        """The posterior of what was observed at some of the distinct inputs, in float64.
+        """The posterior of some of the observations, in float64.
 
         Args:
-            index: Which of ``seen``.
+            index: Which.
         """
-        return replace(self, data=self.data.select(self.data.places(index)), start=())
+        return replace(self, data=self.data.select(index), start=())
 
     def tuned(self, method: Any, progress: bool) -> Process:
         """See ``lapwing.tune``."""

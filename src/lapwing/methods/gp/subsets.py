@@ -21,14 +21,17 @@ GAIN = 0.3
 @final
 @dataclass(frozen=True)
 class Subset:
-    """The optimum of the evidence of a random part of the distinct inputs, with all that was observed there.
+    """The optimum of the evidence of a random part of the observations.
 
     A random part spans the data as they are; it sees less of what varies over short distances, and is sure of fewer
     length-scales, than all observations. Too small a part is overfitted where dimensions are many: its noise ends at
     the limit, which is what the dtype resolves.
 
+    Observations are drawn, not inputs with all that was observed there: tables hold rows twice, and copies of a target
+    say that there is no noise.
+
     Args:
-        size: Inputs of the part.
+        size: Observations of the part.
         steps: Most steps.
         noise: Whether the noise is chosen too.
         seed: Of the part.
@@ -52,8 +55,8 @@ class Subset:
 
     def tune(self, posterior: P, progress: bool = False) -> P:
         """See ``Evidence.tune``; without its warning of few steps."""
-        order = probes.permutation(len(posterior.seen), generator=torch.Generator().manual_seed(self.seed))
-        index = torch.tensor(order[: self.size], device=posterior.seen.inputs.device)
+        order = probes.permutation(len(posterior.data), generator=torch.Generator().manual_seed(self.seed))
+        index = torch.tensor(order[: self.size], device=posterior.data.inputs.device)
         part, floor = posterior.select(index), least_noise(posterior.data)
         found = climbed(part, self.steps, self.noise, progress, floor=floor, gain=GAIN)
         warn_of_limits(found)
@@ -98,9 +101,8 @@ class Centroids:
         centres = probes.permutation(len(inputs), generator=torch.Generator().manual_seed(self.seed))[: self.count]
         for centre in tqdm(centres, "neighbourhoods", disable=not progress, leave=False):
             apart = (inputs - inputs[centre]).square().sum(1)
-            near = replace(
-                posterior.select(apart.topk(min(self.size, len(inputs)), largest=False).indices), trace=trace
-            )
+            nearest = apart.topk(min(self.size, len(inputs)), largest=False).indices
+            near = replace(posterior.select(posterior.data.places(nearest)), trace=trace)
             found = Evidence(noise=self.noise).tune(near, progress)
             optima.append(logs_of(found))
             trace = found.trace
