@@ -190,6 +190,10 @@ class LaplaceProcess:
         """
         return replace(self, data=self.data.select(index), start=None)
 
+    def first(self, size: int) -> LaplaceProcess:
+        """The posterior of so many observations, the first; see ``select``."""
+        return self.select(torch.arange(min(size, len(self.data)), device=self.data.inputs.device))
+
     def with_choices(self, kernel: Kernel) -> LaplaceProcess:
         """The posterior with another kernel; its mode is looked for near the one that is known."""
         return replace(self, kernel=kernel, start=self._found)

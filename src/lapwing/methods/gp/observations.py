@@ -92,6 +92,10 @@ class Observations:
         first = torch.full_like(found, len(found)).scatter_reduce_(0, found, order, "amin")
         return first.argsort(stable=True).argsort(stable=True)[found]
 
+    def reach(self, size: int) -> int:
+        """How many stand before the one at the input number ``size``, counted without repeats from 0."""
+        return int((self._places.cummax(0).values < size).sum())
+
     def places(self, index: Int[Tensor, " m"]) -> Int[Tensor, " k"]:
         """Which of these were made at some of the distinct inputs.
 

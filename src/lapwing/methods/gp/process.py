@@ -240,6 +240,10 @@ class Process:
         """
         return replace(self, data=self.data.select(index), start=())
 
+    def first(self, size: int) -> Process:
+        """The posterior of the first observations, until they have so many distinct inputs; see ``select``."""
+        return self.select(torch.arange(self.data.reach(size), device=self.data.inputs.device))
+
     def tuned(self, method: Any, progress: bool) -> Process:
         """See ``lapwing.tune``."""
         if len(self.data) < 2:

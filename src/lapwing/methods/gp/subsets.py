@@ -21,17 +21,18 @@ GAIN = 0.3
 @final
 @dataclass(frozen=True)
 class Subset:
-    """The optimum of the evidence of a random part of the observations.
+    """The optimum of the evidence of random observations.
 
     A random part spans the data as they are; it sees less of what varies over short distances, and is sure of fewer
     length-scales, than all observations. Too small a part is overfitted where dimensions are many: its noise ends at
     the limit, which is what the dtype resolves.
 
-    Observations are drawn, not inputs with all that was observed there: tables hold rows twice, and copies of a target
-    say that there is no noise.
+    Observations are drawn until they have ``size`` distinct inputs, which is what is solved for. They are not drawn
+    with all that was observed at the same input: tables hold rows twice, and copies of a target say that there is no
+    noise.
 
     Args:
-        size: Observations of the part.
+        size: Distinct inputs; of a likelihood that knows no average, observations.
         steps: Most steps.
         noise: Whether the noise is chosen too.
         seed: Of the part.
@@ -56,8 +57,8 @@ class Subset:
     def tune(self, posterior: P, progress: bool = False) -> P:
         """See ``Evidence.tune``; without its warning of few steps."""
         order = probes.permutation(len(posterior.data), generator=torch.Generator().manual_seed(self.seed))
-        index = torch.tensor(order[: self.size], device=posterior.data.inputs.device)
-        part, floor = posterior.select(index), least_noise(posterior.data)
+        shuffled = posterior.select(torch.tensor(order, device=posterior.data.inputs.device))
+        part, floor = shuffled.first(self.size), least_noise(posterior.data)
         found = climbed(part, self.steps, self.noise, progress, floor=floor, gain=GAIN)
         warn_of_limits(found)
         result = at(posterior, logs_of(found.process))
