@@ -164,14 +164,18 @@ def mixable(posterior: Posterior) -> bool:
 
 
 def natural_share(posterior: Posterior, mix: Blend, first: Inputs, second: Inputs, labels: Tensor) -> float:
-    """The larger share at which the network errs on ``ERRORS`` of the mixtures, as nearly as half of them can tell."""
+    """The larger share at which the network errs on ``ERRORS`` of the mixtures, as nearly as half of them can tell.
+
+    Of a network that errs on more of them at the largest share, that.
+    """
     low, high = LEAST, MOST_OF_IMAGES if images(first) else MOST
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        hard = too_hard(posterior, mix(first, second, middle), labels)
-        if hard is None:
-            return middle
-        low, high = (middle, high) if hard else (low, middle)
+    share = high
+    for _ in range(1 + HALVINGS):
+        hard = too_hard(posterior, mix(first, second, share), labels)
+        if hard is None or (hard and share == high):
+            return share
+        low, high = (share, high) if hard else (low, share)
+        share = (low + high) / 2
     return high
 
 

@@ -95,7 +95,7 @@ class Capture(TorchFunctionMode):
             with self:
                 return spelled(*args, **kwargs)
         output = func(*args, **kwargs)
-        if func in LAYERS:
+        if func in LAYERS and any(id(given) in self._names for given in (*args, *kwargs.values())):
             kind, signature = LAYERS[func]
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
