@@ -7,8 +7,8 @@ import torch
 
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
 from lapwing.linalg import Dense, Diagonal, Kronecker, LowRank, Structured
-from lapwing.linalg.spectral import Eigenbasis, symmetric
-from lapwing.linalg.structured import nonnegative, positive
+from lapwing.linalg.spectral import Eigenbasis
+from lapwing.linalg.structured import TILE, nonnegative, positive, symmetric
 from tests.linalg.cases import normal, spd, spectrum
 
 OPERATORS = [
@@ -152,6 +152,16 @@ def test_a_matrix_that_is_not_symmetric() -> None:
     rounded = spd(3, 10.0)
     rounded[0, 1] += 1e-12
     torch.testing.assert_close(symmetric(rounded), symmetric(rounded).mT, rtol=0, atol=0)
+
+
+def test_the_symmetric_part_of_more_than_one_tile() -> None:
+    matrix = normal(2 * TILE + 3, 2 * TILE + 3)
+    matrix = matrix + matrix.mT
+    noisy = matrix.float() + 1e-6 * normal(*matrix.shape, seed=1).float()
+    torch.testing.assert_close(symmetric(noisy), (noisy.double() + noisy.double().mT) / 2, rtol=0, atol=0)
+    noisy[-1, 0] += 1.0
+    with pytest.raises(NumericalError, match="symmetric"):
+        symmetric(noisy)
 
 
 def test_signs_of_a_spectrum() -> None:

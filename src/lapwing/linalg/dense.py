@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
 from lapwing.linalg.operator import Operator, check_shape
-from lapwing.linalg.spectral import Eigenbasis, Spectral, symmetric
-from lapwing.linalg.structured import Diagonal, Structured
+from lapwing.linalg.spectral import Eigenbasis, Spectral
+from lapwing.linalg.structured import Diagonal, Structured, symmetric
 
 PIVOT = 10 * torch.finfo(torch.float64).eps
 """Part of the largest entry that the least pivot of a factor is more than."""
@@ -139,7 +139,10 @@ class Dense(Structured):
 
     def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         lower = None if self.basis.known else self._cholesky
-        return super()._solve(block) if lower is None else torch.cholesky_solve(block, lower)
+        if lower is None:
+            return super()._solve(block)
+        half = torch.linalg.solve_triangular(lower, block, upper=False)  # cholesky_solve would copy the factor
+        return torch.linalg.solve_triangular(lower.mT, half, upper=True)
 
     def _affine(self, c: float | Tensor, s: float | Tensor) -> Dense:
         return replace(self, scale=c * self.scale, shift=c * self.shift + s, shared=self.basis)

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import NumericalError, ShapeError
-from lapwing.linalg.structured import finite
+from lapwing.ground.errors import ShapeError
+from lapwing.linalg.structured import finite, symmetric
 
 
 @final
@@ -278,17 +278,3 @@ class Moment:
         few = self._leading(total.view(rows, rows)) if total.numel() == rows**2 else None
         self.cut = few is not None
         return whole(total) if few is None else few
-
-
-def symmetric(matrix: Float[Tensor, "*batch m m"]) -> Float[Tensor, "*batch m m"]:
-    """The symmetric part in float64, a tensor of its own; raise where the rest is more than rounding, or not finite."""
-    skew = (matrix.detach() - matrix.detach().mT).abs_().max().item()
-    size = torch.linalg.vector_norm(matrix.detach(), torch.inf).item()
-    if not skew <= torch.finfo(matrix.dtype).eps ** 0.5 * size < torch.inf:
-        finite(matrix)
-        raise NumericalError(
-            "a symmetric matrix",
-            f"entries that differ from their mirror by up to {skew:.3g} (largest entry {size:.3g})",
-            "(M + M.mT) / 2 if the difference is meant to be noise",
-        )
-    return torch.add(matrix, matrix.mT.double()).div_(2)
