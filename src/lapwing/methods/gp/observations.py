@@ -87,10 +87,13 @@ class Observations:
     @cached_property
     def _places(self) -> Int[Tensor, " n"]:
         """Which of the distinct inputs each has."""
-        _, found = self.inputs.unique(dim=0, return_inverse=True)
-        order = torch.arange(len(found), device=found.device)
-        first = torch.full_like(found, len(found)).scatter_reduce_(0, found, order, "amin")
-        return first.argsort(stable=True).argsort(stable=True)[found]
+        return numbered(self.inputs)
+
+    @property
+    def without_copies(self) -> Observations:
+        """These in float64, of rows that say the same only the first."""
+        highest = numbered(torch.cat([self.inputs, self.targets, self.relative[:, None]], 1)).cummax(0).values
+        return self.select((highest.diff(prepend=highest.new_full((1,), -1)) > 0).nonzero()[:, 0])
 
     def reach(self, size: int) -> int:
         """How many stand before the one at the input number ``size``, counted without repeats from 0."""
@@ -151,6 +154,14 @@ class Observations:
             ShapeError: If they have another shape.
         """
         return checked(x, self.inputs)
+
+
+def numbered(rows: Float[Tensor, "n p"]) -> Int[Tensor, " n"]:
+    """Which of the distinct rows each is, these in the order in which they first appear."""
+    _, found = rows.unique(dim=0, return_inverse=True)
+    order = torch.arange(len(found), device=found.device)
+    first = torch.full_like(found, len(found)).scatter_reduce_(0, found, order, "amin")
+    return first.argsort(stable=True).argsort(stable=True)[found]
 
 
 def checked(x: Tensor, like: Float[Tensor, "n p"]) -> Float[Tensor, "m p"]:

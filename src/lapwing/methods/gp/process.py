@@ -241,8 +241,10 @@ class Process:
         return replace(self, data=self.data.select(index), start=())
 
     def first(self, size: int) -> Process:
-        """The posterior of the first observations, until they have so many distinct inputs; see ``select``."""
-        return self.select(torch.arange(self.data.reach(size), device=self.data.inputs.device))
+        """That of the first observations without copies, until they have so many distinct inputs; see ``select``."""
+        data = self.data.without_copies
+        index = torch.arange(data.reach(size), device=data.inputs.device)
+        return replace(self, data=data.select(index), start=())
 
     def tuned(self, method: Any, progress: bool) -> Process:
         """See ``lapwing.tune``."""

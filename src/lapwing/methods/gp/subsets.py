@@ -27,9 +27,8 @@ class Subset:
     length-scales, than all observations. Too small a part is overfitted where dimensions are many: its noise ends at
     the limit, which is what the dtype resolves.
 
-    Observations are drawn until they have ``size`` distinct inputs, which is what is solved for. They are not drawn
-    with all that was observed at the same input: tables hold rows twice, and copies of a target say that there is no
-    noise.
+    Observations are drawn until they have ``size`` distinct inputs, which is what is solved for. Of rows with the same
+    inputs and targets one is drawn: tables hold rows twice, and a few copies say that there is no noise.
 
     Args:
         size: Distinct inputs; of a likelihood that knows no average, observations.
