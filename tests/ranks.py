@@ -155,63 +155,60 @@ def fails(failure: Exception) -> None:
     raise failure
 
 
-def refused(part: Part) -> dict[str, str]:
-    """What is said of that which needs all data in one process, and of data that all have."""
+def reason(kind: type[Exception], call: Callable[[], object]) -> str:
+    """What is said of a call that is refused; nothing where it is not."""
+    try:
+        call()
+    except kind as said:
+        return f"{type(said).__name__}: {said}"
+    return ""
+
+
+def unlike(part: Part) -> dict[str, str]:
+    """What is said where processes begin with other networks, recipes or inputs, or with data that all have."""
+    rank = dist.get_rank()
     x, labels = torch.arange(3.0 * EXAMPLES, dtype=torch.float64).view(-1, 3), torch.arange(EXAMPLES) % 3
-    found: dict[str, str] = {}
-    for structure in (lw.Nystrom(3, samples=9), lw.Full(view="functions"), lw.Sampled(2, solver=lw.SGD())):
-        try:
-            lw.Laplace(lw.Categorical(), structure=structure).fit(network(3), (part(x), part(labels))).predict(x[:1])
-        except UnsupportedError as reason:
-            found[type(structure).__name__] = str(reason)
-    rank, data, values = dist.get_rank(), (part(x), part(labels)), (part(x), part(x[:, :1]))
+    data, values = (part(x), part(labels)), (part(x), part(x[:, :1]))
     weights, buffers = network(3), network(3)
     with torch.no_grad():
         next(weights.parameters())[0] += float(rank)
     buffers.register_buffer("seen", torch.tensor(rank))
     structure = (lw.KFAC(), lw.Diagonal())[rank]
-    others: dict[str, Callable[[], object]] = {
-        "weights": lambda: lw.Laplace(lw.Categorical()).fit(weights, data),
-        "buffers": lambda: lw.Laplace(lw.Categorical()).fit(buffers, data),
-        "prior": lambda: lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1.0 + rank)).fit(network(3), data),
-        "noise": lambda: lw.Laplace(lw.Gaussian(1.0 + rank)).fit(network(1), values),
-        "structure": lambda: lw.Laplace(lw.Categorical(), structure=structure).fit(network(3), data),
-        "refits": lambda: lw.HessianFree(lw.Gaussian(), seed=rank).fit(network(1), values),
+    mini = [(some, some[:, :1]) for some in part(x).split(4 + 2 * rank)]
+    solved = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree()).fit(network(3), data)
+    refits = lw.HessianFree(lw.Gaussian(), inner=lw.hessian_free.Descent(epochs=1))
+    calls: dict[str, Callable[[], object]] = {
+        "other weights": lambda: lw.Laplace(lw.Categorical()).fit(weights, data),
+        "other buffers": lambda: lw.Laplace(lw.Categorical()).fit(buffers, data),
+        "other prior": lambda: lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1.0 + rank)).fit(network(3), data),
+        "other noise": lambda: lw.Laplace(lw.Gaussian(1.0 + rank)).fit(network(1), values),
+        "other structure": lambda: lw.Laplace(lw.Categorical(), structure=structure).fit(network(3), data),
+        "other refits": lambda: lw.HessianFree(lw.Gaussian(), seed=rank).fit(network(1), values),
+        "all of the data": lambda: lw.Laplace(lw.Categorical()).fit(network(3), (x, labels)),
+        "other inputs": lambda: solved.predict(part(x)),
+        "other mini-batches": lambda: refits.fit(network(1), mini, x[:2]),
     }
-    for name, fit in others.items():
-        try:
-            fit()
-        except DataError as reason:
-            found[f"other {name}"] = str(reason)
-    for failure in (KeyError("known to all"), OfFirst("known to one")):
-        try:
-            once(True, partial(fails, failure))
-        except Exception as reason:
-            found[str(failure.args[0])] = f"{type(reason).__name__}: {reason}"
-    try:
-        lw.Laplace(lw.Categorical()).fit(network(3), (x, labels))
-    except DataError as reason:
-        found["all of the data"] = str(reason)
-    solved = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree()).fit(network(3), (part(x), part(labels)))
-    try:
-        solved.predict(part(x))
-    except DataError as reason:
-        found["other inputs"] = str(reason)
-    try:
-        lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(network(3), (part(x) * 1e160, part(labels)))
-    except NumericalError as reason:
-        found["inputs too large to square"] = str(reason)
-    mini = part(x).split(4 + 2 * dist.get_rank())
-    uneven = lw.HessianFree(lw.Gaussian(), inner=lw.hessian_free.Descent(epochs=1))
-    try:
-        uneven.fit(network(1), [(some, some[:, :1]) for some in mini], x[:2])
-    except DataError as reason:
-        found["other mini-batches"] = str(reason)
-    try:
-        lw.save(solved, f"{__file__}/posterior.safetensors")
-    except ConfigError as reason:
-        found["save"] = str(reason)
-    return found
+    return {name: reason(DataError, call) for name, call in calls.items()}
+
+
+def refused(part: Part) -> dict[str, str]:
+    """What is said of that which needs all data in one process, and of what fails in some."""
+    x, labels = torch.arange(3.0 * EXAMPLES, dtype=torch.float64).view(-1, 3), torch.arange(EXAMPLES) % 3
+
+    def fitted(structure: lw.Structure, scale: float = 1.0) -> lw.Posterior:
+        recipe = lw.Laplace(lw.Categorical(), structure=structure)
+        return recipe.fit(network(3), (scale * part(x), part(labels)))
+
+    calls: dict[str, tuple[type[Exception], Callable[[], object]]] = {
+        "Nystrom": (UnsupportedError, lambda: fitted(lw.Nystrom(3, samples=9))),
+        "Full": (UnsupportedError, lambda: fitted(lw.Full(view="functions"))),
+        "Sampled": (UnsupportedError, lambda: fitted(lw.Sampled(2, solver=lw.SGD())).predict(x[:1])),
+        "known to all": (Exception, lambda: once(True, partial(fails, KeyError("known to all")))),
+        "known to one": (Exception, lambda: once(True, partial(fails, OfFirst("known to one")))),
+        "inputs too large to square": (NumericalError, lambda: fitted(lw.KFAC(), 1e160)),
+        "save": (ConfigError, lambda: lw.save(fitted(lw.MatrixFree()), f"{__file__}/posterior.safetensors")),
+    }
+    return {name: reason(*given) for name, given in calls.items()}
 
 
 def bytes_sent(call: Callable[[], object]) -> int:
@@ -267,7 +264,7 @@ def run(rank: int, world: int, folder: Path) -> None:
         fitted = lw.Laplace(lw.Gaussian(), structure=lw.MatrixFree()).fit(network(1), (part(x), part(x[:, :1])))
         curvature = fitted.problem.curvature
         found["bytes"] = bytes_sent(lambda: curvature @ torch.ones(curvature.shape[0], 5, dtype=torch.float64))
-        found |= told(part) | {"refused": refused(part)}
+        found |= told(part) | {"refused": unlike(part) | refused(part)}
     torch.save(found, folder / f"{world}-{rank}.pt")
     dist.destroy_process_group()
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-import weakref
-from functools import cache
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, kl_divergence
-from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
 
 import lapwing as lw
-from lapwing.evaluation.metrics import nll
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from lapwing.tuning import elbo, evidence_at
-from lapwing.tuning.checkpoint import State
 from lapwing.tuning.elbo import Bounded, Climb
 from lapwing.tuning.expectation import Expectation, tangent_of
 from lapwing.tuning.method import default
@@ -121,44 +116,6 @@ def test_it_is_the_default_where_targets_are_no_labels() -> None:
     assert lw.tune(varied).trace == lw.tune(varied, lw.EvidenceGradient()).trace
 
 
-@cache
-def digits() -> tuple[nn.Module, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """A linear classifier, trained until it is certain of its 400 digits; and others."""
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    x, y = torch.tensor(pixels).double() / 16, torch.tensor(labels)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10)).double()
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(300):
-        optimiser.zero_grad()
-        cross_entropy(model(x[:400]), y[:400]).backward()
-        optimiser.step()
-    return model, (x[:400], y[:400]), (x[400:], y[400:])
-
-
-def test_a_certain_network_becomes_better_where_laplaces_evidence_makes_it_worse() -> None:
-    model, train, (x, y) = digits()
-    posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, train)
-    plain = nll(model(x).detach().softmax(-1), y)
-    bound, mode, naive = (
-        nll(lw.tune(posterior, method).predict(x).probs, y)
-        for method in (lw.ELBO(), lw.EM(target="simplified"), lw.EvidenceGradient())
-    )
-    assert bound < 0.99 * plain < mode < naive
-
-
-def test_draws_choose_what_the_exact_posterior_chooses() -> None:
-    model, train, _ = digits()
-    exact = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights")).fit(model, train)
-    sampled = lw.Laplace(lw.Categorical(), structure=lw.Sampled(8, lw.CG(preconditioner=lw.TopRows(100))))
-    ours = lw.tune(sampled.fit(model, train), lw.ELBO(samples=32)).prior_precisions
-    theirs = lw.tune(exact, lw.ELBO()).prior_precisions
-    assert 0.6 < float(ours / theirs) < 1.7
-
-
 def test_the_draws_of_the_search_are_those_of_the_posterior() -> None:
     case = problem("categorical")
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(4, lw.CG(rtol=1e-8))))
@@ -192,40 +149,6 @@ def test_too_few_steps_are_said() -> None:
 def test_options_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ConfigError, match="examples"):
         lw.ELBO(examples=0)
-
-
-def uphill(posterior: lw.Posterior) -> Climb:
-    """A search that has ended."""
-    expectation = Expectation(posterior, tangent_of(posterior, "simplified"), None, 16, "auto", 1e-3, 0)
-    way = Climb(expectation, 1000, 0, tqdm(disable=True))
-    assert way.up(20) is way.best
-    return way
-
-
-def test_the_vertex_of_the_parabola_is_higher_than_what_it_goes_through() -> None:
-    model, train, _ = digits()
-    *points, vertex = uphill(lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, train)).bounds.values()
-    assert vertex > max(points) + elbo.LITTLE
-
-
-def certain() -> tuple[nn.Module, Tensor, Tensor]:
-    """Two classes far apart, and a network that is sure of them: at its weights the loss is flat."""
-    x = torch.cat([normal(20, 2, seed=1) - 4.0, normal(20, 2, seed=2) + 4.0])
-    model = nn.Linear(2, 2).double()
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor([[-5.0, -5.0], [5.0, 5.0]]))
-        model.bias.zero_()
-    return model, x, torch.arange(40) // 20
-
-
-@pytest.mark.parametrize("structure", [lw.Full(view="weights"), lw.MatrixFree(lw.CG())])
-def test_it_climbs_where_the_curvature_at_the_weights_is_next_to_nothing(structure: lw.Full | lw.MatrixFree) -> None:
-    model, x, y = certain()
-    posterior = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1e-6), structure=structure).fit(model, (x, y))
-    way = uphill(posterior)
-    assert way.best is not None and len(way.trace) > 4 and way.best.found.gamma < 0.02
-    assert way.best.bound == max(way.bounds.values())
-    assert 0.0 < way.best.log_factor < max(way.bounds)
 
 
 @pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")
@@ -271,25 +194,6 @@ def test_noise_that_varies_is_no_obstacle_to_draws() -> None:
     tuned = lw.tune(posterior, lw.ELBO(steps=3))
     assert tuned.trace[-1].bound is not None
     assert isinstance(default(posterior), lw.ELBO)
-
-
-def test_draws_are_kept_of_few_of_the_precisions_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before each new precision: those of the first, and of the last and the best, which are one on the way up."""
-    made: list[weakref.ref] = []
-    alive: list[int] = []
-    expect = Expectation.at
-
-    def at(expectation: Expectation, state: State, progress: bool = False):
-        alive.append(sum(draws() is not None for draws in made))
-        found = expect(expectation, state, progress)
-        made.append(weakref.ref(found.state.draws))
-        return found
-
-    monkeypatch.setattr(Expectation, "at", at)
-    model, x, y = certain()
-    laplace = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1e-6), structure=lw.Sampled(4))
-    lw.tune(laplace.fit(model, (x, y)), lw.ELBO(samples=4, examples=10))
-    assert len(made) > 4 and max(alive) <= 2
 
 
 @pytest.mark.parametrize("structure", [lw.KFAC(), lw.Diagonal()], ids=repr)
