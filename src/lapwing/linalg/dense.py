@@ -111,12 +111,6 @@ class Dense(Structured):
     def _like(self) -> Tensor:
         return self.matrix
 
-    @property
-    def definite(self) -> bool:
-        """Whether it has a Cholesky factor whose pivots are more than rounding: a positive definite matrix."""
-        lower = self._cholesky
-        return lower is not None and float(lower.diagonal().min()) ** 2 > PIVOT * float(self.diagonal().max())
-
     @cached_property
     def _cholesky(self) -> Float[Tensor, "d d"] | None:
         matrix = symmetric(self.matrix).mul_(self.scale)
@@ -162,6 +156,20 @@ def _factor(matrix: Float[Tensor, "d d"]) -> Float[Tensor, "d d"] | None:
     (factorise,) = get_lapack_funcs(("potrf",), (matrix.numpy(),))
     lower, failed = factorise(matrix.numpy().T, lower=1, clean=1, overwrite_a=1)  # by columns, as LAPACK has it
     return None if failed else torch.from_numpy(lower)
+
+
+def factor(matrix: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
+    """The lower Cholesky factor L in float64, in the place of a matrix that is large and in float64.
+
+    Raises:
+        NumericalError: If the matrix is not symmetric, or has a pivot that is rounding.
+    """
+    largest = float(matrix.diagonal().max())
+    lower = _factor(symmetric(matrix, matrix if matrix.dtype == torch.float64 else None))
+    if lower is None or not float(lower.diagonal().min()) ** 2 > PIVOT * largest:
+        got = "one that is singular to rounding"
+        raise NumericalError("a positive definite precision", got, "a larger prior precision, or float64")
+    return lower
 
 
 def inverted(

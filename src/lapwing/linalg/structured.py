@@ -251,26 +251,34 @@ def finite(matrix: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return matrix
 
 
-def symmetric(matrix: Float[Tensor, "*batch m m"]) -> Float[Tensor, "*batch m m"]:
-    """The symmetric part in float64, a tensor of its own; raise where the rest is more than rounding, or not finite.
+def symmetric(
+    matrix: Float[Tensor, "*batch m m"], found: Float[Tensor, "*batch m m"] | None = None
+) -> Float[Tensor, "*batch m m"]:
+    """The symmetric part in float64; raise where the rest is more than rounding, or not finite.
 
     A tile and its mirror at a time, so that each is read from memory once.
+
+    Args:
+        matrix: The matrix.
+        found: Written over, which may be the matrix; ``None`` for a tensor of its own.
     """
-    found, skew = torch.empty_like(matrix, dtype=torch.float64), matrix.detach().new_zeros(())
+    found = torch.empty_like(matrix, dtype=torch.float64) if found is None else found
+    skew, size = matrix.detach().new_zeros(2).unbind()
     tiles = [slice(start, start + TILE) for start in range(0, matrix.shape[-1], TILE)]
     for number, rows in enumerate(tiles):
         for columns in tiles[: number + 1]:
             tile, mirror = matrix[..., rows, columns], matrix[..., columns, rows].mT
             skew = torch.maximum(skew, (tile.detach() - mirror.detach()).abs_().max())
+            size = torch.maximum(size, torch.linalg.vector_norm(tile.detach(), torch.inf))
             mean = torch.add(tile, mirror.double()).div_(2)
             found[..., rows, columns] = mean
             found[..., columns, rows] = mean.mT
-    apart, size = skew.item(), torch.linalg.vector_norm(matrix.detach(), torch.inf).item()
-    if not apart <= torch.finfo(matrix.dtype).eps ** 0.5 * size < torch.inf:
+    apart, largest = skew.item(), size.item()
+    if not apart <= torch.finfo(matrix.dtype).eps ** 0.5 * largest < torch.inf:
         finite(matrix)
         raise NumericalError(
             "a symmetric matrix",
-            f"entries that differ from their mirror by up to {apart:.3g} (largest entry {size:.3g})",
+            f"entries that differ from their mirror by up to {apart:.3g} (largest entry {largest:.3g})",
             "(M + M.mT) / 2 if the difference is meant to be noise",
         )
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import hashlib
 from dataclasses import dataclass, field, replace
-from typing import Protocol, final, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -87,7 +87,7 @@ class Problem:
     prior: Diagonal
     scale: float = 1.0
     kept: dict[object, Kept] = field(default_factory=dict, repr=False)
-    prepared: dict[object, Structured] = field(default_factory=dict, init=False, repr=False)
+    prepared: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, model: LinearModel, prior: Diagonal, scale: float = 1.0) -> Problem:

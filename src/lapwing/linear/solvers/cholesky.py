@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import NumericalError, check_count
+from lapwing.ground.errors import check_count
 from lapwing.ground.results import Solution
-from lapwing.linalg import Dense, Structured
+from lapwing.linalg.dense import factor
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.cg import Solver, in_blocks
 
@@ -24,13 +24,13 @@ class Cholesky(Solver):
     The factor is in float64, whatever the dtype of the matrix.
 
     Args:
-        max_bytes: Memory that Λ may take; the factor takes as much again in float64.
+        max_bytes: Memory that Λ may take; the factor takes its place, or that in float64.
 
     Raises:
         TooLargeError: If it would take more.
 
     Cost:
-        ``2 d²`` numbers and ``d³ / 3`` multiplications once, ``2 d²`` a solve.
+        ``d²`` numbers and ``d³ / 3`` multiplications once, ``2 d²`` a solve.
 
     Example:
         >>> from lapwing.linalg import Diagonal
@@ -51,24 +51,22 @@ class Cholesky(Solver):
         """See ``Solver.solve``; where to start plays no part."""
 
         def solve(block: Float[Tensor, "d k"], start: Float[Tensor, "d k"] | None) -> Solution:
-            value = self.held(problem).solve(block)
+            lower = self.factor(problem)
+            half = torch.linalg.solve_triangular(lower, block.to(lower), upper=False)
+            value = torch.linalg.solve_triangular(lower.mT, half, upper=True).to(block)
             return Solution(value, torch.zeros(block.shape[1], dtype=torch.float64), 1, block.shape[1], "converged")
 
         return in_blocks(solve, problem, b, initial, b.numel())
 
-    def held(self, problem: Problem) -> Structured:
-        """Λ written out, made once for a problem; it keeps its factor.
+    def factor(self, problem: Problem) -> Float[Tensor, "d d"]:
+        """L, made once for a problem.
 
         Raises:
-            NumericalError: If it is not positive definite, to rounding.
+            NumericalError: If Λ is not positive definite, to rounding.
             TooLargeError: If it would take more than ``max_bytes``.
         """
-        found = problem.prepared.get(self)
-        if not isinstance(found, Dense):
+        if self not in problem.prepared:
             precision = problem.curvature.dense(self.max_bytes).mul_(problem.scale)
             precision.diagonal().add_(problem.prior.values)
-            found = problem.prepared[self] = Dense(precision)
-        if not found.definite:
-            got = "one that is singular to rounding"
-            raise NumericalError("a positive definite precision", got, "a larger prior precision, or float64")
-        return found
+            problem.prepared[self] = factor(precision)
+        return problem.prepared[self]

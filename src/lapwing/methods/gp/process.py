@@ -124,7 +124,7 @@ class Process:
         def quadratic_form(block: Tensor) -> Tensor:
             if not isinstance(solver, Cholesky):
                 return (block * solve(block)).sum(0)
-            return (solver.held(self.problem).inverse_root().T @ block).square().sum(0)
+            return torch.linalg.solve_triangular(solver.factor(self.problem), block, upper=False).square().sum(0)
 
         return Covariance(self.kernel, inputs, self.trend, solved, solve, quadratic_form)
 
@@ -215,7 +215,7 @@ class Process:
         fit = -0.5 * float((rest * alpha).double().sum()) - 0.5 * n * c * math.log(2 * math.pi)
         fit += self.data.repeated(1 / self.likelihood.noise)[0]
         if isinstance(self.solver, Cholesky):
-            return fit - 0.5 * c * float(self.solver.held(self.problem).logdet())
+            return fit - c * float(self.solver.factor(self.problem).diagonal().log().sum())
         found = log_determinant(
             self.problem.precision,
             preconditioner=self.solver.prepared(self.problem),
