@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # noqa: F401  seconds to import: once, before the processes part
+import torch._decomp.decompositions_for_jvp  # noqa: F401  a third of a second to import: once, before the processes part
+import torch._dynamo  # noqa: F401  seconds, likewise
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset

@@ -44,6 +44,7 @@ def model() -> nn.Sequential:
     return trained(classes(45, 0), 3)
 
 
+@pytest.mark.no_cover
 def test_rows_hold_what_the_parts_give_on_their_own(model: nn.Sequential) -> None:
     train, validation, test = classes(45, 0), classes(30, 1), classes(40, 2)
     foreign = (test[0] + 9.0, test[1])

@@ -121,6 +121,7 @@ class TestPredict:
         [lw.KFAC(), lw.Diagonal(), lw.LowRank(5), lw.Full(view="functions"), lw.Nystrom(5)],
         ids=lambda it: type(it).__name__,
     )
+    @pytest.mark.no_cover
     def test_a_joint_covariance_takes_less_than_the_rows_of_all_its_inputs(
         self, structure: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:

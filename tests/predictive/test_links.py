@@ -48,6 +48,7 @@ def test_bridge_is_its_formula(c: int, normalise: bool) -> None:
 
 @pytest.mark.parametrize("name", ["probit", "bridge", "bridge_norm"])
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.no_cover
 def test_links_are_those_of_laplace_torch(name: str) -> None:
     peer = pytest.importorskip("laplace.baselaplace")
     moments = random_moments(n=8, c=5)

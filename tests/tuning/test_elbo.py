@@ -33,6 +33,7 @@ def tried(posterior: lw.Posterior, log_factors: tuple[float, ...] = (0.0,), samp
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.no_cover
 def test_the_bound_is_the_expected_likelihood_less_the_divergence_from_the_prior(name: str) -> None:
     case, posterior = fit(name)
     dense = Linearised(case, posterior.network)
@@ -90,6 +91,7 @@ def test_the_charge_by_draws_is_that_of_the_determinant() -> None:
     [("categorical", "full-weights"), ("tokens", "full-functions"), ("categorical", "kfac"), ("tokens", "kfac"),
      ("tokens", "diagonal"), ("categorical", "low-rank")],
 )  # fmt: skip
+@pytest.mark.no_cover
 def test_the_chosen_precision_has_the_largest_bound_of_all_tried(name: str, structure: str) -> None:
     _, posterior = fit(name, structure)
     tuned = lw.tune(posterior, lw.ELBO())
@@ -126,6 +128,7 @@ def test_the_draws_of_the_search_are_those_of_the_posterior() -> None:
     torch.testing.assert_close(tuned.draws, exact, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.no_cover
 def test_the_module_and_the_posterior_are_left_alone() -> None:
     case, posterior = fit("images")
     before = portrait(case.model)
@@ -153,6 +156,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
 
 @pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")
 @pytest.mark.parametrize("start", [1e6, 1e8])
+@pytest.mark.no_cover
 def test_far_too_strong_a_prior_is_no_place_to_stay(start: float) -> None:
     x, y = blobs()
     model = nn.Linear(1, 2).double()

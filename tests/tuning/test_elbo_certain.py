@@ -38,6 +38,7 @@ def digits() -> tuple[nn.Module, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     return model, (x[:400], y[:400]), (x[400:], y[400:])
 
 
+@pytest.mark.no_cover
 def test_a_certain_network_becomes_better_where_laplaces_evidence_makes_it_worse() -> None:
     model, train, (x, y) = digits()
     posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, train)
@@ -49,6 +50,7 @@ def test_a_certain_network_becomes_better_where_laplaces_evidence_makes_it_worse
     assert bound < 0.99 * plain < mode < naive
 
 
+@pytest.mark.no_cover
 def test_draws_choose_what_the_exact_posterior_chooses() -> None:
     model, train, _ = digits()
     exact = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights")).fit(model, train)

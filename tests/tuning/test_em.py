@@ -75,6 +75,7 @@ class TestExact:
             ("categorical", "full-weights", lw.GPrior(1.0)),
         ],
     )
+    @pytest.mark.no_cover
     def test_the_fixed_point_equations_hold_at_the_mode(self, name: str, structure: str, prior: Any) -> None:
         """``α |w*|² = γ`` with w* the mode for the α it ends at."""
         case = learnt(name)
@@ -124,6 +125,7 @@ class TestDraws:
         assert tuned.trace[-1].log_marginal is None
 
     @pytest.mark.parametrize("estimator", ["outputs", "weights", "auto"])
+    @pytest.mark.no_cover
     def test_many_draws_find_the_precisions_of_every_group_and_of_the_noise(self, estimator: Any) -> None:
         posterior = UNEQUAL.fit(lw.MatrixFree(), prior=lw.Layerwise(500.0))
         tuned = lw.tune(posterior, lw.EM(estimator=estimator, samples=3000))

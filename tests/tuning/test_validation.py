@@ -32,6 +32,7 @@ def nll(posterior: lw.Posterior, data: Any) -> float:
 class TestSearch:
     @pytest.mark.parametrize("structure", ["full-weights", "full-functions", "kfac", "low-rank", "nystrom"])
     @pytest.mark.parametrize("name", ["gaussian-per-output", "categorical", "bernoulli"])
+    @pytest.mark.no_cover
     def test_picks_the_best_it_saw_and_every_loss_is_that_of_evaluate(self, name: str, structure: str) -> None:
         """Also where labels are ignored. Between the points of the grid covariances are interpolated."""
         case, posterior = fit(name, structure)
@@ -46,6 +47,7 @@ class TestSearch:
             assert nll(there, batches) == pytest.approx(step.validation_nll, rel=1e-7)
             assert step.effective_dimension == pytest.approx(there.effective_dimension(), rel=1e-7)
 
+    @pytest.mark.no_cover
     def test_is_the_best_of_a_fine_grid_of_all_links(self) -> None:
         case, posterior = fit("categorical")
         data = held_out(case)

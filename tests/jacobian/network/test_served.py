@@ -65,6 +65,7 @@ def prepared(model: Body) -> nn.Module:
 @pytest.mark.filterwarnings("ignore:Using `torch.compile")
 @pytest.mark.parametrize("structure", [lw.KFAC(), lw.MatrixFree()], ids=lambda x: type(x).__name__)
 @pytest.mark.parametrize("wrap", [compiled, parts_compiled, prepared, wrapped])
+@pytest.mark.no_cover
 def test_variances_are_those_of_the_network_within(wrap: Any, structure: Any) -> None:
     model = wrap(seeded(Body).float())
     calls = [getattr(part, name, None) for part in model.modules() for name in ("_compiled_call_impl", "forward")]

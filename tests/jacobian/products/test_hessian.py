@@ -51,6 +51,7 @@ def exact_hessian(name: str) -> Tensor:
 
 @pytest.mark.parametrize("form", [None, "plain"])
 @pytest.mark.parametrize("name", TWICE)
+@pytest.mark.no_cover
 def test_products_with_the_hessian(name: str, form: Form | None) -> None:
     case = known(name)
     operator = HessianProduct(case.model, form=form)

@@ -43,6 +43,7 @@ def test_every_solver_finds_the_response(name: str, antithetic: bool) -> None:
     torch.testing.assert_close(found, truth(setting), rtol=0, atol=tolerance * float(truth(setting).abs().max()))
 
 
+@pytest.mark.no_cover
 def test_twins_see_the_same_mini_batches() -> None:
     """Of a linear network their changes are then mirror images, on a loader that shuffles anew at every pass too."""
     x, y = normal(9, 2), normal(9, 2, seed=1)

@@ -26,6 +26,7 @@ def close(found: Tensor, expected: Tensor, part: float) -> None:
 
 
 @every_setting
+@pytest.mark.no_cover
 def test_a_fit_a_point_finds_the_covariance_of_its_outputs(name: str) -> None:
     setting = shared(name)
     posterior = setting.fit(fits=PerPoint(group=3))
@@ -37,6 +38,7 @@ def test_a_fit_a_point_finds_the_covariance_of_its_outputs(name: str) -> None:
 
 @every_setting
 @pytest.mark.parametrize("objective", ["mean", "absolute"])
+@pytest.mark.no_cover
 def test_a_pre_trained_fit_finds_the_covariance_with_the_mean_output(name: str, objective: str) -> None:
     setting = shared(name)
     posterior = setting.fit(fits=PreTrained(objective))
@@ -52,6 +54,7 @@ def test_a_pre_trained_fit_finds_the_covariance_with_the_mean_output(name: str, 
 
 
 @every_setting
+@pytest.mark.no_cover
 def test_in_sample_is_absolute_over_the_training_inputs(name: str) -> None:
     setting = shared(name)
     within = setting.fit(fits=PreTrained("in_sample"))
@@ -117,6 +120,7 @@ def test_the_network_predicts_with_that_covariance(name: str) -> None:
 
 
 @pytest.mark.parametrize(("antithetic", "power"), [(True, 2), (False, 1)])
+@pytest.mark.no_cover
 def test_the_error_falls_with_the_power_of_lambda(antithetic: bool, power: int) -> None:
     setting = shared("curve")
     truth = setting.blocks()[:, 0, 0]
@@ -163,6 +167,7 @@ def test_away_from_a_minimum_the_centred_answer_is_that_of_the_hessian_there(ant
     assert posterior.linearity.gradient > 1
 
 
+@pytest.mark.no_cover
 def test_refits_from_away_find_the_minimum_unless_centred() -> None:
     """Then twins cancel what is left of training, and one-sided differences do not."""
     start, end = away(shared("two-outputs")), shared("two-outputs")

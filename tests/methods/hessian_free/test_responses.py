@@ -16,6 +16,7 @@ from tests.posterior_cases import portrait, refused
 
 
 @pytest.mark.parametrize(("inner", "antithetic"), [(NewtonCG(), True), (NewtonCG(), False)])
+@pytest.mark.no_cover
 def test_groups_of_fits_find_the_same(inner: Inner, antithetic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     setting, sizes, solve = shared("classes"), list[int](), type(inner).solve
 

@@ -10,6 +10,7 @@ from studies.sine import Data, Length, Way, measured, network, optimum
 SHORT = Length(epochs=30, lr=2e-2)
 
 
+@pytest.mark.no_cover
 def test_the_prior_precision_is_learned_and_the_gap_is_predicted() -> None:
     row = measured("default", Way({}), 1, SHORT)
     assert 0.5 < row["alpha_ratio"] < 2.0

@@ -91,6 +91,7 @@ def test_an_interrupt_keeps_what_was_learned(caplog: pytest.LogCaptureFixture) -
     assert "interrupted after 3 of 6 epochs" in caplog.text
 
 
+@pytest.mark.no_cover
 def test_its_defaults_train_a_small_sine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The two-line use, in a fifth of its steps: one batch of 80 examples, noise 0.2."""
     monkeypatch.setattr("lapwing.methods.marginal.training.UPDATES", 20)
