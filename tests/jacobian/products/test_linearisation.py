@@ -38,7 +38,6 @@ UNRECORDED = ["branching"]
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.no_cover
 def test_products_with_the_gauss_newton_matrix(name: str, form: Form) -> None:
     case = known(name)
     operator = GGNProduct(Linearisation(case.model, form=form))
