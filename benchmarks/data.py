@@ -54,6 +54,11 @@ class Split:
         """To score on."""
         return self.x_test, self.y_test
 
+    def parted(self, held_out: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """The first test examples, to choose on, and the others."""
+        (x, y), n = self.test, held_out
+        return (x[:n], y[:n]), (x[n:], y[n:])
+
     def to(self, where: torch.device | torch.dtype | str) -> Split:
         """On another device, or the inputs of another type."""
         kept = isinstance(where, torch.dtype)

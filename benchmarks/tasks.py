@@ -1,9 +1,9 @@
-"""Trained image networks with their images, predictors of them a hundred images at a time, and what these are worth."""
+"""Trained networks with their data, predictors of them a hundred images at a time, and what these are worth."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.command import Setting
-from benchmarks.data import CHECKPOINTS, Split, cifar10, generated_images, generator
+from benchmarks.data import CHECKPOINTS, cifar10, generated_images, generator
 from benchmarks.networks import ResNet, seeded
 from benchmarks.report import Row
 from lapwing.evaluation import metrics
@@ -24,27 +24,39 @@ from lapwing.predictive import Classification, Moments
 
 RESNETS = ("ella_resnet20", "resnet20", "resnet32")
 IMAGES, VALIDATION, BATCH = 2000, 300, 100
+EXAMPLES = 50_000
+"""Images the ResNets were trained with, of which a part is at hand."""
+
+Pair = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Task:
-    """A trained network and its images.
+    """A trained network and its data.
 
     Args:
-        name: Of the network.
-        model: The network.
-        data: Training and test images, as the network takes them.
-        pixels: The test images that score, in [0, 1].
-        transform: From pixels in [0, 1] to what the network takes.
-        validation: How many test images choose.
+        name: Of network and data.
+        model: The network, in evaluation mode.
+        train: What the curvature is summed over: what it was trained on, or a part of that.
+        held_out: To choose on, where that is allowed.
+        test: To score on.
+        examples: How many training examples there were.
+        event_dim: Axes of positions.
+        class_dim: Axis of the classes.
+        pixels: Of images that are corrupted, the inputs of ``test`` in [0, 1].
+        transform: From these pixels to what the network takes.
     """
 
     name: str
     model: nn.Module
-    data: Split
-    pixels: Tensor
-    transform: Callable[[Tensor], Tensor]
-    validation: int
+    train: Pair
+    held_out: Pair
+    test: Pair
+    examples: int
+    event_dim: int = 0
+    class_dim: int = -1
+    pixels: Tensor = field(default_factory=lambda: torch.empty(0))
+    transform: Callable[[Tensor], Tensor] = field(default_factory=nn.Identity)
 
     @classmethod
     def read(cls, name: str, setting: Setting, images: int = IMAGES) -> Task:
@@ -52,29 +64,21 @@ class Task:
         if setting.quick or setting.data is None:
             made = generated_images(3, 16, train=12, test=20)
             model = seeded(lambda: ResNet(1, projection=True, head="fc"), 0).eval()
-            pixels = made.x_test[8:].sigmoid()
-            data = replace(made, x_test=torch.cat([made.x_test[:8], pixels]))
-            return cls("generated", model, data, pixels, nn.Identity(), 8)
+            held_out, (raw, labels) = made.parted(8)
+            pixels = raw.sigmoid()
+            return cls("generated", model, made.train, held_out, (pixels, labels), EXAMPLES, pixels=pixels)
         checkpoint = CHECKPOINTS[name]
         data = cifar10(setting.data, checkpoint).head(setting.images or images)
         mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (checkpoint.mean, checkpoint.std))
-        pixels = (data.x_test[VALIDATION:] * std + mean).clamp(0, 1)
-        return cls(name, checkpoint.load(setting.data), data, pixels, lambda x: (x - mean) / std, VALIDATION)
+        held_out, test = data.parted(VALIDATION)
+        task = cls(name, checkpoint.load(setting.data), data.train, held_out, test, EXAMPLES)
+        return replace(task, pixels=(test[0] * std + mean).clamp(0, 1), transform=lambda x: (x - mean) / std)
 
     @property
-    def train(self) -> tuple[Tensor, Tensor]:
-        """What the curvature is summed over."""
-        return self.data.train
-
-    @property
-    def held_out(self) -> tuple[Tensor, Tensor]:
-        """What chooses."""
-        return self.data.x_test[: self.validation], self.data.y_test[: self.validation]
-
-    @property
-    def test(self) -> tuple[Tensor, Tensor]:
-        """What scores."""
-        return self.data.x_test[self.validation :], self.data.y_test[self.validation :]
+    def likelihood(self) -> lw.Categorical:
+        """Each training example at hand stands for its share of all."""
+        weight = self.examples / len(self.train[1])
+        return lw.Categorical(event_dim=self.event_dim, class_dim=self.class_dim, weight=weight)
 
     @property
     def alone(self) -> dict[str, Callable[[], Map]]:

@@ -21,11 +21,11 @@ from benchmarks.command import Setting, Study, main
 from benchmarks.data import generator
 from benchmarks.report import Row, attempt
 from benchmarks.table import averaged
-from benchmarks.tasks import moments, probabilities, scored
+from benchmarks.tasks import RESNETS, Task, moments, probabilities, scored
 from lapwing.evaluation.baselines import Map
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Link, held_out_losses, predictive
-from studies.pairs import Case, recipes, resnet
+from studies.pairs import recipes
 
 LINKS: tuple[Link, ...] = get_args(Link)
 PRECISIONS = tuple(10 ** (k / 4) for k in range(-16, 25))
@@ -34,7 +34,6 @@ RECIPES = {
     "KFAC": lw.Laplace(lw.Categorical(), structure=lw.KFAC()),
     "last layer": lw.Laplace(lw.Categorical(), weights=lw.LastLayer(), structure=lw.Full(view="weights")),
 }
-RESNETS = ("ella_resnet20", "resnet20", "resnet32")
 OWN = (
     "digits 150, CNN, 200 epochs",
     "digits 300, MLP, 50 epochs",
@@ -51,13 +50,13 @@ SAMPLES = 256
 COLUMNS = ("nll", "difference", "debiased_ece", "ece", "ece_floor", "brier", "accuracy", "precision")
 
 
-def pairs(setting: Setting) -> Iterator[tuple[str, range, Callable[[int], Mapping[str, Case]]]]:
+def pairs(setting: Setting) -> Iterator[tuple[str, range, Callable[[int], Mapping[str, Task]]]]:
     """Networks with their data by name: the seeds each is repeated with, and what makes it for every posterior."""
 
-    def read(seed: int, name: str) -> Mapping[str, Case]:
-        return {kind: resnet(name, setting.folder, images) for kind, images in IMAGES.items()}
+    def read(seed: int, name: str) -> Mapping[str, Task]:
+        return {kind: Task.read(name, setting, images) for kind, images in IMAGES.items()}
 
-    def trained(seed: int, make: Callable[[int], Case]) -> Mapping[str, Case]:
+    def trained(seed: int, make: Callable[[int], Task]) -> Mapping[str, Task]:
         return dict.fromkeys(IMAGES, make(seed))
 
     made = dict(recipes(setting))
@@ -77,12 +76,12 @@ def rows(setting: Setting) -> Iterator[Row]:
                 yield {"part": name, "seed": seed} | row
 
 
-def of_pair(cases: Mapping[str, Case], setting: Setting) -> Iterator[Row]:
+def of_pair(cases: Mapping[str, Task], setting: Setting) -> Iterator[Row]:
     """The plain network, temperature scaling, then every posterior by every link."""
     case = next(iter(cases.values()))
     network, (x, y) = Map(case.model, case.likelihood), case.test
     plain = probabilities(network, x)
-    scaled, failure = attempt(lambda: network.calibrated(case.validation))
+    scaled, failure = attempt(lambda: network.calibrated(case.held_out))
     calibrated = plain if scaled is None else probabilities(scaled, x)
     base = losses(calibrated, y)
     yield {"posterior": "none", "link": "plain network"} | scores(plain, y, base)
@@ -92,10 +91,10 @@ def of_pair(cases: Mapping[str, Case], setting: Setting) -> Iterator[Row]:
         yield from ({"posterior": name} | row for row in by_links(posterior, case, base, setting))
 
 
-def by_links(posterior: Posterior, case: Case, base: Tensor, setting: Setting) -> Iterator[Row]:
+def by_links(posterior: Posterior, case: Task, base: Tensor, setting: Setting) -> Iterator[Row]:
     """A row for each link at its own precision, then one for the link chosen with it."""
     precisions = PRECISIONS[::8] if setting.quick else PRECISIONS
-    (x, y), ours = case.validation, posterior.likelihood
+    (x, y), ours = case.held_out, posterior.likelihood
     tuning = moments(posterior, x, at(posterior, precisions))
     best: dict[Link, tuple[float, float]] = {}
     for link in LINKS:

@@ -1,63 +1,30 @@
-"""Networks and data for studies of what users do: small networks of all ages on images and tables, and two ResNet-20.
+"""Networks and data for studies of what users do: small networks of all ages on images and tables.
 
-Images and tables come with a network that is trained here, from a seed; the ResNets were trained elsewhere, on all of
-CIFAR-10, of which a part is at hand. Events are made up: shapes to be found pixel by pixel, and sequences of tokens.
+Images and tables come with a network that is trained here, from a seed. Events are made up: shapes to be found pixel by
+pixel, and sequences of tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import lapwing as lw
 from benchmarks.command import Setting
-from benchmarks.data import CHECKPOINTS, cifar10, digits, generator, mnist
+from benchmarks.data import digits, generator, mnist
 from benchmarks.networks import perceptron, seeded
+from benchmarks.tasks import Task
 from benchmarks.training import train
 
 Pair = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True)
-class Case:
-    """A trained network and its data.
-
-    Args:
-        name: Of network and data.
-        model: The network, in evaluation mode.
-        train: What it was trained on, or a part of that.
-        validation: To tune on, where that is allowed.
-        test: To score on.
-        stands_for: How many training examples there were.
-        event_dim: Axes of positions.
-        class_dim: Axis of the classes.
-    """
-
-    name: str
-    model: nn.Module
-    train: Pair
-    validation: Pair
-    test: Pair
-    stands_for: int
-    event_dim: int = 0
-    class_dim: int = -1
-
-    @property
-    def likelihood(self) -> lw.Categorical:
-        """Each training example at hand stands for its share of all."""
-        weight = self.stands_for / len(self.train[1])
-        return lw.Categorical(event_dim=self.event_dim, class_dim=self.class_dim, weight=weight)
-
-
-def recipes(setting: Setting) -> Iterator[tuple[str, Callable[[int], Case]]]:
-    """All cases but the ResNets, which take minutes: the name of each, and what makes it from a seed.
+def recipes(setting: Setting) -> Iterator[tuple[str, Callable[[int], Task]]]:
+    """All cases: the name of each, and what makes it from a seed.
 
     Args:
         setting: Has the data folder, for MNIST.
@@ -83,15 +50,6 @@ def recipes(setting: Setting) -> Iterator[tuple[str, Callable[[int], Case]]]:
             yield name, partial(_generated, name, noise, epochs)
     yield "shapes, segmentation head", partial(_shapes, "shapes, segmentation head")
     yield "sequences, GRU", partial(_sequences, "sequences, GRU")
-
-
-def resnet(name: str, folder: Path, images: int) -> Case:
-    """A ResNet-20 and some of its training images; of the 1,017 test images the first 300 are for validation."""
-    checkpoint = CHECKPOINTS[name]
-    split = cifar10(folder, checkpoint)
-    x, y = split.x_test, split.y_test
-    train = split.x_train[:images], split.y_train[:images]
-    return Case(name, checkpoint.load(folder), train, (x[:300], y[:300]), (x[300:], y[300:]), 50_000)
 
 
 def cnn(norm: bool, classes: int = 10) -> nn.Module:
@@ -122,7 +80,7 @@ class Tagger(nn.Module):
 
 def _case(
     name: str, data: Pair, size: int, seed: int, epochs: int, build: Callable[[], nn.Module], **axes: int
-) -> Case:
+) -> Task:
     """Shuffled data, ``size`` to train on by Adam without a prior, of the rest a third to validate on."""
     x, y = data
     third = (len(y) - size) // 3
@@ -134,20 +92,20 @@ def _case(
 
     options: dict[str, Any] = {"rate": 3e-3, "batch": 32, "schedule": "constant", "seed": seed}
     model = train(seeded(build, seed), *pairs[0], epochs=epochs, loss=loss, **options)
-    return Case(name, model, *pairs, size, **axes)
+    return Task(name, model, *pairs, size, **axes)
 
 
-def _digits(name: str, size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Case:
+def _digits(name: str, size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Task:
     return _case(name, digits(None, 1797).train, size, seed, epochs, build)
 
 
-def _mnist(name: str, setting: Setting, size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Case:
+def _mnist(name: str, setting: Setting, size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Task:
     split = mnist(setting.folder)
     order = torch.randperm(len(split.y_train), generator=generator(seed))[: size + 1500]
     return _case(name, (split.x_train[order], split.y_train[order]), size, seed, epochs, build)
 
 
-def _table(name: str, table: str, size: int, epochs: int, seed: int) -> Case:
+def _table(name: str, table: str, size: int, epochs: int, seed: int) -> Task:
     from sklearn import datasets
 
     found: Any = datasets.load_wine() if table == "wine" else datasets.load_breast_cancer()
@@ -158,7 +116,7 @@ def _table(name: str, table: str, size: int, epochs: int, seed: int) -> Case:
     return _case(name, (x, torch.tensor(found.target).long()), size, seed, epochs, build)
 
 
-def _generated(name: str, noise: float, epochs: int, seed: int) -> Case:
+def _generated(name: str, noise: float, epochs: int, seed: int) -> Task:
     """Three classes, each on two of the corners of a cube of six dimensions; twelve columns, standardised, nearly."""
     source = generator(100 + seed)
     corners = torch.randint(0, 2, (6, 6), generator=source) * 2.4 - 1.2
@@ -170,7 +128,7 @@ def _generated(name: str, noise: float, epochs: int, seed: int) -> Case:
     return _case(name, (x, y), 300, seed, epochs, partial(flat, 12, 3))
 
 
-def _shapes(name: str, seed: int) -> Case:
+def _shapes(name: str, seed: int) -> Task:
     """A disc and a square on noise; each pixel is background, disc or square."""
     source = generator(200 + seed)
     grid = torch.arange(32.0)
@@ -190,7 +148,7 @@ def _shapes(name: str, seed: int) -> Case:
     return _case(name, (x[:, None], y), 60, seed, 30, build, event_dim=2, class_dim=1)
 
 
-def _sequences(name: str, seed: int) -> Case:
+def _sequences(name: str, seed: int) -> Task:
     """Each token is to be labelled by itself and the one before, a label in twenty at random."""
     source = generator(300 + seed)
     ids = torch.randint(0, 20, (260, 12), generator=source)

@@ -23,12 +23,12 @@ from benchmarks.command import Setting, Study, main
 from benchmarks.data import generator
 from benchmarks.report import Row, attempt, timed
 from benchmarks.table import averaged
-from benchmarks.tasks import moments, probabilities
+from benchmarks.tasks import Task, moments, probabilities
 from lapwing.evaluation.baselines import Map
 from lapwing.predictive import Moments, held_out_losses
 from lapwing.tuning.mixup import FACTORS
 from studies.links import losses
-from studies.pairs import Case, recipes, resnet
+from studies.pairs import recipes
 
 LAST: dict[str, Any] = {"structure": lw.Full(view="weights"), "weights": lw.LastLayer()}
 
@@ -48,11 +48,11 @@ def rows(setting: Setting) -> Iterator[Row]:
         if number % 6 == 4:
             yield measured(case, "Nyström", structure=lw.Nystrom(50))
     for name in () if setting.quick else ("ella_resnet20", "resnet20"):
-        yield measured(resnet(name, setting.folder, 2000), "last layer", **LAST)
-        yield measured(resnet(name, setting.folder, 1000), "KFAC", structure=lw.KFAC())
+        yield measured(Task.read(name, setting, 2000), "last layer", **LAST)
+        yield measured(Task.read(name, setting, 1000), "KFAC", structure=lw.KFAC())
 
 
-def measured(case: Case, kind: str, **options: Any) -> Row:
+def measured(case: Task, kind: str, **options: Any) -> Row:
     """One pair and posterior, tuned by default; the options are those of ``Laplace``."""
     recipe = lw.Laplace(case.likelihood, **options)
     posterior, fitting = timed(lambda: recipe.fit(case.model, case.train, generator=generator()))
@@ -82,9 +82,9 @@ def losses_of(posterior: lw.Posterior, data: tuple[Tensor, Tensor]) -> tuple[Ten
     return ours.double(), theirs.double()
 
 
-def temperature_scaled(case: Case) -> Tensor | None:
+def temperature_scaled(case: Task) -> Tensor | None:
     """Loss of every test target by temperature scaling on validation data; ``None`` where no temperature is best."""
-    scaled, _ = attempt(lambda: Map(case.model, case.likelihood).calibrated(case.validation))
+    scaled, _ = attempt(lambda: Map(case.model, case.likelihood).calibrated(case.held_out))
     return None if scaled is None else losses(probabilities(scaled, case.test[0]), case.test[1])
 
 

@@ -26,10 +26,11 @@ import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.data import generator
 from benchmarks.report import Row, curve, figure, timed
+from benchmarks.tasks import Task
 from lapwing.ground import probes
 from lapwing.linear.model import Chunk
 from lapwing.posteriors import MatrixFreePosterior, NystromPosterior
-from studies.ella.setting import Case, case_of
+from studies.ella.setting import case_of, laplace, precision
 
 PROBES = 12
 RANK = 20
@@ -53,14 +54,14 @@ def rows(setting: Setting) -> Iterator[Row]:
     for seed in setting.repeats:
         found, kept = list[Row](), list[NystromPosterior]()
         for landmarks in grid:
-            recipe = case.laplace(lw.Nystrom(landmarks, landmarks, residual=False, seed=seed))
-            posterior, seconds = timed(partial(recipe.fit, case.task.model, case.train()))
+            recipe = laplace(case, lw.Nystrom(landmarks, landmarks, residual=False, seed=seed))
+            posterior, seconds = timed(partial(recipe.fit, case.model, case.train))
             assert isinstance(posterior, NystromPosterior)
             cases = [("landmarks, fixed rank", rank), ("landmarks, rank as many", landmarks)]
             cases += [("rank", k) for k in ranks] if landmarks == grid[-1] else []
             for grows, k in cases:
                 row: Row = {"part": grows, "landmarks": landmarks, "rank": k, "seed": seed}
-                row |= {"images": len(case.train()[1]), "weights": posterior.network.size, "fit_seconds": seconds}
+                row |= {"images": len(case.train[1]), "weights": posterior.network.size, "fit_seconds": seconds}
                 found.append(row | {"trace_error": posterior.report.error.value if k == landmarks else None})
                 kept.append(leading(posterior, k))
         for row, errors in zip(found, exact.errors(kept), strict=True):
@@ -96,13 +97,13 @@ class Exact:
     covariance: Tensor
 
     @classmethod
-    def of(cls, case: Case, count: int) -> Exact:
+    def of(cls, case: Task, count: int) -> Exact:
         """All that is exact; most of the seconds go into the solves."""
-        solver = lw.CG(rtol=1e-3, preconditioner=lw.LowRank(min(100, len(case.train()[1]))))
-        posterior = case.laplace(lw.MatrixFree(solver)).fit(case.task.model, case.train())
+        solver = lw.CG(rtol=1e-3, preconditioner=lw.LowRank(min(100, len(case.train[1]))))
+        posterior = laplace(case, lw.MatrixFree(solver)).fit(case.model, case.train)
         assert isinstance(posterior, MatrixFreePosterior)
-        images = case.task.held_out[0]
-        both = [posterior.training.at(inputs) for inputs in (case.train()[0], images)]
+        images = case.held_out[0]
+        both = [posterior.training.at(inputs) for inputs in (case.train[0], images)]
         with torch.no_grad():
             signs = [
                 probes.rademacher([count, *f.shape], like=f, generator=generator(f.numel()))
@@ -110,7 +111,7 @@ class Exact:
             ]
             gradients, asked = (there.pull(u) for there, u in zip(both, signs, strict=True))
             jacobian, held_out = both
-            kernel, prior = jacobian.push(gradients) / case.precision, held_out.push(asked) / case.precision
+            kernel, prior = jacobian.push(gradients) / precision(case), held_out.push(asked) / precision(case)
             covariance = held_out.push(posterior.solve(asked).value)
         return cls(jacobian, gradients, kernel, held_out, asked, prior, covariance)
 

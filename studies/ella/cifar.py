@@ -21,11 +21,11 @@ from torch.nn import functional
 import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.report import Row, attempt, tried
-from benchmarks.tasks import RESNETS, Drawn
+from benchmarks.tasks import RESNETS, Drawn, Task
 from lapwing.comparison.bench import measured
 from lapwing.ground import probes
 from lapwing.posteriors import NystromPosterior, Posterior
-from studies.ella.setting import CPU, Amount, Case, amount_of, at_precision, cases, ella, scores, watched
+from studies.ella.setting import CPU, Amount, amount_of, at_precision, cases, ella, first, precision, scores, watched
 
 COLUMNS = (
     "nll", "nll_over_plain", "ece", "accuracy", "brier", "precision", "stopped_at", "kernel_error", "fit_seconds",
@@ -75,14 +75,14 @@ def rows(setting: Setting) -> Iterator[Row]:
     """
     for case in cases(setting, RESNETS):
         for row in of_network(case, setting):
-            yield {"part": case.task.name} | row
+            yield {"part": case.name} | row
 
 
-def of_network(case: Case, setting: Setting) -> Iterator[Row]:
+def of_network(case: Task, setting: Setting) -> Iterator[Row]:
     """Every method on one network, those without randomness once."""
     asked = setting.among(METHODS)
-    for name in (name for name in case.task.alone if name in asked):
-        found, failure = attempt(case.task.alone[name])
+    for name in (name for name in case.alone if name in asked):
+        found, failure = attempt(case.alone[name])
         row = {"failure": failure} if found is None else scores(found, case)
         yield {"method": name, "prior": ""} | row
     for seed in setting.repeats:
@@ -94,10 +94,10 @@ def of_network(case: Case, setting: Setting) -> Iterator[Row]:
                 yield {"method": name} | row
 
 
-def by_ella(case: Case, setting: Setting, seed: int) -> Iterator[Row]:
+def by_ella(case: Task, setting: Setting, seed: int) -> Iterator[Row]:
     """ELLA stopped early by validation images or by augmented training images, and not stopped."""
     amount = amount_of(setting)
-    stops: dict[str, Any] = {VALIDATED: watched(case.task.held_out, amount)}
+    stops: dict[str, Any] = {VALIDATED: watched(case.held_out, amount)}
     for name, strength in AUGMENTED.items():
         stops[name] = replace(stops[VALIDATED], data=None, augment=augmentation(strength))
     stops[ALL] = None
@@ -105,8 +105,8 @@ def by_ella(case: Case, setting: Setting, seed: int) -> Iterator[Row]:
         if name not in setting.among(METHODS):
             continue
         posterior, row = ella(case, amount, seed, stopping=stopping)
-        first = {"method": name, "prior": "paper", "precision": case.precision}
-        yield first | row | scores(Drawn(posterior, amount.samples), case)
+        head = {"method": name, "prior": "paper", "precision": precision(case)}
+        yield head | row | scores(Drawn(posterior, amount.samples), case)
         if name in AUGMENTED:
             continue
         for kept, residual in ({"": False, ", residual": True} if name == ALL else {"": False}).items():
@@ -118,30 +118,30 @@ def by_ella(case: Case, setting: Setting, seed: int) -> Iterator[Row]:
                 yield {"method": name + kept, "prior": prior} | row | under(way, case, amount)
 
 
-def by_other(case: Case, amount: Amount, recipe: lw.Laplace) -> Iterator[Row]:
+def by_other(case: Task, amount: Amount, recipe: lw.Laplace) -> Iterator[Row]:
     """One of the methods ELLA is compared with, under the paper's prior and with its own tuned."""
-    train = case.train(amount.images)
-    found = measured(lambda: attempt(lambda: recipe.fit(case.task.model, train)), CPU)
+    train = first(case.train, amount.images)
+    found = measured(lambda: attempt(lambda: recipe.fit(case.model, train)), CPU)
     fitted, failure = found.value
     row: Row = {"images": len(train[1]), "fit_seconds": found.seconds, "fit_mib": found.peak_mib, "failure": failure}
     if fitted is None:
         yield {"prior": ""} | row
         return
-    priors = {"paper": lambda: at_precision(fitted, case.precision)} | tuned(fitted, case, amount)
+    priors = {"paper": lambda: at_precision(fitted, precision(case))} | tuned(fitted, case, amount)
     for prior, way in priors.items():
         yield {"prior": prior} | row | under(way, case, amount)
 
 
-def tuned(posterior: Posterior, case: Case, amount: Amount) -> dict[str, Callable[[], Posterior]]:
+def tuned(posterior: Posterior, case: Task, amount: Amount) -> dict[str, Callable[[], Posterior]]:
     """The ways to tune a prior."""
     ways: dict[str, Any] = {
         "evidence": lw.EvidenceGradient(),
-        "validation": lw.Validation(case.task.held_out, link="mc"),
+        "validation": lw.Validation(case.held_out, link="mc"),
     }
     return {name: partial(lw.tune, posterior, way) for name, way in ways.items()}
 
 
-def under(way: Callable[[], Posterior], case: Case, amount: Amount) -> Row:
+def under(way: Callable[[], Posterior], case: Task, amount: Amount) -> Row:
     """The prior precision a way of tuning finds, its seconds, and the scores."""
     posterior, row = tried(way, "tune_seconds")
     if posterior is None:

@@ -34,14 +34,14 @@ def stopping(setting: Setting) -> Iterator[Row]:
     amount = amount_of(setting)
     for case in cases(setting, ("cnn",)):
         for seed in setting.repeats:
-            whole, row = ella(case, amount, seed, stopping=watched(case.task.test, amount, patience=NEVER))
-            stopped, cost = ella(case, amount, seed, stopping=watched(case.task.held_out, amount))
+            whole, row = ella(case, amount, seed, stopping=watched(case.test, amount, patience=NEVER))
+            stopped, cost = ella(case, amount, seed, stopping=watched(case.held_out, amount))
             curve = dict(whole.report.trace)
             best = min(curve, key=curve.__getitem__)
-            row |= {"nll_plain": case.task.plain, "nll_all": curve[max(curve)], "nll_best": curve[best]}
+            row |= {"nll_plain": case.plain, "nll_all": curve[max(curve)], "nll_best": curve[best]}
             row |= {"nll_stopped": curve[stopped.totals.examples], "stopped_at": cost["stopped_at"]}
             row |= {"best_at": float(best), "validation": cost["trace"], "fit_seconds": cost["fit_seconds"]}
-            yield {"part": case.task.name, "seed": seed} | row
+            yield {"part": case.name, "seed": seed} | row
 
 
 def draw_stopping(found: Sequence[Row]) -> Any:
@@ -68,9 +68,9 @@ def rank(setting: Setting) -> Iterator[Row]:
     for case in cases(setting, ("cnn",)):
         for seed in setting.repeats:
             for k in amount.ranks:
-                head: Row = {"part": case.task.name, "rank": k, "seed": seed}
-                posterior, row = ella(case, amount, seed, stopping=watched(case.task.held_out, amount), rank=k)
-                yield head | {"nll_plain": case.task.plain} | row | scores(Drawn(posterior, amount.samples), case)
+                head: Row = {"part": case.name, "rank": k, "seed": seed}
+                posterior, row = ella(case, amount, seed, stopping=watched(case.held_out, amount), rank=k)
+                yield head | {"nll_plain": case.plain} | row | scores(Drawn(posterior, amount.samples), case)
 
 
 def draw_rank(found: Sequence[Row]) -> Any:

@@ -20,11 +20,11 @@ from torch.func import functional_call, jvp, vmap  # noqa: TID251, the bare pass
 import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.report import Row, attempt, timed
-from benchmarks.tasks import RESNETS, Drawn
+from benchmarks.tasks import RESNETS, Drawn, Task
 from lapwing.evaluation.baselines import Map
 from lapwing.posteriors import NystromPosterior
 from studies.ella.cifar import OTHERS
-from studies.ella.setting import Amount, Case, amount_of, at_precision, cases
+from studies.ella.setting import Amount, amount_of, at_precision, cases, first, laplace, precision
 
 FITTED = 100
 """Training images behind the posteriors whose predictions are timed."""
@@ -40,35 +40,33 @@ def rows(setting: Setting) -> Iterator[Row]:
     for case in cases(setting, RESNETS[:1]):
         for name, make in predictors(case, setting).items():
             predictor, failure = attempt(make)
-            row: Row = {"part": case.task.name, "method": name, "failure": failure}
+            row: Row = {"part": case.name, "method": name, "failure": failure}
             yield row if predictor is None else row | measured(predictor, case, amount_of(setting))
 
 
-def measured(predictor: Any, case: Case, amount: Amount) -> Row:
+def measured(predictor: Any, case: Task, amount: Amount) -> Row:
     """Seconds of a predictor, for ELLA in turn with those of the passes."""
-    x = case.task.test[0][: amount.timed]
+    x = case.test[0][: amount.timed]
     works: dict[str, Callable[[], Any]] = {"": lambda: predictor.predict(x)}
     row: Row = {"timed_images": len(x), "threads": torch.get_num_threads(), "rounds": amount.repeats}
     if isinstance(predictor, Drawn) and isinstance(predictor.posterior, NystromPosterior):
         changes = predictor.posterior.changes
-        works["passes"] = lambda: passes(case.task.model, changes, x, together=True)
-        works["one_by_one"] = lambda: passes(case.task.model, changes, x, together=False)
+        works["passes"] = lambda: passes(case.model, changes, x, together=True)
+        works["one_by_one"] = lambda: passes(case.model, changes, x, together=False)
         row |= {"rank": changes.shape[1]}
     row |= taken(works, amount.repeats)
     return row | {"milliseconds_per_image": 1e3 * row["seconds"] / len(x)}
 
 
-def predictors(case: Case, setting: Setting) -> dict[str, Callable[[], Any]]:
+def predictors(case: Task, setting: Setting) -> dict[str, Callable[[], Any]]:
     """What is timed; the posteriors are made of few images, which does not change what predicting costs."""
-    amount, train = amount_of(setting), case.train(FITTED if not setting.quick else 10)
-    ways: dict[str, Callable[[], Any]] = {"plain": lambda: Map(case.task.model)}
+    amount, train = amount_of(setting), first(case.train, FITTED if not setting.quick else 10)
+    ways: dict[str, Callable[[], Any]] = {"plain": lambda: Map(case.model)}
     for name, residual in {"ELLA": False, "ELLA, residual": True}.items():
-        recipe = case.laplace(lw.Nystrom(amount.rank, 4 * amount.rank, residual=residual))
-        ways[name] = lambda by=recipe: Drawn(by.fit(case.task.model, train), amount.samples)
+        recipe = laplace(case, lw.Nystrom(amount.rank, 4 * amount.rank, residual=residual))
+        ways[name] = lambda by=recipe: Drawn(by.fit(case.model, train), amount.samples)
     for name, other in OTHERS.items():
-        ways[name] = lambda by=other: Drawn(
-            at_precision(by().fit(case.task.model, train), case.precision), amount.samples
-        )
+        ways[name] = lambda by=other: Drawn(at_precision(by().fit(case.model, train), precision(case)), amount.samples)
     return {name: way for name, way in ways.items() if name in setting.among(ways)}
 
 

@@ -22,8 +22,8 @@ from lapwing.posteriors import NystromPosterior, Posterior
 from studies.sampled.setting import SGD
 
 CPU = torch.device("cpu")
-EXAMPLES, DECAY = 50_000, 1e-4
-"""Images and weight decay the ResNets were trained with."""
+DECAY = 1e-4
+"""Weight decay the ResNets were trained with."""
 
 CNN_IMAGES, CNN_VALIDATION, CNN_TEST, EPOCHS = 2000, 256, 2000, 30
 
@@ -70,19 +70,18 @@ def amount_of(setting: Setting) -> Amount:
     return amount if setting.images is None else replace(amount, images=setting.images)
 
 
-def cases(setting: Setting, default: tuple[str, ...]) -> list[Case]:
+def cases(setting: Setting, default: tuple[str, ...]) -> list[Task]:
     """The networks asked for, or else the study's own choice."""
     return [case_of(setting, name) for name in setting.among(("cnn", *RESNETS), default)]
 
 
-def case_of(setting: Setting, name: str) -> Case:
+def case_of(setting: Setting, name: str) -> Task:
     """A network, the CNN or one of the ResNets; without data an untrained one in the place of the latter."""
     amount = amount_of(setting)
     read = trained_cnn if name == "cnn" else partial(Task.read, name)
     task = read(replace(setting, images=amount.everything))
-    data = task.data.head(amount.everything, task.validation + amount.tested)
-    precision = (CNN_IMAGES if name == "cnn" else EXAMPLES) * DECAY
-    return Case(replace(task, data=data, pixels=task.pixels[: amount.tested]), precision)
+    train, test = first(task.train, amount.everything), first(task.test, amount.tested)
+    return replace(task, train=train, test=test, pixels=task.pixels[: amount.tested])
 
 
 def trained_cnn(setting: Setting) -> Task:
@@ -96,38 +95,33 @@ def trained_cnn(setting: Setting) -> Task:
     model = cnn(8 if small else 28, narrow=setting.quick)
     recipe = SGD | {"rate": 0.05, "epochs": 3 if setting.quick else EPOCHS}
     kept_network(lambda: train(model, *data.train, **recipe), model, setting.kept, "ella-cnn", recipe, *data.train)
-    return Task("cnn", model, data, data.x_test[validation:], nn.Identity(), validation)
+    held_out, test = data.parted(validation)
+    return Task("cnn", model, data.train, held_out, test, CNN_IMAGES, pixels=test[0])
 
 
-@dataclass(frozen=True)
-class Case:
-    """A trained network, its images, and the prior precision the paper's rule gives it.
-
-    Args:
-        task: Network and images.
-        precision: N γ for N training examples and a weight decay γ: ``1 / σ₀²``.
-    """
-
-    task: Task
-    precision: float
-
-    def laplace(self, structure: Any, **options: Any) -> lw.Laplace:
-        """A recipe under the paper's prior."""
-        return lw.Laplace(lw.Categorical(), prior=lw.Isotropic(self.precision), structure=structure, **options)
-
-    def train(self, images: int | None = None) -> tuple[Tensor, Tensor]:
-        """The first training images."""
-        return self.task.data.x_train[:images], self.task.data.y_train[:images]
+def precision(case: Task) -> float:
+    """The prior precision of the paper's rule: N γ for N training examples and a weight decay γ, ``1 / σ₀²``."""
+    return case.examples * DECAY
 
 
-def scores(predictor: Any, case: Case) -> Row:
+def laplace(case: Task, structure: Any, **options: Any) -> lw.Laplace:
+    """A recipe under the paper's prior."""
+    return lw.Laplace(lw.Categorical(), prior=lw.Isotropic(precision(case)), structure=structure, **options)
+
+
+def first(pair: tuple[Tensor, Tensor], images: int) -> tuple[Tensor, Tensor]:
+    """The first images and their labels."""
+    return pair[0][:images], pair[1][:images]
+
+
+def scores(predictor: Any, case: Task) -> Row:
     """Scores on the test images, a hundred at a time, the seconds that took and the memory."""
-    found = measured(lambda: probabilities(predictor, case.task.test[0]), CPU)
-    return marginal(found.value, case.task) | {"predict_seconds": found.seconds, "predict_mib": found.peak_mib}
+    found = measured(lambda: probabilities(predictor, case.test[0]), CPU)
+    return marginal(found.value, case) | {"predict_seconds": found.seconds, "predict_mib": found.peak_mib}
 
 
 def ella(
-    case: Case, amount: Amount, seed: int, *, stopping: lw.EarlyStopping | None = None, rank: int | None = None
+    case: Task, amount: Amount, seed: int, *, stopping: lw.EarlyStopping | None = None, rank: int | None = None
 ) -> tuple[NystromPosterior, Row]:
     """ELLA as published, under the paper's prior, without the residual; and what fitting it cost.
 
@@ -141,7 +135,7 @@ def ella(
     structure = lw.Nystrom(
         rank or amount.rank, max(amount.landmarks, rank or 0), residual=False, stopping=stopping, seed=seed
     )
-    found = measured(lambda: case.laplace(structure).fit(case.task.model, case.train()), CPU)
+    found = measured(lambda: laplace(case, structure).fit(case.model, case.train), CPU)
     posterior = found.value
     assert isinstance(posterior, NystromPosterior)
     row: Row = {"rank": structure.rank, "landmarks": structure.samples}

@@ -22,10 +22,10 @@ import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.data import digits, mnist
 from benchmarks.report import Row, attempt, figure, timed
-from benchmarks.tasks import Drawn, corruption_sweep, probabilities
+from benchmarks.tasks import Drawn, Task, corruption_sweep, probabilities
 from lapwing.evaluation import metrics
 from studies.ella.cifar import OTHERS
-from studies.ella.setting import Amount, Case, amount_of, cases, ella, watched
+from studies.ella.setting import Amount, amount_of, cases, ella, first, watched
 
 CHOICE = ("plain", "temperature scaling", "ELLA", "last layer")
 SCORES = ("nll", "ece", "accuracy")
@@ -36,30 +36,30 @@ SHOWN = (0.0, 0.5, 0.7, 0.9)
 REJECTION = ("auroc", "rejection_area", "confidence_inside", "confidence_outside", *(f"error_{t:g}" for t in SHOWN))
 
 
-def contenders(case: Case, setting: Setting) -> Iterator[tuple[Row, Any]]:
+def contenders(case: Task, setting: Setting) -> Iterator[tuple[Row, Any]]:
     """What a row begins with and the predictor of each that was asked for, or else of ``CHOICE``.
 
     ELLA stops early by the validation images under the paper's prior; the others are tuned by these images.
     """
     asked, amount = setting.among((*CHOICE, *OTHERS), CHOICE), amount_of(setting)
-    ways: dict[str, Callable[[], Any]] = {**case.task.alone}
+    ways: dict[str, Callable[[], Any]] = {**case.alone}
     for name, recipe in OTHERS.items():
         ways[name] = lambda recipe=recipe: Drawn(validated(recipe(), case, amount), amount.samples)
-    head: Row = {"part": case.task.name}
+    head: Row = {"part": case.name}
     for name in (name for name in ways if name in asked):
         found, failure = attempt(ways[name])
         yield head | {"method": name, "failure": failure}, found
     for seed in setting.repeats if "ELLA" in asked else ():
-        stopping = watched(case.task.held_out, amount)
+        stopping = watched(case.held_out, amount)
         found, failure = attempt(lambda seed=seed, by=stopping: ella(case, amount, seed, stopping=by)[0])
         row = head | {"method": "ELLA", "failure": failure, "seed": seed}
         yield row, None if found is None else Drawn(found, amount.samples)
 
 
-def validated(recipe: lw.Laplace, case: Case, amount: Amount) -> Any:
+def validated(recipe: lw.Laplace, case: Task, amount: Amount) -> Any:
     """A posterior whose prior precision the validation images choose."""
-    fitted = recipe.fit(case.task.model, case.train(amount.images))
-    return lw.tune(fitted, lw.Validation(case.task.held_out, link="mc"))
+    fitted = recipe.fit(case.model, first(case.train, amount.images))
+    return lw.tune(fitted, lw.Validation(case.held_out, link="mc"))
 
 
 def corruption(setting: Setting) -> Iterator[Row]:
@@ -72,10 +72,10 @@ def corruption(setting: Setting) -> Iterator[Row]:
             yield row if predictor is None else row | swept(predictor, case, amount_of(setting))
 
 
-def swept(predictor: Any, case: Case, amount: Amount) -> Row:
+def swept(predictor: Any, case: Task, amount: Amount) -> Row:
     """Means over the corruptions at each severity; 0 are the same images as they were."""
-    sweep, seconds = timed(lambda: corruption_sweep(predictor, case.task, amount.corruptions, amount.corrupted))
-    row: Row = {"corrupted_images": min(amount.corrupted, len(case.task.pixels)), "seconds": seconds}
+    sweep, seconds = timed(lambda: corruption_sweep(predictor, case, amount.corruptions, amount.corrupted))
+    row: Row = {"corrupted_images": min(amount.corrupted, len(case.pixels)), "seconds": seconds}
     for score in SCORES:
         row |= {f"{score}_{severity}": value for severity, value in sweep.by_severity(score).items()}
         row[score] = {name: [at[score] for at in found] for name, found in sweep.corrupted.items()}
@@ -102,7 +102,7 @@ def rejection(setting: Setting) -> Iterator[Row]:
     717 test images and as many digits of MNIST, whose answers are all wrong.
     """
     for case in cases(setting, ("ella_resnet20",)):
-        others, (x, y) = foreign(case, setting), case.task.test
+        others, (x, y) = foreign(case, setting), case.test
         for row, predictor in contenders(case, setting):
             row |= {"foreign_images": len(others)}
             if predictor is not None:
@@ -110,12 +110,12 @@ def rejection(setting: Setting) -> Iterator[Row]:
             yield row
 
 
-def foreign(case: Case, setting: Setting) -> Tensor:
+def foreign(case: Task, setting: Setting) -> Tensor:
     """As many digits as there are test images, of their size and with their channels, as the network takes them."""
-    test = case.task.test[0]
+    test = case.test[0]
     pixels = (digits() if setting.data is None else mnist(setting.data)).x_test[: len(test)]
     large = functional.interpolate(pixels, size=test.shape[2:], mode="bilinear", align_corners=False)
-    return case.task.transform(large.expand(-1, test.shape[1], -1, -1).contiguous())
+    return case.transform(large.expand(-1, test.shape[1], -1, -1).contiguous())
 
 
 def judged(inside: Tensor, labels: Tensor, outside: Tensor) -> Row:

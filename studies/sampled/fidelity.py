@@ -16,12 +16,13 @@ from torch import Tensor
 
 import lapwing as lw
 from benchmarks.command import Setting
+from benchmarks.networks import weight_count
 from benchmarks.report import Row, attempt, timed
-from benchmarks.tasks import moments, scored
+from benchmarks.tasks import Task, moments, scored
 from lapwing.comparison.bench import measured
 from lapwing.evaluation import metrics
 from lapwing.predictive import Classification, Moments, predictive
-from studies.sampled.setting import Size, Task, names
+from studies.sampled.setting import Size, names, task_of
 
 IMAGES = {"digits": 1297, "mnist": 2000}
 TESTED = 500
@@ -55,8 +56,8 @@ def rows(setting: Setting) -> Iterator[Row]:
     for data in names(setting):
         size: Size = "small" if setting.quick else SIZE
         for seed in setting.repeats:
-            task = Task.of(setting, data, "CNN", size, seed, IMAGES[data], 10 if setting.quick else TESTED)
-            head: Row = {"part": data, "data": data, "network": "CNN", "weights": task.weights}
+            task = task_of(setting, data, "CNN", size, seed, IMAGES[data], 10 if setting.quick else TESTED)
+            head: Row = {"part": data, "data": data, "network": "CNN", "weights": weight_count(task.model)}
             head |= {"images": len(task.train[1]), "test_images": len(task.test[1])}
             for row in of_network(task, setting.quick, seed):
                 yield head | {"seed": seed} | row

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.command import Setting
 from benchmarks.data import Split, digits, mnist
-from benchmarks.networks import seeded, weight_count
+from benchmarks.networks import seeded
+from benchmarks.tasks import Task
 from benchmarks.training import kept_network, train
 from studies.sampled.networks import Filters, Transformer, cloud, cnn, fixup, resnet
 
@@ -96,28 +97,11 @@ def names(setting: Setting) -> tuple[str, ...]:
     return setting.among(("digits",) if setting.data is None else ("digits", "mnist"))
 
 
-@dataclass(frozen=True)
-class Task:
-    """A trained network, what its curvature is summed over, what scores it, and for how many images one stands."""
-
-    model: nn.Module
-    train: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor]
-    weight: float = 1.0
-
-    @property
-    def weights(self) -> int:
-        """How many there are."""
-        return weight_count(self.model)
-
-    @classmethod
-    def of(
-        cls, setting: Setting, name: str, family: str, size: Size, seed: int, images: int, tested: int = 10_000
-    ) -> Task:
-        """A network trained on all training images, the first of them behind its curvature, and test images."""
-        whole = mnist(setting.folder) if name == "mnist" else digits()
-        data = inputs(family, whole.head(120, 60) if setting.quick else whole)
-        epochs = 3 if setting.quick else setting.epochs or {"digits": 90, "mnist": 15}[name]
-        model = trained(family, size, data, name=name, epochs=epochs, seed=seed, kept=setting.kept)
-        head = data.head(12 if setting.quick else setting.images or images, tested)
-        return cls(model, head.train, head.test, len(data.y_train) / len(head.y_train))
+def task_of(setting: Setting, name: str, family: str, size: Size, seed: int, images: int, tested: int = 10_000) -> Task:
+    """A network trained on all training images, the first of them behind its curvature, and test images."""
+    whole = mnist(setting.folder) if name == "mnist" else digits()
+    data = inputs(family, whole.head(120, 60) if setting.quick else whole)
+    epochs = 3 if setting.quick else setting.epochs or {"digits": 90, "mnist": 15}[name]
+    model = trained(family, size, data, name=name, epochs=epochs, seed=seed, kept=setting.kept)
+    head = data.head(12 if setting.quick else setting.images or images, tested)
+    return Task(name, model, head.train, *head.parted(0), len(data.y_train))

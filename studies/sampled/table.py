@@ -17,12 +17,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
 from benchmarks.command import Setting
+from benchmarks.networks import weight_count
 from benchmarks.report import Row, attempt, tried
+from benchmarks.tasks import Task
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
 from lapwing.posteriors import Posterior
 from lapwing.priors import Prior
-from studies.sampled.setting import FAMILIES, SIZES, Size, Task, names
+from studies.sampled.setting import FAMILIES, SIZES, Size, names, task_of
 
 IMAGES, TESTED = 500, 2000
 SCORES = ("nll", "ece", "accuracy", "brier")
@@ -50,9 +52,9 @@ def rows(setting: Setting) -> Iterator[Row]:
         for size in setting.among(sizes):
             for family in setting.among(FAMILIES):
                 for seed in setting.repeats:
-                    task = Task.of(setting, data, family, size, seed, IMAGES, TESTED)
+                    task = task_of(setting, data, family, size, seed, IMAGES, TESTED)
                     head: Row = {"part": f"{data}, {size}", "data": data, "size": size}
-                    head |= {"network": family, "weights": task.weights, "images": len(task.train[1])}
+                    head |= {"network": family, "weights": weight_count(task.model), "images": len(task.train[1])}
                     head["tested"] = len(task.test[1])
                     for row in of_network(task, setting):
                         yield head | {"seed": seed} | row
@@ -64,7 +66,7 @@ def of_network(task: Task, setting: Setting) -> Iterator[Row]:
     yield {"structure": "plain", "prior": "", "evidence": ""} | plain
     for held in setting.among(STRUCTURES):
         for prior in setting.among(tuple(PRIORS)[setting.quick :]):
-            recipe = lw.Laplace(lw.Categorical(weight=task.weight), prior=PRIORS[prior], structure=STRUCTURES[held])
+            recipe = lw.Laplace(task.likelihood, prior=PRIORS[prior], structure=STRUCTURES[held])
             fitted, failure = attempt(partial(recipe.fit, task.model, task.train))
             for at in setting.among(ways):
                 head: Row = {"structure": held, "prior": prior, "evidence": at, "failure": failure}

@@ -11,8 +11,9 @@ import torch
 
 import lapwing as lw
 from benchmarks.command import Setting, main
+from benchmarks.tasks import Task
 from studies import tuning
-from studies.pairs import Case, recipes
+from studies.pairs import recipes
 from tests.posterior_cases import normal, seeded
 
 
@@ -38,7 +39,7 @@ def test_the_verdict_counts_all_pairs_and_ties_apart() -> None:
 def test_a_row_compares_the_posterior_with_the_network_and_a_temperature() -> None:
     model = seeded(lambda: torch.nn.Linear(3, 3)).float().eval()
     x, y = normal(90, 3).float(), torch.arange(90) % 3
-    case = Case("case", model, (x[:30], y[:30]), (x[30:50], y[30:50]), (x[50:], y[50:]), 30)
+    case = Task("case", model, (x[:30], y[:30]), (x[30:50], y[30:50]), (x[50:], y[50:]), 30)
     found = tuning.measured(case, "KFAC", structure=lw.KFAC())
     with torch.no_grad():
         plain = torch.nn.functional.cross_entropy(model(x[50:]), y[50:])

@@ -11,7 +11,7 @@ from studies.ella import toy
 from studies.ella.ablation import Exact, leading, relative
 from studies.ella.cifar import OTHERS, STRENGTHS, augmentation, moved
 from studies.ella.seconds import passes
-from studies.ella.setting import amount_of, at_precision, case_of, cnn, ella, watched
+from studies.ella.setting import amount_of, at_precision, case_of, cnn, ella, first, laplace, watched
 from studies.ella.shifted import judged
 
 
@@ -51,28 +51,28 @@ def test_far_away_sines_forget_the_data_and_only_the_residual_knows() -> None:
 
 def test_with_all_pairs_as_landmarks_both_errors_vanish(case) -> None:
     few = case_of(Setting(quick=True), "cnn")
-    few.task.data.x_train.resize_(4, 1, 8, 8)
-    few.task.data.y_train.resize_(4)
+    few.train[0].resize_(4, 1, 8, 8)
+    few.train[1].resize_(4)
     exact = Exact.of(few, 3)
-    recipe = few.laplace(lw.Nystrom(40, 4000, residual=True))
-    posterior = recipe.fit(few.task.model, few.train())
+    recipe = laplace(few, lw.Nystrom(40, 4000, residual=True))
+    posterior = recipe.fit(few.model, few.train)
     assert isinstance(posterior, NystromPosterior)
     (errors,) = exact.errors([posterior])
     assert errors["eps_nystrom"] < 1e-3 and errors["eps_residual"] < 5e-3 < errors["eps_ella"]
 
 
 def test_leading_directions_are_a_fit_of_smaller_rank(case) -> None:
-    whole, few = (case.laplace(lw.Nystrom(k, 9)).fit(case.task.model, case.train(12)) for k in (6, 2))
+    whole, few = (laplace(case, lw.Nystrom(k, 9)).fit(case.model, first(case.train, 12)) for k in (6, 2))
     torch.testing.assert_close(leading(whole, 2).compressed, few.compressed, rtol=1e-4, atol=1e-4)
 
 
 def test_errors_are_those_of_the_predicted_covariance(case) -> None:
     exact = Exact.of(case, 200)
     for residual, name in ((False, "eps_ella"), (True, "eps_residual")):
-        posterior = case.laplace(lw.Nystrom(4, 9, residual=residual)).fit(case.task.model, case.train())
+        posterior = laplace(case, lw.Nystrom(4, 9, residual=residual)).fit(case.model, case.train)
         (errors,) = exact.errors([posterior])
-        full = case.laplace(lw.Full(view="weights")).fit(case.task.model, case.train())
-        ours, theirs = (p.predict(case.task.held_out[0], joint=True).logits.covariance for p in (posterior, full))
+        full = laplace(case, lw.Full(view="weights")).fit(case.model, case.train)
+        ours, theirs = (p.predict(case.held_out[0], joint=True).logits.covariance for p in (posterior, full))
         expected = float((ours - theirs).norm() / theirs.norm())
         assert errors[name] == pytest.approx(expected, rel=0.1, abs=4 * errors[f"{name}_error"])
 
@@ -87,29 +87,29 @@ def test_relative_errors_and_their_standard_error() -> None:
 
 
 def test_passes_are_products_with_the_jacobian(case) -> None:
-    x = case.task.test[0][:3]
-    fitted = case.laplace(lw.Nystrom(2, 5)).fit(case.task.model, case.train(6))
+    x = case.test[0][:3]
+    fitted = laplace(case, lw.Nystrom(2, 5)).fit(case.model, first(case.train, 6))
     expected = fitted.training.at(x).push(fitted.changes)
     for together in (True, False):
-        found = passes(case.task.model, fitted.changes, x, together=together)
+        found = passes(case.model, fitted.changes, x, together=together)
         torch.testing.assert_close(found.view_as(expected), expected, rtol=1e-3, atol=1e-5)
 
 
 def test_stopping_early_keeps_the_images_with_the_smallest_loss(case) -> None:
     amount = amount_of(Setting(quick=True))
-    posterior, row = ella(case, amount, 0, stopping=watched(case.task.held_out, amount))
+    posterior, row = ella(case, amount, 0, stopping=watched(case.held_out, amount))
     losses = {int(n): nll for n, nll in row["trace"] if n}
     assert row["stopped_at"] == min(losses, key=losses.__getitem__) == posterior.totals.examples
     again = Drawn(posterior, 8)
-    assert torch.equal(again.predict(case.task.test[0]).probs, again.predict(case.task.test[0]).probs)
+    assert torch.equal(again.predict(case.test[0]).probs, again.predict(case.test[0]).probs)
 
 
 def test_another_precision_is_that_of_a_fresh_fit(case) -> None:
     recipe = OTHERS["last layer, KFAC"]()
-    fitted = recipe.fit(case.task.model, case.train(10))
+    fitted = recipe.fit(case.model, first(case.train, 10))
     fresh = lw.Laplace(recipe.likelihood, prior=lw.Isotropic(7.0), structure=recipe.structure, weights=recipe.weights)
-    x = case.task.test[0]
-    expected = fresh.fit(case.task.model, case.train(10)).predict(x).probs
+    x = case.test[0]
+    expected = fresh.fit(case.model, first(case.train, 10)).predict(x).probs
     torch.testing.assert_close(at_precision(fitted, 7.0).predict(x).probs, expected)
 
 
@@ -144,7 +144,7 @@ def test_a_quick_cnn_is_kept_apart_from_the_whole_one(tmp_path, monkeypatch) -> 
     monkeypatch.setattr("studies.ella.setting.EPOCHS", 1)
     models: list[torch.nn.Module] = []
     for quick in (True, False, True, False):
-        models.append(case_of(Setting(quick=quick, kept=tmp_path), "cnn").task.model)
+        models.append(case_of(Setting(quick=quick, kept=tmp_path), "cnn").model)
         assert not models[-1].training
     assert len(list(tmp_path.iterdir())) == 2
     for one, again in zip(models[:2], models[2:], strict=True):
