@@ -31,7 +31,7 @@ class Subset:
     inputs and targets one is drawn: tables hold rows twice, and a few copies say that there is no noise.
 
     Args:
-        size: Distinct inputs; of a likelihood that knows no average, observations.
+        size: Distinct inputs; of a classifier observations, copies among them.
         steps: Most steps.
         noise: Whether the noise is chosen too.
         seed: Of the part.
