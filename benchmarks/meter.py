@@ -45,7 +45,7 @@ class Meter:
     def __init__(self, reports: TextIO, *, device: str = "cpu") -> None:
         self._reports = reports
         self._cuda = device.startswith("cuda")
-        self._baseline = 0.0
+        self._baseline, self._own = 0.0, 0.0
 
     def ready(self) -> None:
         """Network and data are loaded: memory is counted from here."""
@@ -53,18 +53,24 @@ class Meter:
         self._baseline = self._memory(peak=False)
 
     def step(self, name: str, work: Callable[[], T], *, label: str = "") -> Attempt[T]:
-        """Do ``work`` and report its cost; an exception is reported too and goes no further."""
+        """Do ``work`` and report its cost; an exception is reported too and goes no further.
+
+        What steps inside it take to clear the memory before they begin is not counted.
+        """
         self._report({"name": name, "label": label})
+        begun = time.perf_counter()
         self._reset()
-        attempt: Attempt[T]
         start = time.perf_counter()
+        self._own += start - begun
+        attempt: Attempt[T]
+        own = self._own
         try:
             attempt = Attempt(work())
         except Exception as error:  # that it failed, and how, is a measurement
             attempt = Attempt(None, _sentence(error), _is_memory(error))
         self._synchronise()
         cost = {
-            "seconds": time.perf_counter() - start,
+            "seconds": time.perf_counter() - start - (self._own - own),
             "peak_mib": max(self._memory(peak=True) - self._baseline, 0.0),
             "failure": attempt.failure,
             "out_of_memory": attempt.out_of_memory,

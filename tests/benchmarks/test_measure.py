@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -127,3 +130,17 @@ def test_rows_hold_both_quantities_and_the_notes_of_both_sides() -> None:
     seconds, memory = rows_of("net/fit", ours, peer, "p 1")
     assert (seconds["quantity"], seconds["ratio"], seconds["peer_name"]) == ("seconds", 0.25, "p 1 @64")
     assert (memory["quantity"], memory["ratio"], memory["note"]) == ("peak_mib", 4.0, "peer: @256: no memory")
+
+
+def test_what_inner_steps_take_to_begin_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, reports = [0.0], io.StringIO()
+    monkeypatch.setattr("benchmarks.meter.time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+
+    meter = Meter(reports)
+    monkeypatch.setattr(meter, "_reset", lambda: passes(5.0))
+    meter.step("outer", lambda: [passes(2.0), meter.step("inner", lambda: passes(1.0))])
+    ended = [event for event in map(json.loads, reports.getvalue().splitlines()) if "seconds" in event]
+    assert {event["name"]: event["seconds"] for event in ended} == {"inner": 1.0, "outer": 3.0}
