@@ -4,9 +4,9 @@
 
 Of each set both sides get the same hyper-parameters, found by ours on some rows, in single precision, and predict a
 held-out tenth: ours by ``solver="auto"``; GPyTorch by conjugate gradients with its pivoted Cholesky preconditioner,
-with and without ``fast_pred_var``, solved further, and in double precision, where their mean is not ours yet; and its
-variational process, whose time is that of training. Each is in a process of its own, in turn; a side that runs out of
-memory is a row that says so. ``--only`` may name some of the sides too.
+with ``fast_pred_var``, whose variances are of low rank, and without, solved further, and in double precision, where
+their mean is not ours yet; and its variational process, whose time is that of training. Each is in a process of its
+own, in turn; a side that runs out of memory is a row that says so. ``--only`` may name some of the sides too.
 """
 
 from __future__ import annotations
@@ -111,6 +111,7 @@ def beside_peers(name: str, setting: Setting) -> Iterator[Row]:
         "GPyTorch CG": (sides.exact, {"fast": False}),
         "GPyTorch CG, fast_pred_var": (sides.exact, {"fast": True}),
         "GPyTorch CG, fast_pred_var, to 1e-3": (sides.exact, {"fast": True, "tolerance": 1e-3}),
+        "GPyTorch CG, float64": (sides.exact, {"fast": False, "tolerance": 1e-3, "double": True}),
         "GPyTorch CG, fast_pred_var, float64": (sides.exact, {"fast": True, "tolerance": 1e-3, "double": True}),
         f"GPyTorch SVGP {points}, {epochs} epochs": (sides.variational, {"points": points, "epochs": epochs}),
     }
@@ -187,17 +188,15 @@ def thinned(path: list[tuple[float, Tensor]], most: int = 6) -> list[tuple[float
 
 
 def verdict(found: Sequence[Row]) -> Iterator[Row]:
-    """Of each set the ratio of processor seconds, ours to the peer's, means over splits, and how far RMSE is off."""
+    """Of each set the ratios of seconds, ours to the peer's, means over splits, and how far RMSE and NLL are off."""
     peers = [row for row in found if row.get("summary") and row.get("part") == "peers"]
     means = {(row["data"], row["observations"], row["side"]): row for row in peers}
     for (data, size, side), row in means.items():
         mine = means.get((data, size, "lapwing auto"), {})
         if side.startswith("GPyTorch") and "cpu_seconds" in row and "cpu_seconds" in mine:
-            told = {
-                "verdict": f"{data}, {size} rows: lapwing over {side}",
-                "ratio": mine["cpu_seconds"] / row["cpu_seconds"],
-            }
-            yield told | {"rmse_apart": mine["rmse"] - row["rmse"]}
+            ratios = {name: mine[name] / row[name] for name in ("seconds", "cpu_seconds")}
+            apart = {f"{name}_apart": mine[name] - row[name] for name in ("rmse", "nll")}
+            yield {"verdict": f"{data}, {size} rows: lapwing over {side}"} | ratios | apart
     points = [row for row in found if row.get("part") == "search" and not row.get("summary")]
     for number in sorted({row["seed"] for row in points}):
         paths = {side: [row for row in points if (row["seed"], row["side"]) == (number, side)] for side in (OURS, PEER)}
