@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from lapwing.ground.data import Data, Inputs, Source, Unpack, count, several, take
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
+from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, history, leaves
 from lapwing.jacobian.layers.loose import close, right_way
 from lapwing.jacobian.model import Model, Pass
@@ -83,7 +84,7 @@ def first_pass(network: Network, inputs: Inputs) -> Pass:
             than the weights.
 
     Cost:
-        Four forward passes of two or three examples and two backward passes; two more where parameters have no factors.
+        Three forward passes of two or three examples, two backward passes; two more where parameters have no factors.
     """
     params = leaves(network)
     three = probe(inputs, 3)
@@ -97,10 +98,12 @@ def first_pass(network: Network, inputs: Inputs) -> Pass:
             "weights=Names(...) or LastLayer() with others, or requires_grad_(True) on these",
         )
     _check_types(network, outputs, calls)
-    _check_outputs(outputs.detach(), captured(network, three, params)[0].detach(), two.detach())
+    with torch.enable_grad():
+        plain = network(three, params)
+    _check_outputs(outputs.detach(), plain.detach(), two.detach())
     layers = _layers(calls, fewer)
     survey = _survey(network, layers, calls, outputs)
-    wrong = _disagreeing(seen.knowing(survey))
+    wrong = _disagreeing(seen.knowing(survey), plain, params)
     if wrong:
         survey = _survey(network, tuple(x for x in layers if not wrong & set(x.names)), calls, outputs)
     if survey.loose:
@@ -201,17 +204,21 @@ def _floats(network: Network, calls: list[Call], loose: tuple[str, ...]) -> tupl
     return outputs + 2 * max(matrices) + rows, 3 * outputs + 2 * max(columns)
 
 
-def _disagreeing(full: Pass) -> set[str]:
-    """Parameters whose factors, for one example alone, differ from its gradient by automatic differentiation."""
-    network = full.network
+def _disagreeing(full: Pass, plain: Tensor, params: Params) -> set[str]:
+    """Parameters whose factors, for one example alone, differ from its gradient by automatic differentiation.
+
+    Args:
+        full: The examples, with the survey.
+        plain: Their outputs where nobody watched the layers.
+        params: The parameters of those.
+    """
     cotangent = torch.linspace(0.5, 1.5, full.outputs[0].numel()).to(full.outputs).view(full.outputs.shape[1:])
     factors = list(full.layer_factors(cotangent.expand_as(full.outputs).unsqueeze(0)))
-    params = leaves(network)
-    with torch.enable_grad():
-        target = (network(full.inputs, params)[1] * cotangent).sum()
     names = [name for factor in factors for name in factor.names]
     if not names:
         return set()
+    with torch.enable_grad():
+        target = (plain[1] * cotangent).sum()
     grads = torch.autograd.grad(target, [params[name] for name in names], allow_unused=True, materialize_grads=True)
     expected = dict(zip(names, grads, strict=True))
     wrong: set[str] = set()
