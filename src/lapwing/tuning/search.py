@@ -121,6 +121,11 @@ class HeldOutSearch(Generic[P]):
         self._judge(winner)
         return self._chosen([*tried, winner])
 
+    def _plain(self, moments: Sequence[Moments | WideMoments]) -> float:
+        """The loss of the network alone, whose outputs are the means of these moments."""
+        certain = [Moments.certain(part.mean) for part in moments]
+        return mean_loss(self.data, certain, self.data.likelihood, "probit")
+
     def _tried(self, bar: Any) -> list[Tried]:
         """The best at each precision, in the order in which they were tried."""
         grid, exact = self.data.grid, self.data.exact
@@ -151,12 +156,16 @@ class HeldOutSearch(Generic[P]):
             noise = self._noise(likelihood, moments)
             likelihood = likelihood.scaled(noise)
             moments = [with_spread(part, spread(part) / noise) for part in moments]
+        plain = self._plain(moments) if len(links) > 1 and self.temperatures is None else None
         found: list[Tried] = []
         for link in links:
 
             def loss(log_temperature: float, link: Link = link) -> float:
                 return mean_loss(self.data, moments, likelihood, link, math.exp(log_temperature))
 
+            if found and plain is not None and abs(found[0].loss - plain) <= ROUNDING * abs(plain):
+                found.append(replace(found[0], link=link))  # outputs as good as certain are read alike by every link
+                continue
             log_temperature = 0.0
             if self.temperatures is not None:
                 from scipy.optimize import minimize_scalar  # half a second to import
@@ -185,8 +194,7 @@ class HeldOutSearch(Generic[P]):
     def _judge(self, winner: Tried) -> None:
         """Warn where the best is no answer."""
         posterior, grid = self.data.posterior, self.data.grid
-        certain = [Moments.certain(part.mean) for part in self.data.moments(winner.log_factor)]
-        plain = mean_loss(self.data, certain, self.data.likelihood, "probit")
+        plain = self._plain(self.data.moments(winner.log_factor))
         precision = posterior.prior_precisions * math.exp(winner.log_factor)
         losses = f"{winner.loss:.4g} nats, {plain:.4g} by the network alone"
         if winner.log_factor == grid[0]:
