@@ -208,7 +208,7 @@ def test_what_does_not_fit_in_memory_is_not_allocated() -> None:
 
 def ended_at(*places: float) -> Climbed:
     process = lw.GP(lw.gp.RBF((1.0, 1.0, 1.0))).fit((X, Y))
-    return Climbed(process, torch.tensor(places).numpy(), [(-1.0, 1.0)] * len(places), True)
+    return Climbed(process, torch.tensor(places).numpy(), [(-1.0, 1.0)] * len(places), "converged")
 
 
 def test_dimensions_of_no_use_are_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

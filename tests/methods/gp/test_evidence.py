@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, NumericalError
-from lapwing.methods.gp import GP, RBF, Constant, Kernel, Matern, Periodic, evidence, matrix
+from lapwing.methods.gp import GP, RBF, Constant, Kernel, Matern, Periodic, evidence, matrix, pathwise
 from lapwing.methods.gp.evidence import Evidence, at, logs_of, value_and_gradient
 from lapwing.methods.gp.pathwise import Pathwise, estimated_gradient
 from lapwing.methods.gp.subsets import Subset
@@ -150,3 +151,20 @@ def test_inputs_that_are_alike_without_noise_are_a_sentence() -> None:
     x = 1 + 1e-9 * torch.arange(4, dtype=torch.float64)[:, None]
     with refused(NumericalError, "smallest noise variance of 1.0e-20"):
         value_and_gradient(GP(1.0 * RBF(1.0), lw.Gaussian(1e20)).fit((x, x)))
+
+
+def test_interrupted_pathwise_steps_keep_the_last_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = GP(1.0 * Matern(1.0), lw.Gaussian(10.0), solver=lw.CG(rtol=1e-6), samples=4, features=20).fit(data(30))
+    looks, look = list[int](), estimated_gradient
+
+    def interrupting(at: lw.gp.Process) -> torch.Tensor:
+        looks.append(1)
+        if len(looks) == 3:
+            solution = at.functions.solution
+            vars(at)["functions"] = replace(at.functions, solution=replace(solution, stopped="interrupted"))
+        return look(at)
+
+    monkeypatch.setattr(pathwise, "estimated_gradient", interrupting)
+    with pytest.warns(lw.ConvergenceWarning, match="interrupted after 2 of 5 steps"):
+        found = Pathwise(steps=5).tune(start)
+    assert [len(looks), len(found.trace)] == [3, 2]

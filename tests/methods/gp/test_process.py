@@ -190,7 +190,8 @@ def test_an_interrupted_solve_says_its_residual_keeps_what_it_has_and_goes_on(
         if next(calls, None) is None:
             raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.warns(ConvergenceWarning, match="relative residual"):
+    says = r"was interrupted after .* relative residual .* with_solver\(solver\), which goes on"
+    with monkeypatch.context() as patch, pytest.warns(ConvergenceWarning, match=says):
         patch.setattr(tqdm, "update", interrupted)
         patch.setattr(tqdm, "set_postfix", lambda bar, residual: said.append(residual))
         found = process.answers
@@ -200,6 +201,9 @@ def test_an_interrupted_solve_says_its_residual_keeps_what_it_has_and_goes_on(
     assert len(said) > 1 and float(said[0]) > float(relative)
     further = process.with_solver(lw.CG(rtol=1e-11))
     assert further.start == (found,) and further.answers.converged
+    again = process.with_solver(solver)
+    assert again.start == (found,) and float(again.answers.residual) < float(found.residual)
+    assert further.with_solver(lw.CG(rtol=1e-11)) is further
 
 
 def test_what_cannot_be_fitted_is_refused() -> None:

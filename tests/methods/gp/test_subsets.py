@@ -58,6 +58,29 @@ def test_a_neighbourhood_of_all_observations_has_their_optimum() -> None:
     torch.testing.assert_close(logs_of(Centroids(1, 50).tune(process)), logs_of(Evidence().tune(process)))
 
 
+def test_neighbourhoods_interrupted_are_averaged_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    process, looks = GP(1.0 * RBF(1.0), lw.Gaussian(10.0)).fit(data(60)), list[int]()
+    first = Centroids(1, 40).tune(process)
+
+    def interrupting(at: lw.gp.Process) -> tuple[float, torch.Tensor]:
+        looks.append(len(at.trace))
+        if len(looks) == last:
+            raise KeyboardInterrupt
+        return value_and_gradient(at)
+
+    monkeypatch.setattr(evidence, "value_and_gradient", interrupting)
+    last = -1
+    Centroids(1, 40).tune(process)
+    last = len(looks) + 2
+    looks.clear()
+    with pytest.warns(ConvergenceWarning, match="interrupted after 0 steps"):
+        found = Centroids(3, 40).tune(process)
+    assert len(looks) == last
+    second = {name: value for name, value in found.trace[-2].values.items()}
+    expected = {name: (value * second[name]) ** 0.5 for name, value in first.trace[-1].values.items()}
+    assert found.trace[-1].values == pytest.approx(expected)
+
+
 def test_a_step_that_fails_is_made_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     process, calls = GP(1.0 * RBF(1.0), lw.Gaussian(10.0)).fit(data(40)), list[int]()
 

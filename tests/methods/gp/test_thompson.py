@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, ShapeError
+from lapwing.ground.errors import ConfigError, DataError, ShapeError
 from lapwing.methods.gp import GP, Matern
 from lapwing.methods.gp.thompson import Search, choose, maximise, thompson
 from tests.checker import unchecked
-from tests.posterior_cases import refused
+from tests.posterior_cases import normal, refused
 
 BOX = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
 
@@ -67,6 +68,48 @@ def test_bounds_that_do_not_fit_are_refused() -> None:
         choose(posterior(), BOX, 3)
     with unchecked(), refused(ConfigError, "bounds to be one of Tensor. Got list"):
         thompson(posterior(), [[0.0, 0.0], [1.0, 2.0]])
+    with refused(ConfigError, "bounds whose lowest values are below the highest. Got [[1.0, 2.0], [0.0, 0.0]]"):
+        thompson(posterior(), BOX.flip(0))
+
+
+def test_what_is_no_search_of_one_output_is_refused() -> None:
+    x, start = normal(8, 2), posterior()
+    classes = lw.gp.LaplaceProcess.fit(Matern(0.5), lw.Bernoulli(), (x, x[:, 0] > 0))
+    with unchecked(), refused(ConfigError, "posterior to be one of Process. Got a LaplaceProcess"):
+        thompson(classes, BOX)
+    with unchecked(), refused(ConfigError, "search to be one of Search. Got int 100"):
+        maximise(peak, start, BOX, search=100)
+    with unchecked(), refused(ConfigError, "batch to be a whole number"):
+        thompson(start, BOX, 2.0)
+    with unchecked(), refused(DataError, "a tensor of inputs [m, 2]. Got a ndarray"):
+        choose(start, x.numpy())
+    with refused(ShapeError, "a process of one output. Got 2. Try a fit to the one to be largest"):
+        choose(GP().fit((x, x)), x)
+
+
+@pytest.mark.parametrize("kind", [Tensor.numpy, Tensor.tolist, lambda values: values[:, None]])
+def test_a_function_returns_its_values_in_any_form(kind: Any) -> None:
+    start, options = posterior(10), {"rounds": 1, "batch": 2, "search": Search(candidates=50, steps=2)}
+    found = maximise(lambda x: kind(peak(x)), start, BOX, **options)  # type: ignore[arg-type]
+    assert torch.equal(found.data.targets, maximise(peak, start, BOX, **options).data.targets)  # type: ignore[arg-type]
+
+
+def test_a_function_returns_a_value_for_each_input() -> None:
+    with refused(ShapeError, "2 values of the function, one an input [2, 2]. Got shape [2, 2]"):
+        maximise(lambda x: x, posterior(10), BOX, batch=2, search=Search(candidates=50, steps=2))
+
+
+def test_an_interrupted_loop_keeps_what_it_saw() -> None:
+    def interrupted(x: Tensor) -> Tensor:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return peak(x)
+
+    calls, search = iter(range(2)), Search(candidates=50, steps=2)
+    with pytest.warns(lw.ConvergenceWarning, match="interrupted after 2 of 5 batches, which the posterior holds"):
+        found = maximise(interrupted, posterior(10), BOX, rounds=5, batch=3, search=search)
+    whole = maximise(peak, posterior(10), BOX, rounds=2, batch=3, search=search)
+    assert torch.equal(found.data.inputs, whole.data.inputs)
 
 
 def test_functions_are_refined_in_parts_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

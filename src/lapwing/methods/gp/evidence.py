@@ -15,6 +15,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, check_count, warn
+from lapwing.ground.results import Stopped
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg.dense import inverted
 from lapwing.linear.solvers.cholesky import Cholesky
@@ -88,7 +89,7 @@ class Evidence:
         data = posterior.data
         exact = posterior.select(torch.arange(len(data), device=data.inputs.device))
         found = climbed(exact, self.steps, self.noise, progress, floor=least_noise(data))
-        if not found.done:
+        if found.stopped == "iterations":
             warn(f"the evidence still rose after {self.steps} steps. Try a larger steps=", ConvergenceWarning)
         warn_of_limits(found)
         return replace(at(posterior, logs_of(found.process)), trace=found.process.trace)
@@ -103,13 +104,13 @@ class Climbed(Generic[P]):
         process: The posterior of the highest evidence met.
         logs: Where it ended, as ``logs_of`` has it.
         limits: Lowest and highest value of each.
-        done: Whether it took fewer than the most steps.
+        stopped: Why it ended.
     """
 
     process: P
     logs: np.ndarray
     limits: list[tuple[float, float]]
-    done: bool
+    stopped: Stopped
 
 
 def logs_of(process: Process | LaplaceProcess) -> Float[Tensor, " h"]:
@@ -188,8 +189,8 @@ def climbed(start: P, steps: int, noise: bool, progress: bool, *, floor: float, 
                 f"interrupted after {len(climb.values) - 1} steps: these choices are the best so far",
                 ConvergenceWarning,
             )
-            return Climbed(climb.highest(), logs_of(climb.process).numpy(), limits, True)
-    return Climbed(climb.highest(), found.x, limits, found.nit < steps)
+            return Climbed(climb.highest(), logs_of(climb.process).numpy(), limits, "interrupted")
+    return Climbed(climb.highest(), found.x, limits, "converged" if found.nit < steps else "iterations")
 
 
 @final

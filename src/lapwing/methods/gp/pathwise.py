@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ground.errors import check_count, check_positive
+from lapwing.ground.errors import ConvergenceWarning, check_count, check_positive, warn
 from lapwing.methods.gp.evidence import at, chosen, gradient_by, logs_of, reaches
 from lapwing.methods.gp.process import Process
 
@@ -46,27 +46,34 @@ class Pathwise:
         check_positive("rate", self.rate, "0.1")
 
     def tune(self, posterior: Process, progress: bool = False) -> Process:
-        """See ``Evidence.tune``; without its warnings."""
+        """See ``Evidence.tune``; without its warnings but that of Ctrl-C."""
         start = logs_of(posterior)
         logs = start.clone().requires_grad_()
         adam = torch.optim.Adam([logs], lr=self.rate, betas=(0.9, 0.99))
         falling = torch.optim.lr_scheduler.ExponentialLR(adam, 0.1 ** (1 / self.steps))
         reach = torch.tensor(reaches(posterior, self.noise))
         process = posterior
-        for _ in tqdm(range(self.steps), "evidence", disable=not progress, unit="step", leave=False):
-            logs.grad = -estimated_gradient(process)
-            adam.step()
-            falling.step()
-            with torch.no_grad():
-                logs.clamp_(start - reach, start + reach)
-            process = at(process, logs.detach())
-            process = replace(process, trace=(*process.trace, chosen(process)))
+        try:
+            for _ in tqdm(range(self.steps), "evidence", disable=not progress, unit="step", leave=False):
+                logs.grad = -estimated_gradient(process)
+                adam.step()
+                falling.step()
+                with torch.no_grad():
+                    logs.clamp_(start - reach, start + reach)
+                process = at(process, logs.detach())
+                process = replace(process, trace=(*process.trace, chosen(process)))
+        except KeyboardInterrupt:
+            taken = len(process.trace) - len(posterior.trace)
+            warn(f"interrupted after {taken} of {self.steps} steps: these choices are the last", ConvergenceWarning)
         return process
 
 
 def estimated_gradient(process: Process) -> Float[Tensor, " h"]:
     """The gradient in ``logs_of`` from the solves of the posterior's own draws, whose covariance is ``C⁻¹``."""
-    drawn = process.functions.solution.value / process.settings.samples**0.5
+    solution = process.functions.solution
+    if solution.stopped == "interrupted":  # Ctrl-C ended the solve, and is to end the steps with it
+        raise KeyboardInterrupt
+    drawn = solution.value / process.settings.samples**0.5
     alpha = process.representers[0]
 
     def weight(i: slice, j: slice) -> Tensor:

@@ -20,13 +20,14 @@ from lapwing.linalg import Diagonal
 from lapwing.linalg.functions import log_determinant
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Cholesky, Solver
+from lapwing.methods.gp.covariance import Covariance, apart
 from lapwing.methods.gp.kernels import Kernel
 from lapwing.methods.gp.matrix import KernelMatrix, check_room, cross_product
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions
 from lapwing.methods.gp.settings import Chosen, Settings
 from lapwing.methods.gp.suitable import singular
-from lapwing.methods.gp.trend import Covariance, Trend, apart, least_squares
+from lapwing.methods.gp.trend import Trend, least_squares
 from lapwing.predictive import Draws, JointMoments, Outputs, Predictive, predictive
 
 SMALL = 2_000
@@ -115,18 +116,9 @@ class Process:
     @property
     def covariance(self) -> Covariance:
         """What is not known of the function, by exact solves."""
-        like, solver = self.problem.prior.values, self.solver
-        inputs, solved = self.seen.inputs.to(like), self.answers.value[:, self.data.outputs :]
-
-        def solve(block: Tensor) -> Tensor:
-            return solver.solve(self.problem, block).value
-
-        def quadratic_form(block: Tensor) -> Tensor:
-            if not isinstance(solver, Cholesky):
-                return (block * solve(block)).sum(0)
-            return torch.linalg.solve_triangular(solver.factor(self.problem), block, upper=False).square().sum(0)
-
-        return Covariance(self.kernel, inputs, self.trend, solved, solve, quadratic_form)
+        inputs = self.seen.inputs.to(self.problem.prior.values)
+        solved = self.answers.value[:, self.data.outputs :]
+        return Covariance(self.kernel, inputs, self.trend, solved, self.problem, self.solver)
 
     @cached_property
     def functions(self) -> FunctionSamples:
@@ -264,8 +256,8 @@ class Process:
         return replace(self, kernel=kernel, likelihood=likelihood, start=self._known())
 
     def with_solver(self, solver: Solver) -> Process:
-        """The posterior by another solver, which starts from what is known."""
-        if solver == self.settings.solver:
+        """The posterior by another solver, or more steps of the same: it starts from what is known."""
+        if solver == self.settings.solver and all(each.converged for each in self._known()):
             return self
         return replace(self, settings=replace(self.settings, solver=solver), start=self._known())
 
@@ -287,9 +279,11 @@ class Process:
         except NumericalError as error:
             raise singular(error, self.noise_variance) from None
         if not solution.converged:
+            stopped = solution.stopped == "interrupted"
+            cure = "with_solver(solver), which goes on from here" if stopped else self.solver.cure
             warn(
-                f"a solve ended after {solution.iterations} iterations with a relative residual of "
-                f"{float(solution.residual.max()):.1e}. Try {self.solver.cure}",
+                f"a solve {'was interrupted' if stopped else 'ended'} after {solution.iterations} iterations with a "
+                f"relative residual of {float(solution.residual.max()):.1e}. Try {cure}",
                 ConvergenceWarning,
             )
         return solution

@@ -11,11 +11,14 @@ from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count
-from lapwing.methods.gp.evidence import Evidence, P, at, chosen, climbed, least_noise, logs_of, warn_of_limits
+from lapwing.methods.gp.evidence import P, at, chosen, climbed, least_noise, logs_of, warn_of_limits
 from lapwing.methods.gp.process import Process
 
 GAIN = 0.3
 """A climb ends where its last three steps together gained fewer nats: a part of the data does not know it better."""
+
+STEPS = 200
+"""Most steps in a neighbourhood."""
 
 
 @final
@@ -96,15 +99,18 @@ class Centroids:
         check_count("seed", self.seed, 0)
 
     def tune(self, posterior: Process, progress: bool = False) -> Process:
-        """See ``Evidence.tune``."""
+        """See ``Evidence.tune``; without its warning of few steps, and interrupted with the neighbourhoods so far."""
         inputs, optima, trace = posterior.seen.inputs, list[Tensor](), posterior.trace
         centres = probes.permutation(len(inputs), generator=torch.Generator().manual_seed(self.seed))[: self.count]
         for centre in tqdm(centres, "neighbourhoods", disable=not progress, leave=False):
             apart = (inputs - inputs[centre]).square().sum(1)
             nearest = apart.topk(min(self.size, len(inputs)), largest=False).indices
             near = replace(posterior.select(posterior.data.places(nearest)), trace=trace)
-            found = Evidence(noise=self.noise).tune(near, progress)
-            optima.append(logs_of(found))
-            trace = found.trace
+            found = climbed(near, STEPS, self.noise, progress, floor=least_noise(posterior.data))
+            warn_of_limits(found)
+            optima.append(logs_of(found.process))
+            trace = found.process.trace
+            if found.stopped == "interrupted":
+                break
         result = at(posterior, torch.stack(optima).mean(0))
         return replace(result, trace=(*trace, chosen(result)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground import probes
-from lapwing.ground.errors import ShapeError, check_count, check_kind
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, ShapeError, check_count, check_kind, warn
 from lapwing.methods.gp.paths import FunctionSamples
 from lapwing.methods.gp.process import Process
 
@@ -69,6 +69,7 @@ def thompson(
         seed: Of the functions.
 
     Raises:
+        ConfigError: If an argument is of another kind, or lowest values are not below highest ones.
         ShapeError: If the bounds do not fit the inputs, or there are several outputs.
 
     Cost:
@@ -82,7 +83,8 @@ def thompson(
         torch.Size([3, 2])
     """
     search = Search() if search is None else search
-    bounds = _box(posterior, bounds)
+    check_kind("search", search, (Search,), "Search(candidates=5000)")
+    bounds = _box(posterior, bounds, batch)
     functions = posterior.sample_functions(batch, seed=seed)
     candidates = proposals(posterior, bounds, search)
     starts = candidates[_best(functions, candidates, min(search.starts, len(candidates)))]
@@ -102,17 +104,17 @@ def choose(posterior: Process, candidates: Float[Tensor, "m p"], batch: int = 1,
         seed: Of the functions.
 
     Raises:
-        ShapeError: If there are fewer candidates, or several outputs.
+        ConfigError: If an argument is of another kind.
+        DataError: If candidates are not finite.
+        ShapeError: If there are fewer candidates, with other columns, or several outputs.
     """
-    if posterior.data.outputs != 1 or len(candidates) < batch:
-        raise ShapeError(
-            f"one output and at least {batch} candidates",
-            f"{posterior.data.outputs} outputs and {len(candidates)} candidates",
-            "a smaller batch",
-        )
+    _check(posterior, batch)
+    inputs = posterior.data.check(candidates)
+    if len(inputs) < batch:
+        raise ShapeError(f"at least {batch} candidates", f"{len(candidates)}", "a smaller batch, or more candidates")
     functions = posterior.sample_functions(batch, seed=seed)
     with torch.no_grad():
-        values = torch.cat([functions(rows)[..., 0] for rows in candidates.split(ROWS)], 1)
+        values = torch.cat([functions(rows)[..., 0] for rows in inputs.split(ROWS)], 1)
     taken: list[int] = []
     for row in values:
         row[taken] = -torch.inf
@@ -133,7 +135,7 @@ def maximise(
 ) -> Process:
     """Look for the largest value of a function, a batch of evaluations at a time.
 
-    The result holds all that was seen: give it again to go on, with another seed.
+    The result holds all that was seen, also after Ctrl-C: give it again to go on, with another seed.
 
     Args:
         function: From inputs ``[b, p]`` to values ``[b]``.
@@ -148,6 +150,13 @@ def maximise(
     Returns:
         The posterior with the evaluations added; its ``data`` are all there is.
 
+    Raises:
+        DataError: If a value is not finite.
+        ShapeError: If the function returns other than b values; further those of ``thompson``.
+
+    Warns:
+        ConvergenceWarning: If it was interrupted.
+
     Example:
         >>> from lapwing.methods.gp.recipe import GP
         >>> x = torch.rand(5, 1, dtype=torch.float64)
@@ -159,24 +168,47 @@ def maximise(
     """
     check_count("rounds", rounds)
     search = Search() if search is None else search
-    with tqdm(range(rounds), "evaluations", disable=not progress, unit="batch", leave=False) as bar:
-        for number in bar:
-            turn = seed + number
-            x = thompson(posterior, bounds, batch, search=replace(search, seed=search.seed + turn), seed=turn)
-            posterior = posterior.updated((x, function(x).reshape(batch, 1)))
-            bar.set_postfix(best=f"{float(posterior.data.targets.max()):.4g}")
+    check_kind("search", search, (Search,), "Search(candidates=5000)")
+    done = 0
+    with tqdm(total=rounds, desc="evaluations", disable=not progress, unit="batch", leave=False) as bar:
+        try:
+            for done in range(rounds):
+                turn = seed + done
+                x = thompson(posterior, bounds, batch, search=replace(search, seed=search.seed + turn), seed=turn)
+                posterior = posterior.updated((x, _values(function, x)))
+                bar.update()
+                bar.set_postfix(best=f"{float(posterior.data.targets.max()):.4g}")
+        except KeyboardInterrupt:
+            warn(f"interrupted after {done} of {rounds} batches, which the posterior holds", ConvergenceWarning)
     return posterior
 
 
-def _box(posterior: Process, bounds: Tensor) -> Tensor:
-    p, c = posterior.data.inputs.shape[1], posterior.data.outputs
-    check_kind("bounds", bounds, (Tensor,), "torch.tensor([[0.0] * p, [1.0] * p])")
-    if bounds.shape != (2, p) or c != 1 or not bool((bounds[0] < bounds[1]).all()):
-        raise ShapeError(
-            f"one output, and bounds [2, {p}] of lowest and highest values",
-            f"{c} outputs and bounds of shape {list(bounds.shape)}",
-            "torch.tensor([[0.0] * p, [1.0] * p])",
-        )
+def _values(function: Callable[[Tensor], Any], x: Float[Tensor, "b p"]) -> Float[Tensor, "b 1"]:
+    """What a function of the user's is at some inputs."""
+    found = function(x)
+    values = torch.as_tensor(found, dtype=None if isinstance(found, Tensor) else torch.float64, device=x.device)
+    if values.numel() != len(x):
+        expected = f"{len(x)} values of the function, one an input [{len(x)}, {x.shape[1]}]"
+        raise ShapeError(expected, f"shape {list(values.shape)}", "a function from [b, p] to [b]")
+    return values.reshape(-1, 1)
+
+
+def _check(posterior: Process, batch: int) -> None:
+    check_kind("posterior", posterior, (Process,), "lw.GP().fit((x, y))")
+    check_count("batch", batch)
+    if posterior.data.outputs != 1:
+        raise ShapeError("a process of one output", f"{posterior.data.outputs}", "a fit to the one to be largest")
+
+
+def _box(posterior: Process, bounds: Tensor, batch: int) -> Tensor:
+    _check(posterior, batch)
+    p = posterior.data.inputs.shape[1]
+    hint = f"torch.tensor([[0.0] * {p}, [1.0] * {p}])"
+    check_kind("bounds", bounds, (Tensor,), hint)
+    if bounds.shape != (2, p):
+        raise ShapeError(f"bounds [2, {p}] of lowest and highest values", f"shape {list(bounds.shape)}", hint)
+    if not bool((bounds[0] < bounds[1]).all()):
+        raise ConfigError("bounds whose lowest values are below the highest", f"{bounds.tolist()!r:.60}", hint)
     return bounds.to(posterior.data.inputs)
 
 
