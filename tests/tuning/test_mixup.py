@@ -192,3 +192,12 @@ def test_images_are_mixed_with_a_smaller_share_than_tables() -> None:
         posterior = lw.Laplace(lw.Categorical()).fit(wrong, (inputs, y))
         assert images(inputs) == (most == MOST_OF_IMAGES)
         assert natural_share(posterior, blend, inputs, inputs.flip(0), y) == pytest.approx(most, abs=0.01)
+
+
+def test_of_many_outputs_no_evidence_is_measured_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have a term for each weight, and took longer than the search."""
+    monkeypatch.setattr("lapwing.jacobian.model.MANY", 2)
+    _, posterior = fit("categorical", "kfac", weights=lw.LastLayer())
+    tuned = lw.tune(posterior, lw.Mixup())
+    assert posterior.wide and tuned.trace[-1].validation_nll is not None
+    assert all(step.log_marginal is None and step.effective_dimension is None for step in tuned.trace)

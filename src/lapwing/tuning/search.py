@@ -13,7 +13,7 @@ from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError,
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link, Moments, WideMoments, held_out_losses, spread, with_spread
-from lapwing.tuning.choices import P, chosen, measured, tunes_noise
+from lapwing.tuning.choices import P, chosen, measured, step_of, tunes_noise
 from lapwing.tuning.held_out import HeldOut
 
 TEMPERATURES = (0.05, 20.0)
@@ -217,7 +217,10 @@ class HeldOutSearch(Generic[P]):
         warn(f"{self.name}: {said}", ConvergenceWarning)
 
     def _chosen(self, tried: list[Tried]) -> P:
-        """The posterior of the last of those tried, with all of them in its trace."""
+        """The posterior of the last of those tried, with all of them in its trace.
+
+        Of very many outputs without their evidence, whose tens of millions of terms would take longer than the search.
+        """
         start, last = self.data.posterior, tried[-1]
         values = [
             (start.prior_precisions * math.exp(one.log_factor) * one.noise, start.scale * one.noise) for one in tried
@@ -225,7 +228,7 @@ class HeldOutSearch(Generic[P]):
         steps: list[Step] = []
         for one, there in zip(tried, values, strict=True):
             link, temperature = (one.link, one.temperature) if start.likelihood.labels else (None, None)
-            step = measured(start, *there)
+            step = step_of(start, None, *there, None) if start.wide else measured(start, *there)
             steps.append(replace(step, validation_nll=one.loss, link=link, temperature=temperature))
         tuned = chosen(self.data.choice(last.log_factor), *values[-1], tuple(steps))
         return tuned.with_link(last.link, last.temperature)
