@@ -160,7 +160,7 @@ class TestRefusals:
         "source", [(X.numpy(), Y.numpy()), (X, Y.numpy()), [(X.numpy(), Y.numpy())], [{"x": X.numpy(), "labels": 0}]]
     )
     def test_arrays(self, source: Any) -> None:
-        with unchecked(), refused(DataError, "torch.from_numpy(x)"):
+        with unchecked(), refused(DataError, "torch.from_numpy(np.asarray(x))"):
             list(Data(source))
         with unchecked(), refused(DataError, "axis of examples"):
             data.checked(X.numpy(), X)  # type: ignore[arg-type]

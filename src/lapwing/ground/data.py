@@ -9,7 +9,6 @@ from operator import length_hint
 from typing import Any, TypeAlias, cast, final
 from zlib import crc32
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -28,7 +27,7 @@ Source: TypeAlias = Iterable[Any] | tuple[Tensor | Mapping[str, Any], Tensor]
 """Training data: a loader, or a pair ``(x, y)`` of inputs and targets, both tensors or the inputs keyword arguments."""
 
 PAIR_BATCH = 256
-NUMPY = "torch.from_numpy(x) for each array, with unpack= for those of a loader"
+NUMPY = "torch.from_numpy(np.asarray(x)) for each array or table, with unpack= for those of a loader"
 UNPACK = "unpack=lambda element: (inputs, targets)"
 
 
@@ -70,7 +69,7 @@ class Data:
 
     def __post_init__(self) -> None:
         readable = any(hasattr(self.source, name) for name in ("__iter__", "__getitem__"))
-        arrays = isinstance(self.source, tuple) and any(isinstance(part, np.ndarray) for part in self.source)
+        arrays = isinstance(self.source, tuple) and any(map(_is_array, self.source))
         if arrays or not readable:
             hint = NUMPY if arrays else "DataLoader(dataset)"
             raise DataError("a loader, a list of batches, or tensors (x, y)", describe(self.source), hint)
@@ -183,9 +182,14 @@ def split(element: Any, unpack: Unpack | None = None) -> tuple[Inputs, Tensor]:
 
 
 def cure(element: object, otherwise: str) -> str:
-    """What to try where a tensor was expected; ``otherwise`` where no NumPy array came."""
+    """What to try where a tensor was expected; ``otherwise`` where no array came."""
     within = element.values() if isinstance(element, Mapping) else element if isinstance(element, list | tuple) else ()
-    return NUMPY if any(isinstance(part, np.ndarray) for part in (element, *within)) else otherwise
+    return NUMPY if any(map(_is_array, (element, *within))) else otherwise
+
+
+def _is_array(value: object) -> bool:
+    """Whether it is one of NumPy's, or a table of pandas, which reads as one."""
+    return hasattr(value, "__array__") and not isinstance(value, Tensor)
 
 
 def place(inputs: Inputs, like: Tensor) -> Inputs:

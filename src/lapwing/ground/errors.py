@@ -116,7 +116,7 @@ def check_kind(name: str, value: object, kinds: tuple[type, ...], hint: str) -> 
         >>> check_kind("prior", 1.0, (float,), "1.0")
     """
     if isinstance(value, type) or not isinstance(value, kinds):
-        known = ", ".join(kind.__name__ for kind in kinds)
+        known = ", ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
         shown = " ".join(repr(value).split())
         shown = f"{type(value).__name__} {shown}" if len(shown) <= 40 else f"a {type(value).__name__}"
         got = f"the class {value.__name__}" if isinstance(value, type) else shown
@@ -208,5 +208,6 @@ def describe(element: object) -> str:
         kind = "tensor" if isinstance(element, Tensor) else "NumPy array"
         return f"a {kind} of shape {list(element.shape)}, {str(element.dtype).removeprefix('torch.')}"
     if isinstance(element, list | tuple):
-        return f"a {type(element).__name__} of {len(element)}: {', '.join(type(part).__name__ for part in element)}"
+        first = [type(part).__name__ for part in element[:5]] + ["..."] * (len(element) > 5)
+        return f"a {type(element).__name__} of {len(element)}: {', '.join(first)}"
     return f"a {type(element).__name__}"

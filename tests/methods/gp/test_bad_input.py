@@ -10,7 +10,16 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.ground.errors import DataError, DataWarning, LapwingError, NumericalError, ShapeError, TooLargeError
+from lapwing.ground.errors import (
+    ConfigError,
+    DataError,
+    DataWarning,
+    LapwingError,
+    NumericalError,
+    ShapeError,
+    TooLargeError,
+    UnsupportedError,
+)
 from lapwing.methods.gp import evidence
 from lapwing.methods.gp.evidence import Climbed, warn_of_limits
 from lapwing.methods.gp.trend import least_squares
@@ -18,6 +27,13 @@ from tests.checker import unchecked
 from tests.posterior_cases import normal, refused
 
 X, Y = normal(12, 3), normal(12, seed=1)
+
+
+class Table:
+    """What reads as an array, as a table of pandas does."""
+
+    def __array__(self) -> Any:
+        return X.numpy()
 
 
 def with_entry(values: Tensor, row: int, value: float = float("nan")) -> Tensor:
@@ -41,6 +57,9 @@ FITS: dict[str, tuple[Any, Any, type[LapwingError], str]] = {
     "fewer targets": (X, Y[:5], ShapeError, "as many targets as inputs"),
     "empty": (X[:0], Y[:0], DataError, "at least one example"),
     "arrays": (X.numpy(), Y.numpy(), DataError, "torch.from_numpy"),
+    "a table": (Table(), Y, DataError, "Got a tuple of 2: Table, Tensor. Try torch.from_numpy(np.asarray(x))"),
+    "lists": (X.tolist(), Y.tolist(), DataError, "Got a list of 12: list, list, list, list, list, .... Try"),
+    "images": (X.expand(5, 12, 3), Y[:5], ShapeError, "Got torch.float64 [5, 12, 3]. Try x.flatten(1)"),
 }
 
 
@@ -60,7 +79,7 @@ def test_whole_and_true_targets_are_numbers(y: Tensor) -> None:
 @pytest.mark.parametrize(
     ("x", "kind", "says"),
     [
-        (X[:, :2], ShapeError, "[m, 3]"),
+        (X[:, :2], ShapeError, "[m, 3]. Got torch.float64 [12, 2]. Try the columns of the data, in their order"),
         (X[:, 0], ShapeError, "[m, 3]"),
         (X + 0j, ShapeError, "real inputs"),
         (X[:0], DataError, "at least one input"),
@@ -90,12 +109,35 @@ def test_functions_check_their_inputs_and_take_any_precision() -> None:
         (lw.gp.RBF((1.0, 1.0)), ShapeError, "inputs with 2 columns. Got 3"),
         (lw.gp.Constant() + lw.gp.RBF((1.0, 1.0)), ShapeError, "inputs with 2 columns. Got 3"),
         (lw.gp.Custom(lambda a, b: a), ShapeError, "a kernel from [n, p] and [m, p] to [n, m]. Got [2, 3]"),
+        (lw.gp.Custom(lambda a, b: 1.0), ShapeError, "[n, m]. Got []. Try torch.exp(-torch.cdist(a, b)) as a model"),
         (lw.gp.Tanimoto(), DataError, "counts, which are not negative"),
     ],
 )
 def test_a_kernel_for_other_inputs(kernel: lw.gp.Kernel, kind: type[LapwingError], says: str) -> None:
     with unchecked(), refused(kind, says):
         lw.GP(kernel).fit((X, Y))
+
+
+@pytest.mark.parametrize("made", [torch.Tensor.float, torch.Tensor.numpy])
+def test_a_function_of_ones_own_may_return_any_dtype_and_arrays(made: Any) -> None:
+    kernels = [lw.gp.Custom(lambda a, b: made(lw.gp.RBF()(a, b))), lw.gp.RBF()]
+    ours, theirs = (lw.GP(kernel, lw.Gaussian(10.0)).fit((X, Y)).predict(X[:3]) for kernel in kernels)
+    torch.testing.assert_close(ours.mean, theirs.mean, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours.std, theirs.std, rtol=0, atol=1e-5)
+
+
+def test_a_function_that_is_no_kernel_is_a_sentence() -> None:
+    with unchecked(), refused(ConfigError, "a function of two blocks of inputs. Got 3. Try Custom(lambda a, b:"):
+        lw.gp.Custom(3)
+    with refused(ConfigError, "kernel to be one of Kernel. Got"), unchecked():
+        lw.GP(lambda a, b: a @ b.mT)
+    distance = lw.gp.Custom(torch.cdist)
+    with refused(NumericalError, "for Custom a function that is symmetric and positive definite"):
+        lw.GP(distance).fit((X, Y)).predict(X)
+    with refused(NumericalError, "for Custom a function that is symmetric and positive definite"):
+        lw.gp.LaplaceProcess.fit(distance, lw.Bernoulli(), (X, Y > 0)).predict(X)
+    with refused(UnsupportedError, "to draw functions from its prior. Got Custom(cdist)"):
+        lw.GP(distance).fit((X, Y)).sample_functions()
 
 
 TOGETHER = torch.cat([X, X[:, :1] - X[:, 1:2]], 1)

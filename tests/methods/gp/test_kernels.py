@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from sklearn.gaussian_process import kernels as sk
@@ -114,6 +117,12 @@ def test_a_kernel_of_the_user_has_features_only_if_given() -> None:
     torch.testing.assert_close(kernel.diagonal(x), torch.ones(3).double())
     with pytest.raises(UnsupportedError, match="random features"):
         kernel.features(10, x, torch.Generator())
+
+
+@pytest.mark.parametrize("value", [np.array([1.0, 2.0]), torch.tensor([1.0, 2.0]), [np.float32(1.0), 2], (1, 2)])
+def test_arrays_of_numbers_are_numbers(value: Any) -> None:
+    with unchecked():
+        assert RBF(value) == RBF((1.0, 2.0)) and RBF(value[0]) == RBF(1.0)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), (1.0, 0.0), "long", (), torch.tensor(float("nan"))])

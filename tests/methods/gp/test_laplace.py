@@ -12,7 +12,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, DataError, DataWarning, ShapeError, UnsupportedError
+from lapwing.ground.errors import ConfigError, DataError, DataWarning, ShapeError, TooLargeError, UnsupportedError
 from lapwing.methods.gp import LaplaceProcess, laplace
 from lapwing.methods.gp.observations import Observations
 from tests.checker import unchecked
@@ -135,8 +135,12 @@ def test_more_data_are_as_if_they_had_been_there(recwarn: pytest.WarningsRecorde
 
 
 def test_what_is_no_class_is_refused() -> None:
-    with refused(DataError, "targets"):
-        _ = LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (X, TWO + 1)).mode
+    with refused(DataError, "targets that are 0 or 1 for Bernoulli"):
+        LaplaceProcess.fit(KERNEL, lw.Bernoulli(), (X, TWO + 1))
+    with refused(DataError, "labels from 0 to 1"):
+        LaplaceProcess.fit(KERNEL, lw.Categorical(), (X, 2 * TWO - 1))
+    with refused(TooLargeError, "classes numbered from 0"):
+        LaplaceProcess.fit(KERNEL, lw.Categorical(), (X, TWO * 10**9))
     for wrong in (torch.eye(3)[torch.arange(len(X)) % 3], TWO + 0.4):
         with refused(DataError, "one-hot"):
             LaplaceProcess.fit(KERNEL, lw.Categorical(), (X, wrong))

@@ -206,6 +206,12 @@ def test_an_interrupted_solve_says_its_residual_keeps_what_it_has_and_goes_on(
     assert further.with_solver(lw.CG(rtol=1e-11)) is further
 
 
+def test_what_is_printed_says_how_much_there_is_and_not_every_number() -> None:
+    process = GP(Matern(1.5), features=10).fit(data(30))
+    assert repr(process.data).startswith("Observations(inputs [30, 3] from ") and len(repr(process.data)) < 150
+    assert repr(process.sample_functions(2)).startswith("FunctionSamples(2 of 3 inputs and 1 outputs, Matern(")
+
+
 def test_what_cannot_be_fitted_is_refused() -> None:
     x, y = data()
     with unchecked(), pytest.raises(DataError, match="finite inputs"):

@@ -6,8 +6,10 @@ import abc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -100,7 +102,7 @@ class Kernel(abc.ABC):
         raise UnsupportedError(
             "a kernel with random features, to draw functions from its prior",
             f"{self!r:.60}",
-            "a kernel of lapwing's, Custom(function, draw=...), or a joint draw by predict(x, joint=True)",
+            "a kernel of lapwing's, Custom(function, draw=...), or Cholesky() and predict(x, joint=True).sample(8)",
         )
 
     @property
@@ -157,16 +159,15 @@ class Kernel(abc.ABC):
 
 
 def _positive(kernel: Kernel, name: str) -> Positive:
-    """A hyper-parameter, checked; a tensor passes, since it came from logarithms."""
+    """A hyper-parameter, checked; a tensor that asks for its gradient stays one, arrays become numbers."""
     value: Any = getattr(kernel, name)
-    if isinstance(value, Tensor):
-        if not bool(((value > 0) & (value < math.inf)).all()):
-            raise ConfigError(f"a positive {name}, or one a dimension", f"{name}={value.tolist()}", f"{name}=1.0")
+    known = value.tolist() if isinstance(value, Tensor | np.ndarray) else value
+    values = tuple(known) if isinstance(known, tuple | list) else (known,)
+    if not values or not all(isinstance(v, Real) and 0 < float(v) < math.inf for v in values):
+        raise ConfigError(f"a positive {name}, or one a dimension", f"{name}={known!r:.40}", f"{name}=1.0")
+    if isinstance(value, Tensor) and value.requires_grad:
         return value
-    values = tuple(value) if isinstance(value, tuple | list) else (value,)
-    if not values or not all(isinstance(v, int | float) and 0 < v < math.inf for v in values):
-        raise ConfigError(f"a positive {name}, or one a dimension", f"{name}={value!r:.40}", f"{name}=1.0")
-    return tuple(map(float, values)) if isinstance(value, tuple | list) else float(value)
+    return tuple(map(float, values)) if isinstance(known, tuple | list) else float(known)
 
 
 def _kernel(other: object) -> Kernel:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.data import Source
-from lapwing.ground.errors import DataError, UnsupportedError, check_kind
+from lapwing.ground.errors import DataError, NumericalError, UnsupportedError, check_kind
 from lapwing.likelihoods import Bernoulli, Categorical, Likelihood, Poisson
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.loss import Mode
@@ -74,7 +74,7 @@ class LaplaceProcess:
             data: Inputs ``[n, p]`` and targets, as the likelihood has them, of one axis or two.
 
         Raises:
-            DataError: If there are no data, they are not finite, or labels are no whole numbers.
+            DataError: If there are no data, they are not finite, or none that the likelihood knows.
             ShapeError: If inputs or targets have other shapes, or the kernel is for other inputs.
 
         Warns:
@@ -83,7 +83,7 @@ class LaplaceProcess:
         Cost:
             A dense matrix ``[n c, n c]`` for c outputs, and its factor a Newton step.
         """
-        check_kind("kernel", kernel, (Kernel,), "Matern(1.0)")
+        check_kind("kernel", kernel, (Kernel,), "gp.Matern(1.0), or gp.Custom(function)")
         hint = "Bernoulli(), or GP(kernel, Gaussian(precision)), which is exact"
         check_kind("likelihood", likelihood, (Bernoulli, Categorical, Poisson), hint)
         found = Observations.of(data)
@@ -93,7 +93,11 @@ class LaplaceProcess:
             hint = "targets.argmax(-1) for one-hot labels"
             raise DataError("integer class labels [n] for Categorical", f"targets {list(found.targets.shape)}", hint)
         check_suitable(kernel, "zero", found)
-        return cls(kernel, likelihood, found)
+        process = cls(kernel, likelihood, found)
+        size = len(found), process.width
+        check_room("outputs at the data", size, found.inputs, "classes numbered from 0")
+        likelihood.check(found.inputs.new_zeros(1, 1).expand(size), process._targets)
+        return process
 
     def __repr__(self) -> str:
         n, p = self.data.inputs.shape
@@ -227,7 +231,13 @@ class LaplaceProcess:
     def _root(self) -> Float[Tensor, "n n"]:
         matrix = KernelMatrix(self.kernel, self._exact.inputs).dense()
         matrix.diagonal().add_(JITTER * matrix.diagonal().mean())
-        return torch.linalg.cholesky(matrix)
+        lower, failed = torch.linalg.cholesky_ex(matrix)
+        if bool(failed):
+            hint = (
+                "fewer inputs that are nearly alike, or for Custom a function that is symmetric and positive definite"
+            )
+            raise NumericalError("a kernel whose matrix is positive definite", "one that is not", hint)
+        return lower
 
     @property
     def _known(self) -> Float[Tensor, " d"] | None:

@@ -13,14 +13,15 @@ from torch import Tensor
 
 from lapwing.ground.data import Data, Source
 from lapwing.ground.errors import DataError, ShapeError
+from lapwing.ground.results import Shown
 
 NAMED = 5
 """Rows an error message names."""
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Observations:
+@dataclass(frozen=True, eq=False, repr=False)
+class Observations(Shown):
     """Inputs, targets and how noisy each is.
 
     Args:
@@ -45,7 +46,7 @@ class Observations:
         inputs, y = (torch.cat([getattr(batch, name) for batch in batches]) for name in ("inputs", "targets"))
         if inputs.ndim != 2 or not inputs.shape[1] or inputs.dtype not in (torch.float32, torch.float64):
             got = f"{inputs.dtype} {list(inputs.shape)}"
-            hint = "x[:, None] for a single dimension, x.float()"
+            hint = "x.flatten(1)" if inputs.ndim > 2 else "x[:, None] for a single dimension, x.float()"
             raise ShapeError("inputs of shape [n, p], float32 or float64", got, hint)
         targets = y[:, None] if y.ndim == 1 else y
         if targets.ndim != 2 or not targets.shape[1] or targets.is_complex():
@@ -171,6 +172,7 @@ def checked(x: Tensor, like: Float[Tensor, "n p"]) -> Float[Tensor, "m p"]:
         raise DataError(f"a tensor of inputs [m, {p}]", f"a {type(x).__name__}", "torch.as_tensor(x)")
     if x.ndim != 2 or x.shape[1] != p or x.is_complex():
         hint = "x[:, None] for a single dimension" if p == 1 else "x[None] for a single input"
+        hint = hint if x.ndim < 2 else "the columns of the data, in their order"
         raise ShapeError(f"real inputs of shape [m, {p}]", f"{x.dtype} {list(x.shape)}", hint)
     if not len(x):
         raise DataError("at least one input", "none", "x[None] for a single one")

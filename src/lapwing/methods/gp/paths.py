@@ -70,7 +70,7 @@ class PriorFunctions:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FunctionSamples:
     """Functions drawn from a posterior; they can be called anywhere and differentiated.
 
@@ -97,6 +97,11 @@ class FunctionSamples:
     slopes: Float[Tensor, "q k"]
     outputs: int
     solution: Solution
+
+    def __repr__(self) -> str:
+        return (
+            f"FunctionSamples({len(self)} of {self.inputs.shape[1]} inputs and {self.outputs} outputs, {self.kernel})"
+        )
 
     def __len__(self) -> int:
         """Draws s."""

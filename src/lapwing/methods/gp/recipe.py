@@ -60,7 +60,7 @@ class GP(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kernel is not None:
-            check_kind("kernel", self.kernel, (Kernel,), "Matern(1.0)")
+            check_kind("kernel", self.kernel, (Kernel,), "gp.Matern(1.0), or gp.Custom(function)")
         hint = "Gaussian(precision=100.0), or gp.LaplaceProcess.fit(kernel, likelihood, data) for classes and counts"
         check_kind("likelihood", self.likelihood, (Gaussian, type(None)), hint)
         if self.likelihood is not None and isinstance(self.likelihood.precision, tuple):

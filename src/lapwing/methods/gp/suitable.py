@@ -22,7 +22,8 @@ def check_suitable(kernel: Kernel, mean: Mean, data: Observations) -> None:
     a, b = data.inputs[:2], data.inputs[:1]
     found = kernel(a, b)
     if found.shape != (len(a), 1):
-        raise ShapeError("a kernel from [n, p] and [m, p] to [n, m]", f"{list(found.shape)}", "torch.cdist as a model")
+        hint = "torch.exp(-torch.cdist(a, b)) as a model"
+        raise ShapeError("a kernel from [n, p] and [m, p] to [n, m]", f"{list(found.shape)}", hint)
     if mean == "linear" and not _spanning(data.inputs):
         n, p = data.inputs.shape
         raise DataError(
@@ -46,9 +47,10 @@ def singular(error: NumericalError, noise: Float[Tensor, " n"]) -> NumericalErro
     if "definite" not in error.expected:
         return error
     return NumericalError(
-        f"noise that keeps K + N away from singular ({error.expected})",
+        f"a kernel, and noise that keeps K + N away from singular ({error.expected})",
         f"a smallest noise variance of {float(noise.min()):.1e} ({error.got})",
-        "a smaller precision of the likelihood, fewer inputs that are nearly alike, or float64",
+        "a smaller precision of the likelihood, fewer inputs that are nearly alike, float64, or for Custom a function "
+        "that is symmetric and positive definite",
     )
 
 
