@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_fit_saves_predicts_rows_in_the_units_of_the_table(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    cli.main(["gp", "fit", "data.csv", "--target", "y", "--columns", "width", "a, b", "--held-out", "0.2"])
+    cli.main(["gp", "fit", "data.csv", "--target", "y", "--columns", "width", "y", "a, b", "--held-out", "0.2"])
     assert "log evidence" in capsys.readouterr().out
     new = normal(6, 2, seed=2) * torch.tensor([3.0, 50.0])
     table(folder / "new.csv", {"note": ["x"] * 6, "a, b": new[:, 1].tolist(), "width": new[:, 0].tolist()})
@@ -69,6 +69,8 @@ def test_arrays_are_columns(folder: Path) -> None:
     [
         (["fit", "data.csv", "--target", "y"], "", "finite numbers in column 'town'. Got 'Bath' in line 2 of data.csv"),
         (["fit", "data.csv", "--target", "z", "--columns", "width"], "", "none or several of z"),
+        (["fit", "data.csv", "--target", "z"], "", "none or several of z. Try names among width, a, b, town, y."),
+        (["fit", "data.csv", "--target", "y", "--columns", "y"], "", "'y' and other columns in data.csv. Got 40 rows"),
         (["fit", "data.csv", "--target", "y", "--columns", "length"], "", "none or several of length"),
         (
             ["fit", "other.csv", "--target", "y"],
@@ -79,7 +81,7 @@ def test_arrays_are_columns(folder: Path) -> None:
         (["fit", "other.csv", "--target", "y"], "x,y\n1,2\n3,4\n1,nan\n5,4\n", "'y'. Got 'nan' in line 4"),
         (["fit", "other.csv", "--target", "y"], "x,y\n1,2\n", "four rows or more"),
         (["fit", "other.csv", "--target", "y"], "x,y\n", "rows below the header"),
-        (["fit", "other.csv", "--target", "y"], "x,y,y\n1,2,3\n", "none or several of y, y"),
+        (["fit", "other.csv", "--target", "y"], "x,y,y\n1,2,3\n", "none or several of y. Try names among x, y, y"),
         (["fit", "nothere.csv", "--target", "y"], "", "nothere.csv to be read or written"),
         (["fit", "data.csv", "--target", "y", "--held-out", "1.5"], "", "held_out between 0 and 1"),
         (["fit", "data.csv", "--target", "y", "--columns", "width", "--out", "data.csv"], "", "data.csv to be read or"),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.cli.say import make_folder, say
-from lapwing.cli.table import Columns, read_table, write_table
+from lapwing.cli.table import Columns, names_of, read_table, write_table
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError, DataWarning, check_fraction, warn
 from lapwing.methods.gp import RBF, Kernel, Matern, Process
@@ -47,13 +47,13 @@ def fit(
         seed: Of everything random.
     """
     check_fraction("held_out", held_out, "--held-out 0.1")
-    table = read_table(data, [*columns, target] if columns else None)
-    names = [name for name in table.names if name != target]
-    if len(names) != len(table.names) - 1 or not names or len(table.values) < 4:
+    names = [name for name in columns or names_of(data) if name != target]
+    table = read_table(data, [*names, target])
+    if not names or len(table.values) < 4:
         got = f"{len(table.values)} rows of {', '.join(table.names[:9])}"
-        raise DataError(f"four rows or more of a column {target!r} and others in {data}", got, "--target with its name")
+        raise DataError(f"four rows or more of {target!r} and other columns in {data}", got, "a table with more")
     make_folder(out, "posterior.safetensors", "report.html")
-    x, y = _tensors(table, target)
+    x, y = _tensors(table)
     order = probes.permutation(len(x), generator=torch.Generator().manual_seed(seed))
     count = max(1, round(held_out * len(x)))
     test, train = order[:count], order[count:]
@@ -92,11 +92,10 @@ def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict
     say(f"{out / 'predictions.csv'}: {len(table.values)} rows, intervals at {100 * level:g} %")
 
 
-def _tensors(table: Columns, target: str) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:
-    """Inputs and targets, in single precision where there are many."""
+def _tensors(table: Columns) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:
+    """Inputs and targets, which are the last column, in single precision where there are many."""
     values = torch.from_numpy(table.values).to(torch.float64 if len(table.values) <= PRECISE else torch.float32)
-    place = table.names.index(target)
-    return torch.cat([values[:, :place], values[:, place + 1 :]], 1), values[:, place]
+    return values[:, :-1], values[:, -1]
 
 
 def _warn_of_units(process: Process, table: Columns) -> None:

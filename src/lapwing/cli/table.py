@@ -41,7 +41,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Columns:
     Raises:
         DataError: If it has no such columns, or a column holds anything but finite numbers.
     """
-    names = _names_of(path)
+    names = names_of(path)
     chosen = names if columns is None else list(columns)
     absent = [name for name in chosen if names.count(name) != 1]
     if absent or not chosen:
@@ -80,7 +80,12 @@ def write_table(path: Path, columns: dict[str, Any]) -> None:
         writer.writerows(zip(*(np.asarray(values).tolist() for values in columns.values()), strict=True))
 
 
-def _names_of(path: Path) -> list[str]:
+def names_of(path: Path) -> list[str]:
+    """The columns that a table has, in their order.
+
+    Raises:
+        DataError: If it is no table.
+    """
     if path.suffix == ".npz":
         return _arrays(path)[0]
     with path.open(newline="", encoding="utf-8-sig") as file:

@@ -16,7 +16,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import lapwing as lw
+from lapwing.ground.errors import ConfigError
 from lapwing.methods.gp.regressor import GPRegressor
+from tests.posterior_cases import refused
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -36,6 +38,18 @@ def test_grids_clones_and_pickles_are_of_the_same_regressor() -> None:
     again = pickle.loads(pickle.dumps(grid.best_estimator_))
     np.testing.assert_allclose(again.predict(x, return_std=True), (mean, std), rtol=1e-12)
     assert clone(again[-1]).get_params() == grid.best_estimator_[-1].get_params()
+
+
+@pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")
+def test_it_is_tuned_as_told(capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    part, whole = (GPRegressor(tune=how).fit(x, np.sin(x[:, 0])) for how in (lw.gp.Subset(10), True))
+    assert not capsys.readouterr().err
+    assert part.posterior_.trace[-2].log_marginal != whole.posterior_.trace[-1].log_marginal
+    shown = GPRegressor(tune=lw.gp.Subset(10), progress=True).fit(x, np.sin(x[:, 0]))
+    assert shown.posterior_.trace == part.posterior_.trace and "evidence" in capsys.readouterr().err
+    with refused(ConfigError, "the method to be one of Evidence, Pathwise, Subset, Centroids. Got str 'no'"):
+        GPRegressor(tune="no").fit(x, x)
 
 
 def test_one_observation_chooses_nothing() -> None:

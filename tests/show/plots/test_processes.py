@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.ground.errors import ShapeError
+from lapwing.ground.errors import ConfigError, ShapeError
 from lapwing.methods.gp.diagnosis import spectral_basis
 from lapwing.show.plots import plot_maps, plot_process, plot_regions
+from tests.checker import unchecked
 from tests.posterior_cases import normal, refused
 
 X = normal(30, 1)
@@ -53,5 +54,18 @@ def test_regions_show_distance_and_basis() -> None:
 def test_a_line_is_of_one_input_and_a_map_of_two() -> None:
     with refused(ShapeError, "a process of 1 inputs and one output"):
         plot_process(PLANE, LINE)
-    with refused(ShapeError, "a process of 2 inputs and one output"):
+    with refused(ShapeError, "a process of 2 inputs and one output. Got 1 inputs and 1 outputs. Try plot_process"):
         plot_maps(PROCESS)
+    with unchecked(), refused(ShapeError, "places [m] of the one input. Got shape [25, 1]. Try x[:, 0]"):
+        plot_process(PROCESS, LINE[:, None])
+    classes = lw.gp.LaplaceProcess.fit(lw.gp.RBF(), lw.Bernoulli(), (X, X > 0))
+    with unchecked(), refused(ConfigError, "process to be one of Process. Got a LaplaceProcess"):
+        plot_process(classes, LINE)  # type: ignore[arg-type]
+
+
+def test_a_line_may_be_an_array() -> None:
+    with unchecked():
+        ours = plot_process(PROCESS, LINE.numpy(), samples=0)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(
+        ours.lines[0].get_ydata(), plot_process(PROCESS, LINE, samples=0).lines[0].get_ydata()
+    )

@@ -22,15 +22,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     Inputs and targets are standardised, hyper-parameters start where a function varies once over the data, and are
     chosen by the evidence: of all observations up to 2,000, else by ``Subset``. Predictions are in the units of
-    the targets, the noise included.
+    the targets, the noise included; ``posterior_`` is the process of standardised inputs and targets.
 
     Args:
         kernel: A kernel for standardised inputs and targets; ``None`` for the Matérn.
         mean: ``"zero"``, ``"constant"`` or ``"linear"``.
         solver: As for ``GP``.
-        tune: Whether hyper-parameters are chosen.
+        tune: Whether hyper-parameters are chosen, or how, such as ``gp.Subset(size=8000)``.
         samples: Functions from which variances are read where the solver is not exact.
         random_state: Of everything random.
+        progress: Whether steps and solves show a bar.
 
     Example:
         >>> x = np.linspace(0, 6, 40)[:, None]
@@ -49,6 +50,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         tune: Any = True,
         samples: Any = 64,
         random_state: Any = 0,
+        progress: Any = False,
     ) -> None:
         self.kernel = kernel
         self.mean = mean
@@ -56,6 +58,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.tune = tune
         self.samples = samples
         self.random_state = random_state
+        self.progress = progress
 
     def fit(self, X: Any, y: Any) -> GPRegressor:
         """Standardise, choose hyper-parameters, and solve.
@@ -73,10 +76,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         x, targets = self._inputs(inputs, dtype), torch.as_tensor(_standardised(y, self._target_scale)).to(dtype)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         options: dict[str, Any] = {"mean": self.mean, "solver": self.solver, "samples": self.samples, "seed": seed}
-        recipe = GP(self.kernel, **options)
-        posterior = recipe.fit((x, targets))
+        posterior = GP(self.kernel, progress=bool(self.progress), **options).fit((x, targets))
         if self.tune and len(x) > 1:
-            posterior = tune(posterior)
+            method = None if isinstance(self.tune, bool | np.bool_) else self.tune
+            posterior = tune(posterior, method, progress=bool(self.progress))
         self.posterior_: Process = posterior
         return self
 

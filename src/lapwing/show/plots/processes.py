@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.evaluation.metrics import gaussian_wasserstein
-from lapwing.ground.errors import ShapeError, check_count
+from lapwing.ground.errors import ShapeError, check_count, check_kind
 from lapwing.methods.gp import Process
 from lapwing.methods.gp.diagnosis import SpectralBasis
 from lapwing.predictive import Moments
@@ -37,8 +37,8 @@ def plot_process(
         The axes.
 
     Raises:
-        ShapeError: The process has several inputs or outputs.
-        ConfigError: ``matplotlib`` is not installed.
+        ShapeError: The process has several inputs or outputs, or x another shape.
+        ConfigError: ``matplotlib`` is not installed, or it is no process.
 
     Example:
         >>> import lapwing as lw
@@ -46,7 +46,7 @@ def plot_process(
         >>> plot_process(lw.GP().fit((x, x.sin())), torch.linspace(-1, 7, 50)).get_xlabel()
         'x'
     """
-    _check(process, 1)
+    x = _line(process, x)
     check_count("samples", samples, 0)
     at = x.to(process.data.inputs)[:, None]
     prediction: Any = process.predict(at)
@@ -136,7 +136,7 @@ def plot_regions(
         ShapeError: A process has several inputs or outputs.
         ConfigError: ``matplotlib`` is not installed.
     """
-    _check(process, 1)
+    x = _line(process, x)
     order = x.argsort()
     at = x[order].to(process.data.inputs)[:, None]
     found, reference = (each.outputs(at).marginal() for each in (process, exact))
@@ -160,7 +160,18 @@ def plot_regions(
     return first, second
 
 
+def _line(process: Process, x: Tensor) -> Float[Tensor, " m"]:
+    """Where to draw a process of one input; NumPy's arrays are taken too."""
+    _check(process, 1)
+    x = torch.as_tensor(x)
+    if x.ndim != 1:
+        raise ShapeError("places [m] of the one input", f"shape {list(x.shape)}", "x[:, 0]")
+    return x
+
+
 def _check(process: Process, width: int) -> None:
+    check_kind("process", process, (Process,), "lw.GP().fit((x, y))")
     p, c = process.data.inputs.shape[1], process.data.outputs
     if (p, c) != (width, 1):
-        raise ShapeError(f"a process of {width} inputs and one output", f"{p} inputs and {c} outputs", "another figure")
+        hint = "plot_process for one input, plot_maps for two, of a process of one output"
+        raise ShapeError(f"a process of {width} inputs and one output", f"{p} inputs and {c} outputs", hint)
