@@ -17,6 +17,7 @@ from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
 from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.network import digest_of
 from lapwing.jacobian.survey import opened, surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
@@ -163,4 +164,4 @@ def check_same_fit(data: Data, recipe: object, module: nn.Module) -> None:
     """
     if data.shared:
         check_alike(True, checksum(recipe), f"{type(recipe).__name__}(...), its prior and noise included", ALIKE)
-        check_alike(True, checksum([*module.parameters(), *module.buffers()]), "weights and buffers", LOADED)
+        check_alike(True, digest_of(module), "weights and buffers", LOADED)

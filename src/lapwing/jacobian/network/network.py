@@ -5,11 +5,9 @@ The module is in eval mode, alone while it is called, and known to be unchanged 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import sys
 import threading
-import zlib
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, nullcontext
@@ -26,6 +24,7 @@ from torch.func import functional_call
 
 from lapwing.ground.data import UNPACK, Inputs, bits, check_finite, ordinary, over_tensors
 from lapwing.ground.errors import ConfigError, MismatchError, ShapeError, UnsupportedError, describe
+from lapwing.ground.records import checksum
 from lapwing.ground.tree import Layout, Params, together
 
 ALONE = threading.RLock()
@@ -227,8 +226,7 @@ def state_of(module: nn.Module) -> tuple[int, ...]:
 def digest_of(module: nn.Module) -> int:
     """A checksum of the bits of a module's tensors, which also sees what is written past autograd."""
     with ALONE:
-        held = list(chain(module.parameters(), module.buffers()))
-    return functools.reduce(lambda digest, value: zlib.crc32(bits(value), digest), held, 0)
+        return checksum([*module.parameters(), *module.buffers()])
 
 
 def call(module: nn.Module, tensors: Params, inputs: Inputs, *, tied: bool = True) -> Tensor:
