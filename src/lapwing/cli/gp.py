@@ -16,7 +16,7 @@ from lapwing.cli.table import Columns, names_of, read_table, write_table
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError, DataWarning, check_fraction, warn
 from lapwing.methods.gp import RBF, Kernel, Matern, Process
-from lapwing.methods.gp.recipe import lengthscales
+from lapwing.methods.gp.recipe import lengthscales, spreads
 from lapwing.methods.gp.settings import PRECISE
 from lapwing.show.report.regression import write_regression_report
 
@@ -113,6 +113,6 @@ def _warn_of_units(process: Process, table: Columns) -> None:
 
 def _recipe(kernel: str, x: Float[Tensor, "n p"], y: Float[Tensor, " n"], seed: int) -> lw.GP:
     """A process that varies once over the data, in the units of the table."""
-    scales, variance = lengthscales(x), float(y.double().var(correction=0)) or 1.0
+    scales, variance = lengthscales(x), float(spreads(y[:, None]).square()) or 1.0
     shape: Kernel = RBF(scales) if kernel == "rbf" else Matern(scales, KERNELS[kernel])
     return lw.GP(variance * shape, progress=True, seed=seed)

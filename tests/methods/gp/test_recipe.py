@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import lapwing as lw
+from lapwing.ground.errors import DataWarning
 from lapwing.methods.gp.recipe import lengthscales
 from tests.posterior_cases import normal
 
@@ -21,6 +22,15 @@ def test_dimensions_in_which_most_inputs_are_alike_have_a_scale() -> None:
     x = torch.zeros(100, 2, dtype=torch.float64)
     x[:10, 0] = 1.0
     assert lengthscales(x) == pytest.approx((2**0.5 * 0.3, 1.0))
+
+
+@pytest.mark.parametrize("count", [3, 7])
+def test_what_is_alike_has_no_spread_though_its_mean_is_rounded(count: int) -> None:
+    alike = torch.full((count, 1), 0.1, dtype=torch.float64)
+    assert lengthscales(alike) == (1.0,)
+    with pytest.warns(DataWarning):
+        process = lw.GP().fit((normal(count, 2), alike))
+    assert process.likelihood.noise == pytest.approx(10.0)
 
 
 def test_a_process_without_a_kernel_follows_the_units_of_the_data() -> None:

@@ -57,6 +57,13 @@ def test_one_observation_chooses_nothing() -> None:
     assert regressor.predict([[2.0]]) == pytest.approx([3.0])
 
 
+@pytest.mark.parametrize("count", [7, 40])
+def test_a_column_that_is_alike_in_training_has_the_scale_one(count: int) -> None:
+    x = np.stack([np.linspace(0, 6, count), np.full(count, 0.1)], 1)
+    regressor = GPRegressor(tune=False).fit(x, np.sin(x[:, 0]))
+    np.testing.assert_allclose(regressor.predict(x + np.array([0.0, 0.05])), regressor.predict(x), atol=0.01)
+
+
 def test_it_predicts_as_scikit_learn_does_with_the_same_kernel() -> None:
     x, y = load_diabetes(return_X_y=True)
     train_x, test_x, train_y, test_y = train_test_split(x, y, train_size=120, random_state=0)

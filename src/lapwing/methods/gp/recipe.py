@@ -85,7 +85,7 @@ class GP(Settings):
             None yet: solves are made when they are first asked for, and kept.
         """
         observations = Observations.of(data, relative_noise)
-        variance = float(observations.targets.double().var(0, correction=0).mean()) or 1.0
+        variance = float(spreads(observations.targets).square().mean()) or 1.0
         kernel = variance * Matern(lengthscales(observations.inputs)) if self.kernel is None else self.kernel
         check_suitable(kernel, self.mean, observations)
         likelihood = Gaussian(1 / (NOISE * variance)) if self.likelihood is None else self.likelihood
@@ -111,6 +111,12 @@ def lengthscales(inputs: Float[Tensor, "n p"]) -> tuple[float, ...]:
     """
     x = inputs.double().cpu()
     x = x[torch.tensor(probes.permutation(len(x), generator=torch.Generator().manual_seed(0)))]
-    apart, spread = (x - x.roll(1, 0)).abs().median(0).values, x.std(0, correction=0)
+    apart, spread = (x - x.roll(1, 0)).abs().median(0).values, spreads(x)
     scales = x.shape[1] ** 0.5 * torch.where(apart > 0, apart, spread)
     return tuple(torch.where(spread > 0, scales, 1.0).tolist())
+
+
+def spreads(values: Float[Tensor, "n p"]) -> Float[Tensor, " p"]:
+    """The standard deviation of each column, float64; 0 where all are alike, whose mean may be another by rounding."""
+    x = values.double()
+    return torch.where((x == x[0]).all(0), 0.0, x.std(0, correction=0))

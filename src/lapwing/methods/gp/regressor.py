@@ -127,7 +127,8 @@ def _standards(values: Any) -> tuple[Any, Any]:
     """Mean and standard deviation of each column; 1 where it does not vary."""
     values = np.asarray(values, dtype=np.float64)
     scale = values.std(0)
-    return values.mean(0), np.where(scale > 0, scale, 1.0)
+    varies = (scale > 0) & (np.ptp(values, 0) > 0)  # the mean of equal numbers may be another, by rounding
+    return values.mean(0), np.where(varies, scale, 1.0)
 
 
 def _standardised(values: Any, standards: tuple[Any, Any]) -> Any:
