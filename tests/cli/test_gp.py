@@ -38,8 +38,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_fit_saves_predicts_rows_in_the_units_of_the_table(
-    capsys: pytest.CaptureFixture[str], folder: Path
+    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("lapwing.cli.gp.ROWS", 4)
     cli.main(["gp", "fit", "data.csv", "--target", "y", "--columns", "width", "y", "a, b", "--held-out", "0.2"])
     assert "log evidence" in capsys.readouterr().out
     new = normal(6, 2, seed=2) * torch.tensor([3.0, 50.0])
@@ -49,7 +50,8 @@ def test_what_fit_saves_predicts_rows_in_the_units_of_the_table(
     expected = process.predict(new)
     low, high = expected.interval(0.8)
     found = np.loadtxt("runs/gp/predict/predictions.csv", delimiter=",", skiprows=1)
-    np.testing.assert_array_equal(found, torch.cat([expected.mean, expected.std, low, high], 1).numpy())
+    np.testing.assert_allclose(found, torch.cat([expected.mean, expected.std, low, high], 1).numpy(), rtol=1e-12)
+    assert "0/2" in capsys.readouterr().err
     assert len(process.data) == 40 and float((process.mean(X)[:, 0] - Y).square().mean().sqrt()) < 3
     page = (folder / "runs" / "gp" / "fit" / "report.html").read_text()
     assert "width" in page and "a, b" in page and "in 80 %" in page and "32 rows and scored on 8" in page

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from tqdm.auto import tqdm
 
 import lapwing as lw
 from lapwing.cli.say import make_folder, say
@@ -22,6 +23,9 @@ from lapwing.show.report.regression import write_regression_report
 
 KERNELS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
 """Smoothness by name."""
+
+ROWS = 2048
+"""Rows predicted between two looks at the progress bar."""
 
 
 def fit(
@@ -85,10 +89,12 @@ def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict
     table = read_table(data, (header.get("notes") or {}).get("columns"))
     _warn_of_units(process, table)
     make_folder(out, "predictions.csv")
-    prediction: Any = process.predict(torch.from_numpy(table.values))
-    low, high = prediction.interval(level)
-    columns = {"mean": prediction.mean, "std": prediction.std, "low": low, "high": high}
-    write_table(out / "predictions.csv", {name: values[:, 0].numpy() for name, values in columns.items()})
+    parts = list[Tensor]()
+    for rows in tqdm(torch.from_numpy(table.values).split(ROWS), "predictions", unit="block", leave=False):
+        prediction: Any = process.predict(rows)
+        parts.append(torch.cat([prediction.mean, prediction.std, *prediction.interval(level)], 1))
+    found = torch.cat(parts).mT.numpy()
+    write_table(out / "predictions.csv", dict(zip(("mean", "std", "low", "high"), found, strict=True)))
     say(f"{out / 'predictions.csv'}: {len(table.values)} rows, intervals at {100 * level:g} %")
 
 

@@ -181,16 +181,11 @@ class LaplaceProcess:
         both = self.data.joined(Observations.of(data))
         return replace(self.fit(self.kernel, self.likelihood, (both.inputs, both.targets)), trace=self.trace)
 
-    @property
-    def seen(self) -> Observations:
-        """What it is conditioned on, with every repeat: not every likelihood knows an average."""
-        return self.data
-
     def select(self, index: Int[Tensor, " m"]) -> LaplaceProcess:
         """The posterior of some of the observations, in float64.
 
         Args:
-            index: Which of ``seen``.
+            index: Which.
         """
         return replace(self, data=self.data.select(index), start=None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Literal, TypeAlias, final, get_args
+from typing import Literal, final, get_args
 
 from lapwing.ground.errors import check_count, check_kind, check_option
 from lapwing.linear.preconditioners import PivotedCholesky
@@ -15,8 +15,6 @@ EXACT, MEDIUM = 16_384, 100_000
 
 PRECISE = 5_000
 """Observations up to which tables and arrays are read in float64."""
-
-Automatic: TypeAlias = Literal["auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +36,7 @@ class Settings:
     """
 
     mean: Mean = "constant"
-    solver: Solver | Automatic = "auto"
+    solver: Solver | Literal["auto"] = "auto"
     samples: int = 64
     features: int = 2000
     progress: bool = False
@@ -58,7 +56,10 @@ class Settings:
         Args:
             observations: n.
         """
-        solver = self.solver if isinstance(self.solver, Solver) else automatic(observations)
+        solver = self.solver
+        if not isinstance(solver, Solver):
+            many = CG(rtol=1e-2, preconditioner=PivotedCholesky(500)) if observations <= MEDIUM else SDD()
+            solver = Cholesky() if observations <= EXACT else many
         if self.progress and any(field.name == "progress" for field in fields(solver)):
             return replace(solver, progress=True)  # type: ignore[call-arg]
         return solver
@@ -77,10 +78,3 @@ class Chosen:
 
     values: dict[str, float]
     log_marginal: float | None = None
-
-
-def automatic(observations: int) -> Solver:
-    """What ``"auto"`` takes for so many observations."""
-    if observations <= EXACT:
-        return Cholesky()
-    return CG(rtol=1e-2, preconditioner=PivotedCholesky(500)) if observations <= MEDIUM else SDD()

@@ -28,7 +28,13 @@ SCORES = (
 )
 
 SCALES = (
-    Column("lengthscale", "length-scale", "neither", ".4g", "distance over which the target changes, in its unit"),
+    Column(
+        "lengthscale",
+        "length-scale",
+        "neither",
+        ".4g",
+        "distance over which the target changes, in the unit of the column",
+    ),
     Column("spread", "spread", "neither", ".4g", "standard deviation of the column"),
     Column("ratio", "spread / length-scale", "neither", ".3g", "how much of the change there is along the column"),
 )
@@ -63,7 +69,8 @@ def write_regression_report(
     text = [
         f"A Gaussian process of '{target}' from {len(names)} columns, fitted to {n:,} rows and scored on {len(y):,}.",
         f"Log evidence {float(posterior.log_marginal()):.6g} nats; standard deviation of the noise "
-        f"{posterior.likelihood.noise**-0.5:.4g}; solved by {type(posterior.solver).__name__}.",
+        f"{posterior.likelihood.noise**-0.5:.4g}, in the unit of the target; solved by "
+        f"{type(posterior.solver).__name__}.",
     ]
     figures = [
         {"file": "residuals.svg", "title": "Residuals", "caption": "In standard deviations, against the prediction."},
