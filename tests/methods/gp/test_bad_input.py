@@ -157,7 +157,7 @@ def test_a_noise_that_is_none(noise: float) -> None:
 
 def test_inputs_that_are_alike_without_noise_are_a_sentence() -> None:
     alike = torch.cat([X, X[:5] + 1e-12]), torch.cat([Y, Y[:5] + 1])
-    with refused(NumericalError, "a smallest noise variance of 1.0e-20"):
+    with pytest.raises(NumericalError, match=r"noise variance of 1.0e-20 .* fewer inputs that are nearly alike"):
         lw.GP(likelihood=lw.Gaussian(1e20)).fit(alike).predict(X)
 
 
@@ -209,13 +209,6 @@ def test_noise_that_single_precision_does_not_resolve_is_solved_with_in_double()
     found = process.predict(new)
     assert found.mean.dtype == process.sample_functions(2)(new).dtype == torch.float32
     torch.testing.assert_close(found.mean, (6 * new).sin(), rtol=0, atol=5e-3)
-
-
-def test_inputs_that_are_nearly_alike_without_noise() -> None:
-    near = torch.tensor([[0.0], [1e-12], [1.0], [2.0]], dtype=torch.float64)
-    process = lw.GP(lw.gp.RBF(1.0), lw.Gaussian(1e18)).fit((near, torch.tensor([1.0, -1.0, 0.0, 0.0]).double()))
-    with refused(NumericalError, "fewer inputs that are nearly alike"):
-        process.mean(near)
 
 
 def test_repeated_inputs_with_noise_are_averaged() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, ShapeError, UnsupportedError
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, UnsupportedError
 from lapwing.linear.solvers import SDD, AlternatingProjections, Cholesky, Solver
 from lapwing.methods.gp import GP, RBF, Matern, Process
 from lapwing.predictive import Draws, JointMoments, Regression
@@ -212,18 +212,7 @@ def test_what_is_printed_says_how_much_there_is_and_not_every_number() -> None:
     assert repr(process.sample_functions(2)).startswith("FunctionSamples(2 of 3 inputs and 1 outputs, Matern(")
 
 
-def test_what_cannot_be_fitted_is_refused() -> None:
-    x, y = data()
-    with unchecked(), pytest.raises(DataError, match="finite inputs"):
-        GP().fit((x.where(x < 1, torch.nan), y))
-    with unchecked(), pytest.raises(DataError, match="finite targets"):
-        GP().fit((x, y / 0))
-    with unchecked(), pytest.raises(ShapeError, match=r"\[n, p\]"):
-        GP().fit((x[:, 0], y))
-    with unchecked(), pytest.raises(ShapeError, match=r"\[m, 3\]"):
-        GP().fit((x, y)).predict(x[:, :2])
-    with unchecked(), pytest.raises(DataError, match="noise variances"):
-        GP().fit((x, y), relative_noise=torch.zeros(len(x)))
+def test_choices_that_make_no_process_are_refused() -> None:
     with unchecked(), pytest.raises(ConfigError, match="kernel"):
         GP(kernel="rbf")  # type: ignore[arg-type]
     with unchecked(), pytest.raises(UnsupportedError, match="one noise precision"):

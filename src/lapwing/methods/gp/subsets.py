@@ -101,8 +101,9 @@ class Centroids:
     def tune(self, posterior: Process, progress: bool = False) -> Process:
         """See ``Evidence.tune``; without its warning of few steps, and interrupted with the neighbourhoods so far."""
         inputs, optima, trace = posterior.seen.inputs, list[Tensor](), posterior.trace
-        centres = probes.permutation(len(inputs), generator=torch.Generator().manual_seed(self.seed))[: self.count]
-        for centre in tqdm(centres, "neighbourhoods", disable=not progress, leave=False):
+        centres = probes.permutation(len(inputs), generator=torch.Generator().manual_seed(self.seed))
+        count = self.count if self.size < len(inputs) else 1  # else all are the same
+        for centre in tqdm(centres[:count], "neighbourhoods", disable=not progress, leave=False):
             apart = (inputs - inputs[centre]).square().sum(1)
             nearest = apart.topk(min(self.size, len(inputs)), largest=False).indices
             near = replace(posterior.select(posterior.data.places(nearest)), trace=trace)
