@@ -97,6 +97,8 @@ def test_a_function_returns_its_values_in_any_form(kind: Any) -> None:
 def test_a_function_returns_a_value_for_each_input() -> None:
     with refused(ShapeError, "2 values of the function, one an input [2, 2]. Got shape [2, 2]"):
         maximise(lambda x: x, posterior(10), BOX, batch=2, search=Search(candidates=50, steps=2))
+    with refused(DataError, "finite values of the function. Got [nan] at [["):
+        maximise(lambda x: x[:, 0] / 0 - x[:, 1] / 0, posterior(10), BOX, search=Search(candidates=50, steps=2))
 
 
 def test_an_interrupted_loop_keeps_what_it_saw() -> None:

@@ -12,7 +12,15 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground import probes
-from lapwing.ground.errors import ConfigError, ConvergenceWarning, ShapeError, check_count, check_kind, warn
+from lapwing.ground.errors import (
+    ConfigError,
+    ConvergenceWarning,
+    DataError,
+    ShapeError,
+    check_count,
+    check_kind,
+    warn,
+)
 from lapwing.methods.gp.paths import FunctionSamples
 from lapwing.methods.gp.process import Process
 
@@ -190,6 +198,9 @@ def _values(function: Callable[[Tensor], Any], x: Float[Tensor, "b p"]) -> Float
     if values.numel() != len(x):
         expected = f"{len(x)} values of the function, one an input [{len(x)}, {x.shape[1]}]"
         raise ShapeError(expected, f"shape {list(values.shape)}", "a function from [b, p] to [b]")
+    if not bool(values.isfinite().all()):
+        got = f"{values.flatten().tolist()!r:.40} at {x.tolist()!r:.60}"
+        raise DataError("finite values of the function", got, "a low value where it fails, and rounds=1 to keep others")
     return values.reshape(-1, 1)
 
 
