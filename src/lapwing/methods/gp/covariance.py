@@ -13,7 +13,7 @@ from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Cholesky, Solver
 from lapwing.methods.gp.kernels import Kernel
 from lapwing.methods.gp.matrix import KernelMatrix, cross
-from lapwing.methods.gp.trend import Trend
+from lapwing.methods.gp.trend import Trend, told_by
 from lapwing.predictive import Moments
 
 ROWS = 1024
@@ -67,12 +67,14 @@ class Covariance:
         return (across * self.solver.solve(self.problem, across).value).sum(0)
 
     def _parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``K_{Xx}``, r, and ``(Hᵀ C⁻¹ H)⁻¹ r``."""
+        """``K_{Xx}``, r, and ``(Hᵀ C⁻¹ H)⁻¹ r``, the latter two in the coordinates of ``told_by``."""
         across = cross(self.kernel, self.inputs, x)
         rest = self.trend(x).mT - self.solved_basis.mT @ across
         if not len(rest):
             return across, rest, rest
-        return across, rest, torch.linalg.solve(self.trend(self.inputs).mT @ self.solved_basis, rest)
+        told, unit, solved_unit = (part.to(x) for part in told_by(self.trend(self.inputs), self.solved_basis))
+        rest = told.mT @ rest
+        return across, rest, torch.linalg.solve(unit.mT @ solved_unit, rest)
 
 
 def apart(mean: Float[Tensor, "m c"], variance: Float[Tensor, " m"]) -> Moments:

@@ -21,11 +21,10 @@ from lapwing.linalg.dense import inverted
 from lapwing.linear.solvers.cholesky import Cholesky
 from lapwing.methods.gp.laplace import LaplaceProcess
 from lapwing.methods.gp.matrix import DENSE, KernelMatrix, contracted
-from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.settings import Chosen
 from lapwing.methods.gp.suitable import singular
-from lapwing.methods.gp.trend import least_squares
+from lapwing.methods.gp.trend import least_squares, ordinary
 
 P = TypeVar("P", Process, LaplaceProcess)
 
@@ -35,7 +34,7 @@ REACH = 1e4
 """Hyper-parameters may grow and shrink by this factor from where they start, the noise by its square."""
 
 ROUNDING = 10.0
-"""The noise variance stays above so many times the rounding of the dtype, over the variance of the targets."""
+"""The noise variance stays above so many times the rounding of the dtype, over what the mean leaves of the targets."""
 
 GAIN, LAST = 1e-4, 3
 """A climb ends where its last three steps together gained fewer nats."""
@@ -88,7 +87,7 @@ class Evidence:
         """
         data = posterior.data
         exact = posterior.select(torch.arange(len(data), device=data.inputs.device))
-        found = climbed(exact, self.steps, self.noise, progress, floor=least_noise(data))
+        found = climbed(exact, self.steps, self.noise, progress, floor=least_noise(posterior))
         if found.stopped == "iterations":
             warn(f"the evidence still rose after {self.steps} steps. Try a larger steps=", ConvergenceWarning)
         warn_of_limits(found)
@@ -139,9 +138,13 @@ def at(process: P, logs: Float[Tensor, " h"]) -> P:
     return process.with_choices(kernel, Gaussian(math.exp(-float(logs[own]))))
 
 
-def least_noise(data: Observations) -> float:
-    """The noise variance below which rounding of the dtype would be taken for signal."""
-    return ROUNDING * torch.finfo(data.inputs.dtype).eps * float(data.targets.double().square().mean())
+def least_noise(process: Process | LaplaceProcess) -> float:
+    """The noise variance below which rounding of the dtype would be taken for signal: of what the mean leaves."""
+    rest = process.data.targets.double()
+    if isinstance(process, Process):
+        basis = process.trend(process.data.inputs.double())
+        rest = rest - basis @ ordinary(basis, rest)
+    return ROUNDING * torch.finfo(process.data.inputs.dtype).eps * float(rest.square().mean())
 
 
 def reaches(process: Process | LaplaceProcess, noise: bool) -> list[float]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.data import Source
-from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, check_count, check_kind, warn
+from lapwing.ground.errors import DataError, NumericalError, check_count, check_kind
 from lapwing.ground.results import Estimate, Solution, parted
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
@@ -26,8 +26,8 @@ from lapwing.methods.gp.matrix import KernelMatrix, check_room, cross_product
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions
 from lapwing.methods.gp.settings import Chosen, Settings
-from lapwing.methods.gp.suitable import singular
-from lapwing.methods.gp.trend import Trend, least_squares
+from lapwing.methods.gp.suitable import check_solved, singular
+from lapwing.methods.gp.trend import Trend, least_squares, ordinary
 from lapwing.predictive import Draws, JointMoments, Outputs, Predictive, predictive
 
 SMALL = 2_000
@@ -266,26 +266,27 @@ class Process:
         return {each.name: getattr(self, each.name) for each in fields(self)} | {"start": self._known()}
 
     def _solved(self, values: Float[Tensor, "n k"], noise: Float[Tensor, "n k"], asked: int) -> Solution:
-        """``(K + N)⁻¹ (z + ε)`` of so many columns of ``[y, H]`` and then of draws, from where earlier solves came."""
-        initial = None
+        """``(K + N)⁻¹ (z + ε)`` of so many columns of ``[y, H]`` and then of draws, from where earlier solves came.
+
+        The solve is for what H does not explain of y by ordinary least squares: tolerances are relative.
+        """
+        c, like = min(asked, self.data.outputs), self.problem.prior.values
+        own, basis = slice(c), slice(c, asked)
+        explained, values, initial = ordinary(values[:, basis], values[:, own]), values.to(like), None
+        values[:, own] -= values[:, basis].double() @ explained
+        explained = explained.to(like)
         if self.start:
-            initial = torch.zeros_like(values, dtype=self.problem.prior.dtype)
+            initial = torch.zeros_like(values)
             for part, earlier in zip(initial.tensor_split([asked], 1), self.start, strict=False):
                 if earlier.value.shape[1] == part.shape[1] and len(earlier.value) <= len(part):
                     part[: len(earlier.value)] = earlier.value
+            initial[:, own] -= initial[:, basis] @ explained
         try:
-            like = self.problem.prior.values
-            solution = self.solver.drawn(self.problem, values.to(like), noise.to(like), initial=initial)
+            solution = self.solver.drawn(self.problem, values, noise.to(like), initial=initial)
         except NumericalError as error:
             raise singular(error, self.noise_variance) from None
-        if not solution.converged:
-            stopped = solution.stopped == "interrupted"
-            cure = "with_solver(solver), which goes on from here" if stopped else self.solver.cure
-            warn(
-                f"a solve {'was interrupted' if stopped else 'ended'} after {solution.iterations} iterations with a "
-                f"relative residual of {float(solution.residual.max()):.1e}. Try {cure}",
-                ConvergenceWarning,
-            )
+        check_solved(solution, self.solver.cure)
+        solution.value[:, own] += solution.value[:, basis] @ explained
         return solution
 
     def _known(self) -> tuple[Solution, ...]:

@@ -60,7 +60,7 @@ class Subset:
         """See ``Evidence.tune``; without its warning of few steps."""
         order = probes.permutation(len(posterior.data), generator=torch.Generator().manual_seed(self.seed))
         shuffled = posterior.select(torch.tensor(order, device=posterior.data.inputs.device))
-        part, floor = shuffled.first(self.size), least_noise(posterior.data)
+        part, floor = shuffled.first(self.size), least_noise(posterior)
         found = climbed(part, self.steps, self.noise, progress, floor=floor, gain=GAIN)
         warn_of_limits(found)
         result = at(posterior, logs_of(found.process))
@@ -107,7 +107,7 @@ class Centroids:
             apart = (inputs - inputs[centre]).square().sum(1)
             nearest = apart.topk(min(self.size, len(inputs)), largest=False).indices
             near = replace(posterior.select(posterior.data.places(nearest)), trace=trace)
-            found = climbed(near, STEPS, self.noise, progress, floor=least_noise(posterior.data))
+            found = climbed(near, STEPS, self.noise, progress, floor=least_noise(posterior))
             warn_of_limits(found)
             optima.append(logs_of(found.process))
             trace = found.process.trace

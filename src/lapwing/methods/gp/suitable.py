@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import DataError, DataWarning, NumericalError, ShapeError, warn
+from lapwing.ground.errors import ConvergenceWarning, DataError, DataWarning, NumericalError, ShapeError, warn
+from lapwing.ground.results import Solution
 from lapwing.methods.gp.kernels import Kernel
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.trend import Mean
@@ -51,6 +52,24 @@ def singular(error: NumericalError, noise: Float[Tensor, " n"]) -> NumericalErro
         f"a smallest noise variance of {float(noise.min()):.1e} ({error.got})",
         "a smaller precision of the likelihood, fewer inputs that are nearly alike, float64, or for Custom a function "
         "that is symmetric and positive definite",
+    )
+
+
+def check_solved(solution: Solution, cure: str) -> None:
+    """Warn of a solve that ended early.
+
+    Args:
+        solution: What it found.
+        cure: What to try where it was not interrupted.
+    """
+    if solution.converged:
+        return
+    stopped = solution.stopped == "interrupted"
+    cure = "with_solver(solver), which goes on from here" if stopped else cure
+    warn(
+        f"a solve {'was interrupted' if stopped else 'ended'} after {solution.iterations} iterations with a "
+        f"relative residual of {float(solution.residual.max()):.1e}. Try {cure}",
+        ConvergenceWarning,
     )
 
 

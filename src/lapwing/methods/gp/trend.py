@@ -50,8 +50,47 @@ def least_squares(
     """
     if not basis.shape[1]:
         return solved, solved.new_zeros(0, solved.shape[1])
-    beta, failed = torch.linalg.solve_ex(basis.mT @ solved_basis, basis.mT @ solved)
+    told, unit, solved_unit = (part.to(solved) for part in told_by(basis, solved_basis))
+    slopes, failed = torch.linalg.solve_ex(unit.mT @ solved_unit, unit.mT @ solved)
     if bool(failed):
         came = "one that ended before it began to"
         raise NumericalError("a solve that tells the mean before data", came, "Cholesky(), or more noise")
-    return solved - solved_basis @ beta, beta
+    return solved - solved_unit @ slopes, told @ slopes
+
+
+def told_by(
+    basis: Float[Tensor, "n q"], solved_basis: Float[Tensor, "n q"]
+) -> tuple[Float[Tensor, "q r"], Float[Tensor, "n r"], Float[Tensor, "n r"]]:
+    """T, ``H T`` and ``C⁻¹ H T``, float64, where the columns of ``H T`` are orthonormal.
+
+    Around the mean of the inputs, and in units of their spread: ``Hᵀ C⁻¹ H`` itself is singular to rounding where the
+    mean is thousands of spreads away. What the inputs do not tell is left out.
+
+    Args:
+        basis: H, its first column ones.
+        solved_basis: ``C⁻¹ H``.
+    """
+    h = basis.double()
+    centre = torch.cat([h.new_zeros(1), h[:, 1:].mean(0)])
+    lengths = (h - centre).norm(dim=0)
+    scales = torch.where(lengths > 1e-12 * h.norm(dim=0), 1 / lengths, 0.0)
+    unit = (h - centre) * scales
+    values, vectors = torch.linalg.eigh(unit.mT @ unit)
+    kept = values > len(values) * torch.finfo(torch.float64).eps * values[-1]
+    turned = vectors[:, kept] * values[kept].rsqrt()
+    told = scales[:, None] * turned
+    told[0] -= centre @ told
+    return told, unit @ turned, solved_basis.double() @ told
+
+
+def ordinary(basis: Float[Tensor, "n q"], targets: Float[Tensor, "n c"]) -> Float[Tensor, "q c"]:
+    """β of ordinary least squares, float64.
+
+    Args:
+        basis: H.
+        targets: y.
+    """
+    if not basis.shape[1]:
+        return targets.new_zeros(0, targets.shape[1], dtype=torch.float64)
+    told, unit, _ = told_by(basis, basis)
+    return told @ (unit.mT @ targets.double())
