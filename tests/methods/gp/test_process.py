@@ -72,15 +72,19 @@ def test_an_unknown_mean_is_one_of_great_variance(mean: str) -> None:
 
 
 def test_two_outputs_are_two_processes_of_one_kernel() -> None:
-    (x, y), new = data(c=2), normal(5, 3, seed=2)
-    joined = GP(RBF(1.5), lw.Gaussian(NOISE)).fit((x, y))
-    apart = [GP(RBF(1.5), lw.Gaussian(NOISE)).fit((x, y[:, j])) for j in range(2)]
+    (x, y), new, relative = data(c=2), normal(5, 3, seed=2), torch.linspace(0.5, 3.0, 40).double()
+    x[30:] = x[:10]
+    joined = GP(RBF(1.5), lw.Gaussian(NOISE)).fit((x, y), relative_noise=relative)
+    apart = [GP(RBF(1.5), lw.Gaussian(NOISE)).fit((x, y[:, j]), relative_noise=relative) for j in range(2)]
     both = predicted(joined, new)
     for j, process in enumerate(apart):
         one = predicted(process, new)
         torch.testing.assert_close(both.mean[:, j : j + 1], one.mean)
         torch.testing.assert_close(both.variance[:, j : j + 1], one.variance)
     assert joined.log_marginal() == pytest.approx(sum(float(process.log_marginal()) for process in apart))
+    by_products = [process.with_solver(lw.CG(rtol=1e-10)).log_marginal() for process in (joined, *apart)]
+    assert float(by_products[0]) == pytest.approx(float(by_products[1]) + float(by_products[2]))
+    assert by_products[0].stderr == pytest.approx(2 * by_products[1].stderr)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("repeats", [0, 9])

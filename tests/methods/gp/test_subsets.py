@@ -35,6 +35,16 @@ def test_repeats_that_are_measurements_are_chosen_from_like_others() -> None:
     torch.testing.assert_close(logs_of(Subset(30).tune(process)), logs_of(Evidence().tune(process)), rtol=0, atol=0.1)
 
 
+def test_the_first_of_copies_are_taken_and_none_after_the_last_new_input() -> None:
+    x, y = normal(4, 2)[[0, 1, 0, 1, 0, 2, 0, 3]], torch.tensor([1.0, 2, 1, 2, 1, 3, 5, 4]).double()
+    relative = torch.tensor([1.0, 1, 1, 1, 2, 1, 1, 1]).double()
+    process = GP(RBF(1.0)).fit((x, y), relative_noise=relative)
+    assert process.first(9).data.targets[:, 0].tolist() == [1, 2, 1, 3, 5, 4]
+    assert process.first(3).data.targets[:, 0].tolist() == [1, 2, 1, 3, 5]
+    assert process.first(2).data.relative.tolist() == [1, 1, 2]
+    assert process.select(torch.tensor([0, 5, 7, 6])).first(2).data.targets[:, 0].tolist() == [1, 3]
+
+
 def test_rows_that_stand_twice_in_a_table_do_not_hide_the_noise() -> None:
     x = normal(400, 2)
     y = torch.sin(2 * x[:, 0]) + 0.3 * normal(400, seed=1)
@@ -58,6 +68,16 @@ def test_a_neighbourhood_of_all_observations_has_their_optimum() -> None:
     found = Centroids(5, 50).tune(process)
     torch.testing.assert_close(logs_of(found), logs_of(Evidence().tune(process)))
     assert len(found.trace) == len(Evidence().tune(process).trace) + 1
+
+
+def test_a_neighbourhood_is_what_is_near_with_every_repeat() -> None:
+    x = torch.cat([normal(20, 2), 50 + normal(20, 2, seed=1)])
+    y = x[:, 0].sin() + torch.linspace(0, 1, 40).double()
+    process = GP(1.0 * RBF(1.0), lw.Gaussian(10.0)).fit((x.repeat(2, 1), torch.cat([y, y + 0.1])))
+    centre = probes.permutation(40, generator=torch.Generator().manual_seed(0))[0]
+    near = torch.arange(20) + 20 * (centre >= 20)
+    exact = Evidence().tune(process.select(torch.cat([near, near + 40])))
+    torch.testing.assert_close(logs_of(Centroids(1, 20).tune(process)), logs_of(exact))
 
 
 def test_neighbourhoods_interrupted_are_averaged_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
