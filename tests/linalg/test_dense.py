@@ -135,5 +135,16 @@ def test_a_large_factor_is_that_of_a_small_one(monkeypatch: pytest.MonkeyPatch) 
     torch.testing.assert_close(Dense(matrix).solve(block), torch.linalg.solve(matrix, block))
     torch.testing.assert_close(dense.factor(matrix.clone()), matrix.cholesky())
     torch.testing.assert_close(dense.factor(matrix.float()), matrix.float().double().cholesky())
+    place = matrix.clone()
+    assert dense.factor(place).data_ptr() == place.data_ptr()
     with refused(NumericalError, "singular to rounding"):
         dense.factor(matrix - 40 * eye(7))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_a_factor_is_of_rounding_by_the_size_of_its_matrix(scale: float) -> None:
+    pivots = scale * torch.tensor([3.0, 1.0, 2e-14]).double()
+    torch.testing.assert_close(dense.factor(torch.diag(pivots)), torch.diag(pivots.sqrt()))
+    pivots[-1] *= 0.1
+    with refused(NumericalError, "singular to rounding"):
+        dense.factor(torch.diag(pivots))
