@@ -8,7 +8,7 @@ import torch
 from lapwing.linalg import Diagonal
 from lapwing.linear.preconditioners import PivotedCholesky
 from lapwing.linear.problem import Problem
-from lapwing.methods.gp import RBF, Constant, Kernel, KernelMatrix, Matern, Periodic
+from lapwing.methods.gp import RBF, Constant, Kernel, KernelMatrix, Linear, Matern, Periodic
 from lapwing.methods.gp.matrix import SIDE, WIDE, contracted, cross, cross_product, side_of, tiles
 from tests.posterior_cases import normal
 
@@ -30,6 +30,18 @@ def test_products_rows_and_blocks_are_those_of_the_kernel(
     torch.testing.assert_close(matrix.product_rows(index, block), whole[index] @ block)
     torch.testing.assert_close(cross(kernel, x, new), kernel(x, new))
     torch.testing.assert_close(cross_product(kernel, new, x, block), kernel(new, x) @ block)
+
+
+@pytest.mark.parametrize("kernel", [Linear(0.5) + RBF(1.0), 2.0 * Matern(1.0, 0.5)], ids=str)
+def test_rows_of_many_tiles_have_the_diagonal_where_it_is(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lapwing.methods.gp.matrix.SIDE", 7)
+    monkeypatch.setattr("lapwing.methods.gp.matrix.KEPT", 0)
+    x = normal(40, 2)
+    matrix, index = KernelMatrix(kernel, x), torch.arange(39, -1, -2)
+    rows = matrix.rows(index)
+    torch.testing.assert_close(rows, kernel(x, x)[index], rtol=0, atol=1e-7)
+    assert torch.equal(rows[torch.arange(20), index], kernel.diagonal(x)[index])
+    torch.testing.assert_close(matrix.product_rows(index, x), rows @ x)
 
 
 def test_tiles_cover_a_matrix_once() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
 from lapwing.methods.gp import GP, Matern
-from lapwing.methods.gp.thompson import Search, choose, maximise, thompson
+from lapwing.methods.gp.thompson import Search, choose, maximise, proposals, thompson
 from tests.checker import unchecked
 from tests.posterior_cases import normal, refused
 
@@ -38,6 +38,15 @@ def test_a_proposal_is_where_its_function_is_largest() -> None:
         largest, reached = functions(grid)[..., 0].amax(1), functions(found)[..., 0].diagonal()
     assert bool((reached > largest - 0.01).all())
     assert bool(((found >= BOX[0]) & (found <= BOX[1])).all())
+
+
+def test_candidates_fill_the_box_wherever_it_is() -> None:
+    x, box = normal(30, 2) + 7, torch.tensor([[5.0, -4.0], [9.0, -3.0]]).double()
+    process = GP(Matern(0.5)).fit((x, x[:, 0]))
+    found = (proposals(process, box, Search(candidates=4000))[:2000] - box[0]) / (box[1] - box[0])
+    assert bool(((found >= 0) & (found <= 1)).all())
+    torch.testing.assert_close(found.mean(0), torch.full((2,), 0.5).double(), rtol=0, atol=0.05)
+    torch.testing.assert_close(found.std(0), torch.full((2,), 12**-0.5).double(), rtol=0, atol=0.02)
 
 
 def test_the_loop_finds_the_maximum_and_keeps_what_it_saw() -> None:
