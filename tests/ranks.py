@@ -177,6 +177,7 @@ def unlike(part: Part) -> dict[str, str]:
     structure = (lw.KFAC(), lw.Diagonal())[rank]
     mini = [(some, some[:, :1]) for some in part(x).split(4 + 2 * rank)]
     solved = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree()).fit(network(3), data)
+    fitted, held_out = lw.Laplace(lw.Categorical()).fit(network(3), data), lw.Validation(data, temperature=rank == 1)
     refits = lw.HessianFree(lw.Gaussian(), inner=lw.hessian_free.Descent(epochs=1))
     calls: dict[str, Callable[[], object]] = {
         "other weights": lambda: lw.Laplace(lw.Categorical()).fit(weights, data),
@@ -187,6 +188,8 @@ def unlike(part: Part) -> dict[str, str]:
         "other refits": lambda: lw.HessianFree(lw.Gaussian(), seed=rank).fit(network(1), values),
         "all of the data": lambda: lw.Laplace(lw.Categorical()).fit(network(3), (x, labels)),
         "other inputs": lambda: solved.predict(part(x)),
+        "other method": lambda: lw.tune(fitted, (lw.EvidenceGradient(), lw.Mixup())[rank]),
+        "other choices": lambda: lw.tune(fitted, held_out),
         "other mini-batches": lambda: refits.fit(network(1), mini, x[:2]),
     }
     return {name: reason(DataError, call) for name, call in calls.items()}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from lapwing.ground.data import Source
 from lapwing.ground.errors import check_kind
+from lapwing.ground.ranks import check_alike
+from lapwing.ground.records import checksum
 from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import BlockDiagonal, Diagonal
@@ -18,6 +21,9 @@ from lapwing.tuning.mixup import Mixup, mixable
 from lapwing.tuning.validation import Validation
 
 T = TypeVar("T")
+
+OWN = ("data", "unpack", "checkpoint")
+"""Fields of a method that each process may have its own of."""
 
 
 @runtime_checkable
@@ -62,6 +68,7 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
 
     Raises:
         ConfigError: If there is no such method, or the best values are not positive and finite.
+        DataError: If processes that share the data differ in the method.
         MismatchError: If the network was written to since the fit.
         UnsupportedError: If the method needs what the posterior has not.
 
@@ -89,7 +96,16 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
     hint = "a loader of held-out data, Mixup(), ELBO(), EM(), EvidenceGradient() or MacKay()"
     check_kind("the method", method, (Method,), hint)
     fitted.network.check_unchanged()
+    if fitted.data is not None:
+        check_alike(fitted.data.shared, checksum(chosen(method)), "method to tune by", "the same choices in each")
     return cast(Any, method).tune(fitted, progress)
+
+
+def chosen(method: object) -> object:
+    """What a method is, its data aside: its name and its choices."""
+    if not is_dataclass(method):
+        return method
+    return type(method).__name__, [getattr(method, each.name) for each in fields(method) if each.name not in OWN]
 
 
 def default(posterior: Posterior) -> Method:
