@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
@@ -188,15 +189,19 @@ def thinned(path: list[tuple[float, Tensor]], most: int = 6) -> list[tuple[float
 
 
 def verdict(found: Sequence[Row]) -> Iterator[Row]:
-    """Of each set the ratios of seconds, ours to the peer's, means over splits, and how far RMSE and NLL are off."""
-    peers = [row for row in found if row.get("summary") and row.get("part") == "peers"]
-    means = {(row["data"], row["observations"], row["side"]): row for row in peers}
-    for (data, size, side), row in means.items():
-        mine = means.get((data, size, "lapwing auto"), {})
-        if side.startswith("GPyTorch") and "cpu_seconds" in row and "cpu_seconds" in mine:
-            ratios = {name: mine[name] / row[name] for name in ("seconds", "cpu_seconds")}
-            apart = {f"{name}_apart": mine[name] - row[name] for name in ("rmse", "nll")}
-            yield {"verdict": f"{data}, {size} rows: lapwing over {side}"} | ratios | apart
+    """Of the splits both ran on: the median ratio of seconds, ours to the peer's, and how far scores are off."""
+    by: dict[tuple[str, int, str], dict[int, Row]] = {}
+    for row in found:
+        if row.get("part") == "peers" and "cpu_seconds" in row and not row.get("summary"):
+            by.setdefault((row["data"], row["observations"], row["side"]), {})[row["seed"]] = row
+    for (data, size, side), theirs in by.items():
+        mine = by.get((data, size, "lapwing auto"), {}) if side.startswith("GPyTorch") else {}
+        both = [(mine[seed], theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
+        if both:
+            ratios = {k: median(our[k] / peer[k] for our, peer in both) for k in ("seconds", "cpu_seconds")}
+            apart = {f"{k}_apart": median(our[k] - peer[k] for our, peer in both) for k in ("rmse", "nll")}
+            about = {"verdict": f"{data}, {size} rows: lapwing over {side}", "splits": len(both)}
+            yield about | ratios | apart
     points = [row for row in found if row.get("part") == "search" and not row.get("summary")]
     for number in sorted({row["seed"] for row in points}):
         paths = {side: [row for row in points if (row["seed"], row["side"]) == (number, side)] for side in (OURS, PEER)}
