@@ -232,9 +232,11 @@ class Observed:
         f, y, rows = self._outputs[index, None], batch.targets, len(self.targets)
         if self.explicit:
             matrix = self.features if len(index) == rows else self.features[index]
-            return Chunk(  # few columns are far faster in front of the rows than behind their transpose
-                index, f, y, lambda v: (matrix @ v).mT[..., None], lambda u: (u[..., 0] @ matrix).mT, 2**20, None
-            )
+
+            def pushed(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n 1"]:
+                return (block.mT.contiguous() @ matrix.mT)[..., None]  # few columns are far faster in front
+
+            return Chunk(index, f, y, pushed, lambda u: (u[..., 0] @ matrix).mT, 2**20, None)
         image = self._image(columns)
 
         def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n 1"]:
