@@ -22,14 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.ground.errors import (
-    ConfigError,
-    ConvergenceWarning,
-    DataError,
-    DataWarning,
-    NumericalError,
-    UnsupportedError,
-)
+from lapwing.ground.errors import ConfigError, DataError, NumericalError, UnsupportedError
 from lapwing.ground.ranks import once
 from lapwing.posteriors import ExactPosterior
 
@@ -73,7 +66,7 @@ def numbers(part: Part) -> dict[str, Any]:
         fitted = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, (part(x), part(labels)))
         ways = (lw.EvidenceGradient(), lw.MacKay(), lw.EM(steps=2), lw.Mixup(), held_out)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", lw.ConvergenceWarning)
             tuned = {type(way).__name__: lw.tune(fitted, way) for way in ways}
         for name, each in {"fitted": fitted, **tuned}.items():
             found[f"KFAC, {name}, {dtype}"] = each.predict(x[:SHOWN]).logits.covariance
@@ -90,11 +83,25 @@ def numbers(part: Part) -> dict[str, Any]:
     for name, (fits, points, choices) in ways_to_fit.items():
         recipe = lw.HessianFree(lw.Gaussian(), prior=prior, fits=fits, **choices)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", lw.ConvergenceWarning)
             posterior = recipe.fit(refitted(), batches if name == "descent" else data, points)
         found[f"refits: {name}"] = posterior.predict(x[:SHOWN] if points is not None else x).outputs.covariance
     found["refits: weights"] = inner.weight_uncertainty(refitted(), data, lw.Gaussian(), prior=prior, **nearer).std
     return found
+
+
+def alike(part: Part) -> dict[str, Any]:
+    """Numbers that enlarge what sums round to, of eight batches: the same ones however many processes there are."""
+    x, labels = examples()
+    pairs = zip(*(each.tensor_split(8) for each in (x, near(refitted(), x), labels)), strict=True)
+    batches, found = [batch for which, batch in enumerate(pairs) if which in part(torch.arange(8))], dict[str, Any]()
+    for dtype in (torch.float64, torch.float32):
+        recipe = lw.Laplace(lw.Categorical(), structure=lw.Sampled(3))
+        fitted = recipe.fit(network(3).to(dtype), [(some.to(dtype), each) for some, _, each in batches])
+        found[f"same batches: Sampled {dtype}"] = fitted.predict(x[:SHOWN].to(dtype)).logits.covariance
+    refits = lw.HessianFree(lw.Gaussian(), prior=lw.Isotropic(20.0), fits=lw.Probed(2, 2))
+    fitted = refits.fit(refitted(), [(some, each) for some, each, _ in batches])
+    return found | {"same batches: refits": fitted.predict(x).outputs.covariance}
 
 
 def told(part: Part) -> dict[str, Any]:
@@ -102,7 +109,7 @@ def told(part: Part) -> dict[str, Any]:
     x, labels = examples()
     y = near(network(1), x)
     classes = list(zip(part(x).split(4), part(labels).split(4), strict=True))
-    found: dict[str, Any] = {}
+    found = dict[str, Any]()
 
     def show(name: str, posterior: Any) -> None:
         predicted = posterior.predict(x[:SHOWN])
@@ -123,7 +130,7 @@ def told(part: Part) -> dict[str, Any]:
     show("classes KFAC of low rank", cut)
     recipe = lw.Laplace(lw.Gaussian(), prior=lw.Layerwise(1.0), structure=lw.Diagonal())
     with warnings.catch_warnings():
-        warnings.simplefilter("error", DataWarning)  # every process has a dataset of its own: nothing counts twice
+        warnings.simplefilter("error", lw.DataWarning)  # every process has a dataset of its own: nothing counts twice
         loader = DataLoader(TensorDataset(part(x), part(y)), batch_size=4)
         show("values", lw.tune(recipe.fit(network(1), loader)))
     exact = lw.Laplace(lw.Gaussian(), prior=lw.Isotropic(20.0), curvature=lw.Hessian())
@@ -236,7 +243,7 @@ def tuned_in_steps(part: Part, steps: int, checkpoint: Path) -> Tensor:
     recipe = lw.Laplace(lw.Gaussian(), structure=lw.Sampled(4))
     fitted = recipe.fit(network(1), (part(x), part(x[:, :1].cos())))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", lw.ConvergenceWarning)
         tuned = lw.tune(fitted, lw.EM(steps=steps, tolerance=1e-9, checkpoint=checkpoint))
     return tuned.prior.diagonal(tuned.network.uncertain, tuned.network.like)[:1]
 
@@ -261,7 +268,7 @@ def run(rank: int, world: int, folder: Path) -> None:
             torch.save((str(reason), time.monotonic() - begun), folder / f"lost-{rank}.pt")
         os._exit(0)
     found: dict[str, Any] = {"EM": tuned_in_steps(part, 2, checkpoint)}
-    found |= numbers(part)
+    found |= numbers(part) | alike(part)
     if world == 2:
         saved(part, rank, folder)
         x = torch.arange(3.0 * EXAMPLES, dtype=torch.float64).view(-1, 3)
@@ -281,7 +288,7 @@ if __name__ == "__main__":
     children = {each: forked.Process(target=run, args=(*each, where)) for each in who}
     for child in children.values():
         child.start()
-    found = numbers(lambda values: values) | told(lambda values: values)
+    found = numbers(lambda values: values) | alike(lambda values: values) | told(lambda values: values)
     found["EM"] = tuned_in_steps(lambda values: values, 4, where / "em-1")
     for child in children.values():
         child.join()

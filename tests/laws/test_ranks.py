@@ -33,12 +33,12 @@ def one(folder: Path) -> dict[str, Any]:
     return torch.load(folder / "1-0.pt")
 
 
-@pytest.mark.parametrize(("world", "rank", "numbers"), [(2, 0, 56), (2, 1, 56), (4, 0, 28), (4, 3, 28)])
+@pytest.mark.parametrize(("world", "rank", "numbers"), [(2, 0, 59), (2, 1, 59), (4, 0, 31), (4, 3, 31)])
 def test_they_say_what_one_process_says(folder: Path, one: dict[str, Any], world: int, rank: int, numbers: int) -> None:
     """Covariances, evidence, and what tuning makes of them, by the last rank as by the first; of two every structure's.
 
-    Refits that move outputs by a millionth of their deviation say it to as many digits less; draws in float32 to the
-    tolerance of their solves.
+    Of the same batches, all. Elsewhere one process has larger ones, which round differently: refits that move outputs
+    by a millionth of their deviation lose as many digits by that, and draws in float32 one.
     """
     found = torch.load(folder / f"{world}-{rank}.pt")
     compared = [name for name in one if name in found and name != "EM"]

@@ -139,3 +139,20 @@ def together(pieces: Iterable[Tensor], dim: int = 0) -> Tensor:
     """
     held = list(pieces)
     return held[0] if len(held) == 1 else torch.cat(held, dim)
+
+
+def summed(parts: Iterable[Tensor], like: Tensor) -> Float[Tensor, "*shape"]:
+    """The sum of what batches give, in float64: of float32, it rounds to the same number in any order.
+
+    Args:
+        parts: Of each batch.
+        like: Shaped as they are.
+
+    Example:
+        >>> summed([torch.tensor(1.0), torch.tensor(2.0)], torch.tensor(0.0))
+        tensor(3., dtype=torch.float64)
+    """
+    total: Tensor | None = None
+    for part in parts:
+        total = part.to(torch.float64, copy=True) if total is None else total.add_(part)
+    return torch.zeros_like(like, dtype=torch.float64) if total is None else total

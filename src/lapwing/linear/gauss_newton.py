@@ -15,7 +15,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, count, tensors
 from lapwing.ground.errors import DataError
-from lapwing.ground.tree import together
+from lapwing.ground.tree import summed, together
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.linear.model import Chunk, LinearModel, batches
 
@@ -175,14 +175,17 @@ class GGNProduct(Gram):
         return self.model.weights
 
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        total = torch.zeros_like(block)
-        for chunk, h in self.visit(block.shape[1]):
-            total += bent(chunk, self._bending(chunk, h), block)
-        return self.model.data.added(total)
+        parts = (bent(chunk, self._bending(chunk, h), block) for chunk, h in self.visit(block.shape[1]))
+        return self.model.data.added(summed(parts, block)).to(block)
 
     def _rooted(self, block: Float[Tensor, "r k"]) -> Float[Tensor, "d k"]:
+        like = block.new_empty(self.shape[0], block.shape[1])
+        return self.model.data.added(summed(self._coloured(block), like)).to(like)
+
+    def _coloured(self, block: Float[Tensor, "r k"]) -> Iterator[Float[Tensor, "d k"]]:
+        """What each chunk adds to ``R V``."""
         (before, examples), k = self.model.data.span, block.shape[1]
-        total, start = block.new_zeros(self.shape[0], k), before * len(block) // examples
+        start = before * len(block) // examples
         for chunk, root in self._roots(k):
             columns = root.shape[0] * root.shape[-1]
             if start + columns > len(block):
@@ -192,9 +195,8 @@ class GGNProduct(Gram):
                     "a loader that yields the same examples each time, or a list of its batches",
                 )
             noise = block[start : start + columns].view(len(root), -1, k)
-            total += chunk.pull((root @ noise).movedim(-1, 0).reshape(k, *chunk.outputs.shape))
+            yield chunk.pull((root @ noise).movedim(-1, 0).reshape(k, *chunk.outputs.shape))
             start += columns
-        return self.model.data.added(total)
 
     def _adjoint(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "r k"]:
         rows = []

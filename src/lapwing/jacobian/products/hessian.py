@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import grad, jvp, vjp
 
 from lapwing.ground.data import Batch
-from lapwing.ground.tree import Params
+from lapwing.ground.tree import Params, summed
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.spelled import twice_differentiable
 from lapwing.jacobian.products.forms import MEMORY, WORKING, Executor, Form, Store
@@ -85,10 +85,8 @@ class HessianProduct(Operator):
 
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         self.model.network.check_unchanged(values=False)
-        total = torch.zeros_like(block)
-        for chunk in self._store.visit(self._executor, self.model.data):
-            total += chunk.product(block)
-        return self.model.data.added(total)
+        chunks = self._store.visit(self._executor, self.model.data)
+        return self.model.data.added(summed((chunk.product(block) for chunk in chunks), block)).to(block)
 
     @cached_property
     def _store(self) -> Store[Prepared]:

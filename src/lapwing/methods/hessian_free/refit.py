@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 
 from lapwing.ground.data import Batch, Inputs, chunks
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.tree import summed
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network
@@ -124,7 +125,8 @@ class Refit:
     @cached_property
     def gradient(self) -> Float[Tensor, " d"]:
         """``g``, the gradient of the loss and the prior at the trained weights, float64."""
-        return self._gradient(self.model.data, 1.0)
+        slopes = (self._own_slope(batch) for batch in self.model.data)
+        return self.model.data.added(summed(slopes, self.trained)) + self.prior * self.trained
 
     def weights(self, changes: Float[Tensor, "f d"]) -> Float[Tensor, "f d"]:
         """θ̂ + δ in the network's dtype."""
@@ -141,7 +143,8 @@ class Refit:
             batch: A mini-batch that stands for all the data; ``None`` takes them all.
 
         Cost:
-            A forward and a backward pass over the data and over the evaluation points for each fit.
+            A forward and a backward pass over the data and over the evaluation points for each fit; where centred, one
+            more over the data, as a small change keeps its digits where it is taken before it is summed.
         """
         weights, theta = self.weights(changes), self.trained + changes
         data, share = self.model.data, 1.0
@@ -151,16 +154,15 @@ class Refit:
         value = gradient.new_zeros(len(gradient))
         for each in data if batch is None else (batch,):
             along = self._slope(fits, each) if isinstance(fits, InSample) else None
-            part = self.copies.losses(weights, each, along=along)
-            gradient += share * part[0].double()
-            value += share * part[1].double()
+            slope, loss = self.copies.losses(weights, each, along=along)
+            start = self._own_slope(each) if self.centred else torch.zeros_like(self.trained)
+            gradient += share * (slope.double() - start)
+            value += share * (loss.double() - changes @ start)
         rewarded, reward = fits.pull(self.copies, weights)
-        gradient = data.added(gradient) + self.prior * theta - rewarded
+        gradient = data.added(gradient) + self.prior * (changes if self.centred else theta) - rewarded
         value = data.added(value) + 0.5 * (self.prior * theta * theta).sum(1) - reward
         if self.centred:
-            start = self.gradient if batch is None else self._gradient((batch,), share)
-            gradient -= start
-            value -= changes @ start
+            value -= changes @ (self.prior * self.trained)
         self.work.add(gradients=len(fits) if batch is None else 0)
         return gradient, value
 
@@ -188,12 +190,9 @@ class Refit:
             )
         return found
 
-    def _gradient(self, batches: Iterable[Batch], share: float) -> Float[Tensor, " d"]:
-        """``A θ̂`` and a share of the losses' gradient at the trained weights."""
-        found, weights = torch.zeros_like(self.trained), self.network.weights[None]
-        for batch in batches:
-            found += share * self.copies.losses(weights, batch)[0][0].double()
-        return self.model.data.added(found) + self.prior * self.trained
+    def _own_slope(self, batch: Batch) -> Float[Tensor, " d"]:
+        """The gradient of a batch's losses at the trained weights."""
+        return self.copies.losses(self.network.weights[None], batch)[0][0].double()
 
     def _slope(self, fits: InSample, batch: Batch) -> Float[Tensor, "f n *event c"]:
         """``∂r / ∂f`` at the outputs for a batch."""
