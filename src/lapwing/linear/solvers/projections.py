@@ -17,7 +17,7 @@ from lapwing.ground.results import Solution
 from lapwing.linalg import Dense
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.cg import Solver, in_blocks
-from lapwing.linear.solvers.stochastic import residual_of
+from lapwing.linear.solvers.stochastic import relative, residual_of
 
 
 @final
@@ -71,8 +71,8 @@ class AlternatingProjections(Solver):
         blocks = torch.arange(problem.size, device=b.device).split(self.block)
         factors: dict[int, Dense] = {}
         x, rest = (torch.zeros_like(b), b.clone()) if start is None else (start.clone(), b - problem.precision @ start)
-        size = torch.linalg.vector_norm(b, dim=0).clamp_min(torch.finfo(b.dtype).tiny)
-        residual, taken = torch.linalg.vector_norm(rest, dim=0) / size, 0
+        size = torch.linalg.vector_norm(b, dim=0)
+        size, residual, taken = torch.where(size > 0, size, 1.0), relative(rest, b), 0
         steps, stopped = self.epochs * len(blocks), "interrupted"
         bar = tqdm(total=steps, desc="alternating projections", disable=not self.progress, unit="step", leave=False)
         with bar, suppress(KeyboardInterrupt):
@@ -86,11 +86,11 @@ class AlternatingProjections(Solver):
                 change = factors[worst].solve(rest[index])
                 x[index] += change
                 rest -= rows.mT @ change
-                residual, taken = torch.linalg.vector_norm(rest, dim=0) / size, taken + 1
+                residual, taken = relative(rest, b), taken + 1
                 bar.update()
                 bar.set_postfix(residual=f"{float(residual.max()):.1e}")
             stopped = "converged" if bool((residual <= self.rtol).all()) else "iterations"
         if stopped == "interrupted":
             residual = residual_of(problem, b, x)
         matvecs = b.shape[1] * -(-taken // len(blocks))
-        return Solution(x, residual.double(), taken, matvecs, stopped)
+        return Solution(x, residual, taken, matvecs, stopped)
