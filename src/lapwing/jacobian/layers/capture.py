@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal, final
 
 import torch
@@ -219,11 +218,6 @@ class Survey:
     floats: tuple[int, int]
     way: Way = "at once"
     head: bool = False
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """All parameters that have layer factors."""
-        return frozenset(name for layer in self.layers for name in layer.names)
 
     def bytes(self, cotangents: int, itemsize: int, extra: int = 0, roots: int = 0) -> int:
         """What the factors of one example take, with ``extra`` numbers a cotangent and ``roots`` beside them."""

@@ -61,11 +61,6 @@ class Reservoir:
         return self._parts[0]
 
     @property
-    def seen(self) -> int:
-        """Examples that were shown."""
-        return self._seen
-
-    @property
     def pairs(self) -> Pairs:
         """The pairs kept, in the order of the data."""
         return self._whole()[1]
