@@ -1,9 +1,12 @@
-"""Laws that any operator must obey, those of your own too.
+"""Laws that any operator must obey, those of your own too; a curvature that is any matrix.
 
 Each check draws random vectors, passes in silence, or raises an AssertionError with the numbers.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -11,6 +14,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.linalg import Operator, Structured
+from lapwing.linear.gauss_newton import Gram
 
 
 def check_linear(
@@ -170,3 +174,32 @@ def _compare(law: str, got: Tensor, expected: Tensor, limit: float, size: float 
     scale = float(expected.double().norm()) if size is None else size
     if not error <= limit * scale:  # so that a NaN fails
         raise AssertionError(f"{law}: error {error:.3e} on a size of {scale:.3e}, limit {limit:.1e}")
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class GramMatrix(Gram):
+    """A ``G`` given as a matrix, without a linear model or a kernel behind it."""
+
+    matrix: Structured
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """That of the matrix."""
+        return self.matrix.shape
+
+    @property
+    def root(self) -> Operator:
+        """Its root."""
+        return self.matrix.root()
+
+    def diagonal(self) -> Float[Tensor, " d"]:
+        """Its diagonal."""
+        return self.matrix.diagonal()
+
+    @property
+    def _like(self) -> Tensor:
+        return self.matrix._like
+
+    def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        return self.matrix @ block

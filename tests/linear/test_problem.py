@@ -8,11 +8,10 @@ import weakref
 import torch
 
 from lapwing.linalg import Diagonal, LowRank
-from lapwing.linear.kernel import GramMatrix
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.preconditioners import Known, approximation
 from lapwing.linear.problem import Problem
-from tests.operators import check_symmetric
+from tests.operators import GramMatrix, check_symmetric
 from tests.posterior_cases import normal
 
 

@@ -17,12 +17,12 @@ import lapwing as lw
 from lapwing.ground.errors import UnsupportedError
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linalg.functions import log_determinant
-from lapwing.linear.kernel import GramMatrix
 from lapwing.linear.preconditioners import Known
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Solver
 from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import Regression
+from tests.operators import GramMatrix
 from tests.posterior_cases import normal, seeded
 
 sklearn_process = pytest.importorskip("sklearn.gaussian_process")

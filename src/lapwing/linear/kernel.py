@@ -1,4 +1,4 @@
-"""Curvature without features: a kernel matrix that is written out, and what data make of the prior's functions."""
+"""Curvature in the function view: what data make of the prior's functions."""
 
 from __future__ import annotations
 
@@ -9,49 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.linalg import Diagonal, FunctionOperator, Operator, Structured
+from lapwing.linalg import Diagonal, FunctionOperator
 from lapwing.linear.gauss_newton import Gram
 
 COLUMNS = 64
 """Columns of a root that are multiplied together where its diagonal is asked for."""
-
-
-@final
-@dataclass(frozen=True, eq=False, repr=False)
-class GramMatrix(Gram):
-    """A ``G`` given as a matrix, such as ``B^½ K B^½`` for a kernel matrix K: the function view, where there is no J.
-
-    Args:
-        matrix: G.
-
-    Example:
-        >>> from lapwing.linalg import Dense
-        >>> GramMatrix(Dense(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))).diagonal()
-        tensor([2., 2.])
-    """
-
-    matrix: Structured
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """That of the matrix."""
-        return self.matrix.shape
-
-    @property
-    def root(self) -> Operator:
-        """Its root."""
-        return self.matrix.root()
-
-    def diagonal(self) -> Float[Tensor, " d"]:
-        """Its diagonal."""
-        return self.matrix.diagonal()
-
-    @property
-    def _like(self) -> Tensor:
-        return self.matrix._like
-
-    def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        return self.matrix @ block
 
 
 @final

@@ -67,7 +67,7 @@ class Problem:
     """A posterior precision ``Λ = s G + A`` with ``G = R Rᵀ``, known by products with G, R and A.
 
     Args:
-        curvature: G, ``[d, d]``: a ``GGNProduct`` of a linear model, or a ``GramMatrix``.
+        curvature: G, ``[d, d]``: a ``GGNProduct`` of a linear model, or a kernel matrix.
         prior: A.
         scale: s, the noise precision relative to the one G was computed with.
         kept: Approximations of G, by recipe; they serve any prior and noise.

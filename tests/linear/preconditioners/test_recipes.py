@@ -13,10 +13,10 @@ import lapwing as lw
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, TooLargeError, UnsupportedError
 from lapwing.linalg import Diagonal, LowRank
-from lapwing.linear.kernel import GramMatrix
 from lapwing.linear.preconditioners import Pivots, Preconditioner, approximation, balanced
 from lapwing.linear.problem import Problem
 from lapwing.posteriors import MatrixFreePosterior
+from tests.operators import GramMatrix
 from tests.posterior_cases import Linearised, normal, problem, refused
 
 

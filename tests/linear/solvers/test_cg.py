@@ -10,10 +10,10 @@ import torch
 import lapwing as lw
 from lapwing.ground.errors import ConfigError
 from lapwing.linalg import Diagonal, LowRank
-from lapwing.linear.kernel import GramMatrix
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.cg import VECTORS
 from tests.checker import unchecked
+from tests.operators import GramMatrix
 from tests.posterior_cases import normal, refused
 
 

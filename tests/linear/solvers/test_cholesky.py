@@ -7,9 +7,9 @@ import torch
 import lapwing as lw
 from lapwing.ground.errors import TooLargeError
 from lapwing.linalg import Dense
-from lapwing.linear.kernel import GramMatrix
 from lapwing.linear.problem import Problem
 from tests.linear.solvers.test_cg import exact, linear_model
+from tests.operators import GramMatrix
 from tests.posterior_cases import normal, refused
 
 

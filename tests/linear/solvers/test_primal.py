@@ -10,11 +10,11 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConfigError
 from lapwing.linalg import Diagonal
-from lapwing.linear.kernel import GramMatrix
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import SDD, PrimalSGD
 from lapwing.linear.solvers.primal import thinned
 from lapwing.methods.gp import KernelMatrix, Matern
+from tests.operators import GramMatrix
 from tests.posterior_cases import normal
 
 

@@ -13,7 +13,6 @@ from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, Unsup
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Dense, Diagonal, Operator
 from lapwing.linear.gauss_newton import GGNProduct
-from lapwing.linear.kernel import GramMatrix
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.model import batches
 from lapwing.linear.problem import Problem
@@ -24,6 +23,7 @@ from tests.checker import unchecked
 from tests.curvature import naive
 from tests.curvature.naive import known
 from tests.linear.solvers.test_newton import margins
+from tests.operators import GramMatrix
 from tests.posterior_cases import normal, refused
 
 N, D, C = 60, 12, 2
