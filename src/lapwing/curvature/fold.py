@@ -27,8 +27,8 @@ class Fingerprint:
 
     Args:
         examples: Examples n.
-        inputs: Accumulator of squares of the inputs.
-        targets: Accumulator of squares of the targets.
+        inputs: Sum of squares of the inputs.
+        targets: Sum of squares of the targets.
         nll: Negative log likelihood, nats.
     """
 
