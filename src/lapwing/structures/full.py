@@ -31,6 +31,8 @@ from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
 from lapwing.priors import DiagonalPrior, GPrior
 from lapwing.structures.summed import KFAC, Diagonal, Task
 
+logger = logging.getLogger(__name__)
+
 View: TypeAlias = Literal["auto", "weights", "functions"]
 
 FACTORS = 16
@@ -41,7 +43,6 @@ RATE = 2e10
 
 AFFORDABLE = 5.0
 """Seconds the full covariance may take where nobody asked for it by name: about 2200 weights, or training outputs."""
-
 
 SLOW = 60.0
 """Seconds that backward passes for the outputs may take where nobody asked for them by name."""
@@ -116,12 +117,13 @@ class Full:
 
     def _weights(self, task: Task, rows: int) -> Posterior:
         self._check(task.model.network.size, rows, "d × d over the weights")
-        return self._exact(task) if isinstance(task.curvature, Hessian) else task.summed(DenseSum(task.model.network))
+        if isinstance(task.curvature, Hessian):
+            return self._exact(task, task.curvature.damping)
+        return task.summed(DenseSum(task.model.network))
 
-    def _exact(self, task: Task) -> Posterior:
+    def _exact(self, task: Task, damping: float) -> Posterior:
         """The posterior with the exact Hessian, refused where that and the prior are not positive definite."""
         matrix = HessianProduct(task.model).dense(self.max_bytes)
-        damping = task.curvature.damping if isinstance(task.curvature, Hessian) else 0.0
         damped = (matrix + matrix.mT) / 2 + damping * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
         posterior = task.posterior(WeightPosterior, task.totals(), Held(Dense(damped)))
         try:
@@ -168,9 +170,6 @@ class Full:
             got = f"{side:,} rows, which take about {longest:.0f}"
             expected = f"a covariance {what} that takes at most {self.max_seconds:g} seconds"
             raise TooLargeError(expected, got, f"{hint}max_seconds=)")
-
-
-logger = logging.getLogger(__name__)
 
 
 @final
