@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch.distributions import Normal
@@ -22,10 +25,15 @@ def test_noise_std() -> None:
     assert Gaussian((4.0, 0.25)).noise_std == (0.5, 2.0)
 
 
-@pytest.mark.parametrize("precision", [0.0, -1.0, float("nan"), float("inf"), (1.0, 0.0), ()])
-def test_precision_must_be_positive_and_finite(precision: float | tuple[float, ...]) -> None:
+@pytest.mark.parametrize("precision", [0.0, -1.0, float("nan"), float("inf"), (1.0, 0.0), (), None, "12"])
+def test_precision_must_be_positive_and_finite(precision: Any) -> None:
     with pytest.raises(ConfigError, match="positive finite noise precision"):
         Gaussian(precision)
+
+
+def test_precisions_may_be_arrays() -> None:
+    numbers: list[Any] = [torch.tensor([4.0, 0.25]), np.array([4.0, 0.25]), [4.0, 0.25]]
+    assert all(Gaussian(each) == Gaussian((4.0, 0.25)) for each in numbers)
 
 
 def test_one_precision_an_output_needs_that_many_outputs() -> None:

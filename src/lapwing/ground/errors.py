@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 
@@ -181,6 +182,32 @@ def check_fraction(name: str, value: Any, hint: str, *, zero: bool = False) -> N
     if not (isinstance(value, numbers.Real) and (0 < float(value) < 1 or (zero and value == 0))):
         expected = f"{name} from 0 and below 1" if zero else f"{name} between 0 and 1"
         raise ConfigError(expected, f"{name}={value!r:.40}", hint)
+
+
+def precisions_of(whose: str, given: object, hint: str) -> Tensor:
+    """One precision or several, as float64 on the CPU.
+
+    Args:
+        whose: What they are the precisions of.
+        given: What came.
+        hint: What to try.
+
+    Raises:
+        ConfigError: If one is not a positive finite number.
+
+    Example:
+        >>> precisions_of("noise", (1, 4), "Gaussian(1.0)").tolist()
+        [1.0, 4.0]
+    """
+    expected = f"positive finite {whose} precisions, one number or a vector"
+    try:
+        values = torch.as_tensor(given, dtype=torch.float64, device="cpu").detach().clone()
+    except (TypeError, ValueError, RuntimeError) as error:  # what torch raises for strings, None, and ragged tuples
+        raise ConfigError(expected, f"{given!r:.40}", hint) from error
+    bad = values[~((values > 0) & torch.isfinite(values))]
+    if bad.numel() or not values.numel() or values.ndim > 1:
+        raise ConfigError(expected, f"{bad[0].item():g}" if bad.numel() else f"shape {list(values.shape)}", hint)
+    return values
 
 
 def check_optimiser(optimiser: object, hint: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import ClassVar, final
@@ -13,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.errors import ConfigError, ShapeError
+from lapwing.ground.errors import ShapeError, precisions_of
 from lapwing.likelihoods.base import Likelihood
 from lapwing.likelihoods.elementwise import Elementwise
 
@@ -41,16 +40,8 @@ class Gaussian(Elementwise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        value = self.precision
-        clean = tuple(float(x) for x in value) if isinstance(value, Sequence) else float(value)
-        object.__setattr__(self, "precision", clean)
-        values = clean if isinstance(clean, tuple) else (clean,)
-        if not values or not all(x > 0 and math.isfinite(x) for x in values):
-            raise ConfigError(
-                "a positive finite noise precision, or one an output",
-                f"precision={value}",
-                "Gaussian(precision=1 / noise_std**2)",
-            )
+        values = precisions_of("noise", self.precision, "Gaussian(precision=1 / noise_std**2)").tolist()
+        object.__setattr__(self, "precision", tuple(values) if isinstance(values, list) else values)
 
     @property
     def noise_std(self) -> float | tuple[float, ...]:

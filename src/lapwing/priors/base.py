@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.errors import ConfigError, ShapeError
+from lapwing.ground.errors import ConfigError, ShapeError, precisions_of
 from lapwing.ground.tree import Layout
 from lapwing.linalg.structured import Diagonal
 
@@ -210,31 +210,13 @@ class Isotropic(Prior):
         return cls(weight_decay * n)
 
 
-def checked(precision: object, hint: str) -> Tensor:
-    """Precisions as float64 on the CPU.
-
-    Raises:
-        ConfigError: If one is not a positive finite number.
-    """
-    expected = "positive finite prior precisions, one number or a vector"
-    try:
-        values = torch.as_tensor(precision, dtype=torch.float64, device="cpu").detach().clone()
-    except (TypeError, ValueError, RuntimeError) as error:  # what torch raises for strings, None, and ragged tuples
-        raise ConfigError(expected, f"{precision!r:.40}", hint) from error
-    bad = values[~((values > 0) & torch.isfinite(values))]
-    if bad.numel() or not values.numel() or values.ndim > 1:
-        what = f"{bad[0].item():g}" if bad.numel() else f"shape {list(values.shape)}"
-        raise ConfigError(expected, what, hint)
-    return values
-
-
 def checked_one(precision: object, hint: str) -> float:
     """The one precision of all weights.
 
     Raises:
         ConfigError: If it is not one positive finite number.
     """
-    values = checked(precision, hint)
+    values = precisions_of("prior", precision, hint)
     if values.numel() != 1:
         raise ConfigError("one prior precision for all weights", f"{values.numel()} of them", f"{hint}, or Layerwise()")
     return float(values)

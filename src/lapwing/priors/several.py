@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, check_count, check_fraction
+from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, check_count, check_fraction, precisions_of
 from lapwing.ground.tree import Layout
-from lapwing.priors.base import Prior, check_length, checked, checked_one
+from lapwing.priors.base import Prior, check_length, checked_one
 
 
 @final
@@ -41,7 +41,7 @@ class Layerwise(Prior):
     parts: tuple[tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        values = checked(self.precision, "Layerwise(1.0)").tolist()
+        values = precisions_of("prior", self.precision, "Layerwise(1.0)").tolist()
         object.__setattr__(self, "precision", tuple(values) if isinstance(values, list) else values)
         if self.parts is None:
             return
@@ -100,7 +100,7 @@ class DiagonalPrior(Prior):
     precision: float | Float[Tensor, " d"] = 1.0
 
     def __post_init__(self) -> None:
-        values = checked(self.precision, "DiagonalPrior(1.0)")
+        values = precisions_of("prior", self.precision, "DiagonalPrior(1.0)")
         object.__setattr__(self, "precision", values if values.ndim else float(values))
 
     def groups(self, layout: Layout) -> tuple[Int[Tensor, " d"], int]:
@@ -150,7 +150,8 @@ class GPrior(Prior):
         if self.samples is not None:
             check_count("samples", self.samples, usual=16)
         if self.scale is not None:
-            object.__setattr__(self, "scale", checked(self.scale, "GPrior(1.0).scaled_by(diagonal, layout)"))
+            scale = precisions_of("prior", self.scale, "GPrior(1.0).scaled_by(diagonal, layout)")
+            object.__setattr__(self, "scale", scale)
 
     def scaled_by(self, diagonal: Float[Tensor, " d"], layout: Layout) -> GPrior:
         """The prior that knows its scale.
