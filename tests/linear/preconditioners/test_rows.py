@@ -58,6 +58,15 @@ def test_a_solve_with_them_takes_few_iterations() -> None:
     assert helped.iterations < plain.iterations / 2
 
 
+def test_of_a_network_that_is_certain_of_everything_nothing_is_left() -> None:
+    case = problem("categorical")
+    with torch.no_grad():
+        case.model[-1].weight.zero_()
+        case.model[-1].bias.zero_()[0] = 1e4
+    posterior = fitted(case)
+    assert not lw.TopRows(5).curvature(posterior.problem).factor.any()
+
+
 def test_what_does_not_fit_is_refused() -> None:
     posterior = fitted(problem("categorical"))
     with refused(TooLargeError, "at most 100 bytes"):

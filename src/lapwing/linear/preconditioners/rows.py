@@ -107,6 +107,8 @@ class TopRows(CurvatureRecipe):
         model = model_of(problem, self)
         check_rows(model, self.rank, self.max_bytes, "TopRows with a smaller rank, or a larger max_bytes")
         inputs, targets, chosen = self._selected(model)
+        if not len(chosen):  # every output Hessian is 0: the network is as sure as its numbers can say
+            return LowRank(model.weights.new_zeros(len(model.weights), 1))
         most = int(chosen.max())
 
         def directions(f: Tensor, place: slice) -> Iterator[Tensor]:
