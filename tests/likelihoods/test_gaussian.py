@@ -92,6 +92,13 @@ def test_constant_noise_is_the_plain_gaussian() -> None:
     torch.testing.assert_close(HeteroscedasticGaussian().mean(outputs), means)
 
 
+def test_precisions_that_overflow_are_refused() -> None:
+    HeteroscedasticGaussian().check(torch.tensor([[0.0, -88.0]]), torch.zeros(1, 1))
+    with pytest.raises(DataError, match=r"log precisions below 89.*Got a log precision of 90.*bounded below"):
+        HeteroscedasticGaussian().check(torch.tensor([[0.0, -90.0]]), torch.zeros(1, 1))
+    HeteroscedasticGaussian().check(torch.tensor([[0.0, -90.0]]).double(), torch.zeros(1, 1).double())
+
+
 def test_targets_have_half_as_many_numbers() -> None:
     outputs = torch.zeros(3, 2)
     targets = HeteroscedasticGaussian().canonical_targets(outputs, torch.zeros(3))

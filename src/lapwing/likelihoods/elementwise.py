@@ -77,6 +77,18 @@ class Elementwise(Likelihood, abc.ABC):
         check_finite(targets, "targets", "dropping the examples without a target")
 
 
+def check_logarithms(logs: Tensor, what: str, hint: str) -> None:
+    """Refuse logarithms of numbers that are too large for their dtype.
+
+    Raises:
+        DataError: Naming the largest.
+    """
+    limit = math.log(torch.finfo(logs.dtype).max)
+    if float(logs.max()) > limit:
+        expected = f"log {what}s below {limit:.0f}, where exp overflows in {logs.dtype}"
+        raise DataError(expected, f"a log {what} of {float(logs.max()):g}", hint)
+
+
 @final
 @dataclass(frozen=True)
 class Bernoulli(Elementwise):
@@ -168,13 +180,7 @@ class Poisson(Elementwise):
         return outputs.exp()
 
     def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
-        limit = math.log(torch.finfo(outputs.dtype).max)
-        if float(outputs.max()) > limit:
-            raise DataError(
-                f"log rates below {limit:.0f}, where exp overflows in {outputs.dtype}",
-                f"a log rate of {float(outputs.max()):g}",
-                "scaling the counts, or a network in float64",
-            )
+        check_logarithms(outputs, "rate", "scaling the counts, or a network in float64")
         super()._check_targets(outputs, targets)
         wrong = targets[(targets < 0) | (targets != targets.round())]
         if wrong.numel():

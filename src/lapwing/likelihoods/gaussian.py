@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.errors import ShapeError, precisions_of
 from lapwing.likelihoods.base import Likelihood
-from lapwing.likelihoods.elementwise import Elementwise
+from lapwing.likelihoods.elementwise import Elementwise, check_logarithms
 
 
 @final
@@ -175,6 +175,11 @@ class HeteroscedasticGaussian(Elementwise):
     def mean(self, outputs: Float[Tensor, "*batch two_c"]) -> Float[Tensor, "*batch c"]:
         """The means m."""
         return split(outputs)[0]
+
+    def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
+        hint = "a network whose log variances are bounded below, or Gaussian() for noise of one size"
+        check_logarithms(-split(outputs)[1], "precision", hint)
+        super()._check_targets(outputs, targets)
 
 
 def split(
