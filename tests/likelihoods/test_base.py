@@ -163,10 +163,16 @@ def test_likelihoods_are_frozen_comparable_and_hashable(case: Any) -> None:
     assert case.likelihood != "Gaussian"
 
 
-@pytest.mark.parametrize("event_dim, class_dim", [(-1, -1), (0, 2), (1, 0), (2, -2)])
-def test_axes_that_contradict_each_other_are_refused(event_dim: int, class_dim: int) -> None:
+@pytest.mark.parametrize("event_dim, class_dim", [(0, 2), (1, 0), (2, -2), (1, 1.5)])
+def test_axes_that_contradict_each_other_are_refused(event_dim: int, class_dim: Any) -> None:
     with pytest.raises(ConfigError, match=f"Got event_dim={event_dim}, class_dim={class_dim}"):
         Categorical(event_dim=event_dim, class_dim=class_dim)
+
+
+@pytest.mark.parametrize("event_dim", [-1, 1.5, "1"])
+def test_event_axes_are_a_whole_number(event_dim: Any) -> None:
+    with pytest.raises(ConfigError, match="event_dim"):
+        Categorical(event_dim=event_dim)
 
 
 def test_outputs_without_a_class_axis_are_refused_with_what_to_do() -> None:

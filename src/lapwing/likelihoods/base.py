@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from lapwing.ground.data import check_finite
-from lapwing.ground.errors import ConfigError, ShapeError, check_positive
+from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_positive
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Likelihood(abc.ABC):
 
     def __post_init__(self) -> None:
         check_positive("weight", self.weight)
-        last = self.event_dim + 1
-        if self.event_dim < 0 or not (self.class_dim == -1 or 1 <= self.class_dim <= last):
+        check_count("event_dim", self.event_dim, 0)
+        if self.class_dim not in (-1, *range(1, self.event_dim + 2)):
             raise ConfigError(
-                "event_dim >= 0 and class_dim either -1 or an axis from 1 to event_dim + 1",
+                "class_dim either -1 or an axis from 1 to event_dim + 1",
                 f"event_dim={self.event_dim}, class_dim={self.class_dim}",
                 "event_dim=1 for tokens [n, t, c], or event_dim=2, class_dim=1 for pixels [n, c, h, w]",
             )
