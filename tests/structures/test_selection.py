@@ -248,10 +248,14 @@ class TestSubnetwork:
         assert network.names == ("3.weight",)
         assert network.uncertain.shapes == ((5,),)
 
-    @pytest.mark.parametrize("count", [0, -1, 32])
-    def test_cannot_have_more_weights_than_the_network(self, count: int) -> None:
+    @pytest.mark.parametrize("count", [0, -1, 2.5, "3"])
+    def test_has_a_whole_number_of_weights(self, count: Any) -> None:
+        with refused(ConfigError, "count"):
+            lw.Subnetwork(count)
+
+    def test_cannot_have_more_weights_than_the_network(self) -> None:
         with refused(ConfigError, "a count from 1 to 31 weights"):
-            chosen(lw.Subnetwork(count), mlp(3))
+            chosen(lw.Subnetwork(32), mlp(3))
 
     def test_of_all_weights_is_all(self) -> None:
         case = problem("categorical")
@@ -274,6 +278,11 @@ class TestMask:
         model[0].requires_grad_(False)
         network = chosen(lw.Mask(torch.arange(15) == 14), model)
         assert picked(network).tolist() == [30]
+
+    def test_is_a_tensor(self) -> None:
+        listed: Any = [True] * 31
+        with refused(ConfigError, "mask to be one of Tensor"):
+            lw.Mask(listed)
 
     def test_has_one_entry_a_weight(self) -> None:
         with refused(ShapeError, "a boolean mask [31]"):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lapwing.curvature.ggn import GGN, sweep
 from lapwing.curvature.sums import DiagonalSum
 from lapwing.ground.data import Data
-from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_option
+from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_kind, check_option
 from lapwing.jacobian.layers.capture import captured, history, leaves
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import probe, surveyed
@@ -159,12 +159,13 @@ class Subnetwork:
 
     def __post_init__(self) -> None:
         check_option("by", self.by, get_args(By))
+        check_count("count", self.count)
         check_count("seed", self.seed, 0)
 
     def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
         """The network with these weights uncertain."""
         network = Network.of(module)
-        if not 0 < self.count <= network.size:
+        if self.count > network.size:
             raise ConfigError(f"a count from 1 to {network.size} weights", f"{self.count}", "All() for all of them")
         if self.by == "random":
             generator = torch.Generator().manual_seed(self.seed)
@@ -188,6 +189,7 @@ class Mask:
         mask: True where a weight is uncertain, one flat vector in the order of the parameters that require a gradient.
 
     Raises:
+        ConfigError: If it is no tensor.
         ShapeError: If it has not one entry a weight.
 
     Example:
@@ -199,6 +201,9 @@ class Mask:
     """
 
     mask: Bool[Tensor, " d"]
+
+    def __post_init__(self) -> None:
+        check_kind("mask", self.mask, (Tensor,), "torch.tensor([True, False, ...])")
 
     def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
         """The network with these weights uncertain."""
