@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, check_kind
+from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, check_count, check_kind
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg.operator import Operator, check_operand, check_square, in_float64
 from lapwing.linalg.structured import Structured, finite
@@ -238,8 +238,7 @@ def check_system(
         raise ShapeError("at least one right-hand side", f"shape {list(b.shape)}", "a block [d, k] with k > 0")
     if not (math.isfinite(rtol) and rtol > 0):
         raise ConfigError("a tolerance rtol > 0", f"{rtol}", "rtol=1e-6")
-    if max_iterations < 1:
-        raise ConfigError("max_iterations of at least 1", f"{max_iterations}", "max_iterations=1000")
+    check_count("max_iterations", max_iterations, usual=1000)
     if preconditioner is not None:
         check_kind("preconditioner", preconditioner, (Structured,), "Diagonal, or LowRank(factor, base)")
         if preconditioner.shape != operator.shape:
