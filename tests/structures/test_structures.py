@@ -196,8 +196,9 @@ class TestHessian:
             fit(case, structure, curvature=lw.Hessian(), prior=prior)
         damped = fit(case, structure, curvature=lw.Hessian(damping=30.0), prior=prior).precision.operator.dense()
         torch.testing.assert_close(damped, plain + 0.1 * torch.eye(len(plain), dtype=plain.dtype))
-        with refused(ConfigError, "not negative"):
-            lw.Hessian(damping=-1.0)
+        for damping in (-1.0, float("nan")):
+            with refused(ConfigError, "a positive damping"):
+                lw.Hessian(damping=damping)
 
     @pytest.mark.parametrize("structure", [lw.Diagonal(), lw.KFAC(), lw.Full(view="functions")])
     def test_is_held_no_other_way(self, structure: Structure) -> None:

@@ -16,7 +16,7 @@ from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.sums import Entries, Held, Outputs
 from lapwing.ground import probes
 from lapwing.ground.data import Data
-from lapwing.ground.errors import ConfigError, UnsupportedError, check_count
+from lapwing.ground.errors import UnsupportedError, check_count, check_positive
 from lapwing.jacobian.layers.factors import Factor, Outer
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.likelihoods import IGNORED, Likelihood
@@ -188,14 +188,14 @@ class Hessian(Curvature):
         damping: Added to every eigenvalue, in 1 / weight²: as if the prior were that much more precise.
 
     Raises:
-        ConfigError: If it is negative.
+        ConfigError: If it is negative, or no number.
     """
 
     damping: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.damping >= 0:
-            raise ConfigError("damping that is not negative", f"{self.damping}", "Hessian(damping=1.0)")
+        if self.damping != 0:
+            check_positive("damping", self.damping, "1.0")
 
     def cotangents(self, likelihood: Likelihood, f: Outputs, y: Tensor, generator: Generator | None = None) -> Blocks:
         """There are none: the Hessian is not a sum of outer products."""
