@@ -176,11 +176,11 @@ class GGNProduct(Gram):
 
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         parts = (bent(chunk, self._bending(chunk, h), block) for chunk, h in self.visit(block.shape[1]))
-        return self.model.data.added(summed(parts, block)).to(block)
+        return torch.empty_like(block).copy_(self.model.data.added(summed(parts, block)))
 
     def _rooted(self, block: Float[Tensor, "r k"]) -> Float[Tensor, "d k"]:
         like = block.new_empty(self.shape[0], block.shape[1])
-        return self.model.data.added(summed(self._coloured(block), like)).to(like)
+        return like.copy_(self.model.data.added(summed(self._coloured(block), like)))
 
     def _coloured(self, block: Float[Tensor, "r k"]) -> Iterator[Float[Tensor, "d k"]]:
         """What each chunk adds to ``R V``."""

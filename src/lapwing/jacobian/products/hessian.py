@@ -85,8 +85,8 @@ class HessianProduct(Operator):
 
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         self.model.network.check_unchanged(values=False)
-        chunks = self._store.visit(self._executor, self.model.data)
-        return self.model.data.added(summed((chunk.product(block) for chunk in chunks), block)).to(block)
+        parts = (chunk.product(block) for chunk in self._store.visit(self._executor, self.model.data))
+        return torch.empty_like(block).copy_(self.model.data.added(summed(parts, block)))
 
     @cached_property
     def _store(self) -> Store[Prepared]:
