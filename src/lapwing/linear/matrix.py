@@ -56,9 +56,13 @@ class Matrix:
         """Shape of the outputs of one example."""
         return self._rows.shape[1:-1]
 
-    @cached_property
+    @property
     def data(self) -> Data:
         """Features and targets, chunk by chunk."""
+        return self._data
+
+    @cached_property
+    def _data(self) -> Data:
         targets = self._rows.new_zeros(self._rows.shape[:-1]) if self.targets is None else self.targets
         return Data(list(zip(self._rows.split(self.examples), targets.split(self.examples), strict=True)))
 
