@@ -40,6 +40,9 @@ def alone():
 def nothing():
     return model()
 
+def swapped():
+    return data(60, 0), model()
+
 def typo():
     return {"model": model(), "train": data(60, 0), "tests": data(9, 1)}
 
@@ -119,6 +122,8 @@ def test_compare_writes_numbers_and_page_and_report_makes_the_page_again(
             ["evaluate", "theirs:setup", "nothere.safetensors"],
             "no file nothere.safetensors. Try its path",
         ),
+        (["evaluate", "theirs:setup", "."], "no file ."),
+        (["fit", "theirs:swapped"], "the model that theirs:swapped returns to be one of Module. Got a tuple"),
         (
             ["fit", "theirs:pair", "--out", "theirs.py"],
             "theirs.py to be read or written. Got 'File exists'",

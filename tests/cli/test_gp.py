@@ -88,6 +88,7 @@ def test_arrays_are_columns(folder: Path) -> None:
         (["fit", "data.csv", "--target", "y", "--held-out", "1.5"], "", "held_out between 0 and 1"),
         (["fit", "data.csv", "--target", "y", "--columns", "width", "--out", "data.csv"], "", "data.csv to be read or"),
         (["predict", "nothere.safetensors", "data.csv"], "", "no file nothere.safetensors"),
+        (["predict", ".", "data.csv"], "", "no file ."),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -19,11 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 import lapwing as lw
 from lapwing.cli import ct, gp
 from lapwing.cli.say import make_folder, say
 from lapwing.comparison import likelihood_of
-from lapwing.ground.errors import ConfigError, DataError, LapwingError
+from lapwing.ground.errors import ConfigError, DataError, LapwingError, check_kind
 from lapwing.show.report import write_json, write_report
 
 NAMES = ("model", "train", "test", "validation", "ood", "likelihood", "unpack")
@@ -76,7 +78,7 @@ def evaluate(setup: str, posterior: Path, /) -> None:
         posterior: What lapwing fit saved.
     """
     task = read(setup, "test")
-    if not posterior.exists():
+    if not posterior.is_file():
         raise DataError("a posterior that lapwing fit saved", f"no file {posterior}", "its path, or lapwing fit first")
     loaded = lw.load(posterior, task["model"])
     if isinstance(loaded, lw.ct.ImagePosterior):
@@ -177,6 +179,7 @@ def read(setup: str, *needed: str) -> dict[str, Any]:
         raise ConfigError(
             f"{setup} to return {', '.join(('model', *needed))}", ", ".join(wrong), f"a mapping with names of {NAMES}"
         )
+    check_kind(f"the model that {setup} returns", task["model"], (torch.nn.Module,), "return model, train")
     return task
 
 

@@ -79,7 +79,7 @@ def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict
         level: Probability of the interval.
     """
     check_fraction("level", level, "--level 0.95")
-    if not posterior.exists():
+    if not posterior.is_file():
         raise DataError("a posterior that lapwing gp fit saved", f"no file {posterior}", "its path, or lapwing gp fit")
     header: Any = lw.read_header(posterior)
     process = lw.load(posterior) if header["posterior"] == "Process" else None
