@@ -151,9 +151,12 @@ class TestRefusals:
         with refused(ShapeError, "as many targets"):
             list(Data([(X[0], Y[0])]))
 
-    @pytest.mark.parametrize(("inputs", "got"), [(torch.tensor(1.0), "shape []"), (("a", "b"), "str, str")])
+    @pytest.mark.parametrize(
+        ("inputs", "got"),
+        [(torch.tensor(1.0), "shape []"), (("a", "b"), "str, str"), ([[1.0]], "or tensors of one batch")],
+    )
     def test_inputs_without_examples(self, inputs: Any, got: str) -> None:
-        with refused(DataError, got):
+        with unchecked(), refused(DataError, got):
             data.count(inputs)
 
     @pytest.mark.parametrize(
@@ -165,10 +168,15 @@ class TestRefusals:
         with unchecked(), refused(DataError, "axis of examples"):
             data.checked(X.numpy(), X)  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("source", [None, 3])
+    @pytest.mark.parametrize("source", [None, 3, X, {"x": X, "labels": Y}])
     def test_what_is_no_data(self, source: Any) -> None:
-        with unchecked(), refused(DataError, "a loader, a list of batches, or tensors (x, y)"):
+        got = "a loader, a list of batches, or tensors (x, y). Got " + data.describe(source)
+        with unchecked(), refused(DataError, got):
             Data(source)
+
+    def test_rows_that_unpack_knows(self) -> None:
+        batches = Data(X[None], unpack=lambda x: (x, x[:, 0]))
+        assert [batch.targets.tolist() for batch in batches] == [X[:, 0].tolist()]
 
     def test_an_unpack_that_is_no_function(self) -> None:
         unpack: Any = "x"

@@ -112,7 +112,10 @@ def test_probabilities_in_place_of_logits_are_told_of() -> None:
 
 
 def test_targets_of_another_likelihood_are_refused() -> None:
-    with pytest.raises(DataError, match=r"integer class labels for Categorical\. Got targets of type torch.float32"):
+    with pytest.raises(
+        DataError,
+        match=r"integer class labels for Categorical\. Got targets of type torch.float32\. Try targets\.long\(\)",
+    ):
         LIKELIHOOD.canonical_targets(logits(3, 3), torch.zeros(3))
     with pytest.raises(DataError, match="one-hot"):
         LIKELIHOOD.canonical_targets(logits(3, 3), torch.eye(3))

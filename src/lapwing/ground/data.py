@@ -68,10 +68,11 @@ class Data:
     shared: bool = False
 
     def __post_init__(self) -> None:
-        readable = any(hasattr(self.source, name) for name in ("__iter__", "__getitem__"))
+        one = self.unpack is None and isinstance(self.source, Tensor | Mapping)  # whose rows and keys are no batches
+        readable = not one and any(hasattr(self.source, name) for name in ("__iter__", "__getitem__"))
         arrays = isinstance(self.source, tuple) and any(map(_is_array, self.source))
         if arrays or not readable:
-            hint = NUMPY if arrays else "DataLoader(dataset)"
+            hint = NUMPY if arrays else "DataLoader(dataset), (x, y), or [batch] for one batch"
             raise DataError("a loader, a list of batches, or tensors (x, y)", describe(self.source), hint)
         if not (self.unpack is None or callable(self.unpack)):
             raise ConfigError("unpack= to be a function of one element", f"{self.unpack!r:.40}", UNPACK)
@@ -141,11 +142,6 @@ class Data:
             return [(take(x, piece), y[piece]) for piece in pieces]
         source = cast("Iterable[Any]", self.source)
         return list(source) if isinstance(source, Iterator) else source
-
-
-def several() -> bool:
-    """Whether this process is one of several, as ``torchrun`` starts them, that made a process group."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def is_pair(source: Any) -> bool:
@@ -251,7 +247,8 @@ def count(inputs: Inputs) -> int:
     for tensor in tensors(inputs):
         if tensor.ndim:
             return tensor.shape[0]
-    raise DataError("inputs with an axis of examples", describe(inputs), cure(inputs, "x[None] for a single example"))
+    hint = "x[None] for a single example, or tensors of one batch as the network is called with them"
+    raise DataError("inputs with an axis of examples", describe(inputs), cure(inputs, hint))
 
 
 def take(inputs: Inputs, index: slice | Tensor) -> Inputs:
@@ -293,8 +290,7 @@ def check_finite(values: Tensor, what: str, hint: str) -> None:
     """Raise unless every entry is finite, with a name for the values and what to try; integers always pass."""
     if bool(values.detach().sum().isfinite()):  # one number, before a mask of all is made
         return
-    bad = int((~torch.isfinite(values)).sum())
-    if bad:
+    if bad := int((~torch.isfinite(values)).sum()):
         raise DataError(f"finite {what}", f"{bad} NaN or infinite of {values.numel()}", hint)
 
 

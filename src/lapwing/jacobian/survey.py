@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from lapwing.ground.data import Data, Inputs, Source, Unpack, count, several, take
+from lapwing.ground.data import Data, Inputs, Source, Unpack, count, take
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
+from lapwing.ground.ranks import several
 from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, history, leaves
 from lapwing.jacobian.layers.loose import close, right_way

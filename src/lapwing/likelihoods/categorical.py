@@ -38,8 +38,8 @@ class Categorical(Likelihood):
             raise DataError(
                 "integer class labels for Categorical",
                 f"targets of type {targets.dtype}",
-                "targets.argmax(-1) for one-hot labels, Bernoulli() for many labels at once, "
-                "or Gaussian() for regression",
+                "targets.long() for labels held as floats or bools, targets.argmax(-1) for one-hot labels, "
+                "Bernoulli() for many labels at once, or Gaussian() for regression",
             )
         check_shape(
             targets,
