@@ -108,7 +108,8 @@ def log_det_one_plus(matrix: Float[Tensor, "m m"]) -> Float[Tensor, ""]:
     eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     factor, failed = torch.linalg.cholesky_ex(eye + matrix)
     if bool(failed):
-        raise NumericalError("a positive definite precision", f"a pivot that is not, at {int(failed)}", "float64")
+        got = f"pivot {int(failed)}, which is not positive"
+        raise NumericalError("a positive definite precision", got, "a larger prior precision, or float64")
     return 2.0 * factor.diagonal().log().sum()
 
 
