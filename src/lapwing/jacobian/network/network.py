@@ -103,7 +103,9 @@ class Network:
             raise ConfigError(
                 "a network with at least one parameter that requires a gradient",
                 "a frozen network" if there else "a network without parameters",
-                "weights=LastLayer(), or requires_grad_(True) on what should be uncertain",
+                "weights=LastLayer(), or requires_grad_(True) on what should be uncertain"
+                if there
+                else "the module that holds the trained weights",
             )
         return cls(module, names)
 
