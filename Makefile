@@ -47,7 +47,7 @@ COVERAGE := --cov=lapwing --cov-report=term:skip-covered --cov-fail-under=95
 CHECKER := --jaxtyping-packages=lapwing,tests.checker.checked
 
 test: $(READY)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile \
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --max-worker-restart=0 \
 		$(if $(CHECKED),$(CHECKER)) $(or $(ARGS),$(COVERAGE))
 
 lint: lint-format lint-style lint-types lint-contract

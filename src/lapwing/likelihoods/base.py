@@ -42,7 +42,7 @@ class Likelihood(abc.ABC):
     def __post_init__(self) -> None:
         check_positive("weight", self.weight)
         check_count("event_dim", self.event_dim, 0)
-        if self.class_dim not in (-1, *range(1, self.event_dim + 2)):
+        if self.class_dim != -1 and self.class_dim not in range(1, self.event_dim + 2):
             raise ConfigError(
                 "class_dim either -1 or an axis from 1 to event_dim + 1",
                 f"event_dim={self.event_dim}, class_dim={self.class_dim}",
