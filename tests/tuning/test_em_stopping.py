@@ -12,7 +12,8 @@ from lapwing.linear.evidence import LogEvidence, Spectrum
 from lapwing.linear.tangent import Mode
 from lapwing.posteriors.dimension import LEAST, Dimensions
 from lapwing.tuning.checkpoint import State
-from lapwing.tuning.em import SHARE, distance, enough, moves_of
+from lapwing.tuning.choices import distance
+from lapwing.tuning.em import SHARE, enough, moves_of
 from lapwing.tuning.expectation import Expected
 from tests.posterior_cases import normal
 

@@ -28,6 +28,9 @@ SEVERAL = 3.0
 EDGE = 1.01
 """A precision within this factor of an end of its range is at it."""
 
+SLOWEST = 0.95
+"""Largest factor by which moves are taken to shrink from step to step."""
+
 At: TypeAlias = Literal["weights", "mode"]
 """Where the evidence is taken: at the trained weights, or at the mode of the linear model around them."""
 
@@ -145,6 +148,28 @@ def fixed_point(
     if total > 0.5 * observations:
         return alpha, (observations / (misfit + total / scale)).clamp(*BOUNDS)
     return alpha, ((observations - total) / misfit.clamp_min(least)).clamp(*BOUNDS)
+
+
+def distance(moves: Float[Tensor, " m"], before: Float[Tensor, " m"] | None) -> Float[Tensor, " m"]:
+    """How far the fixed point is, if moves go on shrinking by the factor ρ by which they last did.
+
+    ``|move| / (1 - ρ)`` where a precision goes on in the same direction, and ``|move| / (1 + ρ)`` where it turned back:
+    the fixed point then lies between the two.
+
+    Args:
+        moves: The moves of this step.
+        before: Those of the step before, where there was one; ρ is the ratio of the largest.
+
+    Example:
+        >>> distance(torch.tensor([0.5, 0.5]), torch.tensor([1.0, -1.0])).round(decimals=2)
+        tensor([1.0000, 0.3300])
+    """
+    sizes = moves.abs()
+    if before is None:
+        return sizes
+    shrunk = float(sizes.max() / before.abs().max())
+    back = (moves * before < 0) & (shrunk < SLOWEST)
+    return sizes / (1.0 - min(shrunk, SLOWEST) * torch.where(back, -1.0, 1.0).to(sizes))
 
 
 def measured(posterior: Posterior, precisions: Tensor, scale: Tensor) -> Step:

@@ -26,17 +26,17 @@ from lapwing.posteriors.dimension import LEAST, Estimator
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.solved import warn_unless
 from lapwing.tuning.checkpoint import CHECKPOINT, State
-from lapwing.tuning.choices import Q, ended, fixed_point, tunes_noise
+from lapwing.tuning.choices import Q, distance, ended, fixed_point, tunes_noise
 from lapwing.tuning.expectation import Expectation, Expected, tangent_of, warn_unless_found, with_data
 from lapwing.tuning.solved import Solved
 
 logger = logging.getLogger(__name__)
 
-SLOWEST = 0.95
-"""Largest factor by which moves are taken to shrink from step to step."""
-
 SHARE = 0.5
 """Precisions need not be nearer their fixed point than this part of the standard error of their estimate."""
+
+SLACK = 0.05
+"""Relative gradient of a mode, and error of draws, for each unit that the last step moved a log precision by."""
 
 
 @final
@@ -53,7 +53,8 @@ class EM:
 
     γ is exact where the posterior's evidence is. Otherwise it comes from draws, each a solve: no log-determinant,
     nothing d × d. Their noise is drawn once, so that the steps converge, and every solve starts from the last. It ends
-    where it is off by a tenth of ``tolerance``, unless a solver with a tolerance of its own says otherwise.
+    where it is off by a twentieth of the last move; in the last step, by a tenth of ``tolerance``. A solver with a
+    tolerance of its own keeps to that.
 
     It ends where no log precision is further from its fixed point than ``tolerance``, or than half the standard error
     of its estimate, if moves go on shrinking as they did. Precisions of groups in which the data determined less than a
@@ -158,8 +159,12 @@ class EM:
         with tqdm(desc="EM", total=self.steps + 1, disable=not progress, unit="step", leave=False) as bar:
             bar.update(len(state.trace))
             while not state.settled and len(state.trace) <= self.steps:
-                found = expectation.at(state, progress)
+                accuracy = max(expectation.rtol, SLACK * min(1.0, state.last_move))
+                found = expectation.at(state, progress, accuracy)
                 state, left = self._maximised(expectation.posterior, found, noisy)
+                if state.settled and accuracy > expectation.rtol:
+                    found = expectation.at(found.state, progress)
+                    state, left = self._maximised(expectation.posterior, found, noisy)
                 if file:
                     once(expectation.tangent.training.data.shared, partial(file.write, state))
                 bar.update()
@@ -169,10 +174,9 @@ class EM:
         if found is not None:
             self._warn(expectation, found, len(state.trace))
         if not state.settled and state.moves is not None:
-            move = float(state.moves.abs().max())
             warn(
                 f"expectation maximisation ended after {len(state.trace) - 1} steps, the last of which would move a "
-                f"log precision by {move:.1e}. Try a larger steps=, or a prior with fewer precisions",
+                f"log precision by {state.last_move:.1e}. Try a larger steps=, or a prior with fewer precisions",
                 ConvergenceWarning,
             )
         return state
@@ -260,28 +264,6 @@ def moves_of(
     moves = torch.cat([(precisions / found.state.precisions).log(), (scale / found.state.scale).log().view(1)])
     waited = torch.cat([found.dimensions.groups > LEAST, torch.tensor([noisy], device=moves.device)])
     return torch.where(waited, moves, 0.0)
-
-
-def distance(moves: Float[Tensor, " m"], before: Float[Tensor, " m"] | None) -> Float[Tensor, " m"]:
-    """How far the fixed point is, if moves go on shrinking by the factor ρ by which they last did.
-
-    ``|move| / (1 - ρ)`` where a precision goes on in the same direction, and ``|move| / (1 + ρ)`` where it turned back:
-    the fixed point then lies between the two.
-
-    Args:
-        moves: The moves of this step.
-        before: Those of the step before, where there was one; ρ is the ratio of the largest.
-
-    Example:
-        >>> distance(torch.tensor([0.5, 0.5]), torch.tensor([1.0, -1.0])).round(decimals=2)
-        tensor([1.0000, 0.3300])
-    """
-    sizes = moves.abs()
-    if before is None:
-        return sizes
-    shrunk = float(sizes.max() / before.abs().max())
-    back = (moves * before < 0) & (shrunk < SLOWEST)
-    return sizes / (1.0 - min(shrunk, SLOWEST) * torch.where(back, -1.0, 1.0).to(sizes))
 
 
 def enough(found: Expected, tolerance: float) -> Float[Tensor, " m"]:

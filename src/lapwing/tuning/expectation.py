@@ -207,20 +207,21 @@ class Expectation(Generic[Q]):
             for _ in model.visit(columns):
                 pass
 
-    def at(self, state: State, progress: bool = False) -> Expected:
+    def at(self, state: State, progress: bool = False, rtol: float | None = None) -> Expected:
         """What expectation says at the precisions of a state.
 
         Args:
             state: The precisions, and where to start from.
             progress: Whether to show progress bars.
+            rtol: Relative gradient and error of draws now; ``None`` for those of the expectation.
 
         Cost:
             A mode. By draws, a block solve started from the last draws, and a product with G.
         """
         posterior, solver, prior, layout = self.posterior, self.solver_used, self.prior(state), self._layout
-        rtol = None if isinstance(solver, SGD) else self.rtol
-        start, scale = self._start(state), float(state.scale)
-        mode = self.tangent.mode(prior, scale, solver=solver, initial=start, rtol=rtol, progress=progress)
+        rtol, start, scale = rtol or self.rtol, self._start(state), float(state.scale)
+        to = None if isinstance(solver, SGD) else rtol
+        mode = self.tangent.mode(prior, scale, solver=solver, initial=start, rtol=to, progress=progress)
         logger.debug("mode: gradient %.2g after %d products", mode.gradient, mode.matvecs)
         norms = posterior.prior.square_norms(mode.weights, layout)
         state = replace(state, weights=mode.weights)
@@ -233,7 +234,7 @@ class Expectation(Generic[Q]):
         problem = posterior.problem.with_prior(prior, scale)
         with torch.no_grad():
             b = state.noise.right_hand_side(problem)
-            drawn = self._drawing(problem, b).resumed(problem, b, prior.inverse_root() @ state.draws)
+            drawn = self._drawing(problem, b, rtol).resumed(problem, b, prior.inverse_root() @ state.draws)
         draws, (group, groups) = drawn.value, posterior.prior.groups(layout)
         dimensions = by_draws(
             draws, prior.values, group, lambda: scale * output_squares(problem, draws, group, groups), self.estimator
@@ -242,7 +243,7 @@ class Expectation(Generic[Q]):
         how = replace(drawn, value=draws.abs().amax(0, keepdim=True))  # enough to tell which are 0
         return Expected(state, mode, norms, dimensions, observations, drawn=how)
 
-    def _drawing(self, problem: Problem, b: Float[Tensor, "d k"]) -> Solver:
+    def _drawing(self, problem: Problem, b: Float[Tensor, "d k"], rtol: float) -> Solver:
         """What solves for draws: ``CG`` that was given no tolerance only as exactly as a step needs.
 
         In the units of the prior a draw has a length of at most about √d, and is off by at most its residual over the
@@ -252,7 +253,7 @@ class Expectation(Generic[Q]):
         if not isinstance(solver, CG) or solver.rtol is not None:
             return solver
         longest = (b.numel() * float(problem.prior.values.min())) ** 0.5
-        return replace(solver, rtol=max(solver.tolerance(b.dtype), self.rtol * longest / float(b.norm())))
+        return replace(solver, rtol=max(solver.tolerance(b.dtype), rtol * longest / float(b.norm())))
 
     def _start(self, state: State) -> Float[Tensor, " d"] | None:
         """Where to look for the mode: at the last one, or where a kernel between all training rows has it at once."""

@@ -85,7 +85,8 @@ def minimise(loss: Loss, start: Point, solver: Solver, *, rtol: float, steps: in
                 stopped = "stagnated"
             if stopped is not None:
                 return Mode(point.weights, point.nll, point.misfit, relative, number, spent, stopped)
-            tolerance = max(min(LOOSEST, (relative / before) ** 2), min(LOOSEST, TIGHTEST * rtol / relative))
+            near = 0.0 if loss.model.likelihood.noise else min(LOOSEST, (relative / before) ** 2)
+            tolerance = max(near, min(LOOSEST, TIGHTEST * rtol / relative))
             solution = solved(loss.problem(point), -slope, solver, tolerance, float(most - spent))
             line = loss.line(point, solution.value)
             length = search(line)
