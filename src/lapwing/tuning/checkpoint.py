@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import final
 
@@ -45,8 +44,3 @@ class State:
     weights: Float[Tensor, " d"] | None = None
     noise: Perturbation | None = None
     draws: Float[Tensor, "d k"] | None = None
-
-    @property
-    def last_move(self) -> float:
-        """How far the last step led to moving a log precision; infinitely far before the first."""
-        return math.inf if self.moves is None else float(self.moves.abs().max())

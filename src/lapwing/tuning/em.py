@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from os import PathLike
@@ -159,7 +160,7 @@ class EM:
         with tqdm(desc="EM", total=self.steps + 1, disable=not progress, unit="step", leave=False) as bar:
             bar.update(len(state.trace))
             while not state.settled and len(state.trace) <= self.steps:
-                accuracy = max(expectation.rtol, SLACK * min(1.0, state.last_move))
+                accuracy = max(expectation.rtol, SLACK * min(1.0, last_move(state)))
                 found = expectation.at(state, progress, accuracy)
                 state, left = self._maximised(expectation.posterior, found, noisy)
                 if state.settled and accuracy > expectation.rtol:
@@ -176,7 +177,7 @@ class EM:
         if not state.settled and state.moves is not None:
             warn(
                 f"expectation maximisation ended after {len(state.trace) - 1} steps, the last of which would move a "
-                f"log precision by {state.last_move:.1e}. Try a larger steps=, or a prior with fewer precisions",
+                f"log precision by {last_move(state):.1e}. Try a larger steps=, or a prior with fewer precisions",
                 ConvergenceWarning,
             )
         return state
@@ -248,6 +249,11 @@ class EM:
             "likelihood": f"{posterior.likelihood}, fitted with {posterior.fitted}",
             "posterior's solver": f"{getattr(posterior, 'solver', None)}",
         } | {it.name: f"{getattr(self, it.name)}" for it in fields(self) if it.compare and it.name != "steps"}
+
+
+def last_move(state: State) -> float:
+    """How far the last step led to moving a log precision; infinitely far before the first."""
+    return math.inf if state.moves is None else float(state.moves.abs().max())
 
 
 def moves_of(

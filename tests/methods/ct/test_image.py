@@ -112,6 +112,15 @@ def test_the_scale_of_the_prior_of_an_image_is_what_weights_do_to_it_whatever_th
     assert bool(((found / truth - 1).abs() < 4.5 * (2 / DRAWS) ** 0.5).all())
 
 
+def test_images_that_its_prior_draws_are_as_large_as_the_network_s_in_any_units() -> None:
+    """``E |J w|² = Σ_i (JᵀJ)_ii / A_i``; the scale of 256 draws is off by 9 % a weight."""
+    for unit in (1.0, 300.0):
+        image = Matrix(unit * J.view(1, H, W, 1, D), at_weights=WEIGHTS)
+        prior = image_prior(Observed(image, Rays(T), Y, lw.Gaussian(B)), torch.Generator().manual_seed(5))
+        drawn = ((unit * J).square().sum(0) / (prior.precision * prior.scale)).sum()
+        assert float(drawn) == pytest.approx(float((unit * J @ WEIGHTS).square().sum()), rel=0.1)
+
+
 def test_a_low_rank_preconditioner_is_exact_from_the_rank_on_and_iterations_fall_with_it() -> None:
     observed = Observed(Matrix(normal(1, 20, 30)), Rays(normal(12, 20, seed=1) ** 3), normal(12), lw.Gaussian(50.0))
     problem = ImagePosterior(observed, lw.DiagonalPrior(1.0), lw.Gaussian(50.0), CG()).problem

@@ -279,6 +279,8 @@ def scaled(prior: Prior, observed: Observed, generator: torch.Generator | None =
 def image_prior(observed: Observed, generator: torch.Generator | None = None) -> GPrior:
     """A g-prior scaled by what each weight does to the image, ``A = a diag(JᵀJ)``, seen by a ray or not.
 
+    Its a is ``d / |x̃|²``: images that the prior draws, ``E |J w|² = d / a``, are as large as the network's own.
+
     A weight that mostly makes structure the rays do not see has next to no scale in ``diag(JᵀTᵀBTJ)``, and a prior so
     wide that its structure is taken to be anything: then error bars are too long.
 
@@ -292,4 +294,5 @@ def image_prior(observed: Observed, generator: torch.Generator | None = None) ->
         for part in torch.arange(DRAWS).split(min(BLOCK, image.width)):
             noise = probes.gaussian((len(part), *image.outputs.shape), like=total, generator=generator)
             total += image.pull(noise).square().sum(1)
-    return GPrior().scaled_by(total / DRAWS, observed.layout)
+    size = float(image.outputs.double().square().sum())
+    return GPrior(len(total) / size if size else 1.0).scaled_by(total / DRAWS, observed.layout)
