@@ -8,20 +8,12 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.ground import ranks
-from lapwing.ground.data import Data
 from lapwing.ground.records import checksum
 
 
-def test_tensors_are_alike_however_they_lie_in_memory(
-    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensors_are_alike_however_they_lie_in_memory(generator: torch.Generator) -> None:
     column = torch.randn(5, 3, generator=generator)[:, 1]
-    told = list[list[int]]()
-    monkeypatch.setattr(ranks, "all_of", lambda value: told.append(value) or [value])
-    for values in (column, column.clone(), column.flip(0)):
-        Data((values, values), shared=True).check_alike(values, "inputs")
-    assert told[0] == told[1] != told[2]
+    assert checksum(column) == checksum(column.clone()) != checksum(column.flip(0))
 
 
 def recipe(**choices: Any) -> lw.HessianFree:

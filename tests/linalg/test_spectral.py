@@ -7,7 +7,7 @@ import torch
 
 from lapwing.ground.errors import ShapeError
 from lapwing.linalg import Kronecker
-from lapwing.linalg.spectral import Moment, Spectral, of_root, slack, whole
+from lapwing.linalg.spectral import Moment, Spectral, of_root, whole
 from tests.linalg.cases import normal, spd, spectrum
 
 
@@ -30,18 +30,6 @@ def test_what_a_root_leaves_of_a_trace_is_spread_evenly() -> None:
     torch.testing.assert_close(found.completed.matrix, found.matrix)
     assert found.completed.others == 0
     assert float(found.spectrum.sum()) == pytest.approx(float(found.diagonal.sum()))
-
-
-def test_a_product_of_factors_is_off_by_at_most_its_slack() -> None:
-    """Both ways it is off by all of it: along the largest pair, of which each factor may have missed its error."""
-    one = torch.eye(3).double()[:, :1]
-    left, right = Spectral(torch.tensor([3.0]).double(), one, 0.5, 0.75), Spectral(torch.tensor([2.0]), one, 0.25, 0.5)
-    sizes = [torch.kron(*[one @ one.T * float(it.values + it.error * most) for it in (left, right)]) for most in (0, 1)]
-    more, less = slack(left, right)
-    held = torch.kron(left.matrix, right.matrix.double())
-    assert less == pytest.approx(float(torch.linalg.eigvalsh(sizes[1] - sizes[0]).max()))
-    assert more == pytest.approx(0.5 * 2.5 + 0.25 * 3.75 + 0.5 * 0.25)
-    assert float(torch.linalg.eigvalsh(held - sizes[0]).max()) <= more
 
 
 def test_groups_keep_all_their_pairs() -> None:

@@ -7,8 +7,8 @@ import torch
 
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
 from lapwing.linalg import Dense, Diagonal, Kronecker, LowRank, Structured
-from lapwing.linalg.spectral import Eigenbasis
-from lapwing.linalg.structured import TILE, nonnegative, positive, symmetric
+from lapwing.linalg.spectral import TILE, Eigenbasis, symmetric
+from lapwing.linalg.structured import nonnegative, positive
 from tests.linalg.cases import normal, spd, spectrum
 
 OPERATORS = [

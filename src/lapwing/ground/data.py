@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import length_hint
 from typing import Any, TypeAlias, cast, final
-from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -120,11 +119,6 @@ class Data:
         counts = ranks.all_of(self.examples) if self.shared else [self.examples]
         return sum(counts[: dist.get_rank()]) if self.shared else 0, sum(counts)
 
-    def check_alike(self, inputs: Inputs, what: str) -> None:
-        """Refuses inputs that must be the same in every process and are not; see ``ranks.check_alike``."""
-        if self.shared:
-            ranks.check_alike(True, [crc32(bits(x)) for x in tensors(inputs)], what)
-
     def first(self) -> Inputs:
         """The inputs of the first batch, checked to be finite."""
         inputs = next(iter(self)).inputs
@@ -142,6 +136,11 @@ class Data:
             return [(take(x, piece), y[piece]) for piece in pieces]
         source = cast("Iterable[Any]", self.source)
         return list(source) if isinstance(source, Iterator) else source
+
+
+def several() -> bool:
+    """Whether this process is one of several, as ``torchrun`` starts them, that made a process group."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def is_pair(source: Any) -> bool:
@@ -235,7 +234,8 @@ def tensors(inputs: Inputs) -> list[Tensor]:
 
 def bits(value: Tensor) -> memoryview:
     """The bytes of a tensor, in the order of its axes."""
-    return value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data
+    held = value.detach().to_dense().resolve_conj()
+    return held.cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data
 
 
 def count(inputs: Inputs) -> int:

@@ -20,11 +20,6 @@ LOST = "its own message above; a run with a checkpoint goes on from there, on an
 """What to try where another process is gone."""
 
 
-def several() -> bool:
-    """Whether this process is one of several, as ``torchrun`` starts them, that made a process group."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
 def added(values: Tensor) -> Tensor:
     """The sum over all processes, in place; the same number, to the last digit, on each.
 

@@ -242,8 +242,7 @@ def checksum(value: object, so_far: int = 0) -> int:
         True
     """
     if isinstance(value, Tensor):
-        held = value.detach().to_dense().resolve_conj()
-        return crc32(bits(held), crc32(f"{value.dtype} {list(value.shape)}".encode(), so_far))
+        return crc32(bits(value), crc32(f"{value.dtype} {list(value.shape)}".encode(), so_far))
     parts: Sequence[Any]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = [getattr(value, each.name) for each in dataclasses.fields(value) if each.init]

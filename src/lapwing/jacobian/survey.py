@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from lapwing.ground.data import Data, Inputs, Source, Unpack, count, take
+from lapwing.ground.data import Data, Inputs, Source, Unpack, count, several, take
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
-from lapwing.ground.ranks import several
 from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, history, leaves
 from lapwing.jacobian.layers.loose import close, right_way
@@ -255,13 +254,8 @@ def opened(
 def unwrapped(model: nn.Module, call: str = "the trained nn.Module") -> nn.Module:
     """The network inside ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``, in any order.
 
-    Args:
-        model: What the user passed as the model.
-        call: How it is passed, for the message.
-
     Raises:
-        ConfigError: If the model is no module, or its weights have no values yet.
-        UnsupportedError: If its forward pass writes to them.
+        ConfigError: If the model is no module; see ``check_usable`` too.
     """
     if not isinstance(model, nn.Module):
         got = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
@@ -280,9 +274,6 @@ def check_usable(module: nn.Module) -> None:
     Raises:
         ConfigError: If a tensor is uninitialised or on the meta device.
         UnsupportedError: If an embedding rescales its rows as they are looked up.
-
-    Example:
-        >>> check_usable(nn.Linear(2, 1))
     """
     for name, value in chain(module.named_parameters(), module.named_buffers()):
         if is_lazy(value):

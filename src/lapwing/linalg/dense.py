@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
 from lapwing.linalg.operator import Operator, check_shape
-from lapwing.linalg.spectral import Eigenbasis, Spectral
-from lapwing.linalg.structured import Diagonal, Structured, symmetric
+from lapwing.linalg.spectral import Eigenbasis, Spectral, symmetric
+from lapwing.linalg.structured import Diagonal, Structured
 
 PIVOT = 10 * torch.finfo(torch.float64).eps
 """Part of the largest entry that the least pivot of a factor is more than."""

@@ -11,8 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import ShapeError
-from lapwing.linalg.structured import finite, symmetric
+from lapwing.ground.errors import NumericalError, ShapeError
+from lapwing.linalg.structured import finite
+
+TILE = 256
+"""Rows and columns of a matrix that are read together with their mirror."""
 
 
 @final
@@ -157,19 +160,37 @@ def of_root(root: Float[Tensor, "m r"], trace: float | None = None) -> Spectral:
     return Spectral(values, vectors, left / max(1, len(root) - len(values)), left)
 
 
-def slack(left: Spectral, right: Spectral) -> tuple[float, float]:
-    """By how much ``L ⊗ R`` is at most too large and too small: ``-b I ≼ what it is - what it stands for ≼ a I``.
+def symmetric(
+    matrix: Float[Tensor, "*batch m m"], found: Float[Tensor, "*batch m m"] | None = None
+) -> Float[Tensor, "*batch m m"]:
+    """The symmetric part in float64; raise where the rest is more than rounding, or not finite.
 
-    Where what a factor stands for lies between ``F = Q diag(λ) Qᵀ`` and ``F + error I``, as for a Nyström factor,
+    A tile and its mirror at a time, so that each is read from memory once.
 
-        a = ρ_L t_R + ρ_R t_L + ρ_L ρ_R,   b = t_L t_R - λ_L λ_R,   t = λ + error for the largest λ.
-
-    Returns:
-        a and b, 0 for factors that are exact.
+    Args:
+        matrix: The matrix.
+        found: Written over, or the matrix itself; ``None`` for a tensor of its own.
     """
-    sizes = [float(side.values.max()) if side.values.numel() else 0.0 for side in (left, right)]
-    one, other = (size + side.error for size, side in zip(sizes, (left, right), strict=True))
-    return left.rest * other + right.rest * one + left.rest * right.rest, one * other - sizes[0] * sizes[1]
+    found = torch.empty_like(matrix, dtype=torch.float64) if found is None else found
+    skew, size = matrix.detach().new_zeros(2).unbind()
+    tiles = [slice(start, start + TILE) for start in range(0, matrix.shape[-1], TILE)]
+    for i, rows in enumerate(tiles):
+        for columns in tiles[: i + 1]:
+            tile, mirror = matrix[..., rows, columns], matrix[..., columns, rows].mT
+            skew = torch.maximum(skew, (tile.detach() - mirror.detach()).abs_().max())
+            size = torch.maximum(size, torch.linalg.vector_norm(tile.detach(), torch.inf))
+            mean = torch.add(tile, mirror.double()).div_(2)
+            found[..., rows, columns] = mean
+            found[..., columns, rows] = mean.mT
+    apart, largest = skew.item(), size.item()
+    if not apart <= torch.finfo(matrix.dtype).eps ** 0.5 * largest < torch.inf:
+        finite(matrix)
+        raise NumericalError(
+            "a symmetric matrix",
+            f"entries that differ from their mirror by up to {apart:.3g} (largest entry {largest:.3g})",
+            "(M + M.mT) / 2 if the difference is meant to be noise",
+        )
+    return found
 
 
 @final
@@ -206,8 +227,7 @@ class Eigenbasis:
     def spectral(self) -> Spectral:
         """Both of them."""
         if self.matrix.ndim == 1:
-            values = finite(self.matrix).double()
-            vectors = torch.ones_like(values)
+            values, vectors = finite(self.matrix).double(), torch.ones_like(self.matrix, dtype=torch.float64)
         else:
             values, vectors = torch.linalg.eigh(symmetric(self.matrix))
         rounding = torch.finfo(self.matrix.dtype).eps ** 0.5 * values.abs().amax(-1, keepdim=True)

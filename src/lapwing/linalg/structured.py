@@ -14,9 +14,6 @@ from torch import Tensor
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
 from lapwing.linalg.operator import FunctionOperator, Operator, check_operand, check_shape, on_columns
 
-TILE = 256
-"""Rows and columns of a matrix that are read together with their mirror."""
-
 
 class Structured(Operator):
     """A symmetric positive (semi-)definite operator whose structure answers every question exactly.
@@ -249,39 +246,6 @@ def finite(matrix: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
             "inputs of size 1, finite data and weights, or float64",
         )
     return matrix
-
-
-def symmetric(
-    matrix: Float[Tensor, "*batch m m"], found: Float[Tensor, "*batch m m"] | None = None
-) -> Float[Tensor, "*batch m m"]:
-    """The symmetric part in float64; raise where the rest is more than rounding, or not finite.
-
-    A tile and its mirror at a time, so that each is read from memory once.
-
-    Args:
-        matrix: The matrix.
-        found: Written over, which may be the matrix; ``None`` for a tensor of its own.
-    """
-    found = torch.empty_like(matrix, dtype=torch.float64) if found is None else found
-    skew, size = matrix.detach().new_zeros(2).unbind()
-    tiles = [slice(start, start + TILE) for start in range(0, matrix.shape[-1], TILE)]
-    for number, rows in enumerate(tiles):
-        for columns in tiles[: number + 1]:
-            tile, mirror = matrix[..., rows, columns], matrix[..., columns, rows].mT
-            skew = torch.maximum(skew, (tile.detach() - mirror.detach()).abs_().max())
-            size = torch.maximum(size, torch.linalg.vector_norm(tile.detach(), torch.inf))
-            mean = torch.add(tile, mirror.double()).div_(2)
-            found[..., rows, columns] = mean
-            found[..., columns, rows] = mean.mT
-    apart, largest = skew.item(), size.item()
-    if not apart <= torch.finfo(matrix.dtype).eps ** 0.5 * largest < torch.inf:
-        finite(matrix)
-        raise NumericalError(
-            "a symmetric matrix",
-            f"entries that differ from their mirror by up to {apart:.3g} (largest entry {largest:.3g})",
-            "(M + M.mT) / 2 if the difference is meant to be noise",
-        )
-    return found
 
 
 def contrasts(c: int) -> Float[Tensor, "c c-1"]:

@@ -24,7 +24,7 @@ from lapwing.jacobian.model import Model, undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
-from lapwing.linalg.spectral import slack
+from lapwing.linalg.spectral import Spectral
 from lapwing.linear.evidence import Complexity, LogEvidence, NewtonStep, complexity_of
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
@@ -271,3 +271,18 @@ def distinct(variances: list[Float[Tensor, " d"]]) -> tuple[tuple[Float[Tensor, 
             places.append((len(found), 1.0))
             found.append(variance)
     return tuple(found), places
+
+
+def slack(left: Spectral, right: Spectral) -> tuple[float, float]:
+    """By how much ``L ⊗ R`` is at most too large and too small: ``-b I ≼ what it is - what it stands for ≼ a I``.
+
+    Where what a factor stands for lies between ``F = Q diag(λ) Qᵀ`` and ``F + error I``, as for a Nyström factor,
+
+        a = ρ_L t_R + ρ_R t_L + ρ_L ρ_R,   b = t_L t_R - λ_L λ_R,   t = λ + error for the largest λ.
+
+    Returns:
+        a and b, 0 for factors that are exact.
+    """
+    sizes = [float(side.values.max()) if side.values.numel() else 0.0 for side in (left, right)]
+    one, other = (size + side.error for size, side in zip(sizes, (left, right), strict=True))
+    return left.rest * other + right.rest * one + left.rest * right.rest, one * other - sizes[0] * sizes[1]

@@ -12,9 +12,9 @@ from torch import nn
 
 from lapwing.curvature.fold import check_same
 from lapwing.ground.archive import Archive, Json, Tensors
-from lapwing.ground.data import Data, Source, Unpack
+from lapwing.ground.data import Data, Source, Unpack, several
 from lapwing.ground.errors import MismatchError, check_kind
-from lapwing.ground.ranks import once, several
+from lapwing.ground.ranks import once
 from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.survey import unwrapped

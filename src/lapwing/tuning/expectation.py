@@ -12,9 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.fold import check_same
-from lapwing.ground.data import Data, Source, Unpack
+from lapwing.ground.data import Data, Source, Unpack, several
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, UnsupportedError, warn
-from lapwing.ground.ranks import several
 from lapwing.ground.results import Solution
 from lapwing.ground.tree import Layout
 from lapwing.jacobian.network.network import Network

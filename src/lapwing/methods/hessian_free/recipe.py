@@ -10,6 +10,8 @@ from torch import nn
 from lapwing.curvature.fold import check_repeatable
 from lapwing.ground.data import Inputs, Source, Unpack, checked, concatenated, over_tensors
 from lapwing.ground.errors import check_count, check_kind, check_positive
+from lapwing.ground.ranks import check_alike
+from lapwing.ground.records import checksum
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.survey import opened
 from lapwing.likelihoods import Likelihood
@@ -123,7 +125,8 @@ class HessianFree:
                 where = over_tensors(fitted.data.joined, concatenated([batch.inputs for batch in fitted.data]))
             else:
                 where = checked(points, fitted.network.like)
-                fitted.data.check_alike(where, "evaluation points")
+                if fitted.data.shared:
+                    check_alike(True, checksum(where), "evaluation points")
             with responder.refit.work.shown(progress):
                 answers, linearity = self.fits.answers(responder, where)
         return HessianFreePosterior(responder.refit, self.prior, answers, linearity, likelihood=self.likelihood)
