@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from lapwing.ground.errors import ConvergenceWarning, DataError, MismatchError, NumericalError, ShapeError
-from lapwing.methods.ct.dip import LOOK, DeepImagePrior, pretrained, total_variation
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, MismatchError, NumericalError, ShapeError
+from lapwing.methods.ct import dip
+from lapwing.methods.ct.dip import LOOK, DeepImagePrior, pretrained
+from lapwing.methods.ct.variation import total_variation
 from tests.linear_models import Rays
 from tests.posterior_cases import normal, refused
 
@@ -57,6 +60,46 @@ def test_it_keeps_the_weights_that_fit_the_rays_held_out_and_stops_when_it_lost_
     assert found.held_out == pytest.approx(float(residual.square().mean()))
 
 
+def test_a_step_descends_the_objective_of_the_rays_seen_and_those_held_out_are_not_among_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``½ |T x - y|² / σ² + λ TV(x)`` over the rays seen, a ray; its gradient no longer than 1."""
+    made = list[dip._Task]()
+    known = dip._Task
+    monkeypatch.setattr(dip, "_Task", lambda *fields: (made.append(known(*fields)), made[-1])[1])
+    with pytest.warns(ConvergenceWarning, match="still falling"):
+        prior(steps=1, tv=3.0).fit(Free(), Z, RAYS, SINOGRAM, noise_std=NOISE)
+    (task,) = made
+    assert sorted(torch.cat([task.seen, task.held]).tolist()) == list(range(40)) and len(task.held) == 8
+    net, image = Free(), normal(1, 1, 3, 5, seed=7).requires_grad_()
+    with torch.no_grad():
+        net.pixels.copy_(image)
+    residual = (RAYS.matrix @ image.flatten() - SINOGRAM)[task.seen] / NOISE
+    objective = (0.5 * residual.square().sum() + 3.0 * total_variation(image[0, 0])) / 32
+    (slope,) = torch.autograd.grad(objective, image)
+    loss, _ = replace(task, network=net).step(torch.optim.SGD(net.parameters(), 1.0))
+    assert loss == pytest.approx(float(objective)) and float(slope.norm()) > 1
+    torch.testing.assert_close(net.pixels.detach(), image.detach() - slope / slope.norm(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_network_that_does_not_learn_is_told_so() -> None:
+    dead = nn.Sequential(nn.Conv2d(1, 1, 1, dtype=torch.float64), nn.Hardtanh(5.0, 6.0))
+    with pytest.warns(ConvergenceWarning, match="did not fit the scan: its squared residual is .* at step 0"):
+        prior(patience=20).fit(dead, Z, RAYS, SINOGRAM, noise_std=NOISE)
+
+
+def test_frozen_weights_stay_as_they_are(generator: torch.Generator) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(2, 1, 3, padding=1)).double()
+    net[0].requires_grad_(False)
+    with pytest.warns(ConvergenceWarning):
+        found = prior(steps=100).fit(net, Z, RAYS, SINOGRAM, noise_std=NOISE)
+    assert torch.equal(found.network[0].weight, net[0].weight) and not torch.equal(
+        found.network[1].weight, net[1].weight
+    )
+    with refused(ConfigError, "none that needs a gradient"):
+        prior().fit(net.requires_grad_(False), Z, RAYS, SINOGRAM, noise_std=NOISE)
+
+
 def test_a_fit_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "fit.safetensors"
     whole = prior(steps=60).fit(Free(), Z, RAYS, SINOGRAM, noise_std=NOISE)
@@ -87,6 +130,9 @@ def test_a_network_learns_from_generated_pairs() -> None:
 def test_what_makes_no_sense_is_a_sentence() -> None:
     with refused(ShapeError, "a flat sinogram [40]"):
         prior().fit(Free(), Z, RAYS, SINOGRAM[:4], noise_std=NOISE)
+    for network, z in ((Free(), torch.ones(2, 1, 3, 5).double()), (nn.Conv2d(1, 2, 1).double(), Z), (nn.Flatten(), Z)):
+        with refused(ShapeError, "an image [1, 1, *space] of 15 pixels"):
+            prior().fit(network, z, RAYS, SINOGRAM, noise_std=NOISE)
     with refused(DataError, "measurements"):
         prior().fit(Free(), Z, RAYS, SINOGRAM / 0, noise_std=NOISE)
     net = Free()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, ConvergenceWarning, ShapeError
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, ShapeError
 from lapwing.linalg import Diagonal
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.problem import Perturbation
@@ -108,17 +108,29 @@ def test_the_scale_of_the_prior_of_an_image_is_what_weights_do_to_it_whatever_th
     ]
     (found, blind) = (prior.scale for prior in priors)
     assert found is not None and blind is not None and torch.equal(found, blind)
-    truth = J.square().sum(0)
+    truth = J.square().sum(0) * (D / (J @ WEIGHTS).square().sum())
     assert bool(((found / truth - 1).abs() < 4.5 * (2 / DRAWS) ** 0.5).all())
 
 
-def test_images_that_its_prior_draws_are_as_large_as_the_network_s_in_any_units() -> None:
+def test_the_prior_of_an_image_draws_images_as_large_as_the_network_s_and_is_tuned_in_any_unit() -> None:
     """``E |J w|² = Σ_i (JᵀJ)_ii / A_i``; the scale of 256 draws is off by 9 % a weight."""
-    for unit in (1.0, 300.0):
-        image = Matrix(unit * J.view(1, H, W, 1, D), at_weights=WEIGHTS)
-        prior = image_prior(Observed(image, Rays(T), Y, lw.Gaussian(B)), torch.Generator().manual_seed(5))
-        drawn = ((unit * J).square().sum(0) / (prior.precision * prior.scale)).sum()
+    tuned = list[float]()
+    for unit in (1.0, 1e-9, 300.0):
+        image, noise = Matrix(unit * J.view(1, H, W, 1, D), at_weights=WEIGHTS), lw.Gaussian(B / unit**2)
+        rays = Observed(image, Rays(T), unit * Y, noise)
+        prior = image_prior(rays, torch.Generator().manual_seed(5))
+        assert prior.precision == 1.0 and prior.scale is not None
+        drawn = ((unit * J).square().sum(0) / prior.scale).sum()
         assert float(drawn) == pytest.approx(float((unit * J @ WEIGHTS).square().sum()), rel=0.1)
+        tuned.append(float(lw.tune(ImagePosterior(rays, prior, noise, CG())).prior_precisions))
+    assert tuned == pytest.approx([tuned[0]] * 3, rel=1e-6)
+
+
+def test_tuning_leaves_the_noise_as_it_is_and_the_steps_before_in_the_trace() -> None:
+    once = lw.tune(posterior(), lw.EM(steps=2, noise=False))
+    again = lw.tune(once)
+    assert again.likelihood == once.likelihood and again.trace[: len(once.trace)] == once.trace
+    assert len(again.trace) > len(once.trace) > 0
 
 
 def test_a_low_rank_preconditioner_is_exact_from_the_rank_on_and_iterations_fall_with_it() -> None:
@@ -208,6 +220,9 @@ def test_a_network_in_and_error_bars_out_the_network_as_it_was(generator: torch.
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
     assert found.solver.solve(found.problem, torch.ones(len(found.observed.weights))).iterations <= 3
     assert found.likelihood == lw.Gaussian(4.0) and isinstance(found.prior, lw.GPrior)
+    of_image = image_prior(found.observed, torch.Generator().manual_seed(1))
+    assert found.prior.scale is not None and of_image.scale is not None
+    assert torch.equal(found.prior.scale, of_image.scale)
 
 
 def test_totals_are_those_of_the_images_fit() -> None:
@@ -221,6 +236,12 @@ def test_totals_are_those_of_the_images_fit() -> None:
 def test_what_makes_no_sense_is_a_sentence() -> None:
     with unchecked(), refused(ShapeError, "functionals of shape"):
         posterior().functional(torch.ones(1, W, H).double())
+    with refused(ShapeError, "functionals of shape"):
+        posterior().functional(torch.ones(0, H, W).double())
+    with refused(DataError, "measurements"):
+        ImagePosterior.of(
+            UNet(scales=1), torch.ones(1, 1, 2, 2), Rays(torch.ones(1, 4)), torch.tensor([torch.nan]), noise_std=1.0
+        )
     with refused(ConfigError, "level"):
         posterior().functional(torch.ones(1, H, W).double(), level=1.5)
     with refused(ConfigError, "the method"):

@@ -15,12 +15,12 @@ from lapwing.likelihoods import Gaussian
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.solvers import CG
 from lapwing.methods.ct import predcp
-from lapwing.methods.ct.dip import total_variation
 from lapwing.methods.ct.filters import Filtered, MaternFilters
 from lapwing.methods.ct.image import ImagePosterior
 from lapwing.methods.ct.observed import Observed, only
 from lapwing.methods.ct.predcp import WINDOW, TVPredCP, complexities, log_prior, movement, rays_problem
 from lapwing.methods.ct.unet import UNet
+from lapwing.methods.ct.variation import total_variation
 from lapwing.priors import Isotropic
 from lapwing.structures import LowRank
 from tests.linear_models import Rays

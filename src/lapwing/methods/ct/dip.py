@@ -18,6 +18,7 @@ from lapwing.ground import probes
 from lapwing.ground.checkpoint import Checkpoint
 from lapwing.ground.data import check_finite
 from lapwing.ground.errors import (
+    ConfigError,
     ConvergenceWarning,
     NumericalError,
     ShapeError,
@@ -31,6 +32,7 @@ from lapwing.jacobian.model import undisturbed
 from lapwing.methods.ct.checkpoint import ARCHIVE, Fit, reached, resume
 from lapwing.methods.ct.observed import Measurement
 from lapwing.methods.ct.unet import dropping
+from lapwing.methods.ct.variation import total_variation
 
 LOOK = 10
 """Steps between two looks at the rays held out."""
@@ -40,6 +42,9 @@ SAVED = 100
 
 CLIP = 1.0
 """Longest gradient."""
+
+FAR = 4.0
+"""Mean squared residual on the rays held out, over the noise variance, from which a network is said not to have fit."""
 
 
 @final
@@ -136,7 +141,7 @@ class DeepImagePrior:
             ShapeError: If operator, sinogram and image do not fit.
 
         Warns:
-            ConvergenceWarning: If the fit to the rays held out was still falling at the end.
+            ConvergenceWarning: If the fit to the rays held out was still falling at the end, or is far from the noise.
 
         Cost:
             A step: a forward and a backward pass, and a product with T and its adjoint.
@@ -144,10 +149,16 @@ class DeepImagePrior:
         check_positive("noise_std", noise_std, "0.05")
         check_finite(sinogram, "measurements", "leaving out the rays that have none")
         rows, pixels = operator.shape
-        if sinogram.shape != (rows,) or z[0, 0].numel() != pixels:
-            came = f"{list(sinogram.shape)} and an input of shape {list(z.shape)}"
-            raise ShapeError(f"a flat sinogram [{rows}] and an input of {pixels} pixels", came, "sinogram.flatten()")
+        if sinogram.shape != (rows,):
+            raise ShapeError(f"a flat sinogram [{rows}]", f"{list(sinogram.shape)}", "sinogram.flatten()")
         trained = copy.deepcopy(network).eval()  # as it will be served, with no running averages
+        with torch.no_grad():
+            made = trained(z).shape
+        if made[:2] != (1, 1) or made.numel() != pixels:
+            hint = "a network with one output channel, and an input of one example"
+            raise ShapeError(f"an image [1, 1, *space] of {pixels} pixels", f"{list(made)}", hint)
+        if not learning(trained):
+            raise ConfigError("a network with weights to fit", "none that needs a gradient", "requires_grad_(True)")
         state, file = self._begun(trained, operator, sinogram, z, noise_std)
         generator = torch.Generator().manual_seed(self.seed)
         order = torch.tensor(probes.permutation(rows, generator=generator), device=sinogram.device)
@@ -155,24 +166,27 @@ class DeepImagePrior:
         task = _Task(trained, operator, sinogram, z, noise_std, self.tv, order[split:], order[:split])
         with dropping(trained, self.seed + state.step):
             state = self._descended(task, state, file, progress)
-        vector_to_parameters(state.best.clone(), trained.parameters())
+        vector_to_parameters(state.best.clone(), learning(trained))
         with torch.no_grad():
             image = trained(z)[0, 0]
+        left = f"{state.held_out:.3g} times the noise on the rays held out"
         if state.at + LOOK >= state.step:
-            warn(
-                f"the fit to the rays held out was still falling after {state.step} steps. Try a larger steps=",
-                ConvergenceWarning,
-            )
+            found = f"the fit was still falling after {state.step} steps, its squared residual {left}"
+            warn(f"{found}. Try a larger steps=, or another rate=", ConvergenceWarning)
+        elif state.held_out > FAR:
+            found = f"the network did not fit the scan: its squared residual is {left}, at step {state.at}"
+            warn(f"{found}. Try another rate=, a larger network, or the noise_std of this scan", ConvergenceWarning)
         return Reconstruction(trained, z, image, state.held_out, state.at, state.trace)
 
     def _descended(self, task: _Task, state: Fit, file: Checkpoint[Fit] | None, progress: bool) -> Fit:
         """Go on from a state to the end."""
-        optimiser = torch.optim.Adam(task.network.parameters(), self.rate)
+        weights = learning(task.network)
+        optimiser = torch.optim.Adam(weights, self.rate)
         resume(optimiser, state)
         best, held_out, at, trace = state.best, state.held_out, state.at, list(state.trace)
         with tqdm(desc="deep image prior", total=self.steps, initial=state.step, disable=not progress) as bar:
             for step in range(state.step, self.steps):
-                before = parameters_to_vector(task.network.parameters()).detach().clone() if step % LOOK == 0 else None
+                before = parameters_to_vector(weights).detach().clone() if step % LOOK == 0 else None
                 loss, seen = task.step(optimiser)
                 bar.update()
                 if before is not None:
@@ -197,7 +211,7 @@ class DeepImagePrior:
         Raises:
             MismatchError: If the checkpoint is that of another fit.
         """
-        weights = parameters_to_vector(network.parameters()).detach().clone()
+        weights = parameters_to_vector(learning(network)).detach().clone()
         none = torch.zeros_like(weights)
         start = Fit(weights, none, none, weights, float("inf"), 0, (), 0)
         settings = {
@@ -248,14 +262,9 @@ class _Task:
         return float(loss.detach()), float(residual[self.held].detach().square().mean())
 
 
-def total_variation(image: Float[Tensor, "*space"]) -> Float[Tensor, ""]:
-    """``Σ |x_ij - x_i+1,j| + Σ |x_ij - x_i,j+1|``, anisotropic, in any number of dimensions.
-
-    Example:
-        >>> total_variation(torch.tensor([[0.0, 1.0], [0.0, 3.0]]))
-        tensor(6.)
-    """
-    return torch.stack([image.diff(dim=axis).abs().sum() for axis in range(image.ndim)]).sum()
+def learning(network: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are fitted: those that need a gradient."""
+    return [p for p in network.parameters() if p.requires_grad]
 
 
 @undisturbed()

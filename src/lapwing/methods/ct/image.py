@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lapwing.curvature.fold import Fingerprint, Totals
 from lapwing.ground import probes
+from lapwing.ground.data import check_finite
 from lapwing.ground.errors import ShapeError, check_count, check_fraction, check_kind, check_positive
 from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Gaussian, Likelihood
@@ -59,7 +60,7 @@ class ImagePosterior:
         trace: Steps of tuning.
     """
 
-    observed: Observed
+    observed: Observed = field(repr=False)
     prior: Prior
     likelihood: Likelihood
     solver: Solver
@@ -91,8 +92,7 @@ class ImagePosterior:
             sinogram: What was measured, flat.
             noise_std: Standard deviation of its noise, in its units.
             prior: Of the weights; ``None`` for ``image_prior``, a g-prior scaled by what each weight does to the image.
-                ``GPrior()`` is scaled by what the rays see of that, as the source has it, a backward pass a ray;
-                ``GPrior(samples=64)`` by as many draws.
+                ``GPrior()`` is scaled by what the rays see, as the source has it, a pass a ray, or by draws.
             solver: What solves with Λ; ``None`` for conjugate gradients, preconditioned with ``LowRank(400)``, which is
                 exact where there are no more rays.
             samples: Draws.
@@ -113,7 +113,9 @@ class ImagePosterior:
             torch.Size([8, 8])
         """
         check_count("samples", samples, 2)
+        check_count("seed", seed, 0)
         check_positive("noise_std", noise_std, "0.05")
+        check_finite(sinogram, "measurements", "leaving out the rays that have none")
         likelihood = Gaussian(noise_std**-2)
         observed = Observed(linear_image(network, z), operator, sinogram, likelihood)
         generator = torch.Generator().manual_seed(seed + 1)
@@ -193,7 +195,7 @@ class ImagePosterior:
             One solve with as many columns. It is exact, without draws.
         """
         check_fraction("level", level, "level=0.95")
-        if weights.shape[1:] != self.shape:
+        if weights.shape[1:] != self.shape or not len(weights):
             raise ShapeError(f"functionals of shape [m, {list(self.shape)}]", f"{list(weights.shape)}", "mask[None]")
         a = weights.flatten(1).to(self.observed.weights)
         variance = (a.mT.double() * self.covariance(a.mT).double()).sum(0)
@@ -277,9 +279,9 @@ def scaled(prior: Prior, observed: Observed, generator: torch.Generator | None =
 
 
 def image_prior(observed: Observed, generator: torch.Generator | None = None) -> GPrior:
-    """A g-prior scaled by what each weight does to the image, ``A = a diag(JᵀJ)``, seen by a ray or not.
+    """A g-prior scaled by what each weight does to the image, ``A = a diag(JᵀJ) d / |x̃|²``, seen by a ray or not.
 
-    Its a is ``d / |x̃|²``: images that the prior draws, ``E |J w|² = d / a``, are as large as the network's own.
+    At a = 1, where it begins, images that it draws, ``E |J w|² = |x̃|² / a``, are as large as the network's own x̃.
 
     A weight that mostly makes structure the rays do not see has next to no scale in ``diag(JᵀTᵀBTJ)``, and a prior so
     wide that its structure is taken to be anything: then error bars are too long.
@@ -294,5 +296,5 @@ def image_prior(observed: Observed, generator: torch.Generator | None = None) ->
         for part in torch.arange(DRAWS).split(min(BLOCK, image.width)):
             noise = probes.gaussian((len(part), *image.outputs.shape), like=total, generator=generator)
             total += image.pull(noise).square().sum(1)
-    size = float(image.outputs.double().square().sum())
-    return GPrior(len(total) / size if size else 1.0).scaled_by(total / DRAWS, observed.layout)
+    size = float(image.outputs.double().square().sum()) or len(total)
+    return GPrior().scaled_by(total.double() * (len(total) / size / DRAWS), observed.layout)

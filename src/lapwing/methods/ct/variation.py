@@ -202,3 +202,13 @@ class _Saddle:
 
 def _column(product: Callable[[Tensor], Tensor], v: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
     return product(v[:, None])[:, 0]
+
+
+def total_variation(image: Float[Tensor, "*space"]) -> Float[Tensor, ""]:
+    """``Σ |x_ij - x_i+1,j| + Σ |x_ij - x_i,j+1|``, anisotropic, in any number of dimensions.
+
+    Example:
+        >>> total_variation(torch.tensor([[0.0, 1.0], [0.0, 3.0]]))
+        tensor(6.)
+    """
+    return torch.stack([image.diff(dim=axis).abs().sum() for axis in range(image.ndim)]).sum()
