@@ -124,15 +124,20 @@ def test_a_design_that_begins_with_a_posterior_has_its_angles_behind_it() -> Non
     many = Design.after(posterior, Rays(T), ANGLES, [0, 1], samples=20_000)
     torch.testing.assert_close(many.scores()[2:], known.scores()[2:], rtol=6 * (2 / 20_000) ** 0.5, atol=0)
     with refused(ConfigError, "measured angles below 6"):
-        Design.after(posterior, Rays(T), ANGLES, [6])
+        Design.after(posterior, Rays(T), ANGLES, [0, 6])
+    for others in ([], [1], [0, 0], [0, 1, 2]):
+        with refused(ConfigError, "whose rays the posterior has, 4 of them"):
+            Design.after(posterior, Rays(T), ANGLES, others)
 
 
 def test_the_prior_may_be_of_pixels() -> None:
     found = Design.of(
-        pixel_prior((H, W), 2.0, like=normal(1)), Diagonal(torch.ones(8).double()), Rays(T), ANGLES, [1],
+        pixel_prior((H, W), 2.0, like=normal(1)), lw.Isotropic(1.0), Rays(T), ANGLES, [1],
         noise_std=STD, samples=5,
     )  # fmt: skip
     assert found.propose(2)[0] != 1
+    with refused(ConfigError, "a g-prior that knows the curvature"):
+        Design.of(IMAGE, lw.GPrior(), Rays(T), ANGLES, [1], noise_std=STD)
 
 
 class Product(torch.nn.Module):

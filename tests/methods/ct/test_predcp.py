@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.ground.errors import ConfigError
+from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from lapwing.ground.tree import Layout
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.matrix import Matrix
@@ -108,8 +108,8 @@ def test_complexity_falls_with_the_length_scale_and_bounds_the_total_variation()
 
 def test_the_gradient_of_the_evidence_is_that_of_its_dense_form() -> None:
     """At the mode of the same prior: that it moves with the prior changes the evidence in second order alone."""
-    rays, y, b = Rays(normal(ROWS, H * W, seed=3)), normal(ROWS, seed=4), Gaussian(4.0)
-    posterior = ImagePosterior(Observed(IMAGE, rays, y, b), Isotropic(1.0), b, CG())
+    rays, y = Rays(normal(ROWS, H * W, seed=3)), normal(ROWS, seed=4)
+    posterior = ImagePosterior(Observed(IMAGE, rays, y, Gaussian(2.0)), Isotropic(1.0), Gaussian(4.0), CG())
     rows = rays.matrix @ J
     logs = [A.log().requires_grad_(), PSI.log().requires_grad_()]
     prior = MaternFilters(LAYOUT, logs[0].exp(), logs[1].exp())
@@ -127,6 +127,37 @@ def test_the_gradient_of_the_evidence_is_that_of_its_dense_form() -> None:
         torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)
 
 
+def test_it_climbs_and_takes_the_mean_of_its_last_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is climbed is the evidence of the rays at a mode that is kept and the prior, the noise a tuned one."""
+    monkeypatch.setattr(Matrix, "layout", LAYOUT)
+    rays, y, fitted = Rays(normal(ROWS, H * W, seed=3)), normal(ROWS, seed=4), Gaussian(4.0)
+    posterior = ImagePosterior(Observed(IMAGE, rays, y, fitted), Isotropic(1.0), Gaussian(8.0), CG())
+    start = MaternFilters.of(LAYOUT, 1.0, 0.5, torch.ones(0).double())
+    recipe = TVPredCP(steps=2 * WINDOW, rate=0.02, tolerance=1e-9, probes=40, samples=40, rtol=1e-6)
+    mode, rows = recipe._mode(posterior, start), rays.matrix @ J
+
+    def climbed(prior: MaternFilters) -> float:
+        lengths = prior.lengths.log().requires_grad_()
+        known = replace(prior, lengths=lengths.exp())
+        c = torch.eye(ROWS).double() + 8.0 * rows @ covariance(known) @ rows.mT
+        value = -0.5 * prior.inverse(mode).square().sum() - 0.5 * torch.logdet(c) + log_prior(closed(known), lengths)
+        return float(value)
+
+    with pytest.warns(ConvergenceWarning, match="still moved"):
+        found = recipe.fit(posterior)
+    image = found.observed.image
+    assert isinstance(image, Filtered)
+    assert climbed(image.filters) > climbed(start) + 0.5
+    steps = torch.tensor([step.prior_precision for step in found.trace]).double()
+    torch.testing.assert_close(image.filters.precisions, steps[-WINDOW:].log().mean(0).exp())
+
+
+def test_rows_that_are_kept_are_those_of_the_filters_coordinates() -> None:
+    rays = Rays(normal(ROWS, H * W, seed=3))
+    found = Observed(IMAGE, rays, normal(ROWS, seed=4)).filtered(PRIOR)
+    torch.testing.assert_close(found.features, rays.matrix @ J @ PRIOR.forward(torch.eye(D).double()))
+
+
 def test_it_has_settled_where_windows_agree_on_precisions_and_correlations() -> None:
     still = torch.tensor([[0.0, 2.0], [0.5, -3.0]]).double()
     assert movement([still] * (2 * WINDOW - 1)) == math.inf
@@ -135,6 +166,18 @@ def test_it_has_settled_where_windows_agree_on_precisions_and_correlations() -> 
     longer = still + torch.tensor([[0.0, 0.0], [0.5, 0.0]]).double()
     change = math.exp(-math.exp(-1.0)) - math.exp(-math.exp(-0.5))
     assert movement([still] * WINDOW + [longer] * WINDOW) == pytest.approx(change)
+
+
+def test_layers_without_taps_have_precisions_alone_and_need_others_beside_them() -> None:
+    flat = Layout(("mlp.0.weight",), ((3, 2),))
+    prior = MaternFilters.of(flat, 4.0, 0.5, torch.ones(0).double())
+    assert prior.smooth == (False,)
+    torch.testing.assert_close(prior.forward(torch.eye(6).double()), 0.5 * torch.eye(6).double())
+    posterior = ImagePosterior(
+        Observed(IMAGE, Rays(normal(ROWS, H * W)), normal(ROWS)), Isotropic(1.0), Gaussian(), CG()
+    )
+    with refused(ConfigError, "filters of more than one tap"):
+        TVPredCP().fit(posterior)
 
 
 def test_steps_too_few_for_two_windows_are_refused() -> None:

@@ -19,6 +19,7 @@ from lapwing.linear.model import LinearModel
 from lapwing.methods.ct.image import ImagePosterior
 from lapwing.methods.ct.observed import Measurement, only
 from lapwing.methods.ct.operators import Product
+from lapwing.priors import Prior
 
 Criterion: TypeAlias = Literal["ese", "eig"]
 """Expected squared error of what an angle would measure, or its expected information gain."""
@@ -67,7 +68,7 @@ class Design:
     def of(
         cls,
         image: LinearModel,
-        prior: Diagonal,
+        prior: Diagonal | Prior,
         operator: Measurement,
         angles: int,
         chosen: Sequence[int],
@@ -80,7 +81,7 @@ class Design:
 
         Args:
             image: The linear model of the image: a network's, or a ``pixel_prior``.
-            prior: Precision A of its weights.
+            prior: Of its weights: ``Isotropic(1.0)``, or their precision A as an operator.
             operator: T of all angles there might be, its rows angle by angle, such as a ``Projector``.
             angles: How many.
             chosen: Those that are measured.
@@ -97,12 +98,13 @@ class Design:
 
         Example:
             >>> from lapwing.methods.ct.pixels import pixel_prior
+            >>> from lapwing.priors import Isotropic
             >>> class Sums:  # of rows, and of columns
             ...     shape = (6, 9)
             ...     def push(self, v): return torch.cat([v.view(3, 3, -1).sum(1), v.view(3, 3, -1).sum(0)])
             ...     def pull(self, u): return (u[:3, None] + u[None, 3:]).flatten(0, 1)
             >>> design = Design.of(
-            ...     pixel_prior((3, 3)), Diagonal(torch.ones(9)), Sums(), 2, [0], noise_std=0.1,
+            ...     pixel_prior((3, 3)), Isotropic(1.0), Sums(), 2, [0], noise_std=0.1,
             ...     generator=torch.Generator().manual_seed(0),
             ... )
             >>> design.propose(1)
@@ -111,13 +113,14 @@ class Design:
         check_positive("noise_std", noise_std, "0.05")
         check_count("samples", samples)
         like = image.weights
+        a = prior.operator(image.layout, like) if isinstance(prior, Prior) else prior
         draws = [
-            _pushed(image, prior.inverse_root() @ eps)
+            _pushed(image, a.inverse_root() @ eps)
             for eps in probes.gaussian((len(like), samples), like=like, generator=generator).split(BLOCK, 1)
         ]
 
         def covariance(block: Float[Tensor, "pixels k"]) -> Float[Tensor, "pixels k"]:
-            return _pushed(image, prior.solve(_pulled(image, block)))
+            return _pushed(image, a.solve(_pulled(image, block)))
 
         design = cls._begun(covariance, operator, angles, noise_std, (), together(draws, 1), generator)
         for angle in chosen:
@@ -146,15 +149,23 @@ class Design:
             samples: Draws m.
             generator: Source of randomness.
 
+        Raises:
+            ConfigError: If the angles are not those of the posterior's rays.
+
         Warns:
             ConvergenceWarning: If a solve missed its tolerance.
 
         Cost:
             A solve with every draw; for each angle that is measured later, a solve with as many columns as it has rays.
         """
-        noise_std = (posterior.likelihood.noise or 1.0) ** -0.5
+        noise_std, rays = (posterior.likelihood.noise or 1.0) ** -0.5, len(posterior.observed.targets)
+        behind = tuple(int(angle) for angle in chosen)
+        if len(set(behind)) * operator.shape[0] != rays * angles or len(set(behind)) < len(behind):
+            expected = f"the numbers of the measured angles, whose rays the posterior has, {rays} of them"
+            each = f"{operator.shape[0]} rays of {angles} angles"
+            raise ConfigError(expected, f"{list(behind)}, with {each}", "each angle once, among all there might be")
         drawn = posterior.drawn(samples, generator=generator).mT
-        return cls._begun(posterior.covariance, operator, angles, noise_std, tuple(chosen), drawn, generator)
+        return cls._begun(posterior.covariance, operator, angles, noise_std, behind, drawn, generator)
 
     @classmethod
     def _begun(

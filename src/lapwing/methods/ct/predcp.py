@@ -13,7 +13,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground import probes
-from lapwing.ground.errors import ConvergenceWarning, check_count, check_positive, warn
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, check_count, check_positive, warn
 from lapwing.jacobian.model import undisturbed
 from lapwing.linalg import Diagonal
 from lapwing.linear.model import Chunk
@@ -89,6 +89,9 @@ class TVPredCP:
             posterior: Whose network, rays and noise these are.
             progress: Whether to show a progress bar.
 
+        Raises:
+            ConfigError: If no filter has more than one tap.
+
         Warns:
             ConvergenceWarning: If it ended before it had settled, or the mode missed its tolerance.
 
@@ -98,6 +101,10 @@ class TVPredCP:
         """
         observed, generator = posterior.observed, torch.Generator().manual_seed(self.seed)
         start = MaternFilters.of(observed.layout, 1.0, 0.5, observed.weights.new_empty(0, dtype=torch.float64))
+        if not any(start.smooth):
+            raise ConfigError(
+                "filters of more than one tap for TV-PredCP", "none", "the g-prior: ImagePosterior.of(...)"
+            )
         theta = [part.log().requires_grad_() for part in (start.precisions, start.lengths)]
         optimiser, recipe, path, left = torch.optim.Adam(theta, self.rate), None, list[Tensor](), math.inf
         image = observed.image_chunk(self.samples * sum(start.smooth))
