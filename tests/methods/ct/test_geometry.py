@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
@@ -55,6 +56,12 @@ def test_without_a_detector_the_bins_see_every_corner_and_not_much_more(geometry
     assert seen.abs().max() < half < 1.3 * seen.abs().max()
 
 
+def test_a_fan_just_reaches_the_circle_around_the_image() -> None:
+    """The tangent from the source, r s / √(s² − r²) on a detector through the axis: 5 · 13 / 12 where r, s = 5, 13."""
+    fan = FanBeam((6, 8), [0.0], bin_size=0.01, source=13.0)
+    assert 0 <= fan.bins * fan.spacing / 2 - 5 * 13 / 12 < 0.01
+
+
 def test_the_first_pixel_is_left_above_and_the_parallel_ray_of_angle_zero_runs_upwards() -> None:
     geometry = Parallel2d((2, 3), [0.0, math.pi / 2], pixel_size=2.0, detector=3)
     assert geometry.points[0].tolist() == [-2.0, 1.0] and geometry.points[-1].tolist() == [2.0, -1.0]
@@ -67,6 +74,33 @@ def test_the_first_pixel_is_left_above_and_the_parallel_ray_of_angle_zero_runs_u
 def test_some_angles_are_those_rays(geometry: Geometry) -> None:
     for whole, some in zip(geometry.rays(), geometry.select([2, 0]).rays(), strict=True):
         torch.testing.assert_close(some, whole[[2, 0]], rtol=0, atol=0)
+
+
+def test_a_mask_is_the_numbers_of_its_angles() -> None:
+    for mask in (torch.tensor([True, False, True]), [True, False, True]):
+        assert GEOMETRIES[0].select(mask).theta.tolist() == [0.3, 4.0]
+    assert GEOMETRIES[0].select([-1]).theta.tolist() == [4.0]
+
+
+@pytest.mark.parametrize(
+    ("index", "came"),
+    [
+        ([0, 3], "Got [0, 3]"),
+        ([-4], "Got [-4]"),
+        ([], "Got []"),
+        (torch.tensor([0.5]), "Got [0.5]"),
+        ([True, False], "Got a mask of 2 with 1"),
+        ([False, False, False], "Got a mask of 3 with 0"),
+    ],
+)
+def test_angles_that_there_are_not_are_refused(index: list[int] | Tensor, came: str) -> None:
+    with refused(ConfigError, f"numbers of angles below 3, or a mask of all 3. {came}"):
+        GEOMETRIES[0].select(index)
+
+
+def test_an_offset_moves_the_bins_along_the_detector() -> None:
+    positions = Parallel2d((4, 4), [0.0], detector=3, bin_size=2.0, offset=0.5).positions
+    assert positions.tolist() == [-1.5, 0.5, 2.5]
 
 
 def test_equidistant_angles_leave_out_the_end() -> None:
@@ -95,6 +129,14 @@ def test_what_is_no_geometry_is_refused() -> None:
         FanBeam((40, 40), [0.0], source=20.0, distance=10.0)
     with refused(ConfigError, "from axis to detector"):
         FanBeam((4, 4), [0.0], source=20.0, distance=-1.0)
+    with refused(ConfigError, "a finite distance from axis"):
+        FanBeam((4, 4), [0.0], source=20.0, distance=math.inf)
+    with refused(ConfigError, "Got source=inf. Try Parallel2d"):
+        FanBeam((4, 4), [0.0], source=math.inf)
+    with refused(ConfigError, "a finite offset. Got nan"):
+        Parallel2d((4, 4), [0.0], offset=math.nan)
+    with refused(ConfigError, "a finite pixel_size. Got inf"):
+        Parallel2d((4, 4), [0.0], pixel_size=math.inf)
     with refused(ConfigError, "layers of at least 1"):
         Parallel3d((4, 4), [0.0], layers=0)
     with unchecked(), refused(ConfigError, "pixels as height and width"):

@@ -112,11 +112,13 @@ class FanBeam(Geometry):
     distance: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.source > self.radius:
+        if not self.radius < self.source < math.inf:
             expected = f"a source outside the image, farther than {self.radius:g} from the axis"
-            raise ConfigError(expected, f"source={self.source!r:.40}", "the unit that pixel_size has, 1.0 unless told")
-        if not self.distance >= 0:
-            raise ConfigError("a distance from axis to detector of at least 0", f"{self.distance!r:.40}", "distance=0")
+            hint = "Parallel2d" if self.source == math.inf else "the unit that pixel_size has, 1.0 unless told"
+            raise ConfigError(expected, f"source={self.source!r:.40}", hint)
+        if not 0 <= self.distance < math.inf:
+            expected = "a finite distance from axis to detector of at least 0"
+            raise ConfigError(expected, f"{self.distance!r:.40}", "distance=0")
         super().__post_init__()
 
     @property

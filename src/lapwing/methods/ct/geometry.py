@@ -76,6 +76,9 @@ class Geometry(abc.ABC):
             check_count("detector", self.detector)
         check_positive("pixel_size", self.pixel_size, "1.0")
         check_positive("bin_size", self.spacing, "1.0")
+        for name, length in {"pixel_size": self.pixel_size, "bin_size": self.spacing, "offset": self.offset}.items():
+            if not math.isfinite(length):
+                raise ConfigError(f"a finite {name}", f"{length!r:.40}", "a length in the unit of your pixels")
         object.__setattr__(self, "angles", in_radians(self.angles))
 
     @property
@@ -146,9 +149,19 @@ class Geometry(abc.ABC):
         """The same tomograph at some of its angles.
 
         Args:
-            index: Which.
+            index: Which: their numbers, or a mask of all.
+
+        Raises:
+            ConfigError: If there are no such angles.
         """
-        return replace(self, angles=self.theta[torch.as_tensor(index, dtype=torch.long).reshape(-1)])
+        count, chosen = len(self.theta), torch.as_tensor(index).cpu().reshape(-1)
+        masks = chosen.dtype == torch.bool
+        numbers = chosen.nonzero()[:, 0] if masks else chosen
+        fits = len(chosen) == count if masks else bool(((chosen >= -count) & (chosen < count)).all())
+        if not fits or not len(numbers) or numbers.is_floating_point():
+            came = f"a mask of {len(chosen)} with {len(numbers)}" if masks else f"{chosen.tolist()!s:.40}"
+            raise ConfigError(f"numbers of angles below {count}, or a mask of all {count}", came, "index=range(3)")
+        return replace(self, angles=self.theta[numbers.long()])
 
     def check(self, sinogram: Tensor) -> Float[Tensor, " rays"]:
         """A sinogram of this tomograph as one vector.

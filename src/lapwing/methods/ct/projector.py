@@ -85,11 +85,14 @@ class Projector(ForwardOperator):
         rays, pixels = self.matrix.shape
         return self._compressed(columns.ccol_indices(), columns.row_indices(), columns.values(), (pixels, rays))
 
-    def select(self, index: Sequence[int] | Int[Tensor, " m"]) -> Projector:
+    def select(self, index: Sequence[int] | Tensor) -> Projector:
         """The projector of some of the angles: those blocks of rows.
 
         Args:
-            index: Which.
+            index: Which: their numbers, or a mask of all.
+
+        Raises:
+            ConfigError: If there are no such angles.
         """
         return replace(self, geometry=self.geometry.select(index))
 
