@@ -9,7 +9,7 @@ import torch
 
 from lapwing.ground.errors import ConfigError, DataError
 from lapwing.methods.ct.beams import FanBeam, Parallel2d, Parallel3d
-from lapwing.methods.ct.filtered import Window, filtered_back_projection
+from lapwing.methods.ct.filtered import Window, _weights, filtered_back_projection
 from lapwing.methods.ct.geometry import Geometry, equidistant
 from lapwing.methods.ct.phantoms import Ellipses
 from tests.checker import unchecked
@@ -57,6 +57,37 @@ def test_it_finds_the_densities_that_were_projected(geometry: Geometry) -> None:
         assert abs(float(image.flatten()[near].mean()) - density) < 0.02
 
 
+def test_a_disc_near_a_fans_source_has_its_density() -> None:
+    disc = Ellipses(((1.0, 1.0, 1.0, -1.9, 2.1, 0.0),))
+    fan = FanBeam((64, 72), equidistant(360, 2 * math.pi), pixel_size=0.1, source=5.5, bin_size=0.05)
+    image = filtered_back_projection(disc.sinogram(fan), fan, "hann").flatten()
+    distance = (fan.points - torch.tensor([-1.9, 2.1]).double()).norm(dim=1)
+    assert abs(float(image[distance < 0.7].mean()) - 1) < 0.01 and abs(float(image[distance > 1.5].mean())) < 0.01
+
+
+def test_uneven_angles_count_by_the_gaps_around_them() -> None:
+    """Every other angle of a part left out, some measured again, and a whole turn, which is the half turn twice."""
+    ellipses, even = Ellipses(PARTS, scale=3.2), equidistant(120)
+    uneven = torch.cat([even[:60:2], even[60:], even[80:90] + math.pi, even[80:85]])
+    images = []
+    for angles in (even, uneven, equidistant(240, 2 * math.pi)):
+        geometry = Parallel2d((64, 72), angles, pixel_size=0.1)
+        images.append(filtered_back_projection(ellipses.sinogram(geometry), geometry, "hann"))
+    assert float((images[1] - images[0]).norm() / images[0].norm()) < 0.02
+    torch.testing.assert_close(images[2], images[0])
+    fan = FanBeam((64, 72), equidistant(240, 2 * math.pi), pixel_size=0.1, source=11.0, distance=6.0)
+    fewer = fan.select([i for i in range(240) if i > 60 or i % 2 == 0])
+    round_, parts = (filtered_back_projection(ellipses.sinogram(g), g, "hann") for g in (fan, fewer))
+    assert float((parts - round_).norm() / round_.norm()) < 0.02
+
+
+def test_equidistant_angles_all_weigh_the_same() -> None:
+    for n in (1, 2, 3, 7, 60, 999):
+        for end in (math.pi, 2 * math.pi):
+            assert set(_weights(Parallel2d((4, 4), 0.1 + equidistant(n, end)))) == {1.0}
+        assert set(_weights(FanBeam((4, 4), 0.1 + equidistant(n, 2 * math.pi), source=9.0))) == {1.0}
+
+
 def test_slices_are_filtered_each_by_itself() -> None:
     angles = equidistant(9)
     y = normal(9, 2, 12)
@@ -79,6 +110,9 @@ def test_a_sinogram_of_whole_numbers_is_read_as_real() -> None:
 
 
 def test_what_cannot_be_back_projected_is_refused() -> None:
+    part = Parallel2d((8, 8), equidistant(30, 2.0))
+    with refused(DataError, "angles of parallel beams over a half turn. Got none over 69° of it"):
+        filtered_back_projection(torch.zeros(part.sinogram), part)
     half = FanBeam((8, 8), equidistant(30), source=20.0, distance=3.0)
     with refused(DataError, "angles of a fan beam over a whole turn. Got none over 186° of it"):
         filtered_back_projection(torch.zeros(half.sinogram), half)

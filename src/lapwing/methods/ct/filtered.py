@@ -22,12 +22,13 @@ def filtered_back_projection(
 ) -> Float[Tensor, "*image"]:
     """Filter each projection by a ramp, and smear it back along its rays (Kak and Slaney 1988, §3.3 and §3.4.2).
 
-    ``f(x) = π/n Σ_θ U_θ(x)⁻² q_θ(s_θ(x))`` with q the projection times the cosine of its ray's angle to the middle one,
-    convolved with the ramp of Ram and Lak; U = 1 and cosine 1 where rays are parallel. Between bins q is linear.
+    ``f(x) = π Σ_θ w_θ U_θ(x)⁻² q_θ(s_θ(x))`` with q the projection times the cosine of its ray's angle to the middle
+    one, convolved with the ramp of Ram and Lak; U = 1 and cosine 1 where rays are parallel. Between bins q is linear.
+    An angle's weight w is half the gaps to its neighbours, over the half turn, or whole one of fans, that they make up.
 
     Args:
         sinogram: Of the geometry's shape, or flat.
-        geometry: Where its rays run; angles at equal distances, over a half turn or a whole one, for fans a whole one.
+        geometry: Where its rays run; angles over a half turn or more, for fans over a whole one.
         window: Of the filter.
 
     Returns:
@@ -35,7 +36,7 @@ def filtered_back_projection(
 
     Raises:
         ConfigError: If there is no such window.
-        DataError: If a ray is not finite, or the angles of a fan leave out a part of the turn.
+        DataError: If a ray is not finite, or the angles leave out a part of the turn.
         ShapeError: If the sinogram is not of the geometry.
 
     Cost:
@@ -52,7 +53,7 @@ def filtered_back_projection(
         (torch.Size([32, 32]), 1.0)
     """
     check_option("window", window, get_args(Window))
-    _check_turn(geometry)
+    weights = _weights(geometry)
     angles, spacing = len(geometry.theta), geometry.spacing / geometry.magnification
     measured = sinogram if sinogram.is_floating_point() else sinogram.to(torch.get_default_dtype())
     y = geometry.check(measured).view(angles, geometry.slices, geometry.bins)
@@ -64,7 +65,7 @@ def filtered_back_projection(
     for angle in range(angles):
         seen, magnified = (part[0].to(y) for part in geometry.select([angle]).shadow(geometry.points))
         at = (seen - float(geometry.positions[0])) / geometry.spacing
-        total += _between(filtered[angle], at) * (magnified / geometry.magnification).square()
+        total += weights[angle] * _between(filtered[angle], at) * (magnified / geometry.magnification).square()
     return (total * (math.pi / angles)).view(geometry.image)
 
 
@@ -99,13 +100,21 @@ def _between(rows: Float[Tensor, "slices bins"], at: Float[Tensor, " n"]) -> Flo
     return read * ((at >= 0) & (at <= last))
 
 
-def _check_turn(geometry: Geometry) -> None:
-    """Refuses fans that leave out a part of the turn: their rays are measured once or twice, and would need weights."""
-    theta = (geometry.theta % (2 * math.pi)).sort().values
-    gap = float(torch.cat([theta, theta[:1] + 2 * math.pi]).diff().max())
-    if isinstance(geometry, FanBeam) and gap > max(math.pi / 2, 4 * math.pi / len(theta)):
+def _weights(geometry: Geometry) -> list[float]:
+    """Of each angle, relative to equal ones: half the gaps to its neighbours, shared by angles that are the same.
+
+    Fans must go all the way round: their rays are measured once or twice where they do not, and would need weights.
+    """
+    whole, full = (2, "equidistant(n, 2 * torch.pi)") if isinstance(geometry, FanBeam) else (1, "equidistant(n)")
+    parts = (geometry.theta / (whole * math.pi)).round(decimals=12) % 1
+    places, which, times = parts.unique(return_inverse=True, return_counts=True)
+    gaps = torch.cat([places, places[:1] + 1]).diff()
+    gap = float(gaps.max())
+    if gap > max(1 / 4, 2 / len(places)) + 1e-6:
         raise DataError(
-            "angles of a fan beam over a whole turn",
-            f"none over {math.degrees(gap):.0f}° of it",
-            "equidistant(n, 2 * torch.pi), or tv_reconstruction, which needs no whole turn",
+            f"angles of {'a fan beam over a whole' if whole == 2 else 'parallel beams over a half'} turn",
+            f"none over {gap * whole * 180:.0f}° of it",
+            f"{full}, or tv_reconstruction or a deep image prior, which do without them",
         )
+    shares = (gaps + gaps.roll(1)) / (2 * times)
+    return (len(parts) * shares[which]).round(decimals=6).tolist()  # exactly 1 where angles are equidistant
