@@ -7,12 +7,13 @@ import math
 import pytest
 import torch
 
-from lapwing.ground.errors import ConfigError, DataError, ShapeError
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from lapwing.methods.ct.beams import Parallel2d
 from lapwing.methods.ct.geometry import equidistant
 from lapwing.methods.ct.noise import add_gaussian, count_photons, log_transform, noise_level
 from lapwing.methods.ct.phantoms import shepp_logan, walnut
 from lapwing.methods.ct.projector import Projector
+from tests.checker import unchecked
 from tests.posterior_cases import refused
 
 
@@ -73,6 +74,15 @@ def test_impossible_rays_are_named() -> None:
         noise_level(torch.full((9,), math.nan))
     with refused(DataError, "positive photons. Got 0"):
         log_transform(torch.ones(2, 3), torch.tensor([1.0, 0.0, 1.0]))
+    for field in (torch.ones(5), torch.ones(4, 1), torch.ones(1, 3, 4)):
+        with refused(ShapeError, f"or of each bin of counts [3, 4]. Got {list(field.shape)}"):
+            log_transform(torch.ones(3, 4), field)
+    with refused(ShapeError, "at least one ray. Got [0, 7]"):
+        noise_level(torch.zeros(0, 7))
+    with refused(ShapeError, "at least one ray. Got [0]"):
+        add_gaussian(torch.zeros(0))
+    with refused(UnsupportedError, "real numbers. Got torch.int64. Try sinogram.float()"), unchecked():
+        add_gaussian(torch.ones(3, 4, dtype=torch.long))
     with refused(ShapeError, "at least 5 bins. Got [7, 4]"):
         noise_level(torch.zeros(7, 4))
     with refused(ConfigError, "a positive fraction"):

@@ -94,6 +94,11 @@ def test_what_is_no_measurement_is_refused() -> None:
         Given(lambda v: v, lambda u: u, (3, 4))
     with refused(ConfigError, "a matrix, or an operator of SciPy"):
         measurement("radon")
+    for vector in (MATRIX[0], MATRIX[0].numpy()):
+        with refused(ShapeError, "a matrix [rows, pixels]. Got [15]"):
+            measurement(vector)
+    with refused(UnsupportedError, "a matrix of real numbers. Got torch.int64"):
+        measurement(MATRIX.long())
     with refused(ShapeError, "[pixels] or [pixels, k] with 15 pixels. Got [3, 5]"), unchecked():
         measurement(MATRIX).push(normal(3, 5))
     with refused(UnsupportedError, "dtype torch.float64. Got torch.float32"):

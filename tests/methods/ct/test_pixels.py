@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from lapwing.ground.errors import DataError, ShapeError
+from lapwing.ground.errors import ConfigError, DataError, ShapeError
 from lapwing.methods.ct.pixels import fit_pixels, pixel_prior
 from tests.linear_models import Rays
 from tests.posterior_cases import normal, refused
@@ -45,5 +45,11 @@ def test_the_fit_is_where_the_evidence_is_largest(lengthscale: float | None) -> 
 def test_what_makes_no_sense_is_a_sentence() -> None:
     with refused(ShapeError, "an operator for this sinogram and image"):
         fit_pixels(RAYS, torch.zeros(20).double(), (5, 6), noise_std=STD)
+    with refused(ConfigError, "a positive lengthscale. Got 0.0. Try lengthscale=4.0, or None"):
+        pixel_prior(SHAPE, 0.0)
+    with refused(ConfigError, "a positive lengthscale. Got -1.0"):
+        fit_pixels(RAYS, torch.zeros(20).double(), SHAPE, noise_std=STD, lengthscales=[None, -1.0])
+    with refused(ConfigError, "at least one of lengthscales="):
+        fit_pixels(RAYS, torch.zeros(20).double(), SHAPE, noise_std=STD, lengthscales=[])
     with refused(DataError, "finite measurements"):
         fit_pixels(RAYS, torch.full((20,), torch.nan).double(), SHAPE, noise_std=STD)

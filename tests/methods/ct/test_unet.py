@@ -34,6 +34,13 @@ def test_it_is_a_function_of_its_generator() -> None:
     assert torch.equal(made(1)(z), made(1)(z)) and not torch.equal(made(1)(z), made(2)(z))
 
 
+def test_weights_begin_where_a_layer_keeps_the_size_of_its_input() -> None:
+    """Uniform within √(3/n) of 0, n what an output sums: variance 1/n."""
+    for name, weight in UNet(scales=2, generator=torch.Generator().manual_seed(0)).named_parameters():
+        if weight.ndim > 1 and weight.numel() > 500:
+            assert float(weight.detach().std()) * weight[0].numel() ** 0.5 == pytest.approx(1, rel=0.05), name
+
+
 def test_bad_sizes_are_sentences() -> None:
     with refused(ShapeError, "sides that divide by 2"):
         made()(torch.zeros(1, 1, 5, 4))
@@ -42,6 +49,15 @@ def test_bad_sizes_are_sentences() -> None:
     assert UNet(scales=3, channels=8)(torch.zeros(1, 1, 4, 4)).shape == (1, 1, 4, 4)
     with refused(ConfigError, "channels of at least 4"):
         UNet(channels=3)
+    with refused(ConfigError, "channels that divide by groups=4. Got 6. Try channels=32"):
+        UNet(channels=6)
+    for dropout in (1.0, 2.0, -0.1):
+        with refused(ConfigError, f"dropout from 0 and below 1. Got dropout={dropout}"):
+            UNet(dropout=dropout)
+    with refused(ConfigError, "samples of at least 1"):
+        dropped(UNet(channels=4, dropout=0.5), torch.zeros(1, 1, 8, 8), 0)
+    with refused(ConfigError, "a network with dropout"):
+        dropped(UNet(channels=4), torch.zeros(1, 1, 8, 8), 2)
 
 
 def test_channels_are_dropped_by_a_seed_and_nothing_else_is_changed(generator: torch.Generator) -> None:
@@ -54,5 +70,3 @@ def test_channels_are_dropped_by_a_seed_and_nothing_else_is_changed(generator: t
     assert first.shape == (3, 4, 6) and torch.equal(first, again) and not torch.equal(first, other)
     assert not torch.equal(first[0], first[1]) and torch.equal(torch.random.get_rng_state(), state)
     assert torch.equal(net(z), whole) and not any(part.training for part in net.modules())
-    plain = UNet(scales=2, channels=4, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(dropped(plain, z, 2)[1], plain(z)[0, 0])

@@ -8,12 +8,13 @@ import torch
 from scipy.optimize import lsq_linear
 from torch import Tensor
 
-from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, ShapeError
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, ShapeError, UnsupportedError
 from lapwing.methods.ct.beams import Parallel2d, Parallel3d
 from lapwing.methods.ct.geometry import equidistant
 from lapwing.methods.ct.operators import measurement
 from lapwing.methods.ct.projector import Projector
-from lapwing.methods.ct.variation import tv_reconstruction
+from lapwing.methods.ct.variation import _Saddle, tv_reconstruction
+from tests.checker import unchecked
 from tests.posterior_cases import normal, refused
 
 SHAPE = (3, 4)
@@ -56,6 +57,11 @@ def test_a_step_is_lowered_by_the_weight_over_its_widths() -> None:
     found = tv_reconstruction(y, measurement(torch.eye(5).double()), 0.6, image=(1, 5), rtol=1e-5)
     truth = torch.tensor([1.3, 1.3, 4.8, 4.8, 4.8]).double()
     torch.testing.assert_close(found.value[0], truth, rtol=0, atol=1e-4)
+
+
+def test_steps_are_as_short_as_the_norm_of_the_measurement_wants() -> None:
+    norm = float(torch.linalg.matrix_norm(T, 2)) ** 2
+    assert norm < _Saddle.of(Y, measurement(T), 1.0, 1.0, True, SHAPE).norm < 1.1 * norm
 
 
 def test_precisions_weigh_rays() -> None:
@@ -101,6 +107,8 @@ def test_what_does_not_fit_is_refused() -> None:
         tv_reconstruction(Y[:19], measurement(T), 1.0, image=SHAPE)
     with refused(DataError, "finite sinogram"):
         tv_reconstruction(Y * torch.nan, measurement(T), 1.0, image=SHAPE)
+    with refused(UnsupportedError, "a sinogram of real numbers. Got torch.int64"), unchecked():
+        tv_reconstruction(Y.long(), measurement(T), 1.0, image=SHAPE)
     with refused(ConfigError, "one positive precision, or 20"):
         tv_reconstruction(Y, measurement(T), 1.0, precision=torch.zeros(20).double(), image=SHAPE)
     with refused(ConfigError, "a positive weight"):

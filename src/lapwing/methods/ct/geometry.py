@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.data import check_finite
-from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_count, check_positive
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError, check_count, check_positive
 
 Rays: TypeAlias = tuple[Float[Tensor, "angles bins 2"], Float[Tensor, "angles bins 2"]]
 """A point (x, y) on each ray, and the ray's direction, of length 1."""
@@ -219,12 +219,25 @@ def in_radians(angles: Any) -> Float[Tensor, " angles"]:
     return theta
 
 
+def check_real(values: Tensor, what: str) -> None:
+    """Refuses whole and complex numbers.
+
+    Raises:
+        UnsupportedError: Naming their dtype.
+    """
+    if not values.is_floating_point():
+        raise UnsupportedError(f"a {what} of real numbers", f"{values.dtype}", f"{what}.float()")
+
+
 def check_rays(sinogram: Float[Tensor, "*shape"]) -> None:
-    """Refuses rays that are NaN or infinite.
+    """Refuses rays that are NaN or infinite, and none at all.
 
     Raises:
         DataError: With the place of the first.
+        ShapeError: If there is none.
     """
+    if not sinogram.numel():
+        raise ShapeError("a sinogram of at least one ray", f"{list(sinogram.shape)}", "the shape it was measured in")
     bad = (~torch.isfinite(sinogram)).nonzero()
     if len(bad):
         raise DataError(

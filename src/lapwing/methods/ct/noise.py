@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError, ShapeError, check_positive
-from lapwing.methods.ct.geometry import check_rays, place
+from lapwing.methods.ct.geometry import check_rays, check_real, place
 
 
 def add_gaussian(
@@ -24,12 +24,18 @@ def add_gaussian(
     Returns:
         The noisy sinogram, and the standard deviation; a likelihood of it is ``Gaussian(std**-2)``.
 
+    Raises:
+        DataError: If a ray is not finite.
+        ShapeError: If there is no ray.
+        UnsupportedError: If the sinogram is not of real numbers.
+
     Example:
         >>> y, std = add_gaussian(torch.full((3, 4), 2.0), 0.1)
         >>> round(std, 6)
         0.2
     """
     check_positive("fraction", fraction, "0.05")
+    check_real(sinogram, "sinogram")
     check_rays(sinogram)
     std = fraction * float(sinogram.abs().mean())
     return sinogram + std * probes.gaussian(sinogram.shape, like=sinogram, generator=generator), std
@@ -67,6 +73,7 @@ def log_transform(
 
     Raises:
         DataError: If counts are negative or not finite, with the place of the first, or photons are not positive.
+        ShapeError: If photons are neither one number nor of each bin.
 
     Example:
         >>> y, variance = log_transform(torch.tensor([[15.5]]), 16.0)
@@ -80,6 +87,10 @@ def log_transform(
         got = f"{len(negative)} negative ones of {counts.numel()}, the first at {place(negative[0])}"
         raise DataError("counts of photons", got, "counts.clamp(min=0) if a dark image was taken off, else raw counts")
     open_beam = torch.as_tensor(photons).to(counts)
+    sides = zip(reversed(open_beam.shape), reversed(counts.shape), strict=False)
+    if open_beam.ndim > counts.ndim or any(side not in (1, count) for side, count in sides):
+        expected = f"photons as one number, or of each bin of counts {list(counts.shape)}"
+        raise ShapeError(expected, f"{list(open_beam.shape)}", "the flat field of these bins")
     if not bool((open_beam > 0).all()):
         raise DataError("positive photons", f"{float(open_beam.min()):g}", "the counts of a bin without an object")
     more = counts + 0.5
@@ -98,7 +109,7 @@ def noise_level(sinogram: Float[Tensor, "*angles bins"]) -> float:
 
     Raises:
         DataError: If it is not finite.
-        ShapeError: If it has fewer bins.
+        ShapeError: If it has fewer bins, or no ray.
 
     Example:
         >>> y = 3 * torch.randn(50, 200, generator=torch.Generator().manual_seed(0))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -15,6 +16,7 @@ from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_kind
 from lapwing.linalg import Operator
 from lapwing.linalg.operator import on_columns
+from lapwing.methods.ct.geometry import check_real
 
 Product: TypeAlias = Callable[[Tensor], Tensor]
 """From a block of columns to a block of columns."""
@@ -143,12 +145,17 @@ def measurement(matrix: Any) -> Given:
 
     Raises:
         ConfigError: If it is none of these.
+        ShapeError: If it has not two axes.
+        UnsupportedError: If its numbers are not real.
 
     Example:
         >>> measurement(torch.tensor([[1.0, 2.0]])).pull(torch.ones(1)).tolist()
         [1.0, 2.0]
     """
+    if isinstance(matrix, Tensor | np.ndarray) and matrix.ndim != 2:
+        raise ShapeError("a matrix [rows, pixels]", f"{list(matrix.shape)}", "matrix[None] if it is one row")
     if isinstance(matrix, Tensor):
+        check_real(matrix, "matrix")
         turned = matrix.t().to_sparse_csr() if matrix.layout == torch.sparse_csr else matrix.t()
         like = torch.empty(0, dtype=matrix.dtype, device=matrix.device)
         return Given(lambda v: matrix @ v, lambda u: turned @ u, (matrix.shape[0], matrix.shape[1]), like)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.data import check_finite
-from lapwing.ground.errors import ShapeError, check_positive
+from lapwing.ground.errors import ConfigError, ShapeError, check_positive
 from lapwing.linear.matrix import Matrix
 from lapwing.methods.ct.observed import Measurement
 
@@ -33,6 +33,9 @@ def pixel_prior(shape: Sequence[int], lengthscale: float | None = None, *, like:
         lengthscale: ψ, in pixels; ``None`` for independent pixels.
         like: Tensor whose device and dtype it takes; ``None`` for float32 on the CPU.
 
+    Raises:
+        ConfigError: If the length-scale is not positive.
+
     Cost:
         Memory ``pixels²`` numbers; with a length-scale ``pixels³`` multiplications in float64.
 
@@ -40,6 +43,7 @@ def pixel_prior(shape: Sequence[int], lengthscale: float | None = None, *, like:
         >>> pixel_prior((2, 3), 1.0).features.shape
         torch.Size([1, 2, 3, 1, 6])
     """
+    _check_lengths([lengthscale])
     tensor = torch.zeros(()) if like is None else like
     points = _places(shape)
     root = torch.linalg.cholesky(_correlation(points, points, lengthscale))
@@ -83,6 +87,7 @@ def fit_pixels(
         lengthscales: Those that are tried.
 
     Raises:
+        ConfigError: If there is no length-scale to try, or one is not positive.
         DataError: If a measurement is not finite.
         ShapeError: If operator, sinogram and image do not fit.
 
@@ -98,6 +103,7 @@ def fit_pixels(
         (None, 3.99)
     """
     check_positive("noise_std", noise_std, "0.05")
+    _check_lengths(lengthscales)
     check_finite(sinogram, "measurements", "leaving out the rays that have none")
     if operator.shape != (len(sinogram), math.prod(shape)):
         came = f"{len(sinogram)} measurements, an image {list(shape)} and an operator {list(operator.shape)}"
@@ -123,6 +129,15 @@ def _likeliest(lengthscale: float | None, values: Tensor, squares: Tensor, noise
     start = math.log(float(squares.sum()) / float(values.sum()) + 1e-30)
     found: Any = minimize_scalar(loss, bounds=(start - 12, start + 6), method="bounded", options={"xatol": 1e-3})
     return PixelFit(lengthscale, math.exp(found.x), -float(found.fun))
+
+
+def _check_lengths(lengthscales: Sequence[float | None]) -> None:
+    """Refuses length-scales that are not positive, and none at all."""
+    if not len(lengthscales):
+        raise ConfigError("at least one of lengthscales=", "none", "lengthscales=(None, 4.0)")
+    for scale in lengthscales:
+        if scale is not None:
+            check_positive("lengthscale", scale, "4.0, or None for independent pixels")
 
 
 def _places(shape: Sequence[int]) -> Float[Tensor, "pixels axes"]:

@@ -11,10 +11,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
-from lapwing.ground.errors import ShapeError, check_count, check_option
+from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_fraction, check_option
 
 SLOPE = 0.2
 """Of leaky rectifiers below 0."""
+
+DROPPERS = (nn.Dropout, nn.Dropout2d, nn.Dropout3d)
+"""Layers that drop channels or numbers."""
 
 
 @final
@@ -57,6 +60,9 @@ class UNet(nn.Module):
         for name, value in {"scales": scales, "groups": groups, "skip": skip}.items():
             check_count(name, value)
         check_count("channels", channels, groups, usual=8 * groups)
+        if channels % groups:
+            raise ConfigError(f"channels that divide by groups={groups}", f"{channels}", f"channels={8 * groups}")
+        check_fraction("dropout", dropout, "dropout=0.05", zero=True)
         self.divisor, self.group = 2 ** (scales - 1), channels // groups
         drop = [(nn.Dropout2d, nn.Dropout3d)[dimensions - 2](dropout)] if dropout else []
 
@@ -112,11 +118,7 @@ def dropping(network: nn.Module, seed: int) -> Generator[None]:
         network: The network.
         seed: Of what is dropped; the global generator goes on where it was.
     """
-    layers = [
-        (part, part.training)
-        for part in network.modules()
-        if isinstance(part, nn.Dropout | nn.Dropout2d | nn.Dropout3d)
-    ]
+    layers = [(part, part.training) for part in network.modules() if isinstance(part, DROPPERS)]
     with torch.random.fork_rng(enabled=bool(layers)):
         if layers:
             torch.manual_seed(seed)
@@ -140,6 +142,9 @@ def dropped(
         samples: Images.
         seed: Of what is dropped.
 
+    Raises:
+        ConfigError: If there are no images to draw, or the network drops nothing.
+
     Cost:
         A forward pass for each image.
 
@@ -147,5 +152,8 @@ def dropped(
         >>> dropped(UNet(scales=1, channels=4, dropout=0.5), torch.ones(1, 1, 4, 4), 3).shape
         torch.Size([3, 4, 4])
     """
+    check_count("samples", samples, usual=100)
+    if not any(isinstance(part, DROPPERS) and part.p > 0 for part in network.modules()):
+        raise ConfigError("a network with dropout", "none, so that all images are the same", "UNet(dropout=0.05)")
     with torch.no_grad(), dropping(network, seed):
         return torch.cat([network(z)[:, 0] for _ in range(samples)])

@@ -16,6 +16,7 @@ from lapwing.ground import probes
 from lapwing.ground.data import check_finite
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, ShapeError, check_count, check_positive, warn
 from lapwing.ground.results import Solution
+from lapwing.methods.ct.geometry import check_real
 from lapwing.methods.ct.observed import Measurement
 from lapwing.methods.ct.projector import Projector
 
@@ -65,6 +66,7 @@ def tv_reconstruction(
         ConfigError: If an option makes no sense.
         DataError: If a ray is not finite.
         ShapeError: If operator, sinogram and image do not fit.
+        UnsupportedError: If the sinogram is not of real numbers, or of another dtype than the operator's.
 
     Warns:
         ConvergenceWarning: If it ended before.
@@ -136,6 +138,7 @@ class _Saddle:
     ) -> _Saddle:
         """The problem, if all parts fit."""
         rows, pixels = operator.shape
+        check_real(sinogram, "sinogram")
         if isinstance(operator, Projector):
             y, shape = operator.geometry.check(sinogram), operator.geometry.image if image is None else image
         else:
