@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lapwing.ground.data import check_finite
 from lapwing.ground.errors import NumericalError, ShapeError, check_count
 
 FLOOR = 1e-6
-"""Variance that every pixel has at least, in squared units of an image between 0 and 1."""
+"""Variance that every pixel has at least, over the squared range of the true image."""
 
 
 def patch_covariance(deviations: Float[Tensor, "s m"]) -> Float[Tensor, "m m"]:
@@ -59,18 +60,21 @@ def log_density(
 ) -> float:
     """Log density of the true image under Gaussian patches, nats a pixel; ``size=1`` is that of single pixels.
 
-        1/N Σ_patches log N(x; x̃, K̂ + 1e-6 I)                                (Antorán 2024, section 7.4)
+        1/N Σ_patches log N(x; x̃, K̂ + 1e-6 (max x - min x)² I)               (Antorán 2024, section 7.4)
+
+    In another unit of the image it changes by the logarithm of the unit alone.
 
     Args:
         mean: The reconstruction.
         deviations: Draws' deviations from it, as of ``ImagePosterior.deviations``.
-        truth: The true image.
+        truth: The true image; a constant one adds nothing to variances.
         size: Side of a patch, in pixels; wider than 10 needs more than a thousand draws.
         mask: Pixels that count; ``None`` for all.
 
     Raises:
-        NumericalError: If draws are not finite.
-        ShapeError: If images and draws do not fit.
+        DataError: If the images are not finite.
+        NumericalError: If draws are not finite, or all the same where the true image is constant.
+        ShapeError: If images, draws and mask do not fit, or no pixel counts.
 
     Cost:
         ``size⁶`` a patch, in float64.
@@ -82,7 +86,9 @@ def log_density(
     if not bool(deviations.isfinite().all()):
         raise NumericalError("finite draws of the image", "NaN or infinity", "a stronger prior, or float64")
     error = (truth - mean).flatten().double()
-    counted = torch.ones_like(error, dtype=torch.bool) if mask is None else mask.flatten()
+    check_finite(error, "images", "the reconstruction of a finite sinogram")
+    counted = torch.ones_like(error, dtype=torch.bool) if mask is None else _checked(mask, mean.shape).flatten()
+    floor = FLOOR * float(truth.max() - truth.min()) ** 2
     total = 0.0
     for patch in tiles(mean.shape, size):
         index = patch.to(error.device)
@@ -90,7 +96,7 @@ def log_density(
         if not len(index):
             continue
         covariance = patch_covariance(deviations[:, index].double())
-        covariance.diagonal().add_(FLOOR)
+        covariance.diagonal().add_(floor)
         factor, failed = torch.linalg.cholesky_ex(covariance)
         if int(failed):
             raise NumericalError(
@@ -100,3 +106,11 @@ def log_density(
         total -= 0.5 * float(solved.square().sum()) + float(factor.diagonal().log().sum())
         total -= 0.5 * len(index) * math.log(2 * math.pi)
     return total / int(counted.sum())
+
+
+def _checked(mask: Tensor, shape: torch.Size) -> Tensor:
+    """A mask of an image with at least a pixel that counts."""
+    if mask.dtype != torch.bool or mask.shape != shape or not bool(mask.any()):
+        came = f"{mask.dtype} {list(mask.shape)}, {int(mask.count_nonzero())} of it not zero"
+        raise ShapeError(f"a boolean mask {list(shape)} with a pixel that counts", came, "mask > 0, or mask=None")
+    return mask
