@@ -60,7 +60,7 @@ def test_the_command_reads_a_scan_and_says_the_angles(
 
     def answered(geometry: Geometry, sinogram: torch.Tensor, noise_std: float, **options: Any) -> dict[str, Any]:
         given.update(options, geometry=geometry, noise_std=noise_std)
-        return {"next_angles": [1.25], "seconds": 3.0}
+        return {"next_angles": [1.25], "seconds": 3.0, "held_out": 1.25}
 
     monkeypatch.setattr(ct, "continued", answered)
     np.savez(tmp_path / "scan.npz", sinogram=DISC.sinogram(SO_FAR).numpy(), angles=SO_FAR.theta.numpy())
@@ -68,7 +68,8 @@ def test_the_command_reads_a_scan_and_says_the_angles(
     main(["ct", "propose", str(tmp_path / "scan.npz"), *flags])
     assert given["geometry"].pixels == (7, 7) and given["geometry"].bins == 8 and given["noise_std"] == 0.2
     assert (given["count"], given["candidates"], given["criterion"]) == (1, 180, "eig")
-    assert "next angles  1.2500 radians" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "next angles  1.2500 radians" in said and "held out     1.25," in said and "1 is noise alone" in said
 
 
 def test_what_cannot_be_continued_is_a_sentence(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lapwing.cli import main
+from lapwing.ground.errors import DataWarning
 from lapwing.methods.ct import Ellipses, FanBeam, Geometry, Parallel2d, equidistant
 
 DISC = Ellipses(((1.0, 5.0, 5.0, 1.0, -2.0, 0.0),))
@@ -85,3 +86,55 @@ def test_wrong_angles_are_a_sentence(
     with pytest.raises(SystemExit, match="2"):
         typed(tmp_path / "scan.npy", "--angles", tmp_path / "angles.txt")
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "sentence"),
+    [
+        ("reconstruct", ("--pixels", "0"), "Expected --pixels of at least 1. Got 0"),
+        ("reconstruct", ("--weight", "-1"), "Expected a positive --weight. Got -1"),
+        ("reconstruct", ("--noise-std", "0"), "Expected a positive finite --noise-std. Got 0"),
+        ("reconstruct", ("--angles", "lost.txt"), "a file of angles for --angles. Got no file lost.txt"),
+        ("propose", ("--seed", "-1"), "Expected --seed of at least 0. Got -1"),
+        ("propose", ("--count", "0"), "Expected --count of at least 1. Got 0"),
+        ("propose", ("--candidates", "0"), "Expected --candidates of at least 1. Got 0"),
+        ("propose", ("--noise-std", "nan"), "Expected a positive finite --noise-std. Got nan"),
+        ("demo", ("--seed", "-1"), "Expected --seed of at least 0. Got -1"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_before_any_work(
+    command: str, flags: tuple[str, ...], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "scan.npy", DISC.sinogram(PLANE).numpy())
+    scan = () if command == "demo" else (str(tmp_path / "scan.npy"),)
+    with pytest.raises(SystemExit, match="2"):
+        main(["ct", command, *scan, *flags, "--out", str(tmp_path / "out")])
+    assert sentence in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["reconstruct", "propose"])
+@pytest.mark.parametrize(("factor", "came"), [(0.0, "zeros alone"), (-1.0, "values of mean -")])
+def test_a_scan_that_shows_nothing_is_refused(
+    command: str, factor: float, came: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "scan.npy", factor * DISC.sinogram(PLANE).numpy())
+    with pytest.raises(SystemExit, match="2"):
+        main(["ct", command, str(tmp_path / "scan.npy"), "--out", str(tmp_path / "out")])
+    said = capsys.readouterr().err
+    assert f"that shows an object, positive line integrals. Got {came}" in said and "log_transform" in said
+
+
+def test_raw_counts_are_warned_of(tmp_path: Path) -> None:
+    np.save(tmp_path / "scan.npy", np.round(1e4 * np.exp(-0.1 * DISC.sinogram(PLANE).numpy())))
+    with pytest.warns(DataWarning, match="whole numbers up to 10000, as counts of photons are"):
+        typed(tmp_path / "scan.npy", "--method", "fbp", "--out", tmp_path / "out")
+
+
+def test_noise_that_is_known_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Total variation weighs the more, the larger the noise."""
+    scan, flags = saved(tmp_path / "scan.npz", PLANE), ("--pixels", "20", "--noise-std")
+    rough = []
+    for std in ("0.1", "2.0"):
+        typed(scan, *flags, std, "--out", tmp_path / std)
+        rough.append(np.abs(np.diff(np.load(tmp_path / std / "image.npy"))).sum())
+    assert "standard deviation of its noise 0.1\n" in capsys.readouterr().out and rough[1] < 0.8 * rough[0]

@@ -85,7 +85,7 @@ def continued(
     start, effort, generator = time.monotonic(), effort or ImagingEffort(), torch.Generator().manual_seed(seed)
     whole, behind = _candidates(geometry, candidates)
     left = len(whole.theta) - behind
-    check_positive("noise_std", noise_std, "0.05")
+    check_positive("noise_std", noise_std, "0.05, one number for all rays")
     check_count("count", count)
     if count > left:
         raise ConfigError(f"a count of at most {left}, the angles left", f"{count}", "more candidates")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
@@ -15,12 +16,15 @@ import lapwing as lw
 from lapwing.cli.continuation import continued
 from lapwing.cli.demonstration import QUICK, demonstrate
 from lapwing.cli.say import make_folder, say
-from lapwing.ground.errors import DataError
+from lapwing.ground.errors import ConfigError, DataError, DataWarning, check_count, check_positive, warn
 from lapwing.methods.ct import FanBeam, Geometry, Parallel2d, Parallel3d, Scan
 from lapwing.methods.ct.design import Criterion
 
 LEAST = 0.01
 """Noise over the mean of a sinogram, at least: rays through pixels are off by as much at the edges of an object."""
+
+COUNTS = 50
+"""Whole numbers this large are taken for photons: behind an object that dense there would be none."""
 
 
 @final
@@ -51,7 +55,13 @@ class Tomograph:
 
         Args:
             scan: Its file.
+
+        Raises:
+            ConfigError: If an option makes no sense.
+            DataError: If a file cannot be read, or the scan shows no object.
         """
+        if self.pixels is not None:
+            check_count("--pixels", self.pixels, usual=128)
         read = lw.ct.read_scan(scan)
         y = read.sinogram
         of, bins = angles_of(read, self.angles), y.shape[-1]
@@ -65,6 +75,7 @@ class Tomograph:
         else:
             geometry = Parallel2d(side, of, bins, self.pixel_size, self.bin_size, self.offset)
         geometry.check(y)
+        check_object(y, scan)
         return geometry, y
 
 
@@ -75,6 +86,7 @@ def reconstruct(
     tomograph: Tomograph = Tomograph(),
     method: Literal["tv", "fbp"] = "tv",
     weight: float = 2.0,
+    noise_std: float | None = None,
     out: Path = Path("runs/ct/reconstruct"),
 ) -> None:
     """Reconstruct an image from a sinogram, and save it.
@@ -84,17 +96,20 @@ def reconstruct(
         tomograph: How it was made.
         method: Little total variation, or filtered back-projection with Hann's window.
         weight: Of the total variation of the image over its mean along the largest ray; larger is smoother.
+        noise_std: Standard deviation of the sinogram's noise, for little total variation; estimated if not given.
         out: Folder for image.npy, and image.png where matplotlib is installed.
     """
+    check_positive("--weight", weight, "2")
+    check_noise(noise_std)
     geometry, y = tomograph.read(scan)
     make_folder(out, "image.npy", "image.png")
-    std = lw.ct.noise_level(y)
-    say(f"sinogram     {' × '.join(map(str, y.shape))}, standard deviation of its noise about {std:.3g}")
+    about = f"about {lw.ct.noise_level(y):.3g}" if noise_std is None else f"{noise_std:.3g}"
+    say(f"sinogram     {' × '.join(map(str, y.shape))}, standard deviation of its noise {about}")
     if method == "fbp":
         image = lw.ct.filtered_back_projection(y, geometry, "hann")
     else:
         mean = float(y.abs().max()) / (geometry.pixels[0] * geometry.pixel_size) + 1e-30
-        precision = noise_of(y) ** -2
+        precision = (noise_of(y) if noise_std is None else noise_std) ** -2
         found = lw.ct.tv_reconstruction(y, lw.ct.Projector(geometry), weight / mean, precision=precision, progress=True)
         image = found.value
         say(f"steps        {found.iterations}, to a residual of {float(found.residual):.2g}")
@@ -127,6 +142,10 @@ def propose(
         seed: Of everything random.
         out: Folder for results.json, next.png and report.html.
     """
+    check_count("--count", count, usual=5)
+    check_count("--candidates", candidates, usual=180)
+    check_count("--seed", seed, 0)
+    check_noise(noise_std)
     geometry, y = tomograph.read(scan)
     make_folder(out, "results.json", "next.png", "report.html")
     std = noise_of(y) if noise_std is None else noise_std
@@ -134,6 +153,7 @@ def propose(
     found = continued(
         geometry, y, std, count=count, candidates=candidates, criterion=criterion, out=out, seed=seed, progress=True
     )
+    say(f"held out     {found['held_out']:.3g}, the squared misfit of rays held out over the noise's; 1 is noise alone")
     say("next angles  " + ", ".join(f"{angle:.4f}" for angle in found["next_angles"]) + " radians")
     say(f"saved        {out / 'results.json'}, {out / 'report.html'}: {found['seconds']:.0f} seconds")
 
@@ -146,6 +166,7 @@ def demo(*, out: Path = Path("runs/ct/demo"), seed: int = 0, quick: bool = False
         seed: Of everything random.
         quick: Very small, to see that everything runs.
     """
+    check_count("--seed", seed, 0)
     make_folder(out, "results.json", "reconstruction.png", "report.html")
     found = demonstrate(out, size=QUICK if quick else None, seed=seed, progress=True)
     say("PSNR         " + ", ".join(f"{name.upper()} {value:.2f} dB" for name, value in found["psnr"].items()))
@@ -161,6 +182,34 @@ def noise_of(sinogram: Float[Tensor, "*angles bins"]) -> float:
     return max(lw.ct.noise_level(sinogram), LEAST * float(sinogram.abs().mean()) + 1e-30)
 
 
+def check_noise(std: float | None) -> None:
+    """Refuses noise of no size; ``None`` is estimated."""
+    if std is not None and not 0 < std < math.inf:
+        raise ConfigError("a positive finite --noise-std", f"{std!r}", "--noise-std 0.05, or none to have it estimated")
+
+
+def check_object(sinogram: Float[Tensor, "*angles bins"], scan: Path) -> None:
+    """Refuses a sinogram whose mean is not positive, and warns of one that looks like counted photons.
+
+    Args:
+        sinogram: That of a scan.
+        scan: Its file.
+
+    Raises:
+        DataError: If it shows no object.
+
+    Warns:
+        DataWarning: If it looks like counts.
+    """
+    mean, largest = float(sinogram.double().mean()), float(sinogram.max())
+    hint = "lapwing.ct.log_transform(counts, photons), which makes a sinogram of counted photons"
+    if not mean > 0:
+        came = "zeros alone" if not bool(sinogram.any()) else f"values of mean {mean:.3g}"
+        raise DataError(f"a sinogram in {scan} that shows an object, positive line integrals", came, hint)
+    if largest >= COUNTS and bool((sinogram == sinogram.round()).all()):
+        warn(f"{scan} holds whole numbers up to {largest:g}, as counts of photons are. Try {hint}", DataWarning)
+
+
 def angles_of(scan: Scan, path: Path | None) -> Float[Tensor, " angles"]:
     """Those of a file, those of the scan, or equidistant ones over half a turn, which is said.
 
@@ -169,13 +218,15 @@ def angles_of(scan: Scan, path: Path | None) -> Float[Tensor, " angles"]:
         path: The file.
 
     Raises:
-        DataError: If the file holds no numbers, or another count of them.
+        DataError: If there is no such file, or it holds no numbers, or another count of them.
     """
     count = len(scan.sinogram)
     if path is None:
         if scan.angles is None:
             say(f"angles       none given: {count} equidistant ones over half a turn; --angles FILE for others")
         return lw.ct.equidistant(count) if scan.angles is None else scan.angles
+    if not path.is_file():
+        raise DataError("a file of angles for --angles", f"no file {path}", "its path, one number a line, or a .npy")
     try:
         found = np.load(path) if path.suffix == ".npy" else np.loadtxt(path)
     except ValueError as error:

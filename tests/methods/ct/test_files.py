@@ -60,6 +60,13 @@ def test_what_is_no_sinogram_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "words.npy", np.array([["a"]]))
     with refused(DataError, "Got <U1 [1, 1] in"):
         read_scan(tmp_path / "words.npy")
+    ragged = np.array([[1.0], [2.0, 3.0]], dtype=object)
+    np.savez(tmp_path / "ragged.npz", sinogram=ragged)
+    with refused(DataError, "numbers named sinogram in"):
+        read_scan(tmp_path / "ragged.npz")
+    np.savez(tmp_path / "bent.npz", sinogram=Y.numpy(), angles=ragged)
+    with refused(DataError, "numbers named angles in"):
+        read_scan(tmp_path / "bent.npz")
     np.savez(tmp_path / "turned.npz", sinogram=Y.mT.numpy(), angles=np.zeros(3))
     with refused(DataError, "Got 3 angles for a sinogram [5, 3]. Try sinogram.T"):
         read_scan(tmp_path / "turned.npz")

@@ -9,6 +9,7 @@ from torch.distributions import MultivariateNormal
 
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
 from lapwing.methods.ct.pixels import fit_pixels, pixel_prior
+from tests.checker import unchecked
 from tests.linear_models import Rays
 from tests.posterior_cases import normal, refused
 
@@ -49,6 +50,8 @@ def test_what_makes_no_sense_is_a_sentence() -> None:
         pixel_prior(SHAPE, 0.0)
     with refused(ConfigError, "a positive lengthscale. Got -1.0"):
         fit_pixels(RAYS, torch.zeros(20).double(), SHAPE, noise_std=STD, lengthscales=[None, -1.0])
+    with refused(ConfigError, "Try noise_std=0.05, one number for all rays"), unchecked():
+        fit_pixels(RAYS, torch.zeros(20).double(), SHAPE, noise_std=torch.ones(20))  # pyright: ignore[reportArgumentType]
     with refused(ConfigError, "at least one of lengthscales="):
         fit_pixels(RAYS, torch.zeros(20).double(), SHAPE, noise_std=STD, lengthscales=[])
     with refused(DataError, "finite measurements"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -72,12 +73,20 @@ def read_scan(path: str | Path, dtype: torch.dtype = torch.float32) -> Scan:
         names = list(found)
         if "sinogram" not in names:
             raise DataError(f"an array named sinogram in {path}", f"{names}", "numpy.savez(path, sinogram=, angles=)")
-        sinogram = _checked(found["sinogram"], path, dtype)
-        angles = in_radians(found["angles"]) if "angles" in names else None
+        sinogram = _checked(_member(found, "sinogram", path), path, dtype)
+        angles = in_radians(_member(found, "angles", path)) if "angles" in names else None
     if angles is not None and len(angles) != len(sinogram):
         got = f"{len(angles)} angles for a sinogram {list(sinogram.shape)}"
         raise DataError(f"an angle for each projection of {path}, which lead", got, "sinogram.T")
     return Scan(sinogram, angles)
+
+
+def _member(found: Any, name: str, path: Path) -> Any:
+    """An array of a file, which is read only now."""
+    try:
+        return found[name]
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"numbers named {name} in {path}", f"what NumPy cannot read: {error}", "an array") from error
 
 
 def _pages(path: Path) -> np.ndarray:

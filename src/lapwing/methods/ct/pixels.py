@@ -102,7 +102,7 @@ def fit_pixels(
         >>> found.lengthscale, round(found.variance, 2)
         (None, 3.99)
     """
-    check_positive("noise_std", noise_std, "0.05")
+    check_positive("noise_std", noise_std, "0.05, one number for all rays")
     _check_lengths(lengthscales)
     check_finite(sinogram, "measurements", "leaving out the rays that have none")
     if operator.shape != (len(sinogram), math.prod(shape)):
