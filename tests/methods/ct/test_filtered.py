@@ -85,6 +85,7 @@ def test_equidistant_angles_all_weigh_the_same() -> None:
     for n in (1, 2, 3, 7, 60, 999):
         for end in (math.pi, 2 * math.pi):
             assert set(_weights(Parallel2d((4, 4), 0.1 + equidistant(n, end)))) == {1.0}
+        assert set(_weights(Parallel2d((4, 4), equidistant(3 * n, 3 * math.pi) - 1.0))) == {1.0}
         assert set(_weights(FanBeam((4, 4), 0.1 + equidistant(n, 2 * math.pi), source=9.0))) == {1.0}
 
 

@@ -106,7 +106,7 @@ def _weights(geometry: Geometry) -> list[float]:
     Fans must go all the way round: their rays are measured once or twice where they do not, and would need weights.
     """
     whole, full = (2, "equidistant(n, 2 * torch.pi)") if isinstance(geometry, FanBeam) else (1, "equidistant(n)")
-    parts = (geometry.theta / (whole * math.pi)).round(decimals=12) % 1
+    parts = (geometry.theta / (whole * math.pi) % 1).round(decimals=12) % 1  # 1 is 0, and equal ones are exactly so
     places, which, times = parts.unique(return_inverse=True, return_counts=True)
     gaps = torch.cat([places, places[:1] + 1]).diff()
     gap = float(gaps.max())
@@ -114,7 +114,7 @@ def _weights(geometry: Geometry) -> list[float]:
         raise DataError(
             f"angles of {'a fan beam over a whole' if whole == 2 else 'parallel beams over a half'} turn",
             f"none over {gap * whole * 180:.0f}° of it",
-            f"{full}, or tv_reconstruction or a deep image prior, which do without them",
+            f"{full}, or tv_reconstruction or a deep image prior, which need no such turn",
         )
     shares = (gaps + gaps.roll(1)) / (2 * times)
     return (len(parts) * shares[which]).round(decimals=6).tolist()  # exactly 1 where angles are equidistant
