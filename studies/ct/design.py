@@ -20,7 +20,6 @@ from benchmarks.command import Setting, Study
 from benchmarks.data import generator
 from benchmarks.report import Row, curve, figure, grouped, timed
 from benchmarks.table import averaged
-from lapwing.cli.demonstration import psnr_of
 from lapwing.ground import probes
 from lapwing.linalg import Diagonal
 from lapwing.linear.model import LinearModel
@@ -144,7 +143,7 @@ class Scene:
         y, std = self.measured
         operator = self.whole.select(angles)
         found = ct.tv_reconstruction(y[list(angles)].flatten(), operator, self.amount.weight, precision=std**-2)
-        return psnr_of(found.value, self.truth)
+        return ct.psnr(found.value, self.truth)
 
 
 @final

@@ -23,7 +23,7 @@ from benchmarks.command import Setting, Study
 from benchmarks.data import generator
 from benchmarks.report import Row, timed
 from benchmarks.table import averaged
-from lapwing.cli.demonstration import INSIDE, REACH, psnr_of
+from lapwing.cli.demonstration import INSIDE, REACH
 from lapwing.ground import probes
 from lapwing.methods import ct
 from lapwing.methods.ct.image import scaled
@@ -117,7 +117,7 @@ def judged(scan: Scan, mean: Tensor, deviations: Tensor) -> Row:
     ratio = (error / std.clamp_min(1e-12)).abs()
     counts = [float(((ratio >= low) & (ratio < low + 0.5))[inside].float().mean()) for low in EDGES]
     return {
-        "psnr": psnr_of(mean, truth),
+        "psnr": ct.psnr(mean, truth),
         "marginal": ct.log_density(mean, deviations, truth),
         "patches": ct.log_density(mean, deviations, truth, size=10),
         "coverage": float((ratio < REACH)[inside].float().mean()),

@@ -18,7 +18,7 @@ import lapwing as lw
 from benchmarks.command import Setting, Study
 from benchmarks.data import generator
 from benchmarks.report import Row, timed
-from lapwing.cli.demonstration import INSIDE, REACH, psnr_of
+from lapwing.cli.demonstration import INSIDE, REACH
 from lapwing.comparison.bench import measured
 from lapwing.ground import probes
 from lapwing.jacobian.model import undisturbed
@@ -137,7 +137,7 @@ def reconstructed(scan: Scan, amount: Amount) -> Row:
     row: Row = {"rays": len(scan.sinogram), "weights": len(posterior.observed.weights)}
     for name, cost in (("fit", fit), ("em", em), ("draw", draws)):
         row |= {f"{name}_seconds": cost.seconds, f"{name}_mib": cost.peak_mib}
-    row |= {"seconds": fit.seconds + em.seconds + draws.seconds, "psnr": psnr_of(posterior.mean, scan.truth)}
+    row |= {"seconds": fit.seconds + em.seconds + draws.seconds, "psnr": ct.psnr(posterior.mean, scan.truth)}
     row |= {"coverage": float(near[scan.truth > INSIDE].float().mean()), "precision": float(posterior.prior_precisions)}
     return row | {"precisions": [step.prior_precision[0] for step in posterior.trace]}
 

@@ -8,11 +8,9 @@ import warnings
 from pathlib import Path
 
 import pytest
-import torch
 
-from lapwing.cli.demonstration import QUICK, demonstrate, psnr_of
+from lapwing.cli.demonstration import QUICK, demonstrate
 from lapwing.ground.errors import ConvergenceWarning
-from tests.posterior_cases import normal
 
 
 def test_the_demo_leaves_its_numbers_a_picture_and_a_page(tmp_path: Path) -> None:
@@ -28,10 +26,3 @@ def test_the_demo_leaves_its_numbers_a_picture_and_a_page(tmp_path: Path) -> Non
     assert written["precisions"][-1] != written["precisions"][0]
     page = (tmp_path / "ct" / "report.html").read_text()
     assert "PSNR" in page and "data:image/png;base64" in page and (tmp_path / "ct" / "reconstruction.png").exists()
-
-
-def test_psnr_is_that_of_an_error_of_known_size() -> None:
-    truth = normal(5, 7)
-    span = float(truth.max() - truth.min())
-    noise = torch.where(normal(5, 7, seed=1) > 0, 1.0, -1.0)
-    assert psnr_of(truth + 0.1 * span * noise, truth) == pytest.approx(20.0)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.cli.continuation import ImagingEffort, imaged
@@ -89,7 +88,7 @@ def demonstrate(out: Path, *, size: Size | None = None, seed: int = 0, progress:
         "marginal": ct.log_density(posterior.mean, deviations, truth),
         "patches": ct.log_density(posterior.mean, deviations, truth, size=10),
     }
-    psnr = {name.lower(): psnr_of(image, truth) for name, image in images.items()}
+    psnr = {name.lower(): ct.psnr(image, truth) for name, image in images.items()}
     out.mkdir(parents=True, exist_ok=True)
     _draw(images, truth, posterior.std, out / "reconstruction.png")
     results: dict[str, Any] = _page(size, psnr, scores, proposed, std) | {
@@ -106,12 +105,6 @@ def demonstrate(out: Path, *, size: Size | None = None, seed: int = 0, progress:
     write_json(results, out / "results.json")
     write_report(out / "results.json")
     return results
-
-
-def psnr_of(image: Float[Tensor, "*space"], truth: Float[Tensor, "*space"]) -> float:
-    """``20 log₁₀ range - 10 log₁₀ MSE``, dB, with the range of the truth."""
-    error = float((image - truth).double().square().mean())
-    return 20 * math.log10(float(truth.max() - truth.min())) - 10 * math.log10(error)
 
 
 def _page(

@@ -9,7 +9,7 @@ import torch
 from torch.distributions import MultivariateNormal, Normal
 
 from lapwing.ground.errors import DataError, NumericalError, ShapeError
-from lapwing.methods.ct.patches import FLOOR, log_density, patch_covariance, tiles
+from lapwing.methods.ct.patches import FLOOR, log_density, patch_covariance, psnr, tiles
 from tests.checker import unchecked
 from tests.posterior_cases import normal, refused
 
@@ -76,3 +76,13 @@ def test_what_makes_no_sense_is_a_sentence() -> None:
             log_density(normal(4, 6), normal(3, 24), normal(4, 6), mask=mask)
     with refused(NumericalError, "finite draws"):
         log_density(normal(4, 6), normal(3, 24) / 0, normal(4, 6))
+
+
+def test_psnr_is_that_of_an_error_of_known_size() -> None:
+    truth = normal(5, 7)
+    span = float(truth.max() - truth.min())
+    noise = torch.where(normal(5, 7, seed=1) > 0, 1.0, -1.0)
+    assert psnr(truth + 0.1 * span * noise, truth) == pytest.approx(20.0)
+    assert psnr(truth, truth) == math.inf and psnr(truth, torch.ones(5, 7).double()) == -math.inf
+    with unchecked(), refused(ShapeError, "as the truth is"):
+        psnr(truth.mT, truth)

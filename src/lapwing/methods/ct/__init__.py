@@ -13,7 +13,7 @@ from lapwing.methods.ct.interval import Interval
 from lapwing.methods.ct.noise import add_gaussian, count_photons, log_transform, noise_level
 from lapwing.methods.ct.observed import Measurement, Observed, linear_image
 from lapwing.methods.ct.operators import Fourier, Given, measurement
-from lapwing.methods.ct.patches import log_density, patch_covariance
+from lapwing.methods.ct.patches import log_density, patch_covariance, psnr
 from lapwing.methods.ct.phantoms import Ellipses, digits, rectangles, shepp_logan, walnut
 from lapwing.methods.ct.pixels import PixelFit, fit_pixels, pixel_prior
 from lapwing.methods.ct.predcp import TVPredCP
@@ -57,6 +57,7 @@ __all__ = [
     "patch_covariance",
     "pixel_prior",
     "pretrained",
+    "psnr",
     "read_scan",
     "rectangles",
     "shepp_logan",

@@ -1,4 +1,4 @@
-"""How likely an image is under draws, patch by patch: the covariance between near pixels counts."""
+"""How near an image is to the truth, and how likely it is under draws, patch by patch."""
 
 from __future__ import annotations
 
@@ -114,3 +114,27 @@ def _checked(mask: Tensor, shape: torch.Size) -> Tensor:
         came = f"{mask.dtype} {list(mask.shape)}, {int(mask.count_nonzero())} of it not zero"
         raise ShapeError(f"a boolean mask {list(shape)} with a pixel that counts", came, "mask > 0, or mask=None")
     return mask
+
+
+def psnr(image: Float[Tensor, "*space"], truth: Float[Tensor, "*space"]) -> float:
+    """Peak signal-to-noise ratio ``20 log₁₀ range - 10 log₁₀ MSE``, dB, with the range of the truth.
+
+    Args:
+        image: A reconstruction.
+        truth: The true image.
+
+    Raises:
+        ShapeError: If they are of two shapes.
+
+    Example:
+        >>> round(psnr(torch.tensor([0.1, 0.9]), torch.tensor([0.0, 1.0])), 1)
+        20.0
+    """
+    if image.shape != truth.shape:
+        raise ShapeError(
+            f"an image {list(truth.shape)}, as the truth is", f"{list(image.shape)}", "image.view_as(truth)"
+        )
+    error, span = float((image - truth).double().square().mean()), float(truth.max() - truth.min())
+    if not (error and span):
+        return -math.inf if error else math.inf
+    return 10 * math.log10(span**2 / error)
