@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lapwing.comparison import Column, Comparison, Row
 from lapwing.ground import probes
-from lapwing.ground.errors import ConfigError, DataError, check_count, check_positive
+from lapwing.ground.errors import ConfigError
 from lapwing.ground.whole import write_json
 from lapwing.methods import ct
 from lapwing.methods.ct.design import Criterion, Design
@@ -64,7 +64,7 @@ def continued(
 
     Args:
         geometry: Of the scan so far, one slice.
-        sinogram: What it measured.
+        sinogram: What it measured, an object.
         noise_std: Standard deviation of its noise.
         count: How many angles to propose.
         candidates: Angles there might be, at equal distances over half a turn, of fans over a whole one.
@@ -79,20 +79,14 @@ def continued(
 
     Raises:
         ConfigError: If the scan has several slices, or fewer angles are left.
-        DataError: If nothing was measured.
     """
-    check_count("candidates", candidates)
     start, effort, generator = time.monotonic(), effort or ImagingEffort(), torch.Generator().manual_seed(seed)
     whole, behind = _candidates(geometry, candidates)
     left = len(whole.theta) - behind
-    check_positive("noise_std", noise_std, "0.05, one number for all rays")
-    check_count("count", count)
     if count > left:
         raise ConfigError(f"a count of at most {left}, the angles left", f"{count}", "more candidates")
     y = geometry.check(sinogram)
     unit = float(y.abs().max()) / (max(geometry.pixels) * geometry.pixel_size)  # about the mean along the longest ray
-    if unit == 0:
-        raise DataError("a sinogram that shows an object", "zeros alone", "the scan with its angles in front")
     projector = ct.Projector(whole)
     operator, std = projector.select(range(behind)), noise_std / unit
     found, posterior = imaged(operator, y / unit, std, effort, generator=generator, progress=progress)
