@@ -231,3 +231,8 @@ class TestInputs:
     def test_one_piece_is_not_copied(self) -> None:
         ((place, part),) = data.chunks(X, 5)
         assert part is X and place == slice(0, 5)
+
+
+def test_first_inputs_are_checked() -> None:
+    with refused(DataError, "finite inputs"):
+        Data([(X.new_full((1, 3), torch.nan), Y[:1]), (X, Y)], like=X).first()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.ground.data import Data
-from lapwing.ground.errors import ConfigError, DataError, ShapeError
+from lapwing.ground.errors import ConfigError, ShapeError
 from lapwing.jacobian.network.network import Network
 from lapwing.structures import Structure
 from lapwing.structures.selection import Selection
@@ -280,16 +280,12 @@ class TestMask:
         network = chosen(lw.Mask(torch.arange(15) == 14), model)
         assert picked(network).tolist() == [30]
 
-    def test_is_a_tensor(self) -> None:
+    def test_is_a_tensor_of_one_entry_a_weight_that_marks_one(self) -> None:
         listed: Any = [True] * 31
         with unchecked(), refused(ConfigError, "mask to be one of Tensor"):
             lw.Mask(listed)
-
-    def test_has_one_entry_a_weight(self) -> None:
         with refused(ShapeError, "a boolean mask [31]"):
             chosen(lw.Mask(torch.ones(30, dtype=torch.bool)), mlp(3))
-
-    def test_marks_at_least_one(self) -> None:
         with refused(ConfigError, "at least one uncertain weight"):
             chosen(lw.Mask(torch.zeros(31, dtype=torch.bool)), mlp(3))
 
@@ -302,8 +298,3 @@ def test_the_module_is_left_as_it_is(selection: Selection) -> None:
     chosen(selection, model, normal(6, 1, 5, 5), labels(6, classes=3))
     assert [part.training for part in model.modules()] == modes
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_first_inputs_are_checked() -> None:
-    with refused(DataError, "finite inputs"):
-        Data([(X.new_full((1, 3), torch.nan), Y[:1]), (X, Y)], like=X).first()

@@ -49,8 +49,8 @@ def minimise(loss: Loss, start: Point, solver: Solver, *, rtol: float, steps: in
     Args:
         loss: The loss.
         start: Where to start.
-        solver: Solves with Λ; a ``CG`` as loosely as leaves the convergence superlinear; the epochs of an ``SGD`` are
-            those of all solves together.
+        solver: Solves with Λ; a ``CG`` as loosely as leaves the convergence superlinear, of a quadratic as exactly as
+            its minimum is asked for; the epochs of an ``SGD`` are those of all solves together.
         rtol: Relative gradient at which the minimum is found.
         steps: Most steps.
         progress: Whether to show a progress bar.
