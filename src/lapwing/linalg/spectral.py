@@ -169,7 +169,7 @@ def symmetric(
 
     Args:
         matrix: The matrix.
-        found: Written over, or the matrix itself; ``None`` for a tensor of its own.
+        found: Written over; it may be the matrix. ``None`` for a tensor of its own.
     """
     found = torch.empty_like(matrix, dtype=torch.float64) if found is None else found
     skew, size = matrix.detach().new_zeros(2).unbind()
