@@ -43,6 +43,7 @@ demo: $(READY)
 	@$(BIN)/python -m demo
 
 # All tests run with line coverage, those that ARGS names without. CHECKED=1 checks shapes and types on the way.
+# A process of theirs that dies ends the run: restarted ones are waited for without end where tests go by file.
 COVERAGE := --cov=lapwing --cov-report=term:skip-covered --cov-fail-under=95
 CHECKER := --jaxtyping-packages=lapwing,tests.checker.checked
 

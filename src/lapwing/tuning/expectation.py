@@ -219,8 +219,8 @@ class Expectation(Generic[Q]):
         """
         posterior, solver, prior, layout = self.posterior, self.solver_used, self.prior(state), self._layout
         rtol, start, scale = rtol or self.rtol, self._start(state), float(state.scale)
-        to = None if isinstance(solver, SGD) else rtol
-        mode = self.tangent.mode(prior, scale, solver=solver, initial=start, rtol=to, progress=progress)
+        limit = None if isinstance(solver, SGD) else rtol
+        mode = self.tangent.mode(prior, scale, solver=solver, initial=start, rtol=limit, progress=progress)
         logger.debug("mode: gradient %.2g after %d products", mode.gradient, mode.matvecs)
         norms = posterior.prior.square_norms(mode.weights, layout)
         state = replace(state, weights=mode.weights)

@@ -160,7 +160,7 @@ class Design:
         """
         noise_std, rays = (posterior.likelihood.noise or 1.0) ** -0.5, len(posterior.observed.targets)
         behind = tuple(int(angle) for angle in chosen)
-        if len(set(behind)) * operator.shape[0] != rays * angles or len(set(behind)) < len(behind):
+        if len(behind) * operator.shape[0] != rays * angles or len(set(behind)) < len(behind):
             expected = f"the numbers of the measured angles, whose rays the posterior has, {rays} of them"
             each = f"{operator.shape[0]} rays of {angles} angles"
             raise ConfigError(expected, f"{list(behind)}, with {each}", "each angle once, among all there might be")

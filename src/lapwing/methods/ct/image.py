@@ -296,5 +296,5 @@ def image_prior(observed: Observed, generator: torch.Generator | None = None) ->
         for part in torch.arange(DRAWS).split(min(BLOCK, image.width)):
             noise = probes.gaussian((len(part), *image.outputs.shape), like=total, generator=generator)
             total += image.pull(noise).square().sum(1)
-    size = float(image.outputs.double().square().sum()) or len(total)
+    size = float(image.outputs.double().square().sum()) or len(total)  # a blank one has no size
     return GPrior().scaled_by(total.double() * (len(total) / size / DRAWS), observed.layout)
