@@ -43,12 +43,13 @@ demo: $(READY)
 	@$(BIN)/python -m demo
 
 # All tests run with line coverage, those that ARGS names without. CHECKED=1 checks shapes and types on the way.
-# A process of theirs that dies ends the run: restarted ones are waited for without end where tests go by file.
+# A process that has no tests left takes half of another's: by file, one would wait for the last files of the other.
+# A process that dies ends the run, and no other is started in its place.
 COVERAGE := --cov=lapwing --cov-report=term:skip-covered --cov-fail-under=95
 CHECKER := --jaxtyping-packages=lapwing,tests.checker.checked
 
 test: $(READY)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --max-worker-restart=0 \
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal --max-worker-restart=0 \
 		$(if $(CHECKED),$(CHECKER)) $(or $(ARGS),$(COVERAGE))
 
 lint: lint-format lint-style lint-types lint-contract
