@@ -32,7 +32,6 @@ class OutputSum:
         self.together: Int[Tensor, " k"] | None = None
         self._block: Tensor | None = None
         self._diagonal: Tensor | None = None
-        self._beside = 0.0
 
     def add(self, entries: Entries) -> None:
         """Take in one chunk."""
@@ -44,8 +43,6 @@ class OutputSum:
             self._diagonal += diagonal.sum(0)
             if beside is not None:
                 own.append(beside[:, self.together])
-                if len(self._block) < len(self._diagonal):
-                    self._beside += float(beside.sum(1).square().sum() - beside.norm().square())
         if own:
             v = torch.cat(own)
             self._block -= v.mT @ v
@@ -90,7 +87,9 @@ class OutputSum:
             yield Kronecker(whole(self._block), right, 1.0 / max(count, 1)), rows[self.together].flatten()
         if bool(alone.any()):
             yield Kronecker(self._diagonal[alone], right, 1.0 / max(count, 1)), rows[alone].flatten()
-            kept = float(self._block.diagonal().sum() - self._block.sum()) / max(self._beside, 1e-300)
+            level, share = logging.INFO, 1.0
+            if len(self._block):  # rows of B add up to 0: what is beside the diagonal is as much as the diagonal
+                beside = self._block.diagonal().sum() - self._block.sum()
+                level, share = logging.WARNING, float(beside / self._diagonal.sum().clamp(min=1e-300))
             words = "%d of %d outputs together, which keeps %.3g of what couples them; the others by the diagonal"
-            level, share = (logging.WARNING, kept) if self._beside else (logging.INFO, 1.0)
             logger.log(level, words, len(self._block), len(alone), share)

@@ -137,8 +137,8 @@ class Likelihood(abc.ABC):
     ) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch c"] | None] | None:
         """The diagonal of B, and v with ``B_jk = -v_j v_k`` beside it, ``None`` where that is 0; arguments as above.
 
-        In float64, in which alone sums of many B have no negative eigenvalues; nothing is c × c. ``None`` for a
-        likelihood whose B has no such form.
+        Where there is a v the rows of B add up to 0. In float64, in which alone sums of many B have no negative
+        eigenvalues; nothing is c × c. ``None`` for a likelihood whose B has no such form.
         """
         return None
 

@@ -89,16 +89,17 @@ class Categorical(Likelihood):
         Exponentials are taken in the dtype of the outputs, whose rounding is as large, in float32 at least; p adds up
         to one in float64. That of the most probable class is kept apart, so that 1 - p does not cancel.
         """
-        f = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-        most = f.argmax(-1, keepdim=True)
-        probs = (f - f.gather(-1, most)).exp_().double().scatter_(-1, most, 0.0)
-        others = probs.sum(-1, keepdim=True)
-        total = 1 + others
+        probs = torch.softmax(outputs.to(torch.promote_types(outputs.dtype, torch.float32)), -1).double()
+        most = outputs.argmax(-1, keepdim=True)
+        largest = probs.gather(-1, most)
+        others = probs.scatter_(-1, most, 0.0).sum(-1, keepdim=True)
+        total = largest + others
         if targets is not None:
             total = total.where((targets != IGNORED).unsqueeze(-1), torch.inf)
         probs /= total
-        diagonal = torch.addcmul(probs, probs, probs, value=-1).scatter_(-1, most, others / total.square())
-        probs.scatter_(-1, most, 1 / total)
+        diagonal = torch.addcmul(probs, probs, probs, value=-1)
+        diagonal.scatter_(-1, most, largest * others / total.square())
+        probs.scatter_(-1, most, largest / total)
         return (diagonal, probs) if self.weight == 1.0 else (self.weight * diagonal, self.weight**0.5 * probs)
 
     def thin_root(
