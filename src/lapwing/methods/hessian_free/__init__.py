@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from lapwing.methods.hessian_free.choices import Objective, PerPoint, PreTrained, Probed, Signs
-from lapwing.methods.hessian_free.descent import Descent
-from lapwing.methods.hessian_free.inner import Inner, NewtonCG, Refitted
+from lapwing.methods.hessian_free.inner import Descent, Inner, NewtonCG, Refitted
 from lapwing.methods.hessian_free.posterior import HessianFreePosterior
 from lapwing.methods.hessian_free.probed import Variances
 from lapwing.methods.hessian_free.recipe import HessianFree
