@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, final, get_args
+from typing import final, get_args
 
 import torch
 from jaxtyping import Float
@@ -47,26 +46,14 @@ class SampledPosterior(SolvedWeights):
         solver: What solves with Λ.
         perturbation: The noise ε of k draws.
         initial: Where the solves start; ``None`` for draws from the prior.
-        found: The draws, where they are known already.
-        squares: ``output_squares``, where they are known already.
+        found: The draws, once they were solved for.
+        squares: ``output_squares``, once it was asked for.
     """
 
     perturbation: Perturbation
     initial: Float[Tensor, "d k"] | None = None
     found: Solution | None = None
     squares: Float[Tensor, "g k"] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """See ``Posterior.__getstate__``; draws that were solved for are kept."""
-        return super().__getstate__() | {"found": self._known, "squares": self._known_squares}
-
-    @property
-    def _known(self) -> Solution | None:
-        return vars(self).get("solution", self.found)
-
-    @property
-    def _known_squares(self) -> Tensor | None:
-        return vars(self).get("output_squares", self.squares)
 
     @property
     def draws(self) -> Float[Tensor, "d k"]:
@@ -77,7 +64,7 @@ class SampledPosterior(SolvedWeights):
         """
         return self.solution.value
 
-    @cached_property
+    @property
     def solution(self) -> Solution:
         """The draws with how well they were solved for, and what that cost."""
         if self.found is not None:
@@ -86,9 +73,10 @@ class SampledPosterior(SolvedWeights):
         with torch.no_grad():
             solution = self.solver.solve(self.problem, self.perturbation.right_hand_side(self.problem), initial=start)
         warn_unless(solution, self.solver.cure)
+        vars(self)["found"] = solution
         return solution
 
-    @cached_property
+    @property
     def output_squares(self) -> Float[Tensor, "g k"]:
         """``ζ_gᵀ (G ζ)_g`` of each group of weights and draw, float64.
 
@@ -97,9 +85,11 @@ class SampledPosterior(SolvedWeights):
         Cost:
             A product with G, once.
         """
-        if self.squares is not None:
-            return self.squares
-        return output_squares(self.problem, self.draws, *self.prior.groups(self.network.uncertain))
+        if self.squares is None:
+            squares = output_squares(self.problem, self.draws, *self.prior.groups(self.network.uncertain))
+            vars(self)["squares"] = squares
+            return squares
+        return self.squares
 
     @property
     def samples(self) -> int:
@@ -114,9 +104,9 @@ class SampledPosterior(SolvedWeights):
         """
         changed = super().with_choices(prior, likelihood, steps)
         before, after = (it.prior_diagonal.to(self.network.like) for it in (self, changed))
-        if self._known is not None and likelihood == self.likelihood and torch.equal(before, after):
-            return replace(changed, found=self._known, squares=self._known_squares)
-        start = self.initial if self._known is None else self._known.value
+        if likelihood == self.likelihood and torch.equal(before, after):
+            return changed
+        start = self.initial if self.found is None else self.found.value
         return changed.restarted(None if start is None else (before / after).sqrt()[:, None] * start)
 
     def restarted(
@@ -130,7 +120,8 @@ class SampledPosterior(SolvedWeights):
         """
         noise = self.perturbation if perturbation is None else perturbation
         changed = replace(self, perturbation=noise, initial=initial, found=None, squares=None)
-        vars(changed).update({name: value for name, value in vars(self).items() if name == "problem"})
+        if "problem" in vars(self):
+            vars(changed)["problem"] = self.problem
         return changed
 
     def begun(self, draws: Float[Tensor, "d m"]) -> SampledPosterior:
