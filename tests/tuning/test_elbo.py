@@ -14,7 +14,7 @@ import lapwing as lw
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from lapwing.tuning import elbo, evidence_at
 from lapwing.tuning.elbo import Bounded, Climb
-from lapwing.tuning.expectation import Expectation, tangent_of
+from lapwing.tuning.expectation import Expectation
 from lapwing.tuning.method import default
 from tests.posterior_cases import Linearised, normal, portrait, problem
 from tests.tuning.cases import fit, point_of
@@ -24,8 +24,7 @@ NAMES = ("categorical", "bernoulli", "poisson", "images", "tokens")
 
 def tried(posterior: lw.Posterior, log_factors: tuple[float, ...] = (0.0,), samples: int = 16) -> list[Bounded]:
     """The bound at some precisions, each from the one before."""
-    tangent = tangent_of(posterior, "simplified")
-    climb = Climb(Expectation(posterior, tangent, None, samples, "auto", 1e-6, 0), 1000, 0, tqdm(disable=True))
+    climb = Climb(Expectation(posterior, "simplified", None, samples, "auto", 1e-6, 0), 1000, 0, tqdm(disable=True))
     points: list[Bounded] = []
     for log_factor in log_factors:
         points.append(climb.at(log_factor, points[-1] if points else None))
@@ -184,10 +183,9 @@ def test_a_few_examples_stand_for_all_of_their_label(monkeypatch: pytest.MonkeyP
     y = (torch.arange(30) < 5).long()
     x = torch.tensor([[-0.5, 1.0], [1.0, 0.3]]).double()[y]
     posterior = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights")).fit(nn.Linear(2, 2).double(), (x, y))
-    tangent = tangent_of(posterior, "simplified")
     excesses = []
     for k in (2, 30):
-        climb = Climb(Expectation(posterior, tangent, None, 16, "auto", 1e-6, 0), k, 0, tqdm(disable=True))
+        climb = Climb(Expectation(posterior, "simplified", None, 16, "auto", 1e-6, 0), k, 0, tqdm(disable=True))
         excesses.append(climb._excess(climb.at(-2.0, None).found))
     assert excesses[0] == pytest.approx(excesses[1], rel=0.1)
 

@@ -16,7 +16,7 @@ from lapwing.evaluation.metrics import nll
 from lapwing.tuning import elbo
 from lapwing.tuning.checkpoint import State
 from lapwing.tuning.elbo import Climb
-from lapwing.tuning.expectation import Expectation, tangent_of
+from lapwing.tuning.expectation import Expectation
 from tests.posterior_cases import normal
 
 
@@ -62,7 +62,7 @@ def test_draws_choose_what_the_exact_posterior_chooses() -> None:
 
 def uphill(posterior: lw.Posterior) -> Climb:
     """A search that has ended."""
-    expectation = Expectation(posterior, tangent_of(posterior, "simplified"), None, 16, "auto", 1e-3, 0)
+    expectation = Expectation(posterior, "simplified", None, 16, "auto", 1e-3, 0)
     way = Climb(expectation, 1000, 0, tqdm(disable=True))
     assert way.up(20) is way.best
     return way

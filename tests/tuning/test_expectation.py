@@ -10,7 +10,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.posteriors import WeightPosterior
-from lapwing.tuning.expectation import Expectation, tangent_of
+from lapwing.tuning.expectation import Expectation
 from tests.tuning.em_cases import Regression
 
 TOY = Regression()
@@ -18,7 +18,7 @@ TOY = Regression()
 
 def expectation(structure: Any, solver: Any = None) -> Expectation:
     posterior = TOY.fit(structure, lw.Isotropic(7.0))
-    return Expectation(posterior, tangent_of(posterior), solver, 5, "auto", 1e-6, 0)
+    return Expectation(posterior, "affine", solver, 5, "auto", 1e-6, 0)
 
 
 def test_the_same_precisions_again_cost_no_iterations() -> None:

@@ -24,7 +24,7 @@ from lapwing.tuning.ascent import climb
 from lapwing.tuning.checkpoint import State
 from lapwing.tuning.choices import BOUNDS, P, chosen, ended
 from lapwing.tuning.em import EM
-from lapwing.tuning.expectation import Expectation, Expected, natural_target, tangent_of, warn_unless_found, with_data
+from lapwing.tuning.expectation import Expectation, Expected, natural_target, warn_unless_found, with_data
 from lapwing.tuning.search import vertex
 
 logger = logging.getLogger(__name__)
@@ -130,9 +130,7 @@ class ELBO:
         if posterior.fitted.noise is not None:
             method = EM(samples=self.samples, steps=self.steps, target=target, solver=self.solver, seed=self.seed)
             return method.tune(posterior, progress)
-        expectation = Expectation[Posterior](
-            posterior, tangent_of(posterior, target), self.solver, self.samples, "auto", RTOL, self.seed
-        )
+        expectation = Expectation[Posterior](posterior, target, self.solver, self.samples, "auto", RTOL, self.seed)
         with tqdm(desc="ELBO", total=self.steps, disable=not progress, unit="precision", leave=False) as bar:
             way = Climb(expectation, self.examples, self.seed, bar)
             best = way.up(self.steps)

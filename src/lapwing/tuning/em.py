@@ -28,7 +28,7 @@ from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.solved import warn_unless
 from lapwing.tuning.checkpoint import CHECKPOINT, State
 from lapwing.tuning.choices import Q, distance, ended, fixed_point, tunes_noise
-from lapwing.tuning.expectation import Expectation, Expected, tangent_of, warn_unless_found, with_data
+from lapwing.tuning.expectation import Expectation, Expected, warn_unless_found, with_data
 from lapwing.tuning.solved import Solved
 
 logger = logging.getLogger(__name__)
@@ -132,19 +132,19 @@ class EM:
         """
         if isinstance(posterior, Posterior):
             posterior = with_data(posterior, self.data, self.unpack)
-        tangent = tangent_of(posterior, self.target)
-        like = tangent.training.weights
+        training = posterior.training
+        like = training.weights
         rtol = max(0.1 * self.tolerance, 1e-10 if like.dtype == torch.float64 else 1e-4)  # off by little beside it
-        expectation = Expectation(posterior, tangent, self.solver, self.samples, self.estimator, rtol, self.seed)
+        expectation = Expectation(posterior, self.target, self.solver, self.samples, self.estimator, rtol, self.seed)
         file = (
             None
             if self.checkpoint is None
-            else Checkpoint(CHECKPOINT, State, file_at(self.checkpoint), self._settings(posterior, tangent.training))
+            else Checkpoint(CHECKPOINT, State, file_at(self.checkpoint), self._settings(posterior, training))
         )
         state = (file and file.read(like.device)) or expectation.first()
         if file:
             hint = "a checkpoint= on a disk that all processes share"
-            check_alike(tangent.training.data.shared, len(state.trace), "steps so far", hint)
+            check_alike(training.data.shared, len(state.trace), "steps so far", hint)
         noisy = tunes_noise(posterior, self.noise)
         state = self._run(expectation, state, noisy, file, progress)
         assert state.measured is not None

@@ -34,16 +34,6 @@ from lapwing.tuning.solved import Solved
 logger = logging.getLogger(__name__)
 
 
-def tangent_of(posterior: Posterior | Solved, target: Target = "affine") -> Tangent:
-    """The tangent model of a posterior; it shares with the solves, where there are any, what they keep.
-
-    Raises:
-        UnsupportedError: If the posterior has no training data.
-    """
-    known = posterior.problem.model if solves(posterior) else None
-    return Tangent(known or posterior.training, target)
-
-
 def natural_target(posterior: Posterior) -> Target:
     """Simplified where outputs have no noise of their own and the last layer is linear and uncertain, else affine."""
     network, data = posterior.network, posterior.training.data
@@ -135,7 +125,7 @@ class Expectation(Generic[Q]):
 
     Args:
         posterior: The posterior, at the precisions it starts from.
-        tangent: The tangent model.
+        target: Which tangent model.
         solver: What finds the mode and the draws; ``None`` for the posterior's own, or ``CG`` with its curvature as a
             preconditioner.
         samples: Draws.
@@ -149,7 +139,7 @@ class Expectation(Generic[Q]):
     """
 
     posterior: Q
-    tangent: Tangent
+    target: Target
     solver: Solver | None
     samples: int
     estimator: Estimator
@@ -165,6 +155,16 @@ class Expectation(Generic[Q]):
                 f"a {type(self.posterior).__name__}",
                 "LowRank(...), KFAC(), MatrixFree() or Sampled()",
             )
+
+    @cached_property
+    def tangent(self) -> Tangent:
+        """The tangent model of the posterior; it shares with the solves, where there are any, what they keep.
+
+        Raises:
+            UnsupportedError: If the posterior has no training data.
+        """
+        known = self.posterior.problem.model if solves(self.posterior) else None
+        return Tangent(known or self.posterior.training, self.target)
 
     def first(self) -> State:
         """The state before the first expectation; draws of a sampled posterior have the noise of its own, first.
@@ -257,7 +257,7 @@ class Expectation(Generic[Q]):
     def _start(self, state: State) -> Float[Tensor, " d"] | None:
         """Where to look for the mode: at the last one, or where a kernel between all training rows has it at once."""
         posterior, step = self.posterior, None
-        if isinstance(posterior, FunctionPosterior) and posterior.fitted.noise and self.tangent.target == "affine":
+        if isinstance(posterior, FunctionPosterior) and posterior.fitted.noise and self.target == "affine":
             step = chosen(posterior, state.precisions, state.scale, ()).newton_step()
         return state.weights if step is None else self.tangent.training.weights + step
 
