@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar, final
 
@@ -158,15 +158,10 @@ class WeightPosterior(ExactPosterior):
     def _by_layers(self) -> bool:
         return isinstance(self.held.operator, BlockDiagonal | Diagonal)
 
-    @cached_property
-    def _propagation(self) -> Propagation:
-        return Propagation(self.model, (self.precision,))
-
     def _moments(
         self, inputs: Inputs, choices: Sequence[WeightPosterior], places: Int[Tensor, " p"] | None = None
     ) -> Sequence[Moments | WideMoments]:
-        precisions = tuple(choice.precision for choice in choices)
-        given = replace(self._propagation, precisions=precisions)
+        given = Propagation(self.model, tuple(choice.precision for choice in choices))
         if self.survey.head and self._by_layers:
             found = wide_moments(given, inputs, places)
             return found if self.wide else [each.written for each in found]
@@ -188,7 +183,7 @@ class WeightPosterior(ExactPosterior):
         if len(set(self.held.partition)) < len(self.held.partition):
             outputs = f"{self.model.event[-1]:,} of them, of which some are held apart"
             raise UnsupportedError("outputs few enough for a joint covariance", outputs, "joint=False, or sample()")
-        mean, covariance = joint(self._propagation, inputs)
+        mean, covariance = joint(Propagation(self.model, (self.precision,)), inputs)
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
 
 

@@ -114,17 +114,12 @@ class PreTrained:
 
     def _rewarded(self, refit: Refit, points: Inputs) -> Regulariser:
         """The functionals, one for each output."""
-        signed = self.objective in ("absolute", "in_sample")
-        if self.objective in ("in_sample", "augmented"):
-            like = refit.trained_outputs(take(refit.model.data.first(), slice(0, 1)))
-            own = torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
-            return InSample(own / (refit.model.data.span[1] * like[..., 0].numel()), signed)
-        outputs = refit.trained_outputs(points)
-        c = outputs.shape[-1]
-        own = torch.eye(c, dtype=outputs.dtype, device=outputs.device).view(c, *(1,) * (outputs.ndim - 1), c)
-        return OutputSums(
-            own * (outputs.sign() if signed else torch.ones_like(outputs)) / outputs[..., 0].numel(), points
-        )
+        trained, signed = self.objective in ("in_sample", "augmented"), self.objective in ("absolute", "in_sample")
+        outputs = refit.trained_outputs(take(refit.model.data.first(), slice(0, 1)) if trained else points)
+        mean = torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device) / outputs[..., 0].numel()
+        if trained:
+            return InSample(mean / refit.model.data.span[1], signed)
+        return OutputSums(InSample(mean, signed).slope(outputs), points)
 
 
 @final
