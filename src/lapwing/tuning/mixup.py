@@ -201,9 +201,7 @@ def images(inputs: Inputs) -> bool:
 
 def errors(posterior: Posterior, inputs: Inputs, labels: Tensor) -> Bool[Tensor, " m"]:
     """Which labels the network itself gets wrong."""
-    likelihood = posterior.likelihood
-    with torch.no_grad():
-        f = likelihood.canonical(posterior.network(inputs))
+    likelihood, f = posterior.likelihood, posterior.model.outputs(inputs)
     y = likelihood.canonical_targets(f, labels)
     return ((f > 0) != (y > 0.5)).flatten() if isinstance(likelihood, Bernoulli) else (f.argmax(-1) != y)[y != IGNORED]
 

@@ -100,9 +100,7 @@ class Refit:
 
     def trained_outputs(self, inputs: Inputs) -> Float[Tensor, "n *event c"]:
         """Canonical outputs at the trained weights, float64."""
-        with torch.no_grad():
-            parts = [self.model.likelihood.canonical(self.network(part)) for _, part in chunks(inputs, PIECE)]
-        return torch.cat(parts).double()
+        return torch.cat([self.model.outputs(part) for _, part in chunks(inputs, PIECE)]).double()
 
     @cached_property
     def trained(self) -> Float[Tensor, " d"]:
