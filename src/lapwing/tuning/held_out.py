@@ -181,7 +181,7 @@ def chosen_of(batches: Iterable[Batch], index: Int[Tensor, " m"]) -> Iterator[Ba
 
     Args:
         batches: The data, of which examples are counted from 0.
-        index: Increasing numbers.
+        index: Increasing numbers; those of no example here are passed over.
     """
     start = 0
     for batch in batches:

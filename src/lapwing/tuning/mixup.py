@@ -123,10 +123,8 @@ class Mixup:
         assert posterior.data is not None
         generator = torch.Generator().manual_seed(self.seed)
         wanted = torch.randperm(posterior.totals.examples, generator=generator)[: 2 * self.examples].sort().values
-        data, before = posterior.data, posterior.data.span[0]
-        own = wanted[(wanted >= before) & (wanted < before + data.examples)] - before
-        first = next(iter(data))
-        some = list(chosen_of(data, own)) or [Batch(take(first.inputs, slice(0)), first.targets[:0])]
+        data, first = posterior.data, next(iter(posterior.data))
+        some = list(chosen_of(data, wanted - data.span[0])) or [Batch(take(first.inputs, slice(0)), first.targets[:0])]
         inputs = over_tensors(data.joined, concatenated([part.inputs for part in some]))
         targets = data.joined(torch.cat([part.targets for part in some]))
         one, other = pairs(targets.cpu(), self.examples, generator)
