@@ -70,7 +70,7 @@ def test_augmented_is_the_mean_over_the_training_inputs_and_fits_shifted_targets
     close(within.answers.responses.plus, apart.answers.responses.plus, 1e-6)
     scales, delta = torch.tensor([0.3, 1.3], dtype=torch.float64), 0.1 * normal(2, len(setting.theta))
     regulariser = InSample(torch.eye(2, dtype=torch.float64) / len(setting.x), signed=False).times(scales)
-    slopes = within.refit.slopes(regulariser, delta)[0] + within.refit.gradient
+    slopes = within.refit.slopes(regulariser, delta) + within.refit.gradient
     for k, precision in enumerate((2.0, 5.0)):
         shift = torch.zeros(2, dtype=torch.float64)
         shift[k] = scales[k] / (precision * len(setting.x))

@@ -110,7 +110,7 @@ class NewtonCG(Inner):
         residual = torch.where(start.any(1) & refit.centred, 1.0, math.inf).to(start)
         which = torch.arange(len(fits), device=start.device)
         for _ in range(self.steps):
-            gradient = refit.slopes(fits.take(which), changes[which])[0]
+            gradient = refit.slopes(fits.take(which), changes[which])
             step = self.directions(refit, -gradient)
             whole = (reward[which] * (changes[which] + step)).sum(1)
             length = (-gradient * step).sum(1).clamp(min=0).sqrt() / whole.clamp(min=1e-300).sqrt()
@@ -200,7 +200,7 @@ class Descent(Inner):
         for _ in range(self.epochs):
             refit.work.add(gradients=len(fits))
             for batch in data:
-                gradient = refit.slopes(fits, _flat(leaves), batch)[0] / data.span[1]
+                gradient = refit.slopes(fits, _flat(leaves), batch) / data.span[1]
                 for own, row, optimiser, schedule in zip(leaves, gradient, optimisers, schedules, strict=True):
                     for leaf, part in zip(own, layout.unflatten(row).values(), strict=True):
                         leaf.grad = part
@@ -208,7 +208,7 @@ class Descent(Inner):
                     if self.decay:
                         schedule.step()
         changes, reward = _flat(leaves), refit.reward(fits).norm(dim=1)
-        return Refitted(changes, refit.slopes(fits, changes)[0].norm(dim=1) / reward.clamp(min=1e-300))
+        return Refitted(changes, refit.slopes(fits, changes).norm(dim=1) / reward.clamp(min=1e-300))
 
 
 def _flat(leaves: list[nn.ParameterList]) -> Float[Tensor, "f d"]:

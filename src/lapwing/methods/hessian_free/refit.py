@@ -132,8 +132,8 @@ class Refit:
 
     def slopes(
         self, fits: Regulariser, changes: Float[Tensor, "f d"], batch: Batch | None = None
-    ) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
-        """Gradient and value of each fit's objective.
+    ) -> Float[Tensor, "f d"]:
+        """Gradient of each fit's objective.
 
         Args:
             fits: ``λ r`` of each.
@@ -149,25 +149,18 @@ class Refit:
         if batch is not None:
             share = data.span[1] / float(data.added(torch.tensor(float(len(batch)))))
         gradient = torch.zeros_like(theta)
-        value = gradient.new_zeros(len(gradient))
         for each in data if batch is None else (batch,):
             along = self._slope(fits, each) if isinstance(fits, InSample) else None
-            slope, loss = self.copies.losses(weights, each, along=along)
-            start = self._own_slope(each) if self.centred else torch.zeros_like(self.trained)
-            gradient += share * (slope.double() - start)
-            value += share * (loss.double() - changes @ start)
-        rewarded, reward = fits.pull(self.copies, weights)
-        gradient = data.added(gradient) + self.prior * (changes if self.centred else theta) - rewarded
-        value = data.added(value) + 0.5 * (self.prior * theta * theta).sum(1) - reward
-        if self.centred:
-            value -= changes @ (self.prior * self.trained)
+            slope = self.copies.losses(weights, each, along=along)[0].double()
+            gradient += share * (slope - self._own_slope(each) if self.centred else slope)
         self.work.add(gradients=len(fits) if batch is None else 0)
-        return gradient, value
+        prior = self.prior * (changes if self.centred else theta)
+        return data.added(gradient) + prior - fits.pull(self.copies, weights)
 
     def reward(self, fits: Regulariser) -> Float[Tensor, "f d"]:
         """``∇r`` of each fit at the trained weights, float64."""
         weights = self.network.weights.expand(len(fits), -1)
-        total = fits.pull(self.copies, weights)[0]
+        total = fits.pull(self.copies, weights)
         if isinstance(fits, InSample):
             for batch in self.model.data:
                 total += self.copies.pull(weights, batch.inputs, self._slope(fits, batch))[0]

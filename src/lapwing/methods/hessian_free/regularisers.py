@@ -45,15 +45,14 @@ class Regulariser(abc.ABC):
         """``λ r``, with a λ each."""
         return replace(self, omega=scales.view(-1, *(1,) * (self.omega.ndim - 1)) * self.omega)
 
-    def pull(self, copies: Copies, weights: Float[Tensor, "f d"]) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
-        """Gradient and value of each r, apart from the training data, float64.
+    def pull(self, copies: Copies, weights: Float[Tensor, "f d"]) -> Float[Tensor, "f d"]:
+        """Gradient of each r, apart from the training data, float64.
 
         Args:
             copies: The network.
             weights: Weights of each fit, in the network's dtype.
         """
-        gradient = torch.zeros(weights.shape, dtype=torch.float64, device=weights.device)
-        return gradient, gradient.new_zeros(len(weights))
+        return torch.zeros(weights.shape, dtype=torch.float64, device=weights.device)
 
 
 @final
@@ -67,17 +66,15 @@ class OutputSums(Regulariser):
 
     points: Inputs
 
-    def pull(self, copies: Copies, weights: Float[Tensor, "f d"]) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
-        """``Jᵀ ω`` and ``ωᵀ f``; each process has some of the points."""
-        gradient, value = super().pull(copies, weights)
+    def pull(self, copies: Copies, weights: Float[Tensor, "f d"]) -> Float[Tensor, "f d"]:
+        """``Jᵀ ω``; each process has some of the points."""
+        gradient = super().pull(copies, weights)
         data = copies.model.data
         first, each = turn(data.shared)
         pieces = chunks(self.points, min(PIECE, -(-count(self.points) // each)))
         for place, inputs in islice(pieces, first, None, each):
-            part = copies.pull(weights, inputs, self.omega[:, place].to(weights))
-            gradient += part[0]
-            value += part[1]
-        return data.added(gradient), data.added(value)
+            gradient += copies.pull(weights, inputs, self.omega[:, place].to(weights))[0]
+        return data.added(gradient)
 
 
 @final
@@ -85,9 +82,9 @@ class OutputSums(Regulariser):
 class WeightSums(Regulariser):
     """``r(θ) = ωᵀ θ`` (McInerney and Kallus 2024, equation 31, with ω the signs of the trained weights)."""
 
-    def pull(self, copies: Copies, weights: Float[Tensor, "f d"]) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
-        """``ω`` and ``ωᵀ θ``."""
-        return self.omega, (self.omega * weights).sum(1)
+    def pull(self, copies: Copies, weights: Float[Tensor, "f d"]) -> Float[Tensor, "f d"]:
+        """``ω``."""
+        return self.omega
 
 
 @final
