@@ -23,7 +23,8 @@ from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, La
 from lapwing.linear.problem import Perturbation
 from lapwing.posteriors import Step
 from lapwing.tuning import em
-from lapwing.tuning.checkpoint import CHECKPOINT, State
+from lapwing.tuning.em import CHECKPOINT
+from lapwing.tuning.expectation import State
 from tests.posterior_cases import normal, refused
 from tests.tuning.em_cases import Counted, Regression, learnt
 

@@ -14,9 +14,8 @@ from tqdm.auto import tqdm
 import lapwing as lw
 from lapwing.evaluation.metrics import nll
 from lapwing.tuning import elbo
-from lapwing.tuning.checkpoint import State
 from lapwing.tuning.elbo import Climb
-from lapwing.tuning.expectation import Expectation
+from lapwing.tuning.expectation import Expectation, State
 from tests.posterior_cases import normal
 
 

@@ -11,10 +11,9 @@ import torch
 from lapwing.linear.evidence import LogEvidence, Spectrum
 from lapwing.linear.tangent import Mode
 from lapwing.posteriors.dimension import LEAST, Dimensions
-from lapwing.tuning.checkpoint import State
 from lapwing.tuning.choices import distance
 from lapwing.tuning.em import SHARE, enough, moves_of
-from lapwing.tuning.expectation import Expected
+from lapwing.tuning.expectation import Expected, State
 from tests.posterior_cases import normal
 
 N = 50.0
@@ -28,7 +27,7 @@ def found() -> Expected:
     alpha, s = torch.tensor([3.0, 0.2]).double(), torch.tensor(0.7).double()
     mode = Mode(normal(23), 70.0, 40.0, 0.0, 1, 1, "converged")
     dimensions = Dimensions.exact(evidence.effective_dimensions(alpha, s))
-    return Expected(State(alpha, s), mode, norms, dimensions, N, evidence)
+    return Expected(State(alpha, s), mode, norms, dimensions, evidence)
 
 
 def test_the_error_of_the_noise_is_that_of_what_is_left_of_the_observations() -> None:
@@ -37,7 +36,7 @@ def test_the_error_of_the_noise_is_that_of_what_is_left_of_the_observations() ->
     gamma = expected.gamma
     for observations, free in ((N, max(N - gamma, gamma)), (1.2 * gamma, gamma)):
         dimensions = Dimensions(expected.dimensions.groups, torch.tensor([0.1, 0.2]).double(), gamma, 0.3)
-        settled = enough(replace(expected, dimensions=dimensions, observations=observations), 1e-9) / SHARE
+        settled = enough(replace(expected, dimensions=dimensions), observations, 1e-9) / SHARE
         assert float(settled[-1]) == pytest.approx(0.3 / free)
         torch.testing.assert_close(settled[:2], torch.tensor([0.1, 0.2]).double() / dimensions.groups)
 
@@ -76,5 +75,7 @@ def test_only_what_may_move_and_matters_is_waited_for() -> None:
 def test_nothing_need_be_nearer_than_half_its_standard_error() -> None:
     gamma, errors = torch.tensor([4.0, 8.0]).double(), torch.tensor([0.4, 0.0]).double()
     drawn = replace(found(), dimensions=Dimensions(gamma, errors, 12.0, 0.5))
-    torch.testing.assert_close(enough(drawn, 1e-3), torch.tensor([SHARE * 0.1, 1e-3, SHARE * 0.5 / (N - 12)]).double())
-    assert enough(found(), 1e-3).tolist() == [1e-3] * 3
+    torch.testing.assert_close(
+        enough(drawn, N, 1e-3), torch.tensor([SHARE * 0.1, 1e-3, SHARE * 0.5 / (N - 12)]).double()
+    )
+    assert enough(found(), N, 1e-3).tolist() == [1e-3] * 3

@@ -21,10 +21,9 @@ from lapwing.linear.tangent import Target
 from lapwing.posteriors import ExactPosterior, Posterior, Step
 from lapwing.predictive import Moments
 from lapwing.tuning.ascent import climb
-from lapwing.tuning.checkpoint import State
 from lapwing.tuning.choices import BOUNDS, P, chosen, ended
 from lapwing.tuning.em import EM
-from lapwing.tuning.expectation import Expectation, Expected, natural_target, warn_unless_found, with_data
+from lapwing.tuning.expectation import Expectation, Expected, State, natural_target, warn_unless_found, with_data
 from lapwing.tuning.search import vertex
 
 logger = logging.getLogger(__name__)

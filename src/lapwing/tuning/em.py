@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from lapwing.ground.archive import Archive
 from lapwing.ground.checkpoint import Checkpoint
 from lapwing.ground.data import Source, Unpack
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
@@ -26,12 +27,16 @@ from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.posteriors.dimension import LEAST, Estimator
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.solved import warn_unless
-from lapwing.tuning.checkpoint import CHECKPOINT, State
 from lapwing.tuning.choices import Q, distance, ended, fixed_point, tunes_noise
-from lapwing.tuning.expectation import Expectation, Expected, warn_unless_found, with_data
+from lapwing.tuning.expectation import Expectation, Expected, State, warn_unless_found, with_data
 from lapwing.tuning.solved import Solved
 
 logger = logging.getLogger(__name__)
+
+CHECKPOINT = Archive(
+    "lapwing.em", "lapwing.em", 4, "EM(checkpoint=...)", "another checkpoint=, or deleting the file", oldest=4
+)
+"""The kind of file a state is kept in; its schema is raised whenever an older file would be misread."""
 
 SHARE = 0.5
 """Precisions need not be nearer their fixed point than this part of the standard error of their estimate."""
@@ -188,8 +193,8 @@ class EM:
         if found.evidence is not None:
             with torch.no_grad():
                 log_marginal = float(found.evidence.log_marginal(state.precisions, state.scale))
-        gamma = found.dimensions.groups
-        precisions, scale = fixed_point(gamma, found.norms, misfit, state.scale, found.observations, noisy)
+        gamma, observations = found.dimensions.groups, posterior.totals.observations
+        precisions, scale = fixed_point(gamma, found.norms, misfit, state.scale, observations, noisy)
         moves = moves_of(found, precisions, scale, noisy)
         left = distance(moves, state.moves)
         after = replace(
@@ -199,7 +204,7 @@ class EM:
             trace=(*state.trace, replace(found.step(posterior), log_marginal=log_marginal)),
             measured=torch.cat([state.precisions, state.scale.view(1)]),
             moves=moves,
-            settled=bool((left <= enough(found, self.tolerance)).all()),
+            settled=bool((left <= enough(found, observations, self.tolerance)).all()),
         )
         return after, float(left.max())
 
@@ -272,12 +277,12 @@ def moves_of(
     return torch.where(waited, moves, 0.0)
 
 
-def enough(found: Expected, tolerance: float) -> Float[Tensor, " m"]:
+def enough(found: Expected, observations: float, tolerance: float) -> Float[Tensor, " m"]:
     """The distance at which each log precision has settled, the noise's last: at best part of its standard error.
 
     Of the logarithm of a precision that follows γ that is the error of log γ, of the noise's that of log (N - γ).
     """
-    gamma, free = found.dimensions.groups, max(found.observations - found.gamma, found.gamma)
+    gamma, free = found.dimensions.groups, max(observations - found.gamma, found.gamma)
     errors = found.dimensions.errors / gamma.clamp_min(LEAST)
     errors = torch.cat([errors, errors.new_tensor([found.dimensions.error / free if free else 0.0])])
     return torch.nan_to_num(SHARE * errors, nan=0.0, posinf=0.0).clamp_min(tolerance)

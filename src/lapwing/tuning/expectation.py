@@ -15,7 +15,6 @@ from lapwing.curvature.fold import check_same
 from lapwing.ground.data import Data, Source, Unpack, several
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, UnsupportedError, warn
 from lapwing.ground.results import Solution
-from lapwing.ground.tree import Layout
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import Diagonal
@@ -27,7 +26,6 @@ from lapwing.posteriors import ExactPosterior, FunctionPosterior, Posterior, Ste
 from lapwing.posteriors.dimension import Dimensions, Estimator, by_draws, output_squares
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.structures.selection import last_layer
-from lapwing.tuning.checkpoint import State
 from lapwing.tuning.choices import P, Q, at_mode, check_definite, chosen, solves, step_of
 from lapwing.tuning.solved import Solved
 
@@ -82,6 +80,34 @@ def warn_unless_found(mode: Mode, solver: Solver) -> None:
 
 @final
 @dataclass(frozen=True, eq=False)
+class State:
+    """Where expectation maximisation has come to.
+
+    Args:
+        precisions: Prior precisions of the next expectation.
+        scale: Its relative noise precision.
+        trace: Steps so far.
+        measured: Prior precisions, then the relative noise precision, of the last of them.
+        moves: How far it led to moving the log precisions, the noise's last.
+        settled: Whether no more is needed.
+        weights: The last mode w*.
+        noise: The noise of the draws; ``None`` where there are none.
+        draws: The last draws, in units in which the prior is standard normal.
+    """
+
+    precisions: Float[Tensor, " g"]
+    scale: Float[Tensor, ""]
+    trace: tuple[Step, ...] = ()
+    measured: Float[Tensor, " m"] | None = None
+    moves: Float[Tensor, " m"] | None = None
+    settled: bool = False
+    weights: Float[Tensor, " d"] | None = None
+    noise: Perturbation | None = None
+    draws: Float[Tensor, "d k"] | None = None
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class Expected:
     """What expectation says at some prior and noise precision.
 
@@ -90,7 +116,6 @@ class Expected:
         mode: The mode of the tangent model.
         norms: ``|w*_g|²`` of each group, every weight times its precision relative to the group's.
         dimensions: Effective dimension of each group.
-        observations: Scalar observations; 0 where there is no noise.
         evidence: The evidence at w*, where it is exact.
         drawn: How well the draws were solved for, where there are any; they themselves are in the state.
     """
@@ -99,7 +124,6 @@ class Expected:
     mode: Mode
     norms: Float[Tensor, " g"]
     dimensions: Dimensions
-    observations: float
     evidence: LogEvidence | None = None
     drawn: Solution | None = None
 
@@ -217,18 +241,17 @@ class Expectation(Generic[Q]):
         Cost:
             A mode. By draws, a block solve started from the last draws, and a product with G.
         """
-        posterior, solver, prior, layout = self.posterior, self.solver_used, self.prior(state), self._layout
-        rtol, start, scale = rtol or self.rtol, self._start(state), float(state.scale)
+        posterior, solver, layout = self.posterior, self.solver_used, self.tangent.training.layout
+        prior, rtol, start, scale = self.prior(state), rtol or self.rtol, self._start(state), float(state.scale)
         limit = None if isinstance(solver, SGD) else rtol
         mode = self.tangent.mode(prior, scale, solver=solver, initial=start, rtol=limit, progress=progress)
         logger.debug("mode: gradient %.2g after %d products", mode.gradient, mode.matvecs)
         norms = posterior.prior.square_norms(mode.weights, layout)
         state = replace(state, weights=mode.weights)
-        observations = posterior.totals.observations if posterior.fitted.noise else 0.0
         if isinstance(posterior, ExactPosterior):
             evidence = at_mode(posterior.evidence, norms, nll=mode.nll, misfit=mode.misfit)
             dimensions = Dimensions.exact(evidence.effective_dimensions(state.precisions, state.scale))
-            return Expected(state, mode, norms, dimensions, observations, evidence)
+            return Expected(state, mode, norms, dimensions, evidence)
         assert solves(posterior) and state.noise is not None and state.draws is not None
         problem = posterior.problem.with_prior(prior, scale)
         with torch.no_grad():
@@ -240,7 +263,7 @@ class Expectation(Generic[Q]):
         )
         state = replace(state, draws=prior.root() @ draws)
         how = replace(drawn, value=draws.abs().amax(0, keepdim=True))  # enough to tell which are 0
-        return Expected(state, mode, norms, dimensions, observations, drawn=how)
+        return Expected(state, mode, norms, dimensions, drawn=how)
 
     def _drawing(self, problem: Problem, b: Float[Tensor, "d k"], rtol: float) -> Solver:
         """What solves for draws: ``CG`` that was given no tolerance only as exactly as a step needs.
@@ -263,12 +286,8 @@ class Expectation(Generic[Q]):
 
     def prior(self, state: State) -> Diagonal:
         """The prior precision at a state."""
-        like = self.tangent.training.weights
-        return self.posterior.prior.with_precisions(state.precisions.cpu()).operator(self._layout, like)
-
-    @property
-    def _layout(self) -> Layout:
-        return self.tangent.training.layout
+        model = self.tangent.training
+        return self.posterior.prior.with_precisions(state.precisions.cpu()).operator(model.layout, model.weights)
 
     @cached_property
     def solver_used(self) -> Solver:

@@ -232,5 +232,4 @@ def pairs(targets: Tensor, count: int, generator: torch.Generator) -> tuple[Int[
 
 def blend(one: Inputs, other: Inputs, share: float) -> Inputs:
     """``share * one + (1 - share) * other``, leaf by leaf."""
-    others = iter(tensors(other))
-    return over_tensors(lambda value: share * value + (1 - share) * next(others), one)
+    return over_tensors(lambda larger, smaller: share * larger + (1 - share) * smaller, one, other)
