@@ -7,13 +7,19 @@ import torch
 from torch import nn
 
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
-from lapwing.methods.hessian_free import PerPoint, Probed, Signs, prune_uncertain, weight_uncertainty
-from lapwing.methods.hessian_free.weights import WeightFits, WeightUncertainty
+from lapwing.methods.hessian_free import (
+    PerPoint,
+    Probed,
+    Signs,
+    WeightUncertainty,
+    prune_uncertain,
+    weight_uncertainty,
+)
 from tests.methods.hessian_free.setting import shared
 from tests.posterior_cases import portrait, refused
 
 
-def found(name: str, fits: WeightFits) -> WeightUncertainty:
+def found(name: str, fits: Signs | Probed | PerPoint) -> WeightUncertainty:
     setting = shared(name)
     return weight_uncertainty(setting.model, (setting.x, setting.y), setting.likelihood, prior=setting.prior, fits=fits)
 

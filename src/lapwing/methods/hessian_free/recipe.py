@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias, final
+from typing import final
 
 from torch import nn
 
@@ -23,9 +23,6 @@ from lapwing.methods.hessian_free.responses import Responder
 from lapwing.methods.laplace import Laplace, check_same_fit
 from lapwing.priors import Isotropic, Prior
 from lapwing.structures.selection import All, Selection
-
-Choice: TypeAlias = PerPoint | PreTrained | Probed
-"""Which fits."""
 
 
 @final
@@ -70,7 +67,7 @@ class HessianFree:
 
     likelihood: Likelihood
     prior: Prior = field(default_factory=Isotropic, kw_only=True)
-    fits: Choice = field(default_factory=Probed, kw_only=True)
+    fits: PerPoint | PreTrained | Probed = field(default_factory=Probed, kw_only=True)
     inner: Inner = field(default_factory=NewtonCG, kw_only=True)
     scale: float | None = field(default=None, kw_only=True)
     step: float | None = field(default=None, kw_only=True)

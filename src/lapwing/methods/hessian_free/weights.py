@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -22,9 +22,6 @@ from lapwing.methods.hessian_free.probed import Variances
 from lapwing.methods.hessian_free.recipe import HessianFree
 from lapwing.methods.hessian_free.responses import Linearity
 from lapwing.priors import Prior
-
-WeightFits: TypeAlias = Signs | Probed | PerPoint
-"""Which fits."""
 
 
 @final
@@ -60,7 +57,7 @@ def weight_uncertainty(
     likelihood: Likelihood,
     *,
     prior: Prior | None = None,
-    fits: WeightFits | None = None,
+    fits: Signs | Probed | PerPoint | None = None,
     unpack: Unpack | None = None,
     progress: bool = False,
     **options: Any,
