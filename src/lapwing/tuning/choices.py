@@ -173,8 +173,11 @@ def distance(moves: Float[Tensor, " m"], before: Float[Tensor, " m"] | None) -> 
 
 
 def measured(posterior: Posterior, precisions: Tensor, scale: Tensor) -> Step:
-    """One step of a trace; evidence and effective dimension where they have a closed form."""
-    if not isinstance(posterior, ExactPosterior):
+    """One step of a trace; evidence and effective dimension where they have a closed form.
+
+    Not of very many outputs, whose tens of millions of terms would take longer than a search over held-out data.
+    """
+    if posterior.wide or not isinstance(posterior, ExactPosterior):
         return step_of(posterior, None, precisions, scale, None)
     with torch.no_grad():
         log_marginal = float(posterior.evidence.log_marginal(precisions, scale))

@@ -13,7 +13,7 @@ from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError,
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link, Moments, WideMoments, held_out_losses, spread, with_spread
-from lapwing.tuning.choices import P, chosen, measured, step_of, tunes_noise
+from lapwing.tuning.choices import P, chosen, measured, tunes_noise
 from lapwing.tuning.held_out import HeldOut
 
 TEMPERATURES = (0.05, 20.0)
@@ -94,14 +94,14 @@ class HeldOutSearch(Generic[P]):
         data: The data, at any factor of the prior precisions.
         links: Links to choose from, for classes.
         noise: Whether a Gaussian likelihood's noise precision is chosen too.
-        temperatures: Least and largest temperature to choose, ``None`` for 1.
+        temperature: Whether a temperature of the logits is chosen too.
     """
 
     name: str
     data: HeldOut[P]
     links: tuple[Link, ...]
     noise: bool = False
-    temperatures: tuple[float, float] | None = None
+    temperature: bool = False
 
     def run(self, progress: bool) -> P:
         """The posterior of least loss.
@@ -156,7 +156,7 @@ class HeldOutSearch(Generic[P]):
             noise = self._noise(likelihood, moments)
             likelihood = likelihood.scaled(noise)
             moments = [with_spread(part, spread(part) / noise) for part in moments]
-        plain = self._plain(moments) if len(links) > 1 and self.temperatures is None else None
+        plain = self._plain(moments) if len(links) > 1 and not self.temperature else None
         found: list[Tried] = []
         for link in links:
 
@@ -167,10 +167,10 @@ class HeldOutSearch(Generic[P]):
                 found.append(replace(found[0], link=link))  # outputs as good as certain are read alike by every link
                 continue
             log_temperature = 0.0
-            if self.temperatures is not None:
+            if self.temperature:
                 from scipy.optimize import minimize_scalar  # half a second to import
 
-                low, high = (math.log(value) for value in self.temperatures)
+                low, high = (math.log(value) for value in TEMPERATURES)
                 options = {"xatol": CLOSE, "maxiter": 12}
                 found_at: Any = minimize_scalar(loss, bounds=(low, high), method="bounded", options=options)
                 log_temperature = float(found_at.x)
@@ -217,10 +217,7 @@ class HeldOutSearch(Generic[P]):
         warn(f"{self.name}: {said}", ConvergenceWarning)
 
     def _chosen(self, tried: list[Tried]) -> P:
-        """The posterior of the last of those tried, with all of them in its trace.
-
-        Of very many outputs without their evidence, whose tens of millions of terms would take longer than the search.
-        """
+        """The posterior of the last of those tried, with all of them in its trace."""
         start, last = self.data.posterior, tried[-1]
         values = [
             (start.prior_precisions * math.exp(one.log_factor) * one.noise, start.scale * one.noise) for one in tried
@@ -228,7 +225,7 @@ class HeldOutSearch(Generic[P]):
         steps: list[Step] = []
         for one, there in zip(tried, values, strict=True):
             link, temperature = (one.link, one.temperature) if start.likelihood.labels else (None, None)
-            step = step_of(start, None, *there, None) if start.wide else measured(start, *there)
+            step = measured(start, *there)
             steps.append(replace(step, validation_nll=one.loss, link=link, temperature=temperature))
         tuned = chosen(self.data.choice(last.log_factor), *values[-1], tuple(steps))
         return tuned.with_link(last.link, last.temperature)

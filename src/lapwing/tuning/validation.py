@@ -11,7 +11,7 @@ from lapwing.ground.errors import ConfigError
 from lapwing.predictive import Link, check_link
 from lapwing.tuning.choices import P
 from lapwing.tuning.held_out import held_out
-from lapwing.tuning.search import TEMPERATURES, HeldOutSearch, candidates
+from lapwing.tuning.search import HeldOutSearch, candidates
 
 FACTORS = (1e-6, 1e6)
 """Factors of the prior precisions tried."""
@@ -79,5 +79,5 @@ class Validation:
         """
         batches = list(Data(self.data, like=posterior.network.like, unpack=self.unpack))
         data, links = held_out(posterior, batches, self.bounds), candidates(posterior, self.link)
-        temperatures = TEMPERATURES if self.temperature and posterior.likelihood.labels else None
-        return HeldOutSearch("Validation", data, links, self.noise, temperatures).run(progress)
+        temperature = self.temperature and posterior.likelihood.labels
+        return HeldOutSearch("Validation", data, links, self.noise, temperature).run(progress)
