@@ -108,10 +108,8 @@ class Prior(abc.ABC):
             layout: Names and shapes of the weights.
         """
         (group, groups), (theirs, many) = self.groups(layout), other.groups(layout)
-        mine, its = self.relative(layout), other.relative(layout)
-        if groups != many or not torch.equal(group, theirs) or (mine is None) != (its is None):
-            return False
-        return mine is None or its is None or torch.equal(mine, its)
+        alike = groups == many and torch.equal(group, theirs)
+        return alike and same(self.relative(layout), other.relative(layout))
 
     def square_norms(self, vector: Float[Tensor, " d"], layout: Layout) -> Float[Tensor, " g"]:
         """``|θ_g|²`` of each group, in which every weight counts by its relative precision; float64.
