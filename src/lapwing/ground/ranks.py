@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -32,12 +33,7 @@ def added(values: Tensor) -> Tensor:
     Cost:
         One ``all_reduce``: about twice the bytes of ``values`` sent by each process.
     """
-    whole = on_backend(values)
-    try:
-        dist.all_reduce(whole)
-    except RuntimeError as lost:
-        raise_lost(lost)
-    return values if whole is values else values.copy_(whole)
+    return _exchanged(values, dist.all_reduce)
 
 
 def handed(values: Tensor, rank: int) -> Tensor:
@@ -53,17 +49,25 @@ def handed(values: Tensor, rank: int) -> Tensor:
     Cost:
         One ``broadcast``: about the bytes of ``values`` sent in all.
     """
-    whole = on_backend(values)
-    try:
-        dist.broadcast(whole, rank)
-    except RuntimeError as lost:
-        raise_lost(lost)
+    return _exchanged(values, lambda whole: dist.broadcast(whole, rank))
+
+
+def _exchanged(values: Tensor, exchange: Callable[[Tensor], object]) -> Tensor:
+    """Values after an exchange in place, in one piece where the backend takes them: nccl sends from GPUs alone."""
+    whole = (values.cuda() if dist.get_backend() == "nccl" and not values.is_cuda else values).contiguous()
+    with _all_there():
+        exchange(whole)
     return values if whole is values else values.copy_(whole)
 
 
-def on_backend(values: Tensor) -> Tensor:
-    """Values in one piece where the backend takes them: nccl sends from GPUs alone."""
-    return (values.cuda() if dist.get_backend() == "nccl" and not values.is_cuda else values).contiguous()
+@contextmanager
+def _all_there() -> Generator[None]:
+    """Says that another process is gone, where torch says something else."""
+    try:
+        yield
+    except RuntimeError as lost:
+        got = f"one that is gone, or made another ({lost!s:.80})"
+        raise DataError("every process of torch.distributed in the same call", got, LOST) from lost
 
 
 def joined(rows: Tensor) -> Tensor:
@@ -97,10 +101,8 @@ def all_of(value: T) -> list[T]:
         DataError: If another process is gone.
     """
     found: list[T] = [value] * dist.get_world_size()
-    try:
+    with _all_there():
         dist.all_gather_object(found, value)
-    except RuntimeError as lost:
-        raise_lost(lost)
     return found
 
 
@@ -201,13 +203,3 @@ def check_alone(shared: bool, what: str, hint: str) -> None:
         raise UnsupportedError(
             f"one process for {what}", f"{dist.get_world_size()}, each with a part of the data", hint
         )
-
-
-def raise_lost(lost: RuntimeError) -> NoReturn:
-    """Says that another process is gone.
-
-    Raises:
-        DataError: Always.
-    """
-    got = f"one that is gone, or made another ({lost!s:.80})"
-    raise DataError("every process of torch.distributed in the same call", got, LOST) from lost
