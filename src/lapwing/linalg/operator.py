@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import ShapeError, TooLargeError, UnsupportedError
@@ -193,6 +193,18 @@ def congruence(operator: Operator, w: Operator) -> FunctionOperator:
 def on_columns(product: Callable[[Tensor], Tensor], v: Float[Tensor, "n *k"]) -> Float[Tensor, "m *k"]:
     """Apply a product of blocks ``[n, k]`` to a block or to a single vector ``[n]``."""
     return product(v) if v.ndim == 2 else product(v[:, None])[:, 0]
+
+
+def unit_vectors(index: Int[Tensor, " k"], size: int, like: Tensor) -> Float[Tensor, "size k"]:
+    """Columns of the identity, in the dtype and on the device of a tensor.
+
+    Example:
+        >>> unit_vectors(torch.tensor([2, 0]), 3, torch.zeros(0)).tolist()
+        [[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
+    """
+    units = like.new_zeros(size, len(index))
+    units[index, torch.arange(len(index), device=index.device)] = 1.0
+    return units
 
 
 def check_operand(operator: Operator, v: Tensor, length: int) -> Tensor:

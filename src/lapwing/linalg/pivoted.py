@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_positive
 from lapwing.ground.probes import uniform
-from lapwing.linalg.operator import Operator, check_square, in_float64
+from lapwing.linalg.operator import Operator, check_square, in_float64, unit_vectors
 from lapwing.linalg.structured import finite
 
 
@@ -74,9 +74,7 @@ def pivoted_cholesky(
     chosen: list[int] = []
 
     def multiplied(index: Tensor) -> Tensor:
-        units = left.new_zeros(size, len(index))
-        units[index, torch.arange(len(index))] = 1.0
-        return product @ units
+        return product @ unit_vectors(index, size, left)
 
     while filled < factor.shape[1] and left.sum() > rtol * trace and left.max() > rounding:
         width, known = min(block, factor.shape[1] - filled), factor[:, :filled]

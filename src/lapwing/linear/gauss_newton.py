@@ -1,4 +1,4 @@
-"""The curvature that the data add up to, as solvers see it: by products, by its root, and piece by piece."""
+"""The curvature that the data add up to, in either view, as solvers see it: by products, by its root, in pieces."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ from lapwing.ground import probes
 from lapwing.ground.data import Inputs, count, tensors
 from lapwing.ground.errors import DataError
 from lapwing.ground.tree import summed, together
-from lapwing.linalg import FunctionOperator, Operator
+from lapwing.linalg import Diagonal, FunctionOperator, Operator
+from lapwing.linalg.operator import unit_vectors
 from lapwing.linear.model import Chunk, LinearModel, batches
 
 SPARE = 2**28
 """Bytes that the outputs of all data at other weights may take, to be kept (256 MiB)."""
+
+COLUMNS = 64
+"""Columns of a root that are multiplied together where the diagonal in the function view is asked for."""
 
 
 class Gram(Operator):
@@ -42,9 +46,7 @@ class Gram(Operator):
             index: Which.
             columns: Of these columns; ``None`` for all.
         """
-        units = self._like.new_zeros(self.shape[0], len(index))
-        units[index, torch.arange(len(index), device=index.device)] = 1.0
-        found = (self @ units).mT
+        found = (self @ unit_vectors(index, self.shape[0], self._like)).mT
         return found if columns is None else found[:, columns]
 
     def product_rows(self, index: Int[Tensor, " r"], block: Float[Tensor, "d k"]) -> Float[Tensor, "r k"]:
@@ -209,6 +211,50 @@ class GGNProduct(Gram):
         """Each chunk of the data, and the root at each of its m positions."""
         for chunk, h in self.visit(columns):
             yield chunk, self.model.likelihood.thin_root(h, chunk.targets).flatten(0, -3)
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class FunctionView(Gram):
+    """``Rᵀ A⁻¹ R``, what the data make of the prior's functions, by products with R.
+
+    Args:
+        curvature: ``G = R Rᵀ``.
+        prior: A.
+    """
+
+    curvature: Gram
+    prior: Diagonal
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """One coordinate a column of R."""
+        columns = self.curvature.root.shape[1]
+        return (columns, columns)
+
+    @property
+    def root(self) -> FunctionOperator:
+        """``Rᵀ A^-½``."""
+        root, unit = self.curvature.root, self.prior.inverse_root()
+        size = (root.shape[1], root.shape[0])
+        return FunctionOperator(lambda v: root.T @ (unit @ v), lambda u: unit @ (root @ u), size, self._like)
+
+    def diagonal(self) -> Float[Tensor, " r"]:
+        """The squared lengths of the columns of ``A^-½ R``, a product with a few of them at a time."""
+        unit, root = self.prior.inverse_root(), self.curvature.root
+        found: list[Tensor] = []
+        for part in torch.arange(self.shape[0], device=self.device).split(COLUMNS):
+            columns = unit_vectors(part, self.shape[0], self._like)
+            found.append((unit @ (root @ columns)).square().sum(0))
+        return torch.cat(found)
+
+    @property
+    def _like(self) -> Tensor:
+        return self.prior.values
+
+    def _matmat(self, block: Float[Tensor, "r k"]) -> Float[Tensor, "r k"]:
+        root = self.root
+        return root @ (root.T @ block)
 
 
 def bent(chunk: Chunk, bend: Callable[[Tensor], Tensor], block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:

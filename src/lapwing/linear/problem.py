@@ -15,8 +15,7 @@ from lapwing.ground import probes
 from lapwing.ground.data import bits
 from lapwing.ground.errors import ConfigError, TooLargeError, UnsupportedError
 from lapwing.linalg import Diagonal, FunctionOperator, Operator, Structured
-from lapwing.linear.gauss_newton import GGNProduct, Gram
-from lapwing.linear.kernel import FunctionView
+from lapwing.linear.gauss_newton import FunctionView, GGNProduct, Gram
 from lapwing.linear.model import LinearModel
 
 NOISE = 2**34

@@ -18,6 +18,7 @@ from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian, Likelihood
+from lapwing.linalg.operator import unit_vectors
 from lapwing.linear.matrix import Matrix
 from lapwing.linear.model import Chunk, Directions, LinearModel
 from lapwing.methods.ct.filters import Filtered, MaternFilters
@@ -218,10 +219,10 @@ class Observed:
         return only(self.image, columns)
 
     def _pulled_rows(self, index: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
-        units = self.weights.new_zeros(len(self.targets), len(index))
-        units[index, torch.arange(len(index), device=index.device)] = 1.0
         image = self._image(len(index))
-        cotangents = self.operator.pull(units).mT.reshape(-1, *image.outputs.shape)
+        cotangents = self.operator.pull(unit_vectors(index, len(self.targets), self.weights)).mT.reshape(
+            -1, *image.outputs.shape
+        )
         return torch.cat(list(self.image.rows(image.inputs, lambda *_: iter([cotangents]))))[0]
 
     def _pulled(self, image: Chunk, block: Float[Tensor, "rows k"]) -> Float[Tensor, "d k"]:
