@@ -119,15 +119,12 @@ class Krylov:
         """Which starts have nothing left to explore: their Ritz values are eigenvalues, their quadratures exact."""
         return (self.beta == 0).any(1)
 
-    def first(self, steps: int) -> Krylov:
-        """The same recurrence after fewer steps."""
-        basis = None if self.basis is None else self.basis[:, :steps]
-        return Krylov(self.alpha[:, :steps], self.beta[:, :steps], self.length, basis)
-
     @cached_property
     def earlier(self) -> Krylov:
         """The recurrence after two thirds of its steps: what it has to agree with to have converged."""
-        return self.first(max(1, 2 * self.steps // 3))
+        steps = max(1, 2 * self.steps // 3)
+        basis = None if self.basis is None else self.basis[:, :steps]
+        return Krylov(self.alpha[:, :steps], self.beta[:, :steps], self.length, basis)
 
     @cached_property
     def ritz(self) -> tuple[Float[Tensor, "k j"], Float[Tensor, "k j j"]]:
