@@ -53,7 +53,7 @@ def test_outputs_are_computed_once_and_found_again_in_any_order(
     parts = [Given(generator) for _ in range(3)]
     model = Shuffled(*parts)
     w = torch.randn(5, generator=generator, dtype=torch.float64)
-    curvature = GGNProduct(cast("LinearModel", model)).at(w, affine=affine)
+    curvature = GGNProduct(cast("LinearModel", model), w, affine)
     for _ in range(2):
         for chunk, h in curvature.visit():
             (part,) = [part for part in parts if part.x is chunk.inputs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import final
 
@@ -114,10 +114,6 @@ class GGNProduct(Gram):
     weights: Float[Tensor, " d"] | None = None
     affine: bool = True
     known: dict[bytes, Tensor] = field(default_factory=dict, repr=False)
-
-    def at(self, weights: Float[Tensor, " d"], *, affine: bool = True) -> GGNProduct:
-        """The product with B at ``h(w, ·)``; what the model keeps is shared."""
-        return replace(self, weights=weights, affine=affine, known={})
 
     @property
     def shape(self) -> tuple[int, int]:

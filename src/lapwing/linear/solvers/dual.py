@@ -19,6 +19,7 @@ from lapwing.ground import probes
 from lapwing.ground.errors import check_count
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linear.problem import Problem
+from lapwing.linear.solvers.descent import WINDOW
 from lapwing.linear.solvers.stochastic import Stochastic, announce, residual_of, shortened
 
 SUBSET = 2000
@@ -29,9 +30,6 @@ POWER = 20
 
 SAFE = 0.75
 """Part of the longest stable step that is taken; mini-batches leave that much room."""
-
-WINDOW = 100
-"""The geometric average forgets over one part in so many of all steps."""
 
 LEAST = 16
 """Coordinates of a step, unless fewer are asked for: what is done for all of them costs more than so few rows."""
