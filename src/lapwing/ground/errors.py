@@ -184,6 +184,26 @@ def check_fraction(name: str, value: Any, hint: str, *, zero: bool = False) -> N
         raise ConfigError(expected, f"{name}={value!r:.40}", hint)
 
 
+def check_bytes(what: str, needed: int, most: int, got: str, hint: str) -> None:
+    """Refuses what would need more memory than it may.
+
+    Args:
+        what: What would be allocated.
+        needed: Bytes it needs.
+        most: Bytes it may need.
+        got: What it consists of, up to the number of bytes: "10 rows, which need".
+        hint: What to try.
+
+    Raises:
+        TooLargeError: Naming both numbers; nothing was allocated.
+
+    Example:
+        >>> check_bytes("a matrix", 800, 2**20, "one of 10 x 10, which needs", "fewer rows")
+    """
+    if needed > most:
+        raise TooLargeError(f"{what} of at most {most:,} bytes", f"{got} {needed:,} bytes", hint)
+
+
 def precisions_of(whose: str, given: object, hint: str) -> Tensor:
     """One precision or several, as float64 on the CPU.
 

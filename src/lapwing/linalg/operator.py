@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.errors import ShapeError, TooLargeError, UnsupportedError
+from lapwing.ground.errors import ShapeError, UnsupportedError, check_bytes
 
 
 class Operator(abc.ABC):
@@ -76,13 +76,8 @@ class Operator(abc.ABC):
             TooLargeError: The matrix would need more; nothing is allocated.
         """
         rows, columns = self.shape
-        needed = rows * columns * self.dtype.itemsize
-        if needed > max_bytes:
-            raise TooLargeError(
-                f"a dense matrix of at most {max_bytes:,} bytes",
-                f"{rows} x {columns} {self.dtype}, which needs {needed:,} bytes",
-                "products (operator @ v), or a larger max_bytes",
-            )
+        needed, got = rows * columns * self.dtype.itemsize, f"{rows} x {columns} {self.dtype}, which needs"
+        check_bytes("a dense matrix", needed, max_bytes, got, "products (operator @ v), or a larger max_bytes")
         return self._dense()
 
     def _dense(self) -> Float[Tensor, "rows columns"]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.data import bits
-from lapwing.ground.errors import ConfigError, TooLargeError, UnsupportedError
+from lapwing.ground.errors import ConfigError, UnsupportedError, check_bytes
 from lapwing.linalg import Diagonal, FunctionOperator, Operator, Structured
 from lapwing.linear.gauss_newton import FunctionView, GGNProduct, Gram
 from lapwing.linear.model import LinearModel
@@ -171,12 +171,9 @@ class Problem:
         """
         like, rows = self.prior.values, self.root.shape[1]
         needed = samples * (2 * self.size + rows) * like.itemsize
-        if max_bytes is not None and needed > max_bytes:
-            raise TooLargeError(
-                f"noise of at most {max_bytes:,} bytes",
-                f"{samples:,} draws of {self.size:,} weights and {rows:,} outputs, which need {needed:,} bytes",
-                "fewer samples, or a larger max_bytes",
-            )
+        if max_bytes is not None:
+            got = f"{samples:,} draws of {self.size:,} weights and {rows:,} outputs, which need"
+            check_bytes("noise", needed, max_bytes, got, "fewer samples, or a larger max_bytes")
         data = probes.gaussian((rows, samples), like=like, generator=generator)
         prior = probes.gaussian((self.size, samples), like=like, generator=generator)
         return Perturbation(self.root @ data, prior)

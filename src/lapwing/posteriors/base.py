@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing.curvature.fold import Totals
 from lapwing.ground import probes
 from lapwing.ground.data import Data, Inputs, chunks, count
-from lapwing.ground.errors import TooLargeError, UnsupportedError
+from lapwing.ground.errors import UnsupportedError, check_bytes
 from lapwing.ground.results import Estimate
 from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import Survey
@@ -260,12 +260,8 @@ class Posterior(NetworkPredictor, abc.ABC):
     def _joint(self, inputs: Inputs) -> JointMoments:
         size = count(inputs) * self.model.width
         needed = size**2 * self.network.like.itemsize
-        if needed > JOINT:
-            raise TooLargeError(
-                f"a joint covariance of at most {JOINT:,} bytes",
-                f"{size:,} outputs, which need {needed:,} bytes",
-                "fewer inputs at a time, or Sampled(), whose sample_functions and link='mc' keep the draws alone",
-            )
+        hint = "fewer inputs at a time, or Sampled(), whose sample_functions and link='mc' keep the draws alone"
+        check_bytes("a joint covariance", needed, JOINT, f"{size:,} outputs, which need", hint)
         return self._joint_moments(inputs)
 
     @abc.abstractmethod

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.errors import TooLargeError, check_count
+from lapwing.ground.errors import check_bytes, check_count
 from lapwing.ground.results import Shown
 from lapwing.predictive.outputs import Draws, JointMoments, Moments
 
@@ -65,12 +65,9 @@ class WideMoments(Shown):
         """
         c = self.mean.shape[-1]
         needed = self.mean.numel() * c * self.mean.element_size()
-        if needed > MAX_BYTES:
-            raise TooLargeError(
-                f"covariances of at most {MAX_BYTES:,} bytes",
-                f"those of {c:,} outputs at {self.mean[..., 0].numel():,} positions, which need {needed:,}",
-                "fewer inputs at a time; .variance or .sample(k); or link='probit' or 'mc', which need none",
-            )
+        got = f"those of {c:,} outputs at {self.mean[..., 0].numel():,} positions, which need"
+        hint = "fewer inputs at a time; .variance or .sample(k); or link='probit' or 'mc', which need none"
+        check_bytes("covariances", needed, MAX_BYTES, got, hint)
         return self.written.covariance
 
     @property

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.data import Data, Inputs, concatenated, over_tensors, take
-from lapwing.ground.errors import TooLargeError, check_count
+from lapwing.ground.errors import check_bytes, check_count
 from lapwing.ground.ranks import all_of, check_alone
 from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import by_position
@@ -234,10 +234,5 @@ def check_rows(model: LinearModel, rows: int, max_bytes: int, cure: str) -> None
         UnsupportedError: If several processes have the rows.
     """
     check_alone(model.data.shared, "a preconditioner of single rows", "LowRank(100) or KFAC()")
-    needed = rows * model.weights.numel() * model.weights.element_size()
-    if needed > max_bytes:
-        raise TooLargeError(
-            f"Jacobian rows of at most {max_bytes:,} bytes",
-            f"{rows:,} rows of {len(model.weights):,} weights, which need {needed:,} bytes",
-            cure,
-        )
+    got = f"{rows:,} rows of {len(model.weights):,} weights, which need"
+    check_bytes("Jacobian rows", rows * model.weights.nbytes, max_bytes, got, cure)

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from lapwing.curvature.features import Pairs, pair_rows
 from lapwing.ground import probes
-from lapwing.ground.errors import NumericalError, TooLargeError
+from lapwing.ground.errors import NumericalError, check_bytes
 from lapwing.jacobian.model import Model
 from lapwing.linalg import Dense, pivoted_cholesky
 from lapwing.linalg.spectral import Eigenbasis
@@ -54,12 +54,8 @@ class LandmarkRows:
 
     def __post_init__(self) -> None:
         needed = 8 * len(self.pairs) ** 2
-        if needed > self.max_bytes:
-            raise TooLargeError(
-                f"a Gram matrix of at most {self.max_bytes:,} bytes",
-                f"one of {len(self.pairs):,} landmarks, which needs {needed:,} bytes",
-                "fewer landmarks, or a larger max_bytes",
-            )
+        got = f"one of {len(self.pairs):,} landmarks, which needs"
+        check_bytes("a Gram matrix", needed, self.max_bytes, got, "fewer landmarks, or a larger max_bytes")
 
     @property
     def fit(self) -> bool:
