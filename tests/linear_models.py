@@ -16,8 +16,7 @@ from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Likelihood
-from lapwing.linear.matrix import Matrix
-from lapwing.linear.model import LinearModel
+from lapwing.linear.model import LinearModel, Matrix
 from lapwing.methods.ct.observed import Observed
 from tests.posterior_cases import labels, mlp, normal
 

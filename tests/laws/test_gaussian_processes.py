@@ -9,7 +9,7 @@ import torch
 
 import lapwing as lw
 from lapwing.linalg import Diagonal
-from lapwing.linear.matrix import Matrix
+from lapwing.linear.model import Matrix
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Solver
 from lapwing.methods.gp import KernelMatrix

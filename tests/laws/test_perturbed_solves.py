@@ -12,7 +12,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.linalg import Diagonal
-from lapwing.linear.matrix import Matrix
+from lapwing.linear.model import Matrix
 from lapwing.linear.problem import Perturbation, Problem
 from tests.posterior_cases import normal
 

@@ -8,7 +8,7 @@ import weakref
 import torch
 
 from lapwing.linalg import Diagonal, LowRank
-from lapwing.linear.matrix import Matrix
+from lapwing.linear.model import Matrix
 from lapwing.linear.preconditioners import Known, approximation
 from lapwing.linear.problem import Problem
 from tests.operators import GramMatrix, check_symmetric

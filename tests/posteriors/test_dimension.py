@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg import Diagonal
-from lapwing.linear.matrix import Matrix
+from lapwing.linear.model import Matrix
 from lapwing.linear.problem import Perturbation, Problem
 from lapwing.linear.solvers import CG
 from lapwing.posteriors import dimension

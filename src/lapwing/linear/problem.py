@@ -72,7 +72,7 @@ class Problem:
         kept: Approximations of G, by recipe; they serve any prior and noise.
 
     Example:
-        >>> from lapwing.linear.matrix import Matrix
+        >>> from lapwing.linear.model import Matrix
         >>> problem = Problem.of(Matrix(torch.tensor([[1.0, 0.0], [1.0, 2.0]])), Diagonal(torch.ones(2)))
         >>> problem.precision.dense()
         tensor([[3., 2.],

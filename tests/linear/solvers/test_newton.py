@@ -13,7 +13,7 @@ from lapwing.ground.errors import NumericalError
 from lapwing.likelihoods import Bernoulli, Gaussian
 from lapwing.linalg import Diagonal
 from lapwing.linear.loss import Line, Loss
-from lapwing.linear.matrix import Matrix
+from lapwing.linear.model import Matrix
 from lapwing.linear.solvers import CG, SGD
 from lapwing.linear.solvers.newton import minimise, search
 from tests.posterior_cases import normal

@@ -13,8 +13,7 @@ from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, Unsup
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Dense, Diagonal, Operator
 from lapwing.linear.gauss_newton import GGNProduct
-from lapwing.linear.matrix import Matrix
-from lapwing.linear.model import batches
+from lapwing.linear.model import Matrix, batches
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG, SGD
 from lapwing.linear.solvers.newton import minimise

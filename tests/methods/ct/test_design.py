@@ -11,8 +11,7 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from lapwing.linalg import Diagonal
-from lapwing.linear.matrix import Matrix
-from lapwing.linear.model import LinearModel
+from lapwing.linear.model import LinearModel, Matrix
 from lapwing.linear.solvers import CG
 from lapwing.methods.ct.design import Design
 from lapwing.methods.ct.dip import DeepImagePrior

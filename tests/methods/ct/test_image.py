@@ -11,7 +11,7 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, ShapeError
 from lapwing.linalg import Diagonal
-from lapwing.linear.matrix import Matrix
+from lapwing.linear.model import Matrix
 from lapwing.linear.problem import Perturbation
 from lapwing.linear.solvers import CG, SGD
 from lapwing.methods.ct.image import DRAWS, ImagePosterior, image_prior, scaled

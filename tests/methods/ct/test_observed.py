@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lapwing.ground.errors import ShapeError
-from lapwing.linear.matrix import Matrix
-from lapwing.linear.model import LinearModel
+from lapwing.linear.model import LinearModel, Matrix
 from lapwing.methods.ct.observed import Measurement, Observed
 from tests.linear_models import Rays, case
 from tests.posterior_cases import normal, refused

@@ -12,7 +12,7 @@ from torch import Tensor
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from lapwing.ground.tree import Layout
 from lapwing.likelihoods import Gaussian
-from lapwing.linear.matrix import Matrix
+from lapwing.linear.model import Matrix
 from lapwing.linear.solvers import CG
 from lapwing.methods.ct import predcp
 from lapwing.methods.ct.filters import Filtered, MaternFilters

@@ -34,7 +34,7 @@ class Cholesky(Solver):
 
     Example:
         >>> from lapwing.linalg import Diagonal
-        >>> from lapwing.linear.matrix import Matrix
+        >>> from lapwing.linear.model import Matrix
         >>> problem = Problem.of(Matrix(torch.tensor([[1.0, 0.0], [1.0, 2.0]])), Diagonal(torch.ones(2)))
         >>> Cholesky().solve(problem, torch.tensor([5.0, 7.0])).value.round(decimals=4)
         tensor([1., 1.])

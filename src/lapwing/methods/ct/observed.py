@@ -19,8 +19,7 @@ from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.linalg.operator import unit_vectors
-from lapwing.linear.matrix import Matrix
-from lapwing.linear.model import Chunk, Directions, LinearModel
+from lapwing.linear.model import Chunk, Directions, LinearModel, Matrix
 from lapwing.methods.ct.filters import Filtered, MaternFilters
 
 MEMORY = 2**30
@@ -69,7 +68,7 @@ class Observed:
 
     Example:
         >>> from lapwing.linalg import FunctionOperator
-        >>> from lapwing.linear.matrix import Matrix
+        >>> from lapwing.linear.model import Matrix
         >>> class Sums:
         ...     shape = (1, 3)
         ...     def push(self, v): return v.sum(0, keepdim=True)

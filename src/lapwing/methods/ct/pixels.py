@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.ground.data import check_finite
 from lapwing.ground.errors import ConfigError, ShapeError, check_positive
-from lapwing.linear.matrix import Matrix
+from lapwing.linear.model import Matrix
 from lapwing.methods.ct.observed import Measurement
 
 LENGTHSCALES = (None, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)

@@ -15,7 +15,7 @@ from lapwing.ground.errors import DataError, NumericalError, UnsupportedError, c
 from lapwing.likelihoods import Bernoulli, Categorical, Likelihood, Poisson
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.loss import Mode
-from lapwing.linear.matrix import Matrix
+from lapwing.linear.model import Matrix
 from lapwing.linear.solvers import Cholesky
 from lapwing.linear.tangent import Tangent
 from lapwing.methods.gp.kernels import Kernel
