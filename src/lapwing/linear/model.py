@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, TypeAlias, cast, final, runtime_checkable
@@ -218,29 +218,23 @@ def batches(
         columns: Columns of the blocks to come.
         batch: Examples to a mini-batch.
         generator: Shuffles them, where all are at hand; without one they come as the data do.
+
+    Example:
+        >>> model = Matrix(torch.zeros(9, 1), examples=2)
+        >>> [[chunk.examples for chunk in group] for group in batches(model, batch=4)]
+        [[2, 2], [2, 2], [1]]
     """
     check_alone(model.data.shared, "mini-batches", "CG(), which adds up over all processes")
-    groups = gathered(model.visit(columns), batch)
+    left = model.visit(columns)
+    groups = (_until(first, left, batch) for first in left)
     if generator is None or not model.held(columns):
         return groups
     lists = [list(group) for group in groups]
     return (iter(lists[i]) for i in probes.permutation(len(lists), generator=generator))
 
 
-def gathered(chunks: Iterable[Chunk], batch: int) -> Iterator[Iterator[Chunk]]:
-    """Consecutive chunks, together until they have ``batch`` examples; each is read before the next.
-
-    Example:
-        >>> model = Matrix(torch.zeros(9, 1), examples=2)
-        >>> [[chunk.examples for chunk in group] for group in gathered(model.visit(), 4)]
-        [[2, 2], [2, 2], [1]]
-    """
-    left = iter(chunks)
-    for first in left:
-        yield _until(first, left, batch)
-
-
 def _until(first: Chunk, left: Iterator[Chunk], batch: int) -> Iterator[Chunk]:
+    """A chunk and those after it, until they have ``batch`` examples; each is read before the next."""
     examples = first.examples
     yield first
     while examples < batch and (more := next(left, None)) is not None:

@@ -119,7 +119,7 @@ class SGD(Stochastic):
 
         def epoch() -> Iterator[Gradient]:
             batches = problem.curvature.parts(b.shape[1], batch=self.batch, generator=generator)
-            pulls = ((partial(_pulled, problem.scale, piece) for piece in batch) for batch in batches)
+            pulls = ((lambda x, piece=piece: problem.scale * (piece @ x) for piece in batch) for batch in batches)
             return gradients(pulls, root, steps, target)
 
         def truth(z: Tensor) -> tuple[float, Tensor]:
@@ -161,10 +161,6 @@ class SGD(Stochastic):
                     found += value
             largest, steps = max(largest, found), steps + 1
         return steps, self.step or 1 / (MARGIN * steps * problem.scale * largest + 1)
-
-
-def _pulled(scale: float, piece: Operator, x: Tensor) -> Tensor:
-    return scale * (piece @ x)
 
 
 def _dominant(piece: Operator, root: Tensor, v: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:
