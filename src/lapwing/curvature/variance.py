@@ -184,7 +184,7 @@ def in_basis(factor: Factor, block: Structured) -> Factor:
         return Rows(factor.weight, factor.bias, turned.flatten(2))
     if isinstance(block, Dense):
         rows = factor.rows()
-        return Rows(factor.weight, factor.bias, block.basis.spectral.into(rows.mT).mT)
+        return Rows(factor.weight, factor.bias, block.spectral.into(rows.mT).mT)
     return explicit(factor)
 
 
@@ -218,7 +218,7 @@ def low_rank(
 
 def same_basis(block: Structured, other: Structured) -> bool:
     """Whether two precisions of one layer have the same eigenvectors; a prior may differ inside a dense block."""
-    return not isinstance(block, Dense) or (isinstance(other, Dense) and block.basis is other.basis)
+    return not isinstance(block, Dense) or (isinstance(other, Dense) and block.origin is other.origin)
 
 
 def variance_of(block: Structured, factor: Factor) -> Float[Tensor, " d"]:

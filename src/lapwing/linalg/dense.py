@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
 from lapwing.linalg.operator import Operator, check_shape
-from lapwing.linalg.spectral import Eigenbasis, Spectral, symmetric
+from lapwing.linalg.spectral import Spectral, decompose, symmetric
 from lapwing.linalg.structured import Diagonal, Structured
 
 PIVOT = 10 * torch.finfo(torch.float64).eps
@@ -38,6 +38,7 @@ class Dense(Structured):
         scale: Factor of ``M``.
         shift: Added to the diagonal, such as a prior precision.
         known: The decomposition of ``M``, where it is at hand.
+        shared: The operator that holds the decomposition of ``M``, for its scaled and shifted copies.
 
     Example:
         >>> gram = Dense(torch.tensor([[2.0, 2.0], [2.0, 2.0]]))
@@ -49,7 +50,7 @@ class Dense(Structured):
     scale: float | Tensor = 1.0
     shift: float | Tensor = 0.0
     known: Spectral | None = field(default=None, kw_only=True)
-    shared: Eigenbasis | None = field(default=None, kw_only=True)
+    shared: Dense | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the shape."""
@@ -83,7 +84,7 @@ class Dense(Structured):
 
     def logdet(self) -> Float[Tensor, ""]:
         """``Σ log Λ``, or ``2 Σ log diag L``."""
-        lower = None if self.basis.known else self._cholesky
+        lower = None if self._decomposed else self._cholesky
         return super().logdet() if lower is None else 2 * lower.diagonal().log().sum()
 
     def diagonal(self) -> Float[Tensor, " d"]:
@@ -92,24 +93,30 @@ class Dense(Structured):
 
     def eigenvalues(self) -> Float[Tensor, " d"]:
         """All ``d``, ascending, float64; one ``eigh`` (``9 d³``) for this operator and all its copies."""
-        return self.scale * self.basis.spectral.spectrum + self.shift
+        return self.scale * self.spectral.spectrum + self.shift
 
     @property
     def weights(self) -> Float[Tensor, " w"]:
         """See ``Structured.weights``."""
-        return self.scale * self.basis.spectral.weights + self.shift
+        return self.scale * self.spectral.weights + self.shift
+
+    @property
+    def origin(self) -> Dense:
+        """The operator of which this one is a scaled and shifted copy; where of none, itself."""
+        return self.shared or self
 
     @cached_property
-    def basis(self) -> Eigenbasis:
+    def spectral(self) -> Spectral:
         """The eigendecomposition of ``M``, one for all scaled and shifted copies."""
-        basis = self.shared or Eigenbasis(self.matrix)
-        if self.known is not None:
-            vars(basis)["spectral"] = self.known
-        return basis
+        return self.known or (decompose(self.matrix) if self.shared is None else self.shared.spectral)
 
     @property
     def _like(self) -> Tensor:
         return self.matrix
+
+    @property
+    def _decomposed(self) -> bool:
+        return self.known is not None or "spectral" in vars(self.origin)
 
     @cached_property
     def _cholesky(self) -> Float[Tensor, "d d"] | None:
@@ -118,10 +125,10 @@ class Dense(Structured):
         return _factor(matrix)
 
     def _to_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "w k"]:
-        return self.basis.spectral.into(block)
+        return self.spectral.into(block)
 
     def _from_basis(self, block: Float[Tensor, "w k"]) -> Float[Tensor, "d k"]:
-        return self.basis.spectral.out_of(block)
+        return self.spectral.out_of(block)
 
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         return self.scale * (self.matrix @ block) + self.shift * block
@@ -132,14 +139,14 @@ class Dense(Structured):
         return matrix
 
     def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        lower = None if self.basis.known else self._cholesky
+        lower = None if self._decomposed else self._cholesky
         if lower is None:
             return super()._solve(block)
         half = torch.linalg.solve_triangular(lower, block, upper=False)  # cholesky_solve would copy the factor
         return torch.linalg.solve_triangular(lower.mT, half, upper=True)
 
     def _affine(self, c: float | Tensor, s: float | Tensor) -> Dense:
-        return replace(self, scale=c * self.scale, shift=c * self.shift + s, shared=self.basis)
+        return replace(self, scale=c * self.scale, shift=c * self.shift + s, shared=self.origin)
 
     def _plus_diagonal(self, other: Diagonal) -> Dense:
         shift = None if other.values.requires_grad else other.constant

@@ -14,11 +14,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import ShapeError, UnsupportedError
 from lapwing.linalg.operator import FunctionOperator, Operator, check_shape
-from lapwing.linalg.spectral import Eigenbasis, Spectral
+from lapwing.linalg.spectral import Spectral, decompose
 from lapwing.linalg.structured import Diagonal, Structured
-
-Bases: TypeAlias = tuple[Eigenbasis | Spectral, Eigenbasis | Spectral]
-"""The decompositions of both factors, perhaps still to be computed."""
 
 Columns: TypeAlias = Callable[[Tensor], Tensor]
 
@@ -44,6 +41,7 @@ class Kronecker(Structured):
         right: Positive semi-definite ``R``: ``[i, i]``, ``[p, i, i]``, ``[i]`` for a diagonal, or decomposed.
         scale: Factor of the product.
         shift: Added to the diagonal, such as a prior precision.
+        shared: The operator that holds the decompositions, for its scaled and shifted copies.
 
     Example:
         >>> curvature = Kronecker(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([3.0, 0.0]))
@@ -57,7 +55,7 @@ class Kronecker(Structured):
     right: Tensor | Spectral
     scale: float | Tensor = 1.0
     shift: float | Tensor = 0.0
-    shared: Bases | None = field(default=None, kw_only=True)
+    shared: Kronecker | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the shapes."""
@@ -104,16 +102,13 @@ class Kronecker(Structured):
     def _eigenvalue(self, left: Float[Tensor, "... v"], right: Float[Tensor, "... w"]) -> Float[Tensor, "... v w"]:
         return self.scale * left[..., :, None] * right[..., None, :] + self.shift
 
-    @property
+    @cached_property
     def bases(self) -> tuple[Spectral, Spectral]:
         """The decompositions of ``L`` and ``R``, the same for all scaled and shifted copies."""
-        left, right = (basis if isinstance(basis, Spectral) else basis.spectral for basis in self._bases)
+        if self.shared is not None:
+            return self.shared.bases
+        left, right = (side if isinstance(side, Spectral) else decompose(side) for side in (self.left, self.right))
         return left, right
-
-    @cached_property
-    def _bases(self) -> Bases:
-        left, right = (side if isinstance(side, Spectral) else Eigenbasis(side) for side in (self.left, self.right))
-        return self.shared or (left, right)
 
     def diagonal(self) -> Float[Tensor, " d"]:
         """``scale * diag L ⊗ diag R + shift``."""
@@ -142,7 +137,7 @@ class Kronecker(Structured):
         return _contract(left.into, right.into, block.unflatten(0, self.array_shape)).flatten(0, 2)
 
     def _affine(self, c: float | Tensor, s: float | Tensor) -> Kronecker:
-        return replace(self, scale=c * self.scale, shift=c * self.shift + s, shared=self._bases)
+        return replace(self, scale=c * self.scale, shift=c * self.shift + s, shared=self.shared or self)
 
     def _plus_diagonal(self, other: Diagonal) -> Kronecker:
         shift = other.constant

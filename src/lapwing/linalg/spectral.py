@@ -131,11 +131,11 @@ def whole(matrix: Float[Tensor, "*p m m"]) -> Spectral:
     """
     alive = matrix.diagonal(dim1=-2, dim2=-1).flatten(0, -2).any(0) if matrix.ndim > 2 else matrix.diagonal() != 0
     if 2 * int(alive.sum()) > len(alive):
-        return Eigenbasis(matrix).spectral
+        return decompose(matrix)
     place, vectors = alive.nonzero().squeeze(1), matrix.new_zeros(*matrix.shape[:-1], int(alive.sum())).double()
     if not len(place):
         return Spectral(vectors.new_zeros(*matrix.shape[:-2], 0), vectors)
-    inner = Eigenbasis(matrix[..., place[:, None], place]).spectral
+    inner = decompose(matrix[..., place[:, None], place])
     vectors[..., place, :] = inner.vectors
     return Spectral(inner.values, vectors)
 
@@ -193,45 +193,22 @@ def symmetric(
     return found
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Eigenbasis:
-    """The decomposition ``M = Q diag(values) Qᵀ`` of a symmetric matrix: lazy, float64, at most one ``eigh``.
+def decompose(matrix: Float[Tensor, "..."]) -> Spectral:
+    """``M = Q diag(λ) Qᵀ`` for a symmetric matrix, float64, by one ``eigh``; eigenvalues ascend.
 
     Negative eigenvalues that are rounding of a positive semi-definite ``M`` (smaller than ``sqrt(eps)`` of
     the largest, with the ``eps`` of the matrix's own dtype) are set to 0. A 1-D tensor stands for a diagonal
-    matrix, here and in ``vectors``: its ``Q`` is the identity, kept as ones.
+    matrix, here and in the eigenvectors: its ``Q`` is the identity, kept as ones, its eigenvalues in its own order.
 
     Args:
         matrix: ``[..., m, m]``, or ``[m]`` for a diagonal matrix.
     """
-
-    matrix: Float[Tensor, "..."]
-
-    @property
-    def known(self) -> bool:
-        """Whether the decomposition has been computed, so that using it costs no ``eigh``."""
-        return "spectral" in vars(self)
-
-    @property
-    def values(self) -> Float[Tensor, "*batch m"]:
-        """Eigenvalues, float64; ascending, but for a diagonal matrix in its own order."""
-        return self.spectral.values
-
-    @property
-    def vectors(self) -> Float[Tensor, "..."]:
-        """Eigenvectors in columns ``[..., m, m]``, float64; ones ``[m]`` for a diagonal matrix."""
-        return self.spectral.vectors
-
-    @cached_property
-    def spectral(self) -> Spectral:
-        """Both of them."""
-        if self.matrix.ndim == 1:
-            values, vectors = finite(self.matrix).double(), torch.ones_like(self.matrix, dtype=torch.float64)
-        else:
-            values, vectors = torch.linalg.eigh(symmetric(self.matrix))
-        rounding = torch.finfo(self.matrix.dtype).eps ** 0.5 * values.abs().amax(-1, keepdim=True)
-        return Spectral(values.masked_fill((values < 0) & (values >= -rounding), 0.0), vectors)
+    if matrix.ndim == 1:
+        values, vectors = finite(matrix).double(), torch.ones_like(matrix, dtype=torch.float64)
+    else:
+        values, vectors = torch.linalg.eigh(symmetric(matrix))
+    rounding = torch.finfo(matrix.dtype).eps ** 0.5 * values.abs().amax(-1, keepdim=True)
+    return Spectral(values.masked_fill((values < 0) & (values >= -rounding), 0.0), vectors)
 
 
 class Moment:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, LowRank, Structured
-from lapwing.linalg.spectral import Eigenbasis
+from lapwing.linalg.spectral import decompose
 from lapwing.linalg.structured import positive
 
 EIGENVALUES = 2**16
@@ -115,7 +115,7 @@ def log_det_one_plus(matrix: Float[Tensor, "m m"]) -> Float[Tensor, ""]:
 
 def semidefinite(matrix: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
     """The matrix in float64, negative eigenvalues that are rounding set to 0: weak priors would blow them up."""
-    basis = Eigenbasis(matrix)
+    basis = decompose(matrix)
     return (basis.vectors * basis.values) @ basis.vectors.mT
 
 
@@ -186,7 +186,7 @@ def complexity_of_compression(
 
     if not bool((group == group[0]).all()):
         return Determinant(whitened)
-    eigenvalues = Eigenbasis(whitened(curvature.new_ones(1))).values
+    eigenvalues = decompose(whitened(curvature.new_ones(1))).values
     return Spectrum(eigenvalues, torch.zeros(len(eigenvalues), dtype=torch.long, device=changes.device))
 
 

@@ -21,7 +21,7 @@ from lapwing.jacobian.model import BUDGET
 from lapwing.jacobian.products.linearisation import BatchJacobian
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal, FunctionOperator, Operator
-from lapwing.linalg.spectral import Eigenbasis
+from lapwing.linalg.spectral import Spectral, decompose
 from lapwing.linear.evidence import Complexity, Determinant, Spectrum, semidefinite
 from lapwing.posteriors.dimension import Step
 from lapwing.posteriors.exact import ExactPosterior, distinct
@@ -136,11 +136,11 @@ class FunctionPosterior(ExactPosterior):
         return Spectrum(eigenvalues, torch.zeros(len(eigenvalues), dtype=torch.long, device=eigenvalues.device))
 
     @cached_property
-    def _basis(self) -> Eigenbasis:
+    def _basis(self) -> Spectral:
         """Of the kernel's only group, before its prior, which the evidence needs too; or of all groups together."""
         if len(self.grams) == 1:
-            return Eigenbasis(self.grams[0])
-        return Eigenbasis(torch.einsum("g,gmn->mn", 1 / self.prior_precisions, self.grams.double()))
+            return decompose(self.grams[0])
+        return decompose(torch.einsum("g,gmn->mn", 1 / self.prior_precisions, self.grams.double()))
 
     @property
     def _values(self) -> Float[Tensor, " m"]:

@@ -21,7 +21,7 @@ from lapwing.ground.errors import NumericalError, UnsupportedError
 from lapwing.ground.results import Estimate
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Diagonal, LowRank
-from lapwing.linalg.spectral import Eigenbasis
+from lapwing.linalg.spectral import decompose
 from lapwing.linear.evidence import Complexity, complexity_of_compression, metric_root
 from lapwing.posteriors.exact import ExactPosterior, distinct
 from lapwing.predictive import JointMoments, Moments
@@ -80,7 +80,7 @@ class Compression:
         lower, failed = torch.linalg.cholesky_ex(eye + whitened)
         if not bool(failed):
             return p @ torch.linalg.solve_triangular(lower, eye, upper=False).mT
-        basis = Eigenbasis(whitened)
+        basis = decompose(whitened)
         rounding = len(p) * torch.finfo(p.dtype).eps * basis.values[-1]
         return p @ (basis.vectors * (1.0 + basis.values.masked_fill(basis.values < rounding, 0.0)).rsqrt())
 

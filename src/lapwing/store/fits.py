@@ -17,8 +17,6 @@ from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
 from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, Structured
 from lapwing.linalg import Diagonal as DiagonalMatrix
-from lapwing.linalg.kronecker import Bases
-from lapwing.linalg.spectral import Eigenbasis
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, TopRows
 from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, PrimalSGD, Solver
 from lapwing.methods import ct, gp
@@ -123,7 +121,7 @@ FAMILIES: Families = {
     Structured: OPERATORS,
 }
 
-AGAIN: dict[Any, Any] = {Eigenbasis | None: None, Bases | None: None}
+AGAIN: dict[Any, Any] = {Dense | None: None, Kronecker | None: None}
 """What is computed again when it is first asked for, by the type of the field it fills."""
 
 

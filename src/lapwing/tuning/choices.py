@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, NumericalError, UnsupportedError, check_option, warn
-from lapwing.linalg.spectral import Eigenbasis
+from lapwing.linalg.spectral import decompose
 from lapwing.linear.evidence import LogEvidence, Spectrum
 from lapwing.posteriors import ExactPosterior, Posterior, SolvedWeights, Step, WeightPosterior
 from lapwing.posteriors.draws import SampledPosterior
@@ -96,7 +96,7 @@ def check_definite(evidence: LogEvidence) -> None:
     if isinstance(held, Spectrum):
         values = held.eigenvalues
     elif held.curvature is not None:
-        values = Eigenbasis(held.curvature).values
+        values = decompose(held.curvature).values
     else:
         return
     if bool((values < 0).any()):

@@ -16,7 +16,7 @@ from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, check_bytes
 from lapwing.jacobian.model import Model
 from lapwing.linalg import Dense, pivoted_cholesky
-from lapwing.linalg.spectral import Eigenbasis
+from lapwing.linalg.spectral import decompose
 
 Landmarks: TypeAlias = Literal["uniform", "leverage", "pivoted"]
 """How landmarks are drawn."""
@@ -173,7 +173,7 @@ def span(
     if landmarks != "uniform" and bool(gram.any()):
         index = chosen(gram, landmarks, samples, rank, tolerance, generator).sort().values.cpu()
         rows, gram = rows.at(index), gram[index][:, index]
-    basis = Eigenbasis(gram)
+    basis = decompose(gram)
     values, vectors = basis.values.flip(0), basis.vectors.flip(1)
     kept = int((values[:rank] > tolerance * values[0]).sum())
     if not kept:
@@ -229,7 +229,7 @@ def leverage(gram: Float[Tensor, "m m"], rank: int, tolerance: float) -> Float[T
         >>> leverage(torch.diag(torch.tensor([1.0, 1.0, 0.0])), 2, 1e-6).round(decimals=3).tolist()
         [1.0, 1.0, 0.0]
     """
-    basis = Eigenbasis(gram)
+    basis = decompose(gram)
     values = basis.values
     ridge = torch.maximum(values.flip(0)[rank:].sum() / rank, tolerance * values[-1])
     return (basis.vectors.square() * (values / (values + ridge))).sum(1)
