@@ -111,16 +111,10 @@ class SDD(Stochastic):
         batch, step = self.batch, self.step
         if step is None:
             batch, step = stable(problem, self.momentum, batch, generator)
-
-        def solve(b: Tensor, start: Tensor) -> Solution:
-            return shortened(
-                partial(self._descend, problem, b, start, batch, generator), step / problem.size, problem.size
-            )
-
-        return solve
+        return shortened(partial(self._descend, problem, batch, generator), step, problem.size)
 
     def _descend(
-        self, problem: Problem, b: Tensor, start: Tensor, batch: int, generator: torch.Generator, step: float
+        self, problem: Problem, batch: int, generator: torch.Generator, b: Tensor, start: Tensor, step: float
     ) -> Solution | None:
         """One descent with a constant step; ``None`` where it diverges."""
         path = _Path(start, self.momentum, min(1.0, WINDOW / self.steps))

@@ -117,19 +117,15 @@ class PrimalSGD(Stochastic):
             curvature = largest * (largest * level / float(noise.min()) + level)
             step = SAFE * 2 * (1 + self.momentum) / ((1 + 2 * self.momentum) * curvature) * n
         points = None if self.inducing is None else thinned(problem.curvature, self.inducing, generator)
-
-        def solve(b: Tensor, start: Tensor) -> Solution:
-            return shortened(partial(self._descend, problem, b, start, points, generator), step / n, n)
-
-        return solve
+        return shortened(partial(self._descend, problem, points, generator), step, n)
 
     def _descend(
         self,
         problem: Problem,
-        b: Tensor,
-        start: Tensor,
         points: Tensor | None,
         generator: torch.Generator,
+        b: Tensor,
+        start: Tensor,
         step: float,
     ) -> Solution | None:
         """One descent with a constant step; ``None`` where it diverges."""

@@ -73,26 +73,32 @@ class Stochastic(Solver):
         return in_blocks(solve, problem, b, initial, width)
 
 
-def shortened(attempt: Callable[[float], Solution | None], step: float, n: int) -> Solution:
-    """The solution of a descent, by shorter steps where longer ones diverge.
+def shortened(
+    attempt: Callable[[Tensor, Tensor, float], Solution | None], step: float, n: int
+) -> Callable[[Float[Tensor, "d k"], Float[Tensor, "d k"]], Solution]:
+    """The solution from right-hand sides and starts, by shorter steps where longer ones diverge.
 
     Args:
-        attempt: A descent with steps of some length β; ``None`` where it diverges.
-        step: The first β.
-        n: Its unit, as the source has it: βn.
+        attempt: A descent from these with steps of some length β; ``None`` where it diverges.
+        step: The first β, times n.
+        n: Rows; lengths of steps are said as the source has them, βn.
 
     Raises:
         NumericalError: If every step diverged.
     """
-    for _ in range(TRIES):
-        solution = attempt(step)
-        if solution is not None:
-            return solution
-        step /= SHORTER
-        logger.info("a step diverged; βn = %.3g now", step * n)
-    raise NumericalError(
-        "a descent that converges", f"divergence down to steps βn = {step * n:.3g}", "a smaller step=, float64, or CG()"
-    )
+
+    def solve(b: Tensor, start: Tensor) -> Solution:
+        length = step
+        for _ in range(TRIES):
+            solution = attempt(b, start, length / n)
+            if solution is not None:
+                return solution
+            length /= SHORTER
+            logger.info("a step diverged; βn = %.3g now", length)
+        got = f"divergence down to steps βn = {length:.3g}"
+        raise NumericalError("a descent that converges", got, "a smaller step=, float64, or CG()")
+
+    return solve
 
 
 def announce(steps: int, seconds: float) -> None:
