@@ -247,13 +247,6 @@ def check_optimiser(optimiser: object, hint: str) -> None:
         )
 
 
-def not_finite(values: Tensor) -> int:
-    """How many entries are NaN or infinite."""
-    if bool(values.detach().sum().isfinite()):  # it copies nothing; a sum may overflow where no entry does
-        return 0
-    return int((~values.isfinite()).sum())
-
-
 def describe(element: object) -> str:
     """A short name for what came in place of data, with keys or shapes."""
     if isinstance(element, Mapping):

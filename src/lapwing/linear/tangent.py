@@ -147,7 +147,7 @@ class Tangent:
             hint = "posterior.prior, or Isotropic(1.0)"
             raise ShapeError(f"a prior of {len(like)} weights", f"{prior!r}", hint)
         if rtol is None:
-            rtol = solver.rtol if isinstance(solver, SGD) else 1e-6 if like.dtype == torch.float64 else 1e-4
+            rtol = solver.rtol if isinstance(solver, SGD) else CG().tolerance(like.dtype)
         check_positive("rtol", rtol)
         check_count("steps", steps)
         loss = Loss(model, prior, scale, self._affine, self._kept)
