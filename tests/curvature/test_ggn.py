@@ -144,7 +144,7 @@ def test_unit_cotangents_are_the_rows_of_the_identity(shape: tuple[int, ...]) ->
 
 def test_columns_of_a_position_touch_no_other() -> None:
     columns = normal(5, N, 2, 2, 3)
-    blocks = list(by_position(columns, event_dim=2, width=2))
+    blocks = list(by_position(columns, width=2))
     assert [len(block) for block in blocks] == [2, 2, 1] * 4
     together = torch.cat(blocks).unflatten(0, (4, 5))
     torch.testing.assert_close(together.sum(0), columns)

@@ -176,6 +176,6 @@ def test_descent_finds_what_conjugate_gradients_find(name: str) -> None:
 
 def test_cotangents_of_a_root_act_on_one_position_each() -> None:
     root = normal(2, 3, 4, 5)
-    blocks = list(by_position(root.movedim(-1, 0), 1))
+    blocks = list(by_position(root.movedim(-1, 0)))
     assert len(blocks) == 3 and all(block.shape == (5, 2, 3, 4) for block in blocks)
     torch.testing.assert_close(sum(blocks), root.movedim(-1, 0))

@@ -69,7 +69,7 @@ class GGN(Curvature):
     def cotangents(self, likelihood: Likelihood, f: Outputs, y: Tensor, generator: Generator | None = None) -> Blocks:
         """Columns of S, one event position after another."""
         columns = likelihood.thin_root(f, y).movedim(-1, 0)
-        yield from by_position(columns, f.ndim - 2)
+        yield from by_position(columns)
 
     def width(self, outputs: int) -> int:
         """All of them, up to ``COLUMNS``."""

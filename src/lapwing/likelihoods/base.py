@@ -268,16 +268,13 @@ COLUMNS = 64
 
 
 def by_position(
-    columns: Float[Tensor, "r n *event c"],
-    event_dim: int,
-    width: int = COLUMNS,
-    places: Int[Tensor, " p"] | None = None,
+    columns: Float[Tensor, "r n *event c"], width: int = COLUMNS, places: Int[Tensor, " p"] | None = None
 ) -> Iterator[Float[Tensor, "k n *event c"]]:
     """Columns of a root that acts on each event position alone, as cotangents of whole outputs."""
-    if event_dim == 0:
+    if columns.ndim == 3:
         yield from columns.split(width)
         return
-    flat = columns.flatten(2, 1 + event_dim)
+    flat = columns.flatten(2, -2)
     for position in range(flat.shape[2]) if places is None else places.tolist():
         for block in flat[:, :, position].split(width):
             cotangent = torch.zeros(len(block), *flat.shape[1:], dtype=flat.dtype, device=flat.device)
@@ -297,4 +294,4 @@ def identity_cotangents(
     c = outputs.shape[-1]
     eye = torch.eye(c, dtype=outputs.dtype, device=outputs.device)
     columns = eye.view(c, *(1,) * (outputs.ndim - 1), c).expand(c, *outputs.shape)
-    yield from by_position(columns, outputs.ndim - 2, width=c, places=places)
+    yield from by_position(columns, width=c, places=places)

@@ -91,7 +91,7 @@ class LiveBatch:
         """The columns of S, one for each output of each event position of an example."""
         with torch.enable_grad():
             root = self.likelihood.root(self.outputs, self.targets)
-            return torch.cat(list(by_position(root.movedim(-1, 0), root.ndim - 3)))
+            return torch.cat(list(by_position(root.movedim(-1, 0))))
 
     def rows(self, mixing: Float[Tensor, "s k n"] | None = None) -> Float[Tensor, "n s d"]:
         """``Sᵀ J`` example by example: all its k rows, or s random combinations of those of each example.

@@ -104,7 +104,7 @@ class Linearisation:
                 forward = self.model.forward(inputs)
                 f = forward.outputs
                 root = likelihood.thin_root(f, likelihood.canonical_targets(f, batch.targets[place]))
-                for cotangents in by_position(root.movedim(-1, 0), f.ndim - 2):
+                for cotangents in by_position(root.movedim(-1, 0)):
                     total += square_sums(network, forward.factors(cotangents))
         return finite(self.data.added(total).to(network.like.dtype))
 
@@ -245,7 +245,7 @@ def layered(model: Model, inputs: Inputs, targets: Tensor | None = None) -> Chun
     if targets is not None:
         y, seen = model.likelihood.canonical_targets(f, targets), model.likelihood.basis(f)
     columns = seen.mT.view(seen.shape[1], *(1,) * (f.ndim - 1), f.shape[-1]).expand(-1, *f.shape)
-    blocks = list(by_position(columns, f.ndim - 2))
+    blocks = list(by_position(columns))
     blocks = blocks if targets is not None else [torch.cat(blocks)]
     rows = [tuple(factor.for_products() for factor in forward.factors(cotangents)) for cotangents in blocks]
 

@@ -65,7 +65,7 @@ class Subsample(CurvatureRecipe):
         def directions(f: Tensor, place: slice) -> Iterator[Tensor]:
             root = model.likelihood.root(f, model.likelihood.canonical_targets(f, targets[place]))
             each = roots[place].to(root).view(-1, *(1,) * (root.ndim - 1))
-            return by_position((each * root).movedim(-1, 0), f.ndim - 2)
+            return by_position((each * root).movedim(-1, 0))
 
         return LowRank(torch.cat([part.flatten(0, 1) for part in model.rows(inputs, directions)]).mT)
 
