@@ -103,16 +103,10 @@ def rounds(meter: Meter, contestants: dict[str, tuple[Callable[[], object], str]
             if turn >= FEW and took[name] > SLOW:
                 continue
             begun = time.perf_counter()
-            meter.step(name, lambda once=once, n=repeats[name]: again(once, n), label=f"{label}|{repeats[name]}")
+            meter.step(name, once, label=label, times=repeats[name])
             took[name] = (time.perf_counter() - begun) / repeats[name]
         if turn == 0:
             repeats = {name: max(1, math.ceil(shortest / each)) for name, each in took.items()}
-
-
-def again(once: Callable[[], object], times: int) -> None:
-    """Do it several times."""
-    for _ in range(times):
-        once()
 
 
 def product(model: nn.Module, data: Batches, form: Form | None, memory: int) -> GGNProduct:

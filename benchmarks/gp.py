@@ -11,7 +11,6 @@ own, in turn; a side that runs out of memory is a row that says so. ``--only`` m
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 import warnings
@@ -120,18 +119,15 @@ def beside_peers(name: str, setting: Setting) -> Iterator[Row]:
         data = split(name, number, setting)
         logs, seconds = tuned(data, setting)
         with tempfile.TemporaryDirectory() as folder:
-            case, told = Path(folder) / "case.pt", Path(folder) / "told.json"
+            case = Path(folder) / "case.pt"
             torch.save(data | {"logs": logs}, case)
             about = {"part": "peers", "data": name, "observations": len(data["x"]), "seed": number}
             yield about | {"side": "tuning of both", "seconds": seconds}
             for side in setting.among(works):
                 work, options = works[side]
-                told.unlink(missing_ok=True)
-                steps = run_isolated(
-                    work, timeout=setting.more["limit"], limit_gib=64.0, case=str(case), told=str(told), **options
-                )
-                scores = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {}
-                yield about | {"side": side} | cost(steps[0]) | scores
+                limits = {"timeout": setting.more["limit"], "limit_gib": 64.0}
+                step, *_ = run_isolated(work, **limits, case=str(case), **options)
+                yield about | {"side": side} | cost(step) | step.facts
 
 
 def cost(step: Step) -> Row:

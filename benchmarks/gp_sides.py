@@ -6,12 +6,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import gpytorch
@@ -95,31 +93,30 @@ def scored(mean: Tensor, variance: Tensor, truth: Tensor) -> dict[str, float]:
     return {"rmse": float(apart.mean().sqrt()), "nll": nll}
 
 
-def predicted(meter: Meter, case: str, told: str, side: Callable[..., tuple[Tensor, Tensor]], **options: Any) -> None:
+def predicted(meter: Meter, case: str, side: Callable[..., tuple[Tensor, Tensor]]) -> None:
     """Measure solving and predicting, and tell scores and the processor's seconds, which no neighbour adds to."""
     held = torch.load(case)
     x, y, new, truth, logs = (held[name] for name in ("x", "y", "new", "truth", "logs"))
     warnings.simplefilter("ignore")
-    side(x[:50], y[:50], new[:5], logs, **options)  # what is done at first use is not counted
+    side(x[:50], y[:50], new[:5], logs)  # what is done at first use is not counted
     meter.ready()
     begun = time.process_time()
-    done = meter.step("predict", lambda: side(x, y, new, logs, **options))
+    done = meter.step("predict", lambda: side(x, y, new, logs))
     if done.value is not None:
-        found = {"cpu_seconds": time.process_time() - begun} | scored(*done.value, truth)
-        Path(told).write_text(json.dumps(found), encoding="utf-8")
+        meter.tell("predict", cpu_seconds=time.process_time() - begun, **scored(*done.value, truth))
 
 
-def ours(meter: Meter, *, case: str, told: str) -> None:
+def ours(meter: Meter, *, case: str) -> None:
     """By the solver that ``"auto"`` takes."""
 
     def side(x: Tensor, y: Tensor, new: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
         prediction: Any = process(x, y, logs).predict(new)
         return prediction.mean[:, 0], prediction.variance[:, 0]
 
-    predicted(meter, case, told, side)
+    predicted(meter, case, side)
 
 
-def exact(meter: Meter, *, case: str, told: str, fast: bool, tolerance: float = 0.01, double: bool = False) -> None:
+def exact(meter: Meter, *, case: str, fast: bool, tolerance: float = 0.01, double: bool = False) -> None:
     """Conjugate gradients with a pivoted Cholesky preconditioner of rank 100, to a relative residual, theirs 0.01."""
 
     def side(x: Tensor, y: Tensor, new: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,10 +131,10 @@ def exact(meter: Meter, *, case: str, told: str, fast: bool, tolerance: float = 
             prediction = model.likelihood(model(new.to(dtype)))
             return prediction.mean, prediction.variance
 
-    predicted(meter, case, told, side)
+    predicted(meter, case, side)
 
 
-def variational(meter: Meter, *, case: str, told: str, points: int, epochs: int) -> None:
+def variational(meter: Meter, *, case: str, points: int, epochs: int) -> None:
     """Inducing points and everything else by Adam on the lower bound, from the same hyper-parameters."""
 
     def side(x: Tensor, y: Tensor, new: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,7 +145,7 @@ def variational(meter: Meter, *, case: str, told: str, points: int, epochs: int)
             prediction = likelihood(model(new))
             return prediction.mean, prediction.variance
 
-    predicted(meter, case, told, side)
+    predicted(meter, case, side)
 
 
 def trained(

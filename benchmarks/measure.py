@@ -15,10 +15,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
-from benchmarks.report import GIB, ROOT, Row, beside, told_by_system
+from benchmarks.report import GIB, ROOT, Row, beside, grouped, told_by_system
 
 QUANTITIES = ("seconds", "peak_mib")
 
@@ -34,6 +34,7 @@ class Step:
         label: Which of several ways to do the step, such as ``"@64"`` for batches of 64.
         note: Why the step did not finish, or what was tried before it did.
         out_of_memory: Whether it was the memory limit that stopped it.
+        facts: What else its process told of it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Step:
     label: str = ""
     note: str = ""
     out_of_memory: bool = False
+    facts: Row = field(default_factory=dict)
 
 
 def rows_of(work: str, ours: Step, peer: Step, peer_name: str) -> list[Row]:
@@ -71,7 +73,8 @@ def run_isolated(
         **options: Passed on to ``work`` as JSON.
 
     Returns:
-        The steps in order of first appearance; of several rounds the median, of memory the largest.
+        The steps in order of first appearance; of several rounds the median, of memory the largest. Where work was
+        done several times at once, the rounds with the most of it count.
     """
     read_fd, write_fd = os.pipe()
     name = f"{work.__module__}:{work.__qualname__}"
@@ -127,29 +130,30 @@ def _ending(code: int, events: list[dict[str, Any]], said: str, *, timeout: floa
     """The step in which the process ended before its work was done, if it did."""
     if code == 0 and timeout is None:
         return None
-    last = events[-1] if events else {"name": "load", "label": ""}
-    name = "between steps" if "seconds" in last else last["name"]
+    last = events[-1] if events else {"name": "load"}
+    name = "between steps" if "seconds" in last or "facts" in last else last["name"]
+    label = last.get("label", "")
     if timeout is not None:
-        return Step(name, None, None, last["label"], f"stopped after {timeout:g} s")
+        return Step(name, None, None, label, f"stopped after {timeout:g} s")
     words = said.strip().splitlines()
     reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
     note = f"{reason}: {words[-1] if words else 'no message'}"[:300]
     memory = code == -signal.SIGKILL or any("alloc" in line.lower() for line in words[-5:])
-    return Step(name, None, None, last["label"], note, memory)
+    return Step(name, None, None, label, note, memory)
 
 
 def merged(events: list[dict[str, Any]], ending: Step | None) -> tuple[Step, ...]:
     """The steps of what a process reported, and the one in which it ended."""
-    rounds: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    told: dict[str, Row] = {}
     for event in events:
-        if "seconds" in event:
-            rounds.setdefault((event["name"], event["label"]), []).append(event)
+        told.setdefault(event["name"], {}).update(event.get("facts", {}))
     steps: list[Step] = []
-    for (name, label), found in rounds.items():
-        failed = [event for event in found if event["failure"]]
+    for (name, label), found in grouped((event for event in events if "seconds" in event), "name", "label").items():
+        failed, most = [event for event in found if event["failure"]], max(event["times"] for event in found)
         if failed:
-            steps.append(Step(name, None, None, label, failed[0]["failure"], failed[0]["out_of_memory"]))
+            step = Step(name, None, None, label, failed[0]["failure"], failed[0]["out_of_memory"], told[name])
         else:
-            seconds = statistics.median(event["seconds"] for event in found)
-            steps.append(Step(name, seconds, max(event["peak_mib"] for event in found), label))
-    return tuple(steps) if ending is None else (*steps, ending)
+            seconds = statistics.median(event["seconds"] for event in found if event["times"] == most)
+            step = Step(name, seconds, max(event["peak_mib"] for event in found), label, facts=told[name])
+        steps.append(step)
+    return tuple(steps) if ending is None else (*steps, replace(ending, facts=told.get(ending.name, {})))

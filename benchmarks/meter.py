@@ -52,8 +52,8 @@ class Meter:
         self._reset()
         self._baseline = self._memory(peak=False)
 
-    def step(self, name: str, work: Callable[[], T], *, label: str = "") -> Attempt[T]:
-        """Do ``work`` and report its cost; an exception is reported too and goes no further.
+    def step(self, name: str, work: Callable[[], T], *, label: str = "", times: int = 1) -> Attempt[T]:
+        """Do ``work``, so many times, and report its cost; an exception is reported too and goes no further.
 
         What steps inside it take to clear the memory before they begin is not counted.
         """
@@ -65,18 +65,25 @@ class Meter:
         attempt: Attempt[T]
         own = self._own
         try:
+            for _ in range(times - 1):
+                work()
             attempt = Attempt(work())
         except Exception as error:  # that it failed, and how, is a measurement
             attempt = Attempt(None, _sentence(error), _is_memory(error))
         self._synchronise()
         cost = {
-            "seconds": time.perf_counter() - start - (self._own - own),
+            "seconds": (time.perf_counter() - start - (self._own - own)) / times,
+            "times": times,
             "peak_mib": max(self._memory(peak=True) - self._baseline, 0.0),
             "failure": attempt.failure,
             "out_of_memory": attempt.out_of_memory,
         }
         self._report({"name": name, "label": label} | cost)
         return attempt
+
+    def tell(self, name: str, **facts: Any) -> None:
+        """Report what is no cost of a step, such as how good its result is."""
+        self._report({"name": name, "facts": facts})
 
     def rounds(self, once: Callable[[], bool], *, budget: float = 8.0, most: int = 5) -> None:
         """Call ``once`` again while it says the steps ran, up to ``most`` times and about ``budget`` seconds.

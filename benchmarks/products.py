@@ -8,8 +8,7 @@ Both sides of every problem run in one process, taking turns.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 from benchmarks.command import Setting, Study, main
 from benchmarks.measure import Step, run_isolated
@@ -46,7 +45,7 @@ def rows(setting: Setting) -> Iterator[Row]:
             yield from report(f"{name}/{columns}", columns, steps)
 
 
-def report(work: str, columns: int, steps: Iterable[Step]) -> list[Row]:
+def report(work: str, columns: int, steps: Sequence[Step]) -> list[Row]:
     """The rows of one problem and number of columns.
 
     Args:
@@ -57,17 +56,16 @@ def report(work: str, columns: int, steps: Iterable[Step]) -> list[Row]:
     Returns:
         Seconds of a product, peak memory, plain gradients a column; then every form, the choice, and the preparation.
     """
-    steps = tuple(steps)
     failed = "; ".join(f"{step.name}: {step.note}" for step in steps if step.note)
-    found = times(steps)
-    ours, peer, gradient = (found.get(name) for name in ("ours", "peer", "gradient"))
-    prepared, memory, theirs = (first(steps, name) for name in ("prepare", "memory", "peer memory"))
-    if ours is None or peer is None or gradient is None or prepared is None or memory is None or theirs is None:
+    found = {step.name: step for step in reversed(steps)}  # the first of each name
+    prepared, memory, theirs = (found.get(name) for name in ("prepare", "memory", "peer memory"))
+    ours, peer, gradient = sides = [found.get(name) for name in ("ours", "peer", "gradient")]
+    if None in (prepared, memory, theirs, *sides) or None in [side.seconds for side in sides]:
         return [beside(work, "seconds", None, None, PEER, failed or "the process ended early")]
     name = f"{PEER}, {peer.label}"
     unit = columns * gradient.seconds
     peak = max(prepared.peak_mib or 0.0, memory.peak_mib or 0.0)
-    gap = first(steps, "difference")
+    gap = found.get("difference")
     same = f"relative difference {gap.label} on 50 examples" if gap is not None else ""
     chosen = "; ".join(part for part in (ours.label, same) if part)
     rows = [
@@ -80,7 +78,7 @@ def report(work: str, columns: int, steps: Iterable[Step]) -> list[Row]:
     forms = {ours.label: ours.seconds}
     for form in FORMS:
         other = found.get(form)
-        if other is not None:
+        if other is not None and other.seconds is not None:
             scale = EXAMPLES / int(other.label.split()[0])
             forms[form] = other.seconds * scale
             note = "" if scale == 1 else f"timed on {other.label} and scaled"
@@ -91,24 +89,6 @@ def report(work: str, columns: int, steps: Iterable[Step]) -> list[Row]:
     )
     rows = [row | limited(row) for row in rows]
     return [*rows, beside(work, "failed", None, None, name, failed)] if failed else rows
-
-
-def times(steps: Iterable[Step]) -> dict[str, Step]:
-    """The contestants' times: of those repeated inside a measurement, the longest measurement counts."""
-    found: dict[str, tuple[int, Step]] = {}
-    for step in steps:
-        label, bar, repeats = step.label.rpartition("|")
-        if not bar or step.seconds is None:
-            continue
-        times = int(repeats)
-        if times >= found.get(step.name, (0, None))[0]:
-            found[step.name] = (times, replace(step, seconds=step.seconds / times, label=label))
-    return {name: each for name, (_, each) in found.items()}
-
-
-def first(steps: Iterable[Step], name: str) -> Step | None:
-    """The first step of that name."""
-    return next((step for step in steps if step.name == name), None)
 
 
 def limited(row: Row) -> Row:

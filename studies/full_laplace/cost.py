@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.command import Setting
@@ -35,21 +32,18 @@ def rows(setting: Setting) -> Iterator[Row]:
 def measured(setting: Setting, form: str, way: str, size: int) -> list[Row]:
     """The rows of one process."""
     options: dict[str, Any] = {"form": form, "way": way, "size": size, "device": setting.device}
-    with tempfile.TemporaryDirectory() as scratch:
-        notes = Path(scratch) / "notes.json"
-        steps = run_isolated(work, timeout=200.0, notes=str(notes), quick=setting.quick, **options)
-        told = json.loads(notes.read_text()) if notes.exists() else {}
-    head = {"form": form, "way": way, "device": setting.device, "d": told.get("d", size)}
-    return [head | row for row in summarised(steps, told)]
+    steps = run_isolated(work, timeout=200.0, quick=setting.quick, **options)
+    d = next((step.facts["d"] for step in steps if "d" in step.facts), size)
+    head = {"form": form, "way": way, "device": setting.device, "d": d}
+    return [head | row for row in summarised(steps)]
 
 
-def summarised(steps: Sequence[Step], told: dict[str, Any]) -> list[Row]:
+def summarised(steps: Sequence[Step]) -> list[Row]:
     """Mean and standard deviation over the runs of each operation, warm-up left out; why there are none, if so.
 
     Args:
         steps: Named ``operation`` or ``operation at condition``, labelled by the run; a run labelled ``warm-up`` does
             not count.
-        told: What the process wrote down about each name.
     """
     found: list[Row] = []
     for name in dict.fromkeys(step.name for step in steps):
@@ -66,7 +60,7 @@ def summarised(steps: Sequence[Step], told: dict[str, Any]) -> list[Row]:
                 "seconds_std": statistics.stdev(seconds) if len(seconds) > 1 else None,
                 "runs": len(seconds),
                 "peak_mib": max((step.peak_mib for step in timed if step.peak_mib is not None), default=None),
-                **told.get(name, {}),
+                **own[0].facts,
                 "failure": failed[0].note if failed else "",
             }
         )

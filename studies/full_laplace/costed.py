@@ -8,10 +8,8 @@ random examples, whose Λ = G + αI has the condition number κ through its prio
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,7 +39,7 @@ RUNS, BUDGET = 5, 30.0
 """Most timed runs of each, after one to warm up, and seconds after which no further run is begun."""
 
 
-def work(meter: Meter, *, form: str, way: str, size: int, device: str, quick: bool, notes: str) -> None:
+def work(meter: Meter, *, form: str, way: str, size: int, device: str, quick: bool) -> None:
     """Products and solves in one form, in one way, at one number of weights.
 
     Args:
@@ -51,15 +49,9 @@ def work(meter: Meter, *, form: str, way: str, size: int, device: str, quick: bo
         size: Weights, about.
         device: Where.
         quick: Whether few condition numbers, runs and seconds must do, and a small explicit matrix.
-        notes: File for what is not a cost: iterations, residuals, the number of weights.
     """
-    told: dict[str, Any] = {}
     conditions, runs, budget = (CONDITIONS[:2], 2, 2.0) if quick else (CONDITIONS, RUNS, BUDGET)
     explicit_gib = 1e-3 if quick else 100.0 if device.startswith("cuda") else 8.0
-
-    def note(name: str, fact: Any) -> None:
-        told[name] = fact
-        Path(notes).write_text(json.dumps(told))
 
     def timed(name: str, once: Callable[[], Any]) -> Any:
         """Once to warm up, then until the runs or the budget are spent; what the last run returned."""
@@ -78,14 +70,14 @@ def work(meter: Meter, *, form: str, way: str, size: int, device: str, quick: bo
         gradient, product_at, d = None, lambda condition: quadratic(way, size, condition, device), size
     else:
         gradient, product_at, d = network(way, size, device)
-    note("d", d)
+        meter.tell("gradient", d=d)
     vector = probes.gaussian((d,), like=torch.empty(0, device=device), generator=generator())
     meter.ready()
     if gradient is not None:
         timed("gradient", gradient)
     operator = product_at(conditions[0])
     if way == "explicit":
-        explicit(meter, timed, note, operator, vector, int(explicit_gib * 2**30))
+        explicit(meter, timed, operator, vector, int(explicit_gib * 2**30))
         return
     timed("product", lambda: operator @ vector)
     if form == "network" and way == "hessian":
@@ -98,8 +90,8 @@ def work(meter: Meter, *, form: str, way: str, size: int, device: str, quick: bo
             continue
         solution = timed(name, lambda at=made: conjugate_gradients(at, vector, rtol=RTOL))
         if solution is not None:
-            facts = {"iterations": solution.iterations, "residual": float(solution.residual.max())}
-            note(name, facts | {"stopped": solution.stopped})
+            residual = float(solution.residual.max())
+            meter.tell(name, iterations=solution.iterations, residual=residual, stopped=solution.stopped)
 
 
 def quadratic(way: str, size: int, condition: float, device: str) -> Operator:
@@ -167,7 +159,6 @@ def shifted(curvature: Operator, condition: float) -> Operator:
 def explicit(
     meter: Meter,
     timed: Callable[[str, Callable[[], Any]], Any],
-    note: Callable[[str, Any], None],
     operator: Operator,
     vector: Tensor,
     max_bytes: int,
@@ -188,7 +179,7 @@ def explicit(
 
     x = timed("solve at condition 1", solve)
     if x is not None:
-        note("solve at condition 1", {"residual": float((matrix @ x - vector).norm() / vector.norm())})
+        meter.tell("solve at condition 1", residual=float((matrix @ x - vector).norm() / vector.norm()))
 
 
 def refuse(reason: str) -> None:

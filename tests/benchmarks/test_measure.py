@@ -77,6 +77,18 @@ def test_rounds_of_a_step_become_their_median() -> None:
     assert nap.seconds == pytest.approx(0.05, abs=0.03)
 
 
+def times_and_tells(meter: Meter) -> None:
+    meter.step("nap", lambda: time.sleep(0.2))
+    for _ in range(2):
+        meter.step("nap", lambda: time.sleep(0.02), times=4)
+    meter.tell("nap", naps=9)
+
+
+def test_the_rounds_with_the_most_work_count_and_facts_are_told() -> None:
+    (nap,) = run_isolated(times_and_tells)
+    assert nap.seconds == pytest.approx(0.02, abs=0.02) and nap.facts == {"naps": 9}
+
+
 def test_rounds_stop_at_the_budget() -> None:
     calls: list[int] = []
 

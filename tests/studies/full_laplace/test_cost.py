@@ -40,13 +40,13 @@ def test_a_shift_gives_the_condition_number() -> None:
 
 def test_warm_ups_do_not_count_and_failures_are_told() -> None:
     steps = [
-        Step("product", 9.0, 50.0, "warm-up"),
+        Step("product", 9.0, 50.0, "warm-up", facts={"iterations": 7}),
         Step("product", 1.0, 2.0, "run 0"),
         Step("product", 3.0, 4.0, "run 1"),
         Step("solve at condition 100", 8.0, 1.0, "warm-up"),
         Step("solve at condition 100", None, None, "run 0", "stopped after 60 s"),
     ]
-    product, solve = summarised(steps, {"product": {"iterations": 7}})
+    product, solve = summarised(steps)
     assert (product["seconds"], product["runs"], product["peak_mib"]) == (2.0, 2, 4.0)
     assert product["seconds_std"] == pytest.approx(2**0.5) and product["iterations"] == 7
     assert (solve["condition"], solve["seconds"], solve["failure"]) == (100.0, None, "stopped after 60 s")
