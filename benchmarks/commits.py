@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.command import Setting, Study, main
+from benchmarks.data import Pair
 from benchmarks.problems import PROBLEMS, batches, gradient
 from benchmarks.report import ROOT, Row, beside, timed
 
 Timed = dict[str, float]
-Pair = tuple[Tensor, Tensor]
 
 
 def problem(name: str, images: int) -> tuple[nn.Module, Pair]:

@@ -15,6 +15,9 @@ from torch import Tensor, nn
 
 from benchmarks.networks import ResNet
 
+Pair = tuple[Tensor, Tensor]
+"""Inputs and targets."""
+
 Triple = tuple[float, float, float]
 
 
@@ -26,6 +29,12 @@ def generator(seed: int = 0) -> torch.Generator:
 def uniform(n: int, low: float, high: float, source: torch.Generator) -> Float[Tensor, "n 1"]:
     """Uniform draws from an interval, a float64 column."""
     return low + (high - low) * torch.rand([n, 1], generator=source, dtype=torch.float64)
+
+
+def standardised(values: Tensor, train: Tensor) -> Tensor:
+    """The values less the means of the training part, over its deviations; constant columns become 0."""
+    spread = train.std(0)
+    return (values - train.mean(0)) / torch.where(spread > 0, spread, 1.0)
 
 
 @dataclass(frozen=True)
@@ -45,16 +54,16 @@ class Split:
     y_test: Int[Tensor, " m"]
 
     @property
-    def train(self) -> tuple[Tensor, Tensor]:
+    def train(self) -> Pair:
         """To train on."""
         return self.x_train, self.y_train
 
     @property
-    def test(self) -> tuple[Tensor, Tensor]:
+    def test(self) -> Pair:
         """To score on."""
         return self.x_test, self.y_test
 
-    def parted(self, held_out: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def parted(self, held_out: int) -> tuple[Pair, Pair]:
         """The first test examples, to choose on, and the others."""
         (x, y), n = self.test, held_out
         return (x[:n], y[:n]), (x[n:], y[n:])

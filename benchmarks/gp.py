@@ -26,6 +26,7 @@ from torch import Tensor
 import lapwing as lw
 from benchmarks import gp_sides as sides
 from benchmarks.command import Setting, Study, main
+from benchmarks.data import standardised
 from benchmarks.measure import Step, run_isolated
 from benchmarks.report import Row, timed
 from lapwing.methods.gp.evidence import at, logs_of
@@ -74,12 +75,7 @@ def split(name: str, number: int, setting: Setting) -> Split:
         with np.load(setting.folder / "uci" / f"{name}.npz") as held:
             x, y, test = (torch.as_tensor(held[key]) for key in ("x", "y", "test_mask"))
         x, y, test = x.float(), y.float(), test[:, number]
-
-    def standardised(values: Tensor) -> Tensor:
-        spread = values[~test].std(0)
-        return (values - values[~test].mean(0)) / torch.where(spread > 0, spread, 1.0)
-
-    x, y = standardised(x), standardised(y)
+    x, y = (standardised(part, part[~test]) for part in (x, y))
     seen = (~test).nonzero()[:, 0]
     kept = seen[torch.randperm(len(seen), generator=torch.Generator().manual_seed(number))[: setting.images]]
     return {"x": x[kept], "y": y[kept], "new": x[test], "truth": y[test]}

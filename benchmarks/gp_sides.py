@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
+from benchmarks.data import Pair
 from benchmarks.meter import Meter
 from lapwing.methods.gp import KernelMatrix, Matern, matrix
 from lapwing.methods.gp.evidence import at, logs_of
@@ -93,7 +94,7 @@ def scored(mean: Tensor, variance: Tensor, truth: Tensor) -> dict[str, float]:
     return {"rmse": float(apart.mean().sqrt()), "nll": nll}
 
 
-def predicted(meter: Meter, case: str, side: Callable[..., tuple[Tensor, Tensor]]) -> None:
+def predicted(meter: Meter, case: str, side: Callable[..., Pair]) -> None:
     """Measure solving and predicting, and tell scores and the processor's seconds, which no neighbour adds to."""
     held = torch.load(case)
     x, y, new, truth, logs = (held[name] for name in ("x", "y", "new", "truth", "logs"))
@@ -109,7 +110,7 @@ def predicted(meter: Meter, case: str, side: Callable[..., tuple[Tensor, Tensor]
 def ours(meter: Meter, *, case: str) -> None:
     """By the solver that ``"auto"`` takes."""
 
-    def side(x: Tensor, y: Tensor, new: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
+    def side(x: Tensor, y: Tensor, new: Tensor, logs: Tensor) -> Pair:
         prediction: Any = process(x, y, logs).predict(new)
         return prediction.mean[:, 0], prediction.variance[:, 0]
 
@@ -119,7 +120,7 @@ def ours(meter: Meter, *, case: str) -> None:
 def exact(meter: Meter, *, case: str, fast: bool, tolerance: float = 0.01, double: bool = False) -> None:
     """Conjugate gradients with a pivoted Cholesky preconditioner of rank 100, to a relative residual, theirs 0.01."""
 
-    def side(x: Tensor, y: Tensor, new: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
+    def side(x: Tensor, y: Tensor, new: Tensor, logs: Tensor) -> Pair:
         dtype = torch.float64 if double else torch.float32
         model = Regression(x.to(dtype), y.to(dtype)).to(dtype).eval()
         given(model.covar_module, model.likelihood, logs)
@@ -137,7 +138,7 @@ def exact(meter: Meter, *, case: str, fast: bool, tolerance: float = 0.01, doubl
 def variational(meter: Meter, *, case: str, points: int, epochs: int) -> None:
     """Inducing points and everything else by Adam on the lower bound, from the same hyper-parameters."""
 
-    def side(x: Tensor, y: Tensor, new: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
+    def side(x: Tensor, y: Tensor, new: Tensor, logs: Tensor) -> Pair:
         source = torch.Generator().manual_seed(0)
         batches = (part for _ in range(epochs) for part in torch.randperm(len(x), generator=source).split(1024))
         model, likelihood = trained(x, y, logs, points, batches)

@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from benchmarks.data import CHECKPOINTS, Split, cifar10, generated_images, generated_tokens, mnist
+from benchmarks.data import CHECKPOINTS, Pair, Split, cifar10, generated_images, generated_tokens, mnist
 from benchmarks.networks import ResNet, Transformer, lenet, perceptron
 from benchmarks.training import train
 
 TRAIN, TEST = 2000, 256
 
-Batches = list[tuple[Tensor, Tensor]]
+Batches = list[Pair]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.command import Setting
-from benchmarks.data import CHECKPOINTS, cifar10, generated_images, generator
+from benchmarks.data import CHECKPOINTS, Pair, cifar10, generated_images, generator
 from benchmarks.networks import ResNet, seeded
 from benchmarks.report import Row
 from lapwing.evaluation import metrics
@@ -26,8 +26,6 @@ RESNETS = ("ella_resnet20", "resnet20", "resnet32")
 IMAGES, VALIDATION, BATCH = 2000, 300, 100
 EXAMPLES = 50_000
 """Images the ResNets were trained with, of which a part is at hand."""
-
-Pair = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -92,9 +90,7 @@ class Task:
         return metrics.nll(probabilities(Map(self.model), self.test[0]), self.test[1])
 
 
-def matrix_free(
-    model: nn.Module, pair: tuple[Tensor, Tensor], alpha: float, solver: lw.CG | None = None
-) -> MatrixFreePosterior:
+def matrix_free(model: nn.Module, pair: Pair, alpha: float, solver: lw.CG | None = None) -> MatrixFreePosterior:
     """The posterior by products alone."""
     recipe = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(alpha), structure=lw.MatrixFree(solver or lw.CG()))
     posterior = recipe.fit(model, pair)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.command import Setting, Study, main
-from benchmarks.data import generator
+from benchmarks.data import Pair, generator
 from benchmarks.report import Row, timed
 from benchmarks.tasks import probabilities
 from benchmarks.training import train
@@ -37,8 +37,6 @@ METHODS: dict[str, tuple[Any, Any, Method | None]] = {
 """How the precision is held, which weights are uncertain, and what the prior is chosen by; the paper's is evidence."""
 
 COLUMNS = ("accuracy", "nll", "difference", "debiased_ece", "brier", "precision", "seconds")
-
-Pair = tuple[Tensor, Tensor]
 
 
 def rows(setting: Setting) -> Iterator[Row]:

@@ -15,12 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.command import Setting
-from benchmarks.data import digits, generator, mnist
+from benchmarks.data import Pair, digits, generator, mnist
 from benchmarks.networks import perceptron, seeded
 from benchmarks.tasks import Task
 from benchmarks.training import train
-
-Pair = tuple[Tensor, Tensor]
 
 
 def recipes(setting: Setting) -> Iterator[tuple[str, Callable[[int], Task]]]:

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
 from benchmarks.command import Setting, Study, main
-from benchmarks.data import generator, uniform
+from benchmarks.data import Pair, generator, uniform
 from benchmarks.networks import jacobian, perceptron
 from benchmarks.report import Row, figure, timed
 from benchmarks.training import train
@@ -30,7 +30,6 @@ from lapwing.predictive import Predictive, Regression, log_predictive
 
 LEFT, GAP, RIGHT = (-1.0, -0.2), (-0.2, 0.4), (0.4, 1.0)
 POINTS, NOISE = 160, 0.1
-Pair = tuple[Tensor, Tensor]
 START = 70.0
 COLUMNS = ("alpha_ratio", "log_marginal", "nll_gap", "nll_sides", "seconds")
 
@@ -192,7 +191,7 @@ def measured(name: str, way: Way, seed: int, length: Length) -> Row:
     return row
 
 
-def newton_gain(posterior: Posterior, model: nn.Module, data: tuple[Tensor, Tensor]) -> float:
+def newton_gain(posterior: Posterior, model: nn.Module, data: Pair) -> float:
     """``½ gᵀ Λ⁻¹ g``, nats, with g the gradient of the log joint density at the weights.
 
     How far the log evidence is above ``Posterior.log_marginal``, which is taken at the weights: 0 at a mode, more where

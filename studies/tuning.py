@@ -20,7 +20,7 @@ from torch import Tensor
 
 import lapwing as lw
 from benchmarks.command import Setting, Study, main
-from benchmarks.data import generator
+from benchmarks.data import Pair, generator
 from benchmarks.report import Row, attempt, timed
 from benchmarks.table import averaged
 from benchmarks.tasks import Task, moments, probabilities
@@ -73,7 +73,7 @@ def measured(case: Task, kind: str, **options: Any) -> Row:
     return row
 
 
-def losses_of(posterior: lw.Posterior, data: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def losses_of(posterior: lw.Posterior, data: Pair) -> Pair:
     """Loss of every target by the posterior, and by the network alone."""
     likelihood, (found,) = posterior.likelihood, moments(posterior, data[0], [posterior])
     options = {"temperature": posterior.temperature}

@@ -21,14 +21,13 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.command import Setting, Study, main
-from benchmarks.data import generator
+from benchmarks.data import Pair, generator, standardised
 from benchmarks.networks import perceptron
 from benchmarks.report import Row, timed
 from benchmarks.training import minimise
 
 SETS = ("yacht", "energy", "housing", "concrete", "wine", "bike", "elevators", "pol", "protein", "keggdirected")
 ROWS = 2000
-Pair = tuple[Tensor, Tensor]
 COVERAGE, NOISE = (0.9, 0.99), 1.5
 """What intervals of 95 % should cover, and the factor within which the noise should be that of held-out residuals."""
 
@@ -39,8 +38,8 @@ COLUMNS = ("nll", "rmse", "coverage", "noise_ratio", "seconds")
 class Split:
     """Standardised inputs ``[n, d]`` and targets ``[n, 1]``, by the means and deviations of the training part."""
 
-    train: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor]
+    train: Pair
+    test: Pair
 
 
 def split(path: Path, number: int, most: int | None = ROWS) -> Split:
@@ -57,12 +56,6 @@ def split(path: Path, number: int, most: int | None = ROWS) -> Split:
     x, y, test = x[kept].double(), y[kept].double().view(-1, 1), test[kept, number]
     x, y = (standardised(part, part[~test]) for part in (x, y))
     return Split((x[~test], y[~test]), (x[test], y[test]))
-
-
-def standardised(values: Tensor, train: Tensor) -> Tensor:
-    """The values less the means of the training part, over its deviations; constant columns become 0."""
-    spread = train.std(0)
-    return (values - train.mean(0)) / torch.where(spread > 0, spread, 1.0)
 
 
 def trained(data: Pair, seed: int, *, units: int = 50, iterations: int = 1000, decay: float = 3e-3) -> nn.Sequential:

@@ -27,7 +27,6 @@ from lapwing.methods import ct
 from lapwing.methods.ct.image import scaled
 from lapwing.methods.ct.observed import Observed, linear_image, only
 
-CPU = torch.device("cpu")
 REPEATS = 3
 SIDE, ANGLES, BINS = 501, 60, 128
 """Of the walnut of the source in two dimensions and the smaller of its scans (Antorán 2024, section E7.1): a plan."""
@@ -129,10 +128,10 @@ def rows(setting: Setting) -> Iterator[Row]:
 
 def reconstructed(scan: Scan, amount: Amount) -> Row:
     """What a volume costs, and how good it and its error bars are inside the object."""
-    fit = measured(lambda: scan.fitted(amount), CPU)
-    em = measured(lambda: scan.tuned(fit.value, amount), CPU)
+    fit = measured(lambda: scan.fitted(amount))
+    em = measured(lambda: scan.tuned(fit.value, amount))
     posterior = em.value
-    draws = measured(lambda: posterior.std, CPU)
+    draws = measured(lambda: posterior.std)
     near = (scan.truth - posterior.mean).abs() < REACH * draws.value
     row: Row = {"rays": len(scan.sinogram), "weights": len(posterior.observed.weights)}
     for name, cost in (("fit", fit), ("em", em), ("draw", draws)):
@@ -157,7 +156,7 @@ def costs(scan: Scan, amount: Amount) -> Row:
     def projections() -> None:
         scan.operator.pull(scan.operator.push(image))
 
-    through, across = measured(products, CPU), [timed(projections)[1] for _ in range(REPEATS)]
+    through, across = measured(products), [timed(projections)[1] for _ in range(REPEATS)]
     row: Row = {"rays": len(rays), "weights": len(weights), "network_mib": through.peak_mib}
     row |= {"network_seconds": min(timed(products)[1] for _ in range(REPEATS)), "projector_seconds": min(across)}
     return row | {"projector_mib": scan.operator.bytes / 2**20}

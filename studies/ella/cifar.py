@@ -25,7 +25,7 @@ from benchmarks.tasks import RESNETS, Drawn, Task
 from lapwing.comparison.bench import measured
 from lapwing.ground import probes
 from lapwing.posteriors import NystromPosterior, Posterior
-from studies.ella.setting import CPU, Amount, amount_of, at_precision, cases, ella, first, precision, scores, watched
+from studies.ella.setting import Amount, amount_of, at_precision, cases, ella, first, precision, scores, watched
 
 COLUMNS = (
     "nll", "nll_over_plain", "ece", "accuracy", "brier", "precision", "stopped_at", "kernel_error", "fit_seconds",
@@ -121,7 +121,7 @@ def by_ella(case: Task, setting: Setting, seed: int) -> Iterator[Row]:
 def by_other(case: Task, amount: Amount, recipe: lw.Laplace) -> Iterator[Row]:
     """One of the methods ELLA is compared with, under the paper's prior and with its own tuned."""
     train = first(case.train, amount.images)
-    found = measured(lambda: attempt(lambda: recipe.fit(case.model, train)), CPU)
+    found = measured(lambda: attempt(lambda: recipe.fit(case.model, train)))
     fitted, failure = found.value
     row: Row = {"images": len(train[1]), "fit_seconds": found.seconds, "fit_mib": found.peak_mib, "failure": failure}
     if fitted is None:

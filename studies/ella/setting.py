@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import lapwing as lw
 from benchmarks.command import Setting
-from benchmarks.data import digits, generator, mnist
+from benchmarks.data import Pair, digits, generator, mnist
 from benchmarks.networks import seeded
 from benchmarks.report import Row
 from benchmarks.tasks import RESNETS, Task, marginal, probabilities
@@ -21,7 +21,6 @@ from lapwing.evaluation.corruptions import CORRUPTIONS
 from lapwing.posteriors import NystromPosterior, Posterior
 from studies.sampled.setting import SGD
 
-CPU = torch.device("cpu")
 DECAY = 1e-4
 """Weight decay the ResNets were trained with."""
 
@@ -109,14 +108,14 @@ def laplace(case: Task, structure: Any, **options: Any) -> lw.Laplace:
     return lw.Laplace(lw.Categorical(), prior=lw.Isotropic(precision(case)), structure=structure, **options)
 
 
-def first(pair: tuple[Tensor, Tensor], images: int) -> tuple[Tensor, Tensor]:
+def first(pair: Pair, images: int) -> Pair:
     """The first images and their labels."""
     return pair[0][:images], pair[1][:images]
 
 
 def scores(predictor: Any, case: Task) -> Row:
     """Scores on the test images, a hundred at a time, the seconds that took and the memory."""
-    found = measured(lambda: probabilities(predictor, case.test[0]), CPU)
+    found = measured(lambda: probabilities(predictor, case.test[0]))
     return marginal(found.value, case) | {"predict_seconds": found.seconds, "predict_mib": found.peak_mib}
 
 
@@ -135,7 +134,7 @@ def ella(
     structure = lw.Nystrom(
         rank or amount.rank, max(amount.landmarks, rank or 0), residual=False, stopping=stopping, seed=seed
     )
-    found = measured(lambda: laplace(case, structure).fit(case.model, case.train), CPU)
+    found = measured(lambda: laplace(case, structure).fit(case.model, case.train))
     posterior = found.value
     assert isinstance(posterior, NystromPosterior)
     row: Row = {"rank": structure.rank, "landmarks": structure.samples}
@@ -144,7 +143,7 @@ def ella(
     return posterior, row | {"trace": [list(point) for point in posterior.report.trace]}
 
 
-def watched(data: tuple[Tensor, Tensor], amount: Amount, *, patience: int = 3) -> lw.EarlyStopping:
+def watched(data: Pair, amount: Amount, *, patience: int = 3) -> lw.EarlyStopping:
     """Early stopping by held-out images."""
     return lw.EarlyStopping(data, every=amount.every, patience=patience, link="mc", samples=amount.samples)
 

@@ -22,7 +22,7 @@ from torch.distributions import Normal, kl_divergence
 
 import lapwing as lw
 from benchmarks.command import Setting
-from benchmarks.data import generator, uniform
+from benchmarks.data import Pair, generator, uniform
 from benchmarks.networks import jacobian, perceptron, seeded
 from benchmarks.report import Row, attempt, curve, figure, grouped
 from benchmarks.training import train
@@ -84,13 +84,13 @@ def labelled(found: Iterable[Row], part: str, seed: int) -> Iterator[Row]:
         yield {"part": part, "seed": seed} | row
 
 
-def by_evidence(model: nn.Module, pair: tuple[Tensor, Tensor], precision: float) -> float:
+def by_evidence(model: nn.Module, pair: Pair, precision: float) -> float:
     """The prior precision of the largest evidence of exact linearised Laplace, the noise known."""
     exact = fitted(model, pair, precision, structure=lw.Full())
     return float(lw.tune(exact, lw.EvidenceGradient(noise=False)).prior_precisions[0])
 
 
-def draw_data(seed: int) -> tuple[Tensor, Tensor]:
+def draw_data(seed: int) -> Pair:
     """The 16 points of a seed, half of them on each side of the gap."""
     source = generator(seed)
     x = torch.cat([uniform(POINTS // 2, *side, source) for side in SIDES])
@@ -119,7 +119,7 @@ def network(seed: int, width: int = 50, *, wave: bool = False) -> nn.Sequential:
     return seeded(layers, seed)
 
 
-def trained(model: nn.Module, pair: tuple[Tensor, Tensor], precision: float, steps: int) -> nn.Module:
+def trained(model: nn.Module, pair: Pair, precision: float, steps: int) -> nn.Module:
     """The MAP estimate: squared error over twice the noise, plus half the precision times the squared weights."""
 
     def loss(f: Tensor, y: Tensor) -> Tensor:
@@ -128,13 +128,13 @@ def trained(model: nn.Module, pair: tuple[Tensor, Tensor], precision: float, ste
     return train(model, *pair, epochs=steps, rate=1e-2, batch=POINTS, decay=precision, loss=loss)
 
 
-def fitted(model: nn.Module, pair: tuple[Tensor, Tensor], precision: float, **options: Any) -> Posterior:
+def fitted(model: nn.Module, pair: Pair, precision: float, **options: Any) -> Posterior:
     """A posterior with the noise known."""
     recipe = lw.Laplace(lw.Gaussian(1 / NOISE), prior=lw.Isotropic(precision), **options)
     return recipe.fit(model, pair)
 
 
-def compared(model: nn.Module, pair: tuple[Tensor, Tensor], precision: float, seed: int) -> list[Row]:
+def compared(model: nn.Module, pair: Pair, precision: float, seed: int) -> list[Row]:
     """How far each method is from exact linearised Laplace; the bands of the first seed too."""
     x = torch.linspace(-EDGE, EDGE, 181, dtype=torch.float64)[:, None]
     regions = {"between": x.abs() < 1, "beside": (x.abs() >= 1) & (x.abs() <= 3), "beyond": x.abs() > 3}
@@ -175,14 +175,14 @@ def latent(own: Regression, exact: Regression) -> Tensor:
     return kl_divergence(Normal(own.mean, torch.maximum(own.outputs.std, least)), Normal(exact.mean, exact.outputs.std))
 
 
-def band(own: Regression, exact: Regression, x: Tensor, pair: tuple[Tensor, Tensor]) -> Row:
+def band(own: Regression, exact: Regression, x: Tensor, pair: Pair) -> Row:
     """What a figure of the fit needs."""
     curve = {"x": x, "mean": own.mean, "std": own.outputs.std, "exact": exact.outputs.std}
     curve |= {"train_x": pair[0], "train_y": pair[1]}
     return {"band": {name: value[:, 0].tolist() for name, value in curve.items()}}
 
 
-def far(model: nn.Module, pair: tuple[Tensor, Tensor], seed: int) -> Iterator[Row]:
+def far(model: nn.Module, pair: Pair, seed: int) -> Iterator[Row]:
     """Variance of the outputs over the prior's, at growing distances: exactly, and with and without the residual."""
     prior = jacobian(model, DISTANCES).square().sum(1)
     chosen = {name: options for name, options in structures(seed).items() if name.startswith("ELLA")}

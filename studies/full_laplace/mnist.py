@@ -17,7 +17,7 @@ from torch import Tensor
 
 import lapwing as lw
 from benchmarks.command import Setting
-from benchmarks.data import generator
+from benchmarks.data import Pair, generator
 from benchmarks.report import Row, attempt, figure, grouped, tried
 from benchmarks.tasks import Batched, Linearised, matrix_free
 from lapwing.evaluation.baselines import Map
@@ -117,7 +117,7 @@ def variance_ratio(posterior: MatrixFreePosterior, delta: Tensor, x: Tensor) -> 
     return float(by_draws / by_solves)
 
 
-def scored(predictor: Predictor, test: tuple[Tensor, Tensor]) -> Row:
+def scored(predictor: Predictor, test: Pair) -> Row:
     """Scores on test images, and how well confidence tells them from images that are no digits.
 
     The others are made from the test images: their negatives, their transposes (some digits are their own), and uniform

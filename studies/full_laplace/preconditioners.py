@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.command import Setting
-from benchmarks.data import generator
+from benchmarks.data import Pair, generator
 from benchmarks.report import Row, attempt, figure, tried
 from benchmarks.tasks import matrix_free
 from lapwing.ground.results import Solution
@@ -105,7 +105,7 @@ def compared(
     return row if solution is None else row | solved(solution) | {"error": error(precision, solution.value, reference)}
 
 
-def exactly(model: nn.Module, data: tuple[Tensor, Tensor], noise: Float[Tensor, "d s"], rank: int) -> Solution:
+def exactly(model: nn.Module, data: Pair, noise: Float[Tensor, "d s"], rank: int) -> Solution:
     """The reference solution, in float64, whatever the network's own precision; the rank is the preconditioner's."""
     posterior = matrix_free(copy.deepcopy(model).double(), (data[0].double(), data[1]), ALPHA)
     made = approximation(posterior.problem, lw.LowRank(min(rank, len(noise) // 4)))

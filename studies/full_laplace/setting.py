@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.command import Setting
-from benchmarks.data import Split, digits, mnist
+from benchmarks.data import Pair, Split, digits, mnist
 from benchmarks.networks import digit_cnn, weight_count
 from benchmarks.report import Row
 from benchmarks.training import train
@@ -36,7 +36,7 @@ class Digits:
         model = digit_cnn(8 if self.setting.data is None else 28, kernel=kernel, hidden=8 if quick else None)
         return train(model.to(self.setting.device), x, y, epochs=20, decay=alpha / len(y))
 
-    def head(self, images: int, quick: int) -> tuple[Tensor, Tensor]:
+    def head(self, images: int, quick: int) -> Pair:
         """The training images the curvature is summed over: the first ones, as many as the user asked for."""
         return self.split.head(self.setting.images or (quick if self.setting.quick else images)).train
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.command import Setting
-from benchmarks.data import generator
+from benchmarks.data import Pair, generator
 from benchmarks.report import Row, figure, tried
 from benchmarks.tasks import matrix_free, probabilities
 from lapwing.evaluation.baselines import Map
@@ -45,7 +45,7 @@ def rows(setting: Setting) -> Iterator[Row]:
             yield row | ({} if values is None else summary(values, whole=exact)) | cost
 
 
-def spectrum(model: nn.Module, data: tuple[Tensor, Tensor], *, whole: bool) -> Float[Tensor, " r"]:
+def spectrum(model: nn.Module, data: Pair, *, whole: bool) -> Float[Tensor, " r"]:
     """Eigenvalues of the generalised Gauss-Newton matrix G, largest first, float64.
 
     Args:

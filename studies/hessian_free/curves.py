@@ -22,10 +22,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from benchmarks.data import generator, uniform
+from benchmarks.data import Pair, generator, uniform
 from lapwing.ground import probes
 
-Pair = tuple[Tensor, Tensor]
 Ranges = tuple[tuple[float, float], ...]
 
 NOISE = 0.1

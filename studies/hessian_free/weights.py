@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.command import Setting
-from benchmarks.data import generator
+from benchmarks.data import Pair, generator
 from benchmarks.report import Row, attempt, by_panel
 from lapwing.ground import probes
 from lapwing.show.plots.canvas import colour
-from studies.hessian_free.curves import CURVES, Pair
+from studies.hessian_free.curves import CURVES
 from studies.hessian_free.methods import DEVIATIONS
 from studies.hessian_free.shallow import Fitted, fitted, flat
 

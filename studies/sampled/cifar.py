@@ -49,9 +49,6 @@ COLUMNS = (
 )  # fmt: skip
 
 
-CPU = torch.device("cpu")
-
-
 @dataclass(frozen=True)
 class Amount:
     """How much is done.
@@ -144,7 +141,7 @@ def by_evidence(
     def work() -> Any:
         return lw.tune(recipe.fit(task.model, task.train).with_link("probit"), method, progress=True)
 
-    found = measured(lambda: attempt(work), CPU)
+    found = measured(lambda: attempt(work))
     tuned, failure = found.value
     row: Row = cost(found) | {"failure": failure, "samples": amount.tuning, "resumed": resumed}
     if tuned is None:
@@ -169,12 +166,12 @@ def by_draws(task: Task, tuned: SampledPosterior, amount: Amount, seed: int, *, 
         assert drawn.draws is not None  # they are solved for when they are asked for
         return drawn
 
-    found = measured(solved, CPU)
+    found = measured(solved)
     drawn, head = found.value, {"samples": amount.draws}
     yield from linked(drawn, "evidence", task, amount, head | cost(found))
     if not search:
         return
-    searched = measured(lambda: by_validation(drawn, task, amount), CPU)
+    searched = measured(lambda: by_validation(drawn, task, amount))
     best, losses = searched.value
     yield from linked(best, "validation", task, amount, head | cost(searched) | {"validation": losses})
 

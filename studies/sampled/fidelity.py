@@ -99,7 +99,7 @@ def recipe(prior: lw.Isotropic, structure: Any) -> lw.Laplace:
 
 def outputs(task: Task, prior: lw.Isotropic, structure: Any) -> tuple[Moments, Row]:
     """Gaussian logits of the test images, and what they cost."""
-    fit = measured(lambda: recipe(prior, structure).fit(task.model, task.train), torch.device("cpu"))
+    fit = measured(lambda: recipe(prior, structure).fit(task.model, task.train))
     (whole,), seconds = timed(lambda: moments(fit.value, task.test[0], [fit.value]))
     return whole, {"fit_seconds": fit.seconds, "predict_seconds": seconds, "fit_mib": fit.peak_mib}
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.command import Setting
-from benchmarks.data import digits
+from benchmarks.data import Pair, digits
 from benchmarks.networks import seeded
 from benchmarks.report import Row, attempt
 from benchmarks.training import train as descended
@@ -53,8 +53,8 @@ class Case:
 
     model: nn.Module
     likelihood: Likelihood
-    train: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor]
+    train: Pair
+    test: Pair
     parts: tuple[tuple[str, ...], ...]
 
     def scaled(self, c: float) -> nn.Module:
@@ -171,6 +171,6 @@ def variance(posterior: Posterior, x: Tensor) -> Tensor:
     return moments.variance
 
 
-def score(posterior: Posterior, test: tuple[Tensor, Tensor]) -> float:
+def score(posterior: Posterior, test: Pair) -> float:
     """Test NLL, nats."""
     return lw.evaluate(posterior, test)["nll"]

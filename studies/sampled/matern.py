@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from benchmarks.data import generator, uniform
+from benchmarks.data import Pair, generator, uniform
 from benchmarks.networks import seeded
 from benchmarks.training import train as descended
 from lapwing.ground import probes
@@ -18,7 +18,6 @@ from lapwing.ground import probes
 LEFT, GAP, RIGHT = (-2.0, -1.0), (-1.0, 0.5), (0.5, 2.5)
 LENGTH, NOISE = 0.5, 0.15
 WIDTH = 50
-Pair = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)

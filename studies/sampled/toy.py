@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.command import Setting
-from benchmarks.data import generator
+from benchmarks.data import Pair, generator
 from benchmarks.networks import jacobian
 from benchmarks.report import Row, tried
 from lapwing.posteriors import MatrixFreePosterior, Posterior
 from lapwing.predictive import Regression, log_predictive
-from studies.sampled.matern import WIDTH, Pair, Toy, network, train
+from studies.sampled.matern import WIDTH, Toy, network, train
 
 STARTS = (500.0, 5.0)
 NEAR = 0.05

@@ -195,6 +195,7 @@ def _row(name: str, tuned_by: str, predictor: Predictor, costs: tuple[Measured[A
 
 
 MIB = 2**20
+CPU = torch.device("cpu")
 _RESET = Path("/proc/self/clear_refs")
 _STATUS = Path("/proc/self/status")
 
@@ -217,7 +218,7 @@ class Measured(Generic[T]):
     peak_mib: float | None
 
 
-def measured(call: Callable[[], T], device: torch.device) -> Measured[T]:
+def measured(call: Callable[[], T], device: torch.device = CPU) -> Measured[T]:
     """The result of a call with its seconds and peak memory.
 
     Free memory is first given back to the system, so that reusing it counts as use.
@@ -227,7 +228,7 @@ def measured(call: Callable[[], T], device: torch.device) -> Measured[T]:
         device: Where it computes.
 
     Example:
-        >>> cost = measured(lambda: torch.ones(2**22).sum(), torch.device("cpu"))
+        >>> cost = measured(lambda: torch.ones(2**22).sum())
         >>> float(cost.value), cost.seconds > 0
         (4194304.0, True)
     """
