@@ -97,7 +97,7 @@ class Study:
         draw: A figure of the rows, or a page as text.
         seeds: How often it is repeated by default.
         needs: What ``--data`` must hold, where only a quick run can do without.
-        options: Further options: the default of each, and what it is.
+        options: Further options: the default of each, what it is, and where that is another its default in a hurry.
     """
 
     rows: Callable[[Setting], Iterable[Row]]
@@ -107,7 +107,12 @@ class Study:
     draw: Callable[[Sequence[Row]], Any] | None = None
     seeds: int = 5
     needs: str = ""
-    options: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
+    options: Mapping[str, tuple[Any, str] | tuple[Any, str, Any]] = field(default_factory=dict)
+
+    def more(self, given: Mapping[str, Any], *, quick: bool) -> dict[str, Any]:
+        """Its further options: those given, and the defaults of the others."""
+        defaults = {name: (default, *hurry)[-1 if quick else 0] for name, (default, _, *hurry) in self.options.items()}
+        return {name: default if given.get(name) is None else given[name] for name, default in defaults.items()}
 
 
 def main(studies: Mapping[str, Study], arguments: Sequence[str] | None = None) -> None:
@@ -132,7 +137,7 @@ def main(studies: Mapping[str, Study], arguments: Sequence[str] | None = None) -
         parser.error(f"--data is needed, with {study.needs}; --quick does without")
     given = {each.name: getattr(args, each.name) for each in fields(Setting) if each.name != "more"}
     given["only"] = tuple(given["only"])
-    setting = Setting(**given, more={option: getattr(args, option) for option in study.options})
+    setting = Setting(**given, more=study.more(vars(args), quick=args.quick))
     found = collect(reported(name, study, setting, args.join), args.json)
     tell(found, study.columns)
     if args.figure is not None and study.draw is not None:
@@ -157,8 +162,8 @@ def _add(parser: argparse.ArgumentParser, study: Study) -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--resume", type=Path, help="report of an interrupted run, whose rows are taken")
     parser.add_argument("--join", nargs="+", type=Path, default=(), help="reports to put together, instead of a run")
-    for option, (default, words) in study.options.items():
-        parser.add_argument(f"--{option.replace('_', '-')}", type=type(default), default=default, help=words)
+    for option, (default, words, *_) in study.options.items():
+        parser.add_argument(f"--{option.replace('_', '-')}", type=type(default), help=words)
 
 
 def reported(name: str, study: Study, setting: Setting, reports: Sequence[Path] = ()) -> Iterator[Row]:

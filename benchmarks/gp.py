@@ -89,7 +89,7 @@ def initial(data: Split) -> Tensor:
 
 def tuned(data: Split, setting: Setting) -> tuple[Tensor, float]:
     """Hyper-parameters by the evidence of some rows, with a noise that single precision bears, and the seconds."""
-    method = lw.gp.Subset(100 if setting.quick else setting.more["tuned"])
+    method = lw.gp.Subset(setting.more["tuned"])
     start = sides.process(data["x"], data["y"], initial(data))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -142,7 +142,7 @@ def grown(setting: Setting) -> Iterator[Row]:
 
 def searched(setting: Setting) -> Iterator[Row]:
     """The evidence that searches reach, ours and GPyTorch's, against seconds; the gap is relative to the highest."""
-    steps, limit = 5 if setting.quick else setting.more["search_steps"], setting.more["limit"]
+    steps, limit, exactly = (setting.more[name] for name in ("search_steps", "limit", "exact"))
     name = setting.among(SETS, ("pol",))[0]
     for number in setting.repeats:
         data = split(name, number, setting)
@@ -161,9 +161,7 @@ def searched(setting: Setting) -> Iterator[Row]:
             values = {side: [float(at(exact, logs).log_marginal()) for _, logs in path] for side, path in paths.items()}
             nearest = max(paths, key=lambda side: max(values[side]))
             _, logs = paths[nearest][int(np.argmax(values[nearest]))]
-            best, seconds = timed(
-                partial(lw.gp.Evidence(steps=steps if setting.quick else setting.more["exact"]).tune, at(exact, logs))
-            )
+            best, seconds = timed(partial(lw.gp.Evidence(steps=exactly).tune, at(exact, logs)))
         paths[EXACT] = [(seconds, logs_of(best))]
         values[EXACT] = [float(best.log_marginal())]
         high = max(map(max, values.values()))
@@ -212,9 +210,9 @@ STUDY = Study(
     seeds=1,
     needs="uci/*.npz",
     options={
-        "tuned": (1000, "rows hyper-parameters are found on"),
-        "search_steps": (100, "steps of the peer's search; a tenth as many are pathwise"),
-        "exact": (100, "most steps of the exact search from the best found"),
+        "tuned": (1000, "rows hyper-parameters are found on", 100),
+        "search_steps": (100, "steps of the peer's search; a tenth as many are pathwise", 5),
+        "exact": (100, "most steps of the exact search from the best found", 5),
         "rows": (5000, "rows of the search, 0 for all"),
         "limit": (1800.0, "seconds a side may take"),
     },

@@ -67,7 +67,7 @@ class Drawn:
 
 def rows(setting: Setting) -> Iterator[Row]:
     """Train, draw both ways, test the samples."""
-    more = setting.more | (QUICK if setting.quick else {})
+    more = setting.more
     split = mnist(setting.data) if setting.data else digits()
     x, y = split.head(60 if setting.quick else setting.images or 5000).to(setting.device).train
     model = digit_cnn(28 if setting.data else 8, hidden=8 if setting.quick else None).to(setting.device)
@@ -182,16 +182,15 @@ def tested(diagnosis: Diagnosis) -> list[Row]:
 STUDY = Study(
     rows,
     options={
-        "samples": (200, "samples of ours"),
+        "samples": (200, "samples of ours", 8),
         "spec_samples": (2, "samples of the other way"),
         "points": (10, "quadrature points"),
         "rtol": (1e-3, "relative residual of our solves"),
-        "rank": (300, "rank of our preconditioner"),
-        "max_iterations": (2000, "most MINRES iterations"),
-        "stiff": (64, "eigenvectors along which the samples are compared"),
+        "rank": (300, "rank of our preconditioner", 20),
+        "max_iterations": (2000, "most MINRES iterations", 50),
+        "stiff": (64, "eigenvectors along which the samples are compared", 8),
     },
 )
-QUICK = {"samples": 8, "rank": 20, "max_iterations": 50, "stiff": 8}
 
 if __name__ == "__main__":
     main({"sampling": STUDY})

@@ -239,7 +239,7 @@ def _compared(data: Data, seed: int, length: Length, alpha: float, rho: float) -
 def rows(setting: Setting) -> Iterator[Row]:
     """The default on all seeds, then every other way on the first few."""
     length = replace(Length(), epochs=20, warm_up=5) if setting.quick else Length()
-    seeds, others = (1, 1) if setting.quick else (setting.seeds, setting.more.get("others", 1))
+    seeds, others = (1, 1) if setting.quick else (setting.seeds, setting.more["others"])
     for name, way in list(WAYS.items())[: 1 if setting.quick else None]:
         for seed in range(seeds if name == "default" else min(seeds, others)):
             yield measured(name, way, seed, length)

@@ -220,8 +220,7 @@ PAIRS = (
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A row an image, a design and a count of angles."""
-    size = int(setting.more.get("size", OPTIONS["size"][0]))
-    amount = QUICK if setting.quick else Amount(side=size)
+    amount = QUICK if setting.quick else Amount(side=setting.more["size"])
     for seed in range(setting.images or (1 if setting.quick else 10)):
         scene = Scene(amount, seed)
         for method in setting.among((EVENLY, *METHODS)):

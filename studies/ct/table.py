@@ -35,12 +35,12 @@ TRACES = (16, 4, 2)
 EDGES = tuple(0.5 * k for k in range(7))
 """Of the bins of |error| over standard deviation; the last is open."""
 
-OPTIONS: Mapping[str, tuple[Any, str]] = {
-    "size": (64, "pixels along a side"),
-    "angles": (30, "angles that are measured"),
-    "channels": (8, "of the U-net"),
+OPTIONS: Mapping[str, tuple[Any, str] | tuple[Any, str, Any]] = {
+    "size": (64, "pixels along a side", 12),
+    "angles": (30, "angles that are measured", 6),
+    "channels": (8, "of the U-net", 4),
     "phantom": ("walnut", "walnut or rectangles"),
-    "climb": (1000, "most steps of TV-PredCP"),
+    "climb": (1000, "most steps of TV-PredCP", 40),
     "rate": (0.1, "of TV-PredCP, 0.01 in the source"),
     "draws": (10, "of each block a step of TV-PredCP, 20 in the source"),
     "first": (0, "seed, for a run of its own of some: up to --seeds"),
@@ -61,33 +61,26 @@ class Scan:
     setting: Setting
     seed: int
 
-    def more(self, name: str) -> Any:
-        """An option of this study."""
-        small = {"size": 12, "angles": 6, "channels": 4, "climb": 40}
-        default = small.get(name, OPTIONS[name][0]) if self.setting.quick else OPTIONS[name][0]
-        given = self.setting.more.get(name, OPTIONS[name][0])
-        return default if given == OPTIONS[name][0] else given
-
     @cached_property
     def operator(self) -> ct.Projector:
         """T."""
-        side = self.more("size")
-        return ct.Projector(ct.Parallel2d((side, side), ct.equidistant(self.more("angles")), detector=side))
+        side = self.setting.more["size"]
+        return ct.Projector(ct.Parallel2d((side, side), ct.equidistant(self.setting.more["angles"]), detector=side))
 
     @cached_property
     def measured(self) -> tuple[Tensor, Tensor, float, Tensor]:
         """The truth, the sinogram, its noise, and the network's input."""
-        side, source = self.more("size"), generator(self.seed)
+        side, source = self.setting.more["size"], generator(self.seed)
         shapes = {"walnut": lambda: ct.walnut((side, side), generator=source)}
         shapes["rectangles"] = lambda: ct.rectangles(side, generator=source)
-        truth = shapes[self.more("phantom")]().float()
+        truth = shapes[self.setting.more["phantom"]]().float()
         y, std = ct.add_gaussian(self.operator.push(truth.flatten()), 0.05, generator=source)
         return truth, y, std, probes.gaussian((1, 1, side, side), like=truth, generator=source)
 
     def fitted(self, dropout: float = 0.0) -> ct.Reconstruction:
         """A deep image prior."""
         _, y, std, z = self.measured
-        net = ct.UNet(channels=self.more("channels"), dropout=dropout, generator=generator(self.seed + 100))
+        net = ct.UNet(channels=self.setting.more["channels"], dropout=dropout, generator=generator(self.seed + 100))
         steps = 20 if self.setting.quick else 1500
         recipe = ct.DeepImagePrior(tv=3.0, rate=5e-3, steps=steps, patience=400, seed=self.seed)
         return recipe.fit(net, z, self.operator, y, noise_std=std)
@@ -158,7 +151,8 @@ def climbed(scan: Scan, start: ct.ImagePosterior) -> Row:
 def by_predcp(scan: Scan) -> Row:
     """The filters' Matérn prior by TV-PredCP."""
     start, _ = scan.posterior
-    options = {"steps": scan.more("climb"), "rate": scan.more("rate"), "samples": scan.more("draws")}
+    more = scan.setting.more
+    options = {"steps": more["climb"], "rate": more["rate"], "samples": more["draws"]}
     recipe = ct.TVPredCP(**options, seed=scan.seed)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -187,11 +181,11 @@ WORK: Mapping[str, Callable[[Scan], Row]] = dict(zip(METHODS, (by_em, by_image, 
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A row a seed and method."""
-    for seed in setting.repeats[setting.more.get("first", 0) :]:
+    for seed in setting.repeats[setting.more["first"] :]:
         scan = Scan(setting, seed)
         for method in setting.among(METHODS):
-            case: Row = {"method": method, "seed": seed, "size": scan.more("size"), "angles": scan.more("angles")}
-            case["phantom"] = scan.more("phantom")
+            case: Row = {"method": method, "seed": seed, "size": setting.more["size"], "angles": setting.more["angles"]}
+            case["phantom"] = setting.more["phantom"]
             yield setting.resumed(case, partial(WORK[method], scan))
 
 

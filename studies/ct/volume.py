@@ -115,7 +115,7 @@ class Scan:
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A row a volume, and one an image whose costs are planned with."""
-    angles, steps, epochs = (int(setting.more.get(name, OPTIONS[name][0])) for name in OPTIONS)
+    angles, steps, epochs = (setting.more[name] for name in OPTIONS)
     amount = QUICK if setting.quick else Amount(steps=steps, epochs=epochs)
     chosen = setting.among([*map(str, amount.sides), "plan"])
     for side in (side for side in amount.sides if str(side) in chosen):

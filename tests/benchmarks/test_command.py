@@ -94,6 +94,13 @@ def test_options_reach_the_study(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["rows"][0] == {"study": "s", "seed": 0, "steps": 7, "name": "a"}
 
 
+def test_an_option_may_have_another_default_in_a_hurry() -> None:
+    study = Study(counting, options={"start": (4, "the first number", 1), "step": (2, "to the next")})
+    assert study.more({}, quick=False) == {"start": 4, "step": 2}
+    assert study.more({"start": None, "seeds": 3}, quick=True) == {"start": 1, "step": 2}
+    assert study.more({"start": 4, "step": 0}, quick=True) == {"start": 4, "step": 0}
+
+
 def test_what_cannot_be_generated_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main({"s": STUDY}, [])

@@ -29,7 +29,7 @@ class Once:
         self.facts |= facts
 
 
-MORE = {name: default for name, (default, _) in gp.STUDY.options.items()}
+MORE = gp.STUDY.more({}, quick=True)
 QUICK = Setting(quick=True, seeds=1, more=MORE)
 
 

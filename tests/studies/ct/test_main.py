@@ -50,7 +50,8 @@ def test_designs_are_compared_image_by_image_and_go_on(tmp_path: Path, monkeypat
 
 def test_seeds_of_the_table_can_be_run_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "WORK", {table.EM: lambda scan: {"measured": scan.seed}})
-    found = list(table.rows(Setting(seeds=3, only=(table.EM,), more={"first": 1})))
+    more = table.STUDY.more({"first": 1}, quick=False)
+    found = list(table.rows(Setting(seeds=3, only=(table.EM,), more=more)))
     assert [row["measured"] for row in found] == [1, 2] == [row["seed"] for row in found]
 
 
