@@ -57,9 +57,7 @@ class Variational(gpytorch.models.ApproximateGP):
         super().__init__(gpytorch.variational.VariationalStrategy(self, points, family))
         self.mean_module, self.covar_module = gpytorch.means.ZeroMean(), matern(points.shape[1])
 
-    def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
-        """The prior."""
-        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+    forward = Regression.forward
 
 
 def matern(dimensions: int) -> gpytorch.kernels.ScaleKernel:

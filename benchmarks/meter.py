@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TextIO, TypeVar
 
+from benchmarks.report import reason
+
 T = TypeVar("T")
 MIB = 2**20
 PR_SET_PDEATHSIG = 1
@@ -69,7 +71,7 @@ class Meter:
                 work()
             attempt = Attempt(work())
         except Exception as error:  # that it failed, and how, is a measurement
-            attempt = Attempt(None, _sentence(error), _is_memory(error))
+            attempt = Attempt(None, reason(error), _is_memory(error))
         self._synchronise()
         cost = {
             "seconds": (time.perf_counter() - start - (self._own - own)) / times,
@@ -130,11 +132,6 @@ class Meter:
             status = Path("/proc/self/status").read_text().split()
             return int(status[status.index(field) + 1]) / 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MIB
-
-
-def _sentence(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:300]
 
 
 def _is_memory(error: Exception) -> bool:

@@ -113,8 +113,7 @@ def load(name: str, path: str, *, device: str = "cpu") -> tuple[nn.Module, Split
     model = PROBLEMS[name].network().to(device).eval()
     model.load_state_dict({key[6:]: value for key, value in tensors.items() if key.startswith("state.")})
     data = Split(*(tensors[key] for key in ("x_train", "y_train", "x_test", "y_test")))
-    F.cross_entropy(model(data.x_train[:16]), data.y_train[:16]).backward()
-    model.zero_grad(set_to_none=True)
+    gradient(model, [(data.x_train[:16], data.y_train[:16])])
     return model, data
 
 
@@ -125,6 +124,6 @@ def batches(x: Tensor, y: Tensor, size: int) -> Batches:
 
 def gradient(model: nn.Module, data: Batches) -> None:
     """A plain forward and backward pass over the data, by which other costs are told."""
-    model.zero_grad()
     for x, y in data:
         F.cross_entropy(model(x), y, reduction="sum").backward()
+    model.zero_grad(set_to_none=True)

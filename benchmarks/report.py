@@ -87,8 +87,13 @@ def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
     try:
         return work(), ""
     except Exception as error:
-        words = str(error).strip().splitlines()
-        return None, f"{type(error).__name__}: {words[0] if words else 'no message'}"[:300]
+        return None, reason(error)
+
+
+def reason(error: Exception) -> str:
+    """What kind of error it is, and the first line of what it says."""
+    words = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {words[0] if words else 'no message'}"[:300]
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:

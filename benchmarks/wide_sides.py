@@ -11,13 +11,13 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.data import CHECKPOINTS, cifar10, generated_images
-from benchmarks.heads import Batches, forward
+from benchmarks.heads import forward
 from benchmarks.meter import Meter
 from benchmarks.networks import WideResNet18
+from benchmarks.problems import Batches, batches, gradient
 
 BATCH = 50
 
@@ -29,19 +29,13 @@ def loaded(
     data = cifar10(Path(folder), CHECKPOINTS["resnet20"]) if folder else generated_images(3, size, train=images, test=1)
     torch.manual_seed(0)
     model, (x, y) = WideResNet18(small=stem).eval(), (part[:images] for part in data.train)
-    batches = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
-
-    def once() -> None:
-        for inputs, labels in batches:
-            F.cross_entropy(model(inputs), labels).backward()
-        model.zero_grad(set_to_none=True)
-
-    once()
+    pairs = batches(x, y, BATCH)
+    gradient(model, pairs)
     meter.ready()
     for _ in range(1 if stem else 3):
-        meter.step("forward", lambda: forward(model, batches))
-        meter.step("pass", once)
-    return model, batches, data.x_test[:1]
+        meter.step("forward", lambda: forward(model, pairs))
+        meter.step("pass", lambda: gradient(model, pairs))
+    return model, pairs, data.x_test[:1]
 
 
 def ours(meter: Meter, *, structure: str, folder: str, images: int, stem: bool = False, size: int = 32) -> None:

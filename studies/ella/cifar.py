@@ -31,11 +31,11 @@ COLUMNS = (
     "nll", "nll_over_plain", "ece", "accuracy", "brier", "precision", "stopped_at", "kernel_error", "fit_seconds",
     "tune_seconds", "predict_seconds", "fit_mib", "predict_mib",
 )  # fmt: skip
-OTHERS: dict[str, Callable[[], lw.Laplace]] = {
-    "last layer": lambda: lw.Laplace(lw.Categorical(), structure=lw.Full(), weights=lw.LastLayer()),
-    "diagonal": lambda: lw.Laplace(lw.Categorical(), structure=lw.Diagonal()),
-    "KFAC": lambda: lw.Laplace(lw.Categorical(), structure=lw.KFAC()),
-    "last layer, KFAC": lambda: lw.Laplace(lw.Categorical(), structure=lw.KFAC(), weights=lw.LastLayer()),
+OTHERS = {
+    "last layer": lw.Laplace(lw.Categorical(), structure=lw.Full(), weights=lw.LastLayer()),
+    "diagonal": lw.Laplace(lw.Categorical(), structure=lw.Diagonal()),
+    "KFAC": lw.Laplace(lw.Categorical(), structure=lw.KFAC()),
+    "last layer, KFAC": lw.Laplace(lw.Categorical(), structure=lw.KFAC(), weights=lw.LastLayer()),
 }
 
 
@@ -90,7 +90,7 @@ def of_network(case: Task, setting: Setting) -> Iterator[Row]:
             yield {"seed": seed} | row
     for name, recipe in OTHERS.items():
         if name in setting.among(METHODS):
-            for row in by_other(case, amount_of(setting), recipe()):
+            for row in by_other(case, amount_of(setting), recipe):
                 yield {"method": name} | row
 
 

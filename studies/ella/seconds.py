@@ -66,7 +66,7 @@ def predictors(case: Task, setting: Setting) -> dict[str, Callable[[], Any]]:
         recipe = laplace(case, lw.Nystrom(amount.rank, 4 * amount.rank, residual=residual))
         ways[name] = lambda by=recipe: Drawn(by.fit(case.model, train), amount.samples)
     for name, other in OTHERS.items():
-        ways[name] = lambda by=other: Drawn(at_precision(by().fit(case.model, train), precision(case)), amount.samples)
+        ways[name] = lambda by=other: Drawn(at_precision(by.fit(case.model, train), precision(case)), amount.samples)
     return {name: way for name, way in ways.items() if name in setting.among(ways)}
 
 

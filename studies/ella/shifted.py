@@ -44,7 +44,7 @@ def contenders(case: Task, setting: Setting) -> Iterator[tuple[Row, Any]]:
     asked, amount = setting.among((*CHOICE, *OTHERS), CHOICE), amount_of(setting)
     ways: dict[str, Callable[[], Any]] = {**case.alone}
     for name, recipe in OTHERS.items():
-        ways[name] = lambda recipe=recipe: Drawn(validated(recipe(), case, amount), amount.samples)
+        ways[name] = lambda recipe=recipe: Drawn(validated(recipe, case, amount), amount.samples)
     head: Row = {"part": case.name}
     for name in (name for name in ways if name in asked):
         found, failure = attempt(ways[name])

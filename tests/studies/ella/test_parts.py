@@ -105,7 +105,7 @@ def test_stopping_early_keeps_the_images_with_the_smallest_loss(case) -> None:
 
 
 def test_another_precision_is_that_of_a_fresh_fit(case) -> None:
-    recipe = OTHERS["last layer, KFAC"]()
+    recipe = OTHERS["last layer, KFAC"]
     fitted = recipe.fit(case.model, first(case.train, 10))
     fresh = lw.Laplace(recipe.likelihood, prior=lw.Isotropic(7.0), structure=recipe.structure, weights=recipe.weights)
     x = case.test[0]
