@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from tqdm.auto import tqdm
 
 import lapwing as lw
 from lapwing.cli.say import make_folder, say
-from lapwing.cli.table import Columns, names_of, read_table, write_table
+from lapwing.cli.table import names_of, read_table, write_table
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError, DataWarning, check_fraction, warn
 from lapwing.methods.gp import RBF, Kernel, Matern, Process
@@ -53,8 +54,8 @@ def fit(
     check_fraction("held_out", held_out, "--held-out 0.1")
     names = [name for name in columns or names_of(data) if name != target]
     table = read_table(data, [*names, target])
-    if not names or len(table.values) < 4:
-        got = f"{len(table.values)} rows of {', '.join(table.names[:9])}"
+    if not names or len(table) < 4:
+        got = f"{len(table)} rows of {', '.join([*names, target][:9])}"
         raise DataError(f"four rows or more of {target!r} and other columns in {data}", got, "a table with more")
     make_folder(out, "posterior.safetensors", "report.html")
     x, y = _tensors(table)
@@ -86,28 +87,29 @@ def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict
     if not isinstance(process, Process) or process.data.outputs > 1:
         hint = "what lapwing gp fit saved"
         raise DataError("a Gaussian process of one output", f"{posterior}, a {header['posterior']}", hint)
-    table = read_table(data, (header.get("notes") or {}).get("columns"))
-    _warn_of_units(process, table)
+    names = (header.get("notes") or {}).get("columns") or names_of(data)
+    table = read_table(data, names)
+    _warn_of_units(process, names, table)
     make_folder(out, "predictions.csv")
     parts = list[Tensor]()
-    for rows in tqdm(torch.from_numpy(table.values).split(ROWS), "predictions", unit="block", leave=False):
+    for rows in tqdm(torch.from_numpy(table).split(ROWS), "predictions", unit="block", leave=False):
         prediction: Any = process.predict(rows)
         parts.append(torch.cat([prediction.mean, prediction.std, *prediction.interval(level)], 1))
     found = torch.cat(parts).mT.numpy()
     write_table(out / "predictions.csv", dict(zip(("mean", "std", "low", "high"), found, strict=True)))
-    say(f"{out / 'predictions.csv'}: {len(table.values)} rows, intervals at {100 * level:g} %")
+    say(f"{out / 'predictions.csv'}: {len(table)} rows, intervals at {100 * level:g} %")
 
 
-def _tensors(table: Columns) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:
+def _tensors(table: np.ndarray) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:
     """Inputs and targets, which are the last column, in single precision where there are many."""
-    values = torch.from_numpy(table.values).to(torch.float64 if len(table.values) <= PRECISE else torch.float32)
+    values = torch.from_numpy(table).to(torch.float64 if len(table) <= PRECISE else torch.float32)
     return values[:, :-1], values[:, -1]
 
 
-def _warn_of_units(process: Process, table: Columns) -> None:
+def _warn_of_units(process: Process, names: Sequence[str], table: np.ndarray) -> None:
     """Warn of columns that are all far from where the posterior has seen any."""
     seen = process.data.inputs.double().cpu().numpy()
-    for name, known, new in zip(table.names, seen.T, table.values.T, strict=False):
+    for name, known, new in zip(names, seen.T, table.T, strict=False):
         low, high = known.min(), known.max()
         if not (np.abs(new - (low + high) / 2) <= 1.5 * (high - low)).any():
             warn(

@@ -6,9 +6,8 @@ import csv
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -16,44 +15,32 @@ from lapwing.ground.errors import DataError
 from lapwing.ground.whole import replacing
 
 
-@final
-@dataclass(frozen=True)
-class Columns:
-    """Columns of numbers.
-
-    Args:
-        names: Of the columns.
-        values: One row an example, ``[n, p]``, float64.
-    """
-
-    names: tuple[str, ...]
-    values: np.ndarray
-
-
-def read_table(path: Path, columns: Sequence[str] | None = None) -> Columns:
+def read_table(path: Path, columns: Sequence[str]) -> np.ndarray:
     """Columns of a CSV file whose first line names them, or of the arrays of an ``.npz`` file.
 
     Args:
         path: The file. An array ``[n]`` of an ``.npz`` file is a column of its name, one ``[n, p]`` is p of them,
             ``x[0]``, ``x[1]``, ...
-        columns: Which, in this order; ``None`` for all.
+        columns: Which, in this order; see ``names_of``.
+
+    Returns:
+        One row an example, ``[n, p]``, float64.
 
     Raises:
         DataError: If it has no such columns, or a column holds anything but finite numbers.
     """
     names = names_of(path)
-    chosen = names if columns is None else list(columns)
-    absent = [name for name in chosen if names.count(name) != 1]
-    if absent or not chosen:
+    absent = [name for name in columns if names.count(name) != 1]
+    if absent or not columns:
         hint = f"names among {', '.join(names[:9])}"
         raise DataError(f"one column of each name in {path}", f"none or several of {', '.join(absent)}", hint)
-    places = [names.index(name) for name in chosen]
+    places = [names.index(name) for name in columns]
     if path.suffix == ".npz":
         values = _arrays(path)[1][:, places]
         for row, place in np.argwhere(~np.isfinite(values))[:1]:
             got = f"{values[row, place]} in row {row}"
-            raise DataError(f"finite numbers in {chosen[place]} of {path}", got, "leaving such rows out")
-        return Columns(tuple(chosen), values)
+            raise DataError(f"finite numbers in {columns[place]} of {path}", got, "leaving such rows out")
+        return values
     try:
         options: dict[str, Any] = {"delimiter": ",", "skiprows": 1, "ndmin": 2, "quotechar": '"', "comments": None}
         with warnings.catch_warnings(action="ignore"):  # that there are no data is told below
@@ -64,7 +51,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Columns:
         raise error
     if not len(values):
         raise DataError(f"rows below the header of {path}", "none", "one example a line")
-    return Columns(tuple(chosen), values)
+    return values
 
 
 def write_table(path: Path, columns: dict[str, Any]) -> None:
