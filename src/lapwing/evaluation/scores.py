@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from inspect import Parameter, signature
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -56,8 +55,7 @@ def aligned(lines: Sequence[Sequence[str]], words: int) -> list[str]:
 
 
 @final
-@dataclass(frozen=True)
-class Scores(Mapping[str, float]):
+class Scores(dict[str, float]):
     """Scores by name, lower better but for accuracy, AUROC and the area under the rejection curve.
 
     Example:
@@ -65,17 +63,6 @@ class Scores(Mapping[str, float]):
         accuracy  0.9000
         nll       0.2500
     """
-
-    values_: Mapping[str, float]
-
-    def __getitem__(self, name: str) -> float:
-        return self.values_[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.values_)
-
-    def __len__(self) -> int:
-        return len(self.values_)
 
     def __str__(self) -> str:
         return "\n".join(aligned([[name, f"{value:.4f}"] for name, value in self.items()], 1))
