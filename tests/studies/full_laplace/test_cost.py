@@ -13,8 +13,7 @@ from benchmarks.measure import Step, merged
 from benchmarks.meter import Meter
 from lapwing.linear.gauss_newton import GGNProduct
 from studies.full_laplace import cost
-from studies.full_laplace.cost import measured, summarised
-from studies.full_laplace.costed import network, quadratic, shifted
+from studies.full_laplace.cost import measured, network, quadratic, shifted, summarised
 
 
 @pytest.mark.parametrize("way", ["ggn", "hessian", "explicit"])

@@ -15,7 +15,7 @@ from lapwing.comparison import Column, Comparison, Row
 from lapwing.evaluation import metrics
 from lapwing.ground.whole import replacing
 from lapwing.methods.gp import Process
-from lapwing.show.plots.regression import plot_coverage, plot_residuals
+from lapwing.show.plots.predictions import plot_coverage, plot_residuals
 from lapwing.show.report.page import render
 
 LEVELS = (0.5, 0.8, 0.95)
