@@ -33,7 +33,6 @@ class Step:
         peak_mib: Peak memory in MiB above the process with network and data loaded; ``None`` where it failed.
         label: Which of several ways to do the step, such as ``"@64"`` for batches of 64.
         note: Why the step did not finish, or what was tried before it did.
-        out_of_memory: Whether it was the memory limit that stopped it.
         facts: What else its process told of it.
     """
 
@@ -42,7 +41,6 @@ class Step:
     peak_mib: float | None
     label: str = ""
     note: str = ""
-    out_of_memory: bool = False
     facts: Row = field(default_factory=dict)
 
 
@@ -137,9 +135,7 @@ def _ending(code: int, events: list[dict[str, Any]], said: str, *, timeout: floa
         return Step(name, None, None, label, f"stopped after {timeout:g} s")
     words = said.strip().splitlines()
     reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-    note = f"{reason}: {words[-1] if words else 'no message'}"[:300]
-    memory = code == -signal.SIGKILL or any("alloc" in line.lower() for line in words[-5:])
-    return Step(name, None, None, label, note, memory)
+    return Step(name, None, None, label, f"{reason}: {words[-1] if words else 'no message'}"[:300])
 
 
 def merged(events: list[dict[str, Any]], ending: Step | None) -> tuple[Step, ...]:
@@ -149,11 +145,13 @@ def merged(events: list[dict[str, Any]], ending: Step | None) -> tuple[Step, ...
         told.setdefault(event["name"], {}).update(event.get("facts", {}))
     steps: list[Step] = []
     for (name, label), found in grouped((event for event in events if "seconds" in event), "name", "label").items():
-        failed, most = [event for event in found if event["failure"]], max(event["times"] for event in found)
-        if failed:
-            step = Step(name, None, None, label, failed[0]["failure"], failed[0]["out_of_memory"], told[name])
+        failures, most = (
+            [event["failure"] for event in found if event["failure"]],
+            max(event["times"] for event in found),
+        )
+        if failures:
+            steps.append(Step(name, None, None, label, failures[0], told[name]))
         else:
             seconds = statistics.median(event["seconds"] for event in found if event["times"] == most)
-            step = Step(name, seconds, max(event["peak_mib"] for event in found), label, facts=told[name])
-        steps.append(step)
+            steps.append(Step(name, seconds, max(event["peak_mib"] for event in found), label, facts=told[name]))
     return tuple(steps) if ending is None else (*steps, replace(ending, facts=told.get(ending.name, {})))

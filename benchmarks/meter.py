@@ -78,7 +78,6 @@ class Meter:
             "times": times,
             "peak_mib": max(self._memory(peak=True) - self._baseline, 0.0),
             "failure": attempt.failure,
-            "out_of_memory": attempt.out_of_memory,
         }
         self._report({"name": name, "label": label} | cost)
         return attempt

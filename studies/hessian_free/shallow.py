@@ -43,7 +43,6 @@ class Fitted:
         model: Two linear layers with tanh between them, float64.
         data: What it was trained on and is scored on.
         noise: Variance of the noise of least NLL on the validation data.
-        gradient: Largest entry of the gradient of the loss that Newton's method left.
         smallest: Smallest eigenvalue of the exact Hessian, prior included; positive at a minimum.
         seed: Of the data and the initial weights.
     """
@@ -51,7 +50,6 @@ class Fitted:
     model: nn.Sequential
     data: Data
     noise: float
-    gradient: float
     smallest: float
     seed: int
 
@@ -195,12 +193,11 @@ def fitted(name: str, setting: Setting, seeds: Sequence[int] | None = None) -> l
     found = kept_tensors(lambda: trained(data, chosen, width, steps), setting.kept, file, *key)
     theta, best = found["theta"], found["best"]
     minimum = Shallow(x, y, 1 / noises[best], width)
-    gradient, hessian = minimum.derivatives(theta)
-    largest, smallest = gradient.abs().amax(1).tolist(), torch.linalg.eigvalsh(hessian)[:, 0].tolist()
+    smallest = torch.linalg.eigvalsh(minimum.derivatives(theta)[1])[:, 0].tolist()
     models = [network(seed, width) for seed in chosen]
     for model, row in zip(models, theta, strict=True):
         nn.utils.vector_to_parameters(row, model.parameters())
-    values = zip(models, data, noises[best].tolist(), largest, smallest, chosen, strict=True)
+    values = zip(models, data, noises[best].tolist(), smallest, chosen, strict=True)
     return [Fitted(*value) for value in values]
 
 

@@ -11,7 +11,7 @@ from benchmarks.problems import load, prepare
 from benchmarks.structures import best, outcome
 
 GOOD = Step("predict", 2.0, 100.0, "@64")
-NO_MEMORY = Step("predict", None, None, "@256", "no memory", out_of_memory=True)
+NO_MEMORY = Step("predict", None, None, "@256", "no memory")
 
 
 def test_the_way_that_worked_counts_and_the_one_that_did_not_is_noted() -> None:
