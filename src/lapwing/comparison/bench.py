@@ -63,9 +63,9 @@ class Bench:
     bar: tqdm[Any]
     failures: list[Exception] = field(default_factory=list)
 
-    def plain(self, network: Map) -> Row:
-        """The row of the network as it is."""
-        return _row("plain network", "", network, (self._score("plain network", network),))
+    def plain(self, name: str, predictor: Predictor) -> Row:
+        """The row of a predictor as it is."""
+        return _row(name, "", predictor, (self._predicted(name, predictor),))
 
     def calibrated(self, network: Map, validation: Source) -> Row:
         """The row of the network with a temperature, or noise, that suits the validation data."""
@@ -73,7 +73,7 @@ class Bench:
 
         def row() -> Row:
             tuned = self._timed(name, lambda: network.calibrated(validation, unpack=self.unpack))
-            scores = self._score(name, tuned.value)
+            scores = self._predicted(name, tuned.value)
             return _row(name, "validation", tuned.value, (tuned, scores), tune_seconds=tuned.seconds)
 
         return self._attempted(name, "validation", row)
@@ -92,7 +92,7 @@ class Bench:
             case HessianFree():
                 yield self._attempted(name, "", partial(self._hessian_free, name, method, model))
             case _:
-                yield self._attempted(name, "", lambda: _row(name, "", method, (self._predicted(name, method),)))
+                yield self._attempted(name, "", partial(self.plain, name, method))
 
     def _hessian_free(self, name: str, recipe: HessianFree, model: nn.Module) -> Row:
         """The row of a Hessian-free posterior, which answers where it will be scored."""
@@ -135,10 +135,8 @@ class Bench:
         """The scores of a method, which takes a link if it has a spread."""
         spread = isinstance(predictor, Posterior | HessianFreePosterior)
         options = {"link": self.link, "generator": self.generator} if spread else {}
-        return self._score(f"{name}: predict", predictor, **options)
-
-    def _score(self, what: str, predictor: Predictor, **options: Any) -> Measured[Scores]:
-        return self._timed(what, lambda: evaluate(predictor, self.test, ood=self.ood, unpack=self.unpack, **options))
+        scores = partial(evaluate, predictor, self.test, ood=self.ood, unpack=self.unpack, **options)
+        return self._timed(f"{name}: predict", scores)
 
     def _timed(self, what: str, call: Callable[[], T]) -> Measured[T]:
         self.bar.set_postfix_str(what, refresh=False)

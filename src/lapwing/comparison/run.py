@@ -105,7 +105,7 @@ def compare(
         bench = Bench(train, test, ood, unpack, link, device, generator, bar)
         network = Map(model, likelihood)
         network = network.calibrated(train, unpack=unpack) if isinstance(likelihood, Gaussian) else network
-        rows = [bench.plain(network)]
+        rows = [bench.plain("plain network", network)]
         if validation is not None:
             rows.append(bench.calibrated(network, validation))
         contenders = [row for name, method in chosen.items() for row in bench.rows(name, method, model, ways)]
