@@ -8,7 +8,7 @@ image prior know the image of the first angles; ``again`` fits it to all that is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from typing import Any, final
 
@@ -27,9 +27,7 @@ from lapwing.methods import ct
 from lapwing.methods.ct.design import Criterion, Design
 from lapwing.methods.ct.pixels import LENGTHSCALES
 
-OPTIONS: Mapping[str, tuple[Any, str]] = {
-    "size": (64, "pixels along a side of an image"),
-}
+OPTIONS = {"size": (64, "pixels along a side of an image", 8)}
 
 
 @final
@@ -60,7 +58,7 @@ class Amount:
     draws: int = 500
 
 
-QUICK = Amount(side=8, candidates=12, looks=(2, 4), every=1, channels=4, steps=20, climb=40, draws=16)
+QUICK = Amount(candidates=12, looks=(2, 4), every=1, channels=4, steps=20, climb=40, draws=16)
 
 
 @cache
@@ -220,7 +218,7 @@ PAIRS = (
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A row an image, a design and a count of angles."""
-    amount = QUICK if setting.quick else Amount(side=setting.more["size"])
+    amount = replace(QUICK if setting.quick else Amount(), side=setting.more["size"])
     for seed in range(setting.images or (1 if setting.quick else 10)):
         scene = Scene(amount, seed)
         for method in setting.among((EVENLY, *METHODS)):

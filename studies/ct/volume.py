@@ -8,7 +8,7 @@ the whole volume.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -31,10 +31,10 @@ REPEATS = 3
 SIDE, ANGLES, BINS = 501, 60, 128
 """Of the walnut of the source in two dimensions and the smaller of its scans (Antorán 2024, section E7.1): a plan."""
 
-OPTIONS: Mapping[str, tuple[Any, str]] = {
-    "angles": (20, "that are measured"),
-    "fit": (200, "steps of the fit"),
-    "descent": (50, "steps of a descent"),
+OPTIONS: Mapping[str, tuple[Any, str, Any]] = {
+    "angles": (20, "that are measured", 3),
+    "fit": (200, "steps of the fit", 20),
+    "descent": (50, "steps of a descent", 5),
 }
 
 
@@ -66,7 +66,7 @@ class Amount:
     scale: int = 32
 
 
-QUICK = Amount(sides=(8,), flat=(8, 16), channels=4, steps=20, epochs=5, em=1, draws=2, scale=4)
+QUICK = Amount(sides=(8,), flat=(8, 16), channels=4, em=1, draws=2, scale=4)
 
 
 @final
@@ -116,10 +116,10 @@ class Scan:
 def rows(setting: Setting) -> Iterator[Row]:
     """A row a volume, and one an image whose costs are planned with."""
     angles, steps, epochs = (setting.more[name] for name in OPTIONS)
-    amount = QUICK if setting.quick else Amount(steps=steps, epochs=epochs)
+    amount = replace(QUICK if setting.quick else Amount(), steps=steps, epochs=epochs)
     chosen = setting.among([*map(str, amount.sides), "plan"])
     for side in (side for side in amount.sides if str(side) in chosen):
-        scan = Scan.of((side, side, side), 3 if setting.quick else angles, side)
+        scan = Scan.of((side, side, side), angles, side)
         yield {"part": "volume", "side": side, "angles": angles, "voxels": side**3} | reconstructed(scan, amount)
     for side in amount.flat if "plan" in chosen else ():
         bins = side * BINS // SIDE
