@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import torch
@@ -12,13 +12,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.variance import explicit
-from lapwing.ground.data import Inputs, chunks, count, take
+from lapwing.ground.data import Inputs, chunks, take
 from lapwing.jacobian.layers.factors import Factor, jacobian_rows
 from lapwing.jacobian.model import BUDGET, Model, Pass
 from lapwing.jacobian.products.plain import Columnwise
 from lapwing.likelihoods.base import COLUMNS, identity_cotangents
-
-logger = logging.getLogger(__name__)
 
 
 @final
@@ -44,10 +42,9 @@ class TangentFeatures:
 
     Two ways, one rule. *Rows* makes the Jacobian of a chunk layer by layer and contracts it with W as it goes: c
     backward passes, whatever the columns. *Columns* pushes all of W through the network in one batched forward-mode
-    pass: about two forward passes a column. Rows is taken where a covariance is asked for, which needs them anyway,
-    where there are no more outputs than columns, and where an operation of the network, which is logged, can be
-    differentiated in reverse alone. Rows of half precision are contracted in float64: J V Jᵀ may not fit their range,
-    and what is left of it beside φ φᵀ not their digits.
+    pass: about two forward passes a column. Rows is taken where a covariance is asked for, which needs them anyway, and
+    where there are no more outputs than columns. Rows of half precision are contracted in float64: J V Jᵀ may not fit
+    their range, and what is left of it beside φ φᵀ not their digits.
 
     Args:
         model: The network and its likelihood.
@@ -58,12 +55,6 @@ class TangentFeatures:
     model: Model
     changes: Float[Tensor, "d k"]
     variances: tuple[Float[Tensor, " d"], ...] = ()
-    _spread: Tensor = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        changes = self.changes.double() if self._half else self.changes
-        blocks = [changes, *(variance.to(changes)[:, None] for variance in self.variances)]
-        object.__setattr__(self, "_spread", self.model.network.spread(torch.cat(blocks, dim=1)))
 
     @property
     def by_rows(self) -> bool:
@@ -73,7 +64,8 @@ class TangentFeatures:
     @property
     def chunk(self) -> int:
         """Examples at once, so that they fit ``BUDGET``."""
-        return self._chunk(self.model.width if self.by_rows else min(self.changes.shape[1], COLUMNS))
+        width = self.model.width if self.by_rows else min(self.changes.shape[1], COLUMNS)
+        return self.model.survey.chunk(width, 8 if self._half else self.model.network.like.itemsize, BUDGET)
 
     def of(self, inputs: Inputs) -> Features:
         """The features of n examples.
@@ -83,35 +75,26 @@ class TangentFeatures:
             beyond the result.
         """
         with torch.no_grad():
-            return joined([self.of_pass(forward) for forward in self._passes(inputs, self.chunk)])
+            return joined([self.of_pass(self.model.forward(part)) for _, part in chunks(inputs, self.chunk)])
 
     def of_pass(self, forward: Pass) -> Features:
         """The features of one chunk, whose forward pass is at hand."""
         if self.by_rows:
             return self._by_rows(forward)
-        try:
-            moved = Columnwise(self.model, forward.inputs).push(self.changes)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as reason:
-            outputs = self.model.width
-            logger.info("no forward mode (%s): going back from each of %d outputs", reason, outputs)
-            return joined([self._by_rows(part) for part in self._passes(forward.inputs, self._chunk(outputs))])
-        f = forward.outputs
-        return Features(f, moved.double().movedim(0, -1))
+        moved = Columnwise(self.model, forward.inputs).push(self.changes)
+        return Features(forward.outputs, moved.double().movedim(0, -1))
 
     @property
     def _half(self) -> bool:
         """Whether the network is in half precision."""
         return self.model.network.like.element_size() < 4
 
-    def _chunk(self, width: int) -> int:
-        itemsize = 8 if self._half else self.model.network.like.itemsize
-        return self.model.survey.chunk(width, itemsize, BUDGET)
-
-    def _passes(self, inputs: Inputs, size: int) -> Iterator[Pass]:
-        for _, part in chunks(inputs, min(size, count(inputs))):
-            yield self.model.forward(part)
+    @cached_property
+    def _spread(self) -> Float[Tensor, "all _"]:
+        """W and then every V, among all weights of their parameters."""
+        changes = self.changes.double() if self._half else self.changes
+        blocks = [changes, *(variance.to(changes)[:, None] for variance in self.variances)]
+        return self.model.network.spread(torch.cat(blocks, dim=1))
 
     def _by_rows(self, forward: Pass) -> Features:
         f = forward.outputs
@@ -177,7 +160,7 @@ def pair_rows(model: Model, pairs: Pairs) -> Float[Tensor, "m d"]:
     network = model.network
     size = model.chunk(1, BUDGET, network.layout.size)
     rows = network.like.new_empty(len(pairs), network.size)
-    for place, part in chunks(pairs.inputs, min(size, count(pairs.inputs))):
+    for place, part in chunks(pairs.inputs, size):
         forward = model.forward(part)
         f = forward.outputs
         chosen = pairs.outputs[place].to(f.device)[:, None]

@@ -107,7 +107,7 @@ class TangentKernel:
         )
 
     def _chunks(self, inputs: Inputs) -> list[tuple[slice, Inputs]]:
-        return list(chunks(inputs, min(self.model.chunk(self.model.width, BUDGET), count(inputs))))
+        return list(chunks(inputs, self.model.chunk(self.model.width, BUDGET)))
 
 
 def joint(given: Propagation, inputs: Inputs) -> tuple[Float[Tensor, "n *event c"], Float[Tensor, "m m"]]:

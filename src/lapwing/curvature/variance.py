@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.sums import Held
-from lapwing.ground.data import Inputs, chunks, count
+from lapwing.ground.data import Inputs, chunks
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows, separated
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import Model, Pass, Room
@@ -150,7 +150,7 @@ class Propagation:
         """Forward passes of as many examples at a time as fit ``BUDGET``."""
         head = self.model.survey.head
         size = self.model.chunk(1 if head else self.model.event[-1], BUDGET, 0 if head else self.extra)
-        for _, part in chunks(inputs, min(size, count(inputs))):
+        for _, part in chunks(inputs, size):
             yield self.model.forward(part)
 
     @property

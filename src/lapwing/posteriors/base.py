@@ -284,7 +284,7 @@ class Posterior(NetworkPredictor, abc.ABC):
         model = self.model
         size = model.chunk(max(model.width, min(draws.shape[1], COLUMNS)), BUDGET)
         means, moved = list[Tensor](), list[Tensor]()
-        for _, part in chunks(inputs, min(size, count(inputs))):
+        for _, part in chunks(inputs, size):
             there = Linearisation(model).at(part)
             means.append(there.outputs)
             moved.append(there.push(draws).movedim(0, -1))

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, chunks, count
+from lapwing.ground.data import Inputs, chunks
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
@@ -230,7 +230,7 @@ class MatrixFreePosterior(SolvedWeights):
         if self.training.data.shared:
             check_alike(True, checksum(inputs), "inputs to be predicted by solves")
         size = max(1, BUDGET // (self.model.width * self.network.layout.size * self.network.like.itemsize))
-        for _, part in chunks(inputs, min(size, count(inputs))):
+        for _, part in chunks(inputs, size):
             forward = self.model.forward(part)
             f = forward.outputs
             positions = [

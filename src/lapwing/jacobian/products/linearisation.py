@@ -223,7 +223,7 @@ class BatchJacobian:
             return
         size = self.model.chunk(self.model.width, self.budget, self.model.network.layout.size)
         made: list[Chunk] = []
-        for _, part in chunks(self.inputs, min(size, count(self.inputs))):
+        for _, part in chunks(self.inputs, size):
             rows = layered(self.model, part)
             if self.keep:
                 made.append(rows)
