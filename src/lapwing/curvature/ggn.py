@@ -6,18 +6,17 @@ import abc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias, final, runtime_checkable
+from typing import TypeAlias, final
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
 from lapwing.curvature.fold import Fold, Totals
-from lapwing.curvature.sums import Entries, Held, Outputs
+from lapwing.curvature.kfac import KroneckerSum
+from lapwing.curvature.sums import DenseSum, DiagonalSum, Outputs
 from lapwing.ground import probes
-from lapwing.ground.data import Data
 from lapwing.ground.errors import UnsupportedError, check_count, check_positive
-from lapwing.jacobian.layers.factors import Factor, Outer
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import COLUMNS, by_position
@@ -46,9 +45,9 @@ class Curvature(abc.ABC):
             UnsupportedError: If the curvature has none.
         """
 
-    @abc.abstractmethod
     def width(self, outputs: int) -> int:
-        """Cotangents in a block for a network with ``outputs`` outputs c."""
+        """Cotangents in a block for a network with ``outputs`` outputs c: here one."""
+        return 1
 
 
 @final
@@ -171,10 +170,6 @@ class EmpiricalFisher(Curvature):
         """The score at the labels."""
         yield likelihood.score(f, y).unsqueeze(0) / likelihood.weight**0.5
 
-    def width(self, outputs: int) -> int:
-        """One."""
-        return 1
-
 
 @final
 @dataclass(frozen=True)
@@ -203,50 +198,14 @@ class Hessian(Curvature):
             "a curvature that is a sum of outer products", "the exact Hessian", "Full(view='weights'), or GGN()"
         )
 
-    def width(self, outputs: int) -> int:
-        """One."""
-        return 1
-
 
 def keep_ignored(draw: Tensor, targets: Tensor) -> Tensor:
     """Drawn labels, ignored where the data's own are."""
     return draw if draw.is_floating_point() else torch.where(targets == IGNORED, targets, draw)
 
 
-@runtime_checkable
-class Accumulator(Protocol):
-    """A structure being added up."""
-
-    @property
-    def floats(self) -> int:
-        """Numbers the structure needs for each example and cotangent, beyond the layer factors."""
-        ...
-
-    @property
-    def at_once(self) -> int:
-        """Cotangents it takes at once: one, where more would share no work."""
-        ...
-
-    def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
-        """Take in the factors of one block of cotangents of one chunk, ``again`` after the chunk's first block."""
-        ...
-
-    def add_outputs(self, head: Outer, entries: Entries) -> None:
-        """Take in ``Σ B_nt ⊗ a_nt a_ntᵀ`` of one chunk, where the outputs are those of one layer at every position.
-
-        Args:
-            head: The layer, which knows its inputs a; nothing is pulled back.
-            entries: The output Hessians B.
-        """
-        ...
-
-    def share(self, data: Data) -> None:
-        """Add what other processes have, each of which reads its own part of the data."""
-        ...
-
-    def result(self) -> Held:
-        """What was added up."""
-        ...
+Accumulator: TypeAlias = DenseSum | DiagonalSum | KroneckerSum
+"""A structure being added up."""
 
 
 def sweep(model: Model, curvature: Curvature, total: Accumulator, *, generator: Generator | None = None) -> Totals:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -18,7 +18,7 @@ from lapwing.curvature.outputs import OutputSum
 from lapwing.curvature.sums import Entries, Held, decompose_dealt
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError
-from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, patches, separated
+from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, T, patches, separated
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.network.network import Network
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, FunctionOperator, Kronecker, Structured, nystrom
@@ -80,35 +80,38 @@ class KroneckerSum:
 
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
         """Take in the factors of one block of cotangents of one chunk; its inputs only with the first block."""
-        for factor in factors:
-            for part in separated(factor) if self._bias == "separate" else (factor,):
-                names = part.names
-                if names not in self._index:
-                    self._index[names] = block_index(part, self._network)
-                if isinstance(part, Outer | Lookup):
-                    g = gradients(part, self._sharing)
-                    self._left[names].add(g.shape, lambda g=g: g, lambda g=g: sum_outer(g))
-                    if not again:
-                        self._count[names] += add_inputs(self._right[names], part, self._sharing)
-                elif (x := part.rows().flatten(0, 1).double()).shape[1] > EXACT:
-                    self._exact[names].add_total(x.square().sum(0))
-                else:
-                    self._exact[names].add(
-                        (len(x), 1, x.shape[1], 1), lambda x=x: x[:, None, :, None], lambda x=x: x.mT @ x
-                    )
+        for part in self._parts(factors):
+            if isinstance(part, Outer | Lookup):
+                g = gradients(part, self._sharing)
+                self._left[part.names].add(g.shape, lambda g=g: g, lambda g=g: sum_outer(g))
+                if not again:
+                    self._add_inputs(part)
+            elif (x := part.rows().flatten(0, 1).double()).shape[1] > EXACT:
+                self._exact[part.names].add_total(x.square().sum(0))
+            else:
+                shape = (len(x), 1, x.shape[1], 1)
+                self._exact[part.names].add(shape, lambda x=x: x[:, None, :, None], lambda x=x: x.mT @ x)
 
     def add_outputs(self, head: Outer, entries: Entries) -> None:
-        """Take in one chunk of a head, whose gradient is the identity; see ``Accumulator``."""
+        """Take in one chunk of a head, whose gradient is the identity; see ``DenseSum``."""
         self._outputs = self._outputs or OutputSum()
         self._outputs.add(entries)
-        for part in separated(head) if self._bias == "separate" else (head,):
-            names = part.names
-            if names not in self._index:
-                self._index[names] = block_index(part, self._network)
-            self._count[names] += add_inputs(self._right[names], part, self._sharing)
+        for part in self._parts([head]):
+            self._add_inputs(part)
+
+    def _parts(self, factors: Iterable[T]) -> Iterator[T]:
+        """Factors with a block of their own, whose place is known from then on."""
+        for factor in factors:
+            for part in separated(factor) if self._bias == "separate" else (factor,):
+                if part.names not in self._index:
+                    self._index[part.names] = block_index(part, self._network)
+                yield part
+
+    def _add_inputs(self, factor: Outer | Lookup) -> None:
+        self._count[factor.names] += add_inputs(self._right[factor.names], factor, self._sharing)
 
     def share(self, data: Data) -> None:
-        """Add what other processes have; see ``Accumulator``."""
+        """Add what other processes have; see ``DenseSum``."""
         if self._outputs is not None:
             self._outputs.share(data)
         if data.shared:

@@ -55,18 +55,21 @@ class DenseSum:
     """
 
     at_once = COLUMNS
+    """Cotangents it takes at once: one, where more would share no work."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
+        self.floats = network.layout.size
+        """Numbers it needs for each example and cotangent, beyond the layer factors: here one explicit row."""
         self._total = torch.zeros(network.size, network.size, dtype=torch.float64, device=network.like.device)
 
-    @property
-    def floats(self) -> int:
-        """One explicit row."""
-        return self._network.layout.size
-
     def add_outputs(self, head: Outer, entries: Entries) -> None:
-        """Take in one chunk of a head, whose gradient is the identity; see ``Accumulator``."""
+        """Take in ``Σ B_nt ⊗ a_nt a_ntᵀ`` of one chunk, where the outputs are those of one layer at every position.
+
+        Args:
+            head: The layer, which knows its inputs a; its gradient is the identity, and nothing is pulled back.
+            entries: The output Hessians B.
+        """
         a, flat = head.columns.double().squeeze(1).mT.flatten(0, 1), torch.arange(self._network.size)
         own = head.matrix(self._network.part(head.names, flat).to(a.device))[0]
         diagonals, beside = zip(*entries(), strict=True)
@@ -80,12 +83,12 @@ class DenseSum:
                 self._total[later[:, None], row] -= block.mT
 
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
-        """Take in the factors of one block of cotangents of one chunk."""
+        """Take in the factors of one block of cotangents of one chunk, ``again`` after the chunk's first block."""
         rows = jacobian_rows(self._network, factors).flatten(0, 1).double()
         self._total.addmm_(rows.mT, rows)
 
     def share(self, data: Data) -> None:
-        """Add what other processes have; see ``Accumulator``."""
+        """Add what other processes have, each of which reads its own part of the data."""
         data.added(self._total)
 
     def result(self) -> Held:
@@ -108,7 +111,7 @@ class DiagonalSum:
         self._total = torch.zeros(network.size, dtype=wide, device=network.like.device)
 
     def add_outputs(self, head: Outer, entries: Entries) -> None:
-        """Take in one chunk of a head, whose gradient is the identity; see ``Accumulator``."""
+        """Take in one chunk of a head, whose gradient is the identity; see ``DenseSum``."""
         squares = head.columns.squeeze(1).mT.flatten(0, 1).square()
         diagonal = torch.cat([piece.to(squares) for piece, _ in entries()])
         matrix = (diagonal.mT @ squares)[None]
@@ -119,7 +122,7 @@ class DiagonalSum:
         self._total += square_sums(self._network, factors)
 
     def share(self, data: Data) -> None:
-        """Add what other processes have; see ``Accumulator``."""
+        """Add what other processes have; see ``DenseSum``."""
         data.added(self._total)
 
     def result(self) -> Held:
