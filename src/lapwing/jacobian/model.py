@@ -29,6 +29,7 @@ from lapwing.jacobian.layers.capture import (
     captured,
     examples_first,
     leaves,
+    origin,
 )
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, patches
 from lapwing.jacobian.layers.lookup import Lookup
@@ -168,7 +169,7 @@ class Pass:
     def straight(self) -> bool:
         """Whether the outputs are those of one use of a layer, moved about at most, whatever the inputs."""
         outputs, calls = self._forward
-        return len(calls) == 1 and calls[0].makes(outputs)
+        return len(calls) == 1 and origin(outputs, (calls[0].edge.node,)) is calls[0].edge.node
 
     @cached_property
     def head(self) -> Outer:

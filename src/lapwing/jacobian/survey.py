@@ -7,6 +7,7 @@ differentiation, and to catch networks whose outputs are random or depend on the
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import replace
 from itertools import chain
 from math import prod
@@ -167,11 +168,7 @@ def _layers(calls: list[Call], fewer: list[Call]) -> tuple[Layer, ...]:
         axis = _example_axis(call.shape, smaller.shape) if (smaller.weight, smaller.bias) == key else None
         layer = None if axis is None else Layer(call.kind, call.weight, call.bias, axis)
         found[key] = layer if found.get(key, layer) == layer else None
-    uses: dict[str, int] = {}
-    for key in found:
-        for name in key:
-            if name is not None:
-                uses[name] = uses.get(name, 0) + 1
+    uses = Counter(name for key in found for name in key)
     return tuple(x for x in found.values() if x is not None and all(uses[name] == 1 for name in x.names))
 
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from lapwing.curvature.ggn import GGN, sweep
 from lapwing.curvature.sums import DiagonalSum
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_kind, check_option
-from lapwing.jacobian.layers.capture import captured, history, leaves
+from lapwing.jacobian.layers.capture import captured, history, leaves, origin
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import probe, surveyed
 from lapwing.likelihoods import Likelihood
@@ -169,7 +169,7 @@ class Subnetwork:
             raise ConfigError(f"a count from 1 to {network.size} weights", f"{self.count}", "All() for all of them")
         if self.by == "random":
             generator = torch.Generator().manual_seed(self.seed)
-            index = torch.randperm(network.size, generator=generator)[: self.count].to(network.like.device)
+            index = torch.randperm(network.size, generator=generator)[: self.count]
         elif self.by == "magnitude":
             index = network.weights.abs().topk(self.count).indices
         else:
@@ -177,7 +177,9 @@ class Subnetwork:
             sweep(surveyed(network, likelihood, data), GGN(), total)
             precision = total.result().operator.diagonal() + prior.diagonal(network.layout, network.like)
             index = precision.topk(self.count, largest=False).indices
-        return masked(module, network, index)
+        mask = torch.zeros(network.size, dtype=torch.bool, device=network.like.device)
+        mask[index] = True
+        return masked(network, mask)
 
 
 @final
@@ -214,27 +216,21 @@ class Mask:
                 f"{self.mask.dtype} {list(self.mask.shape)}",
                 "one entry for each weight that requires a gradient",
             )
-        return masked(module, network, self.mask.nonzero().squeeze(1).to(network.like.device))
+        return masked(network, self.mask.to(network.like.device))
 
 
 Selection: TypeAlias = All | LastLayer | Names | Subnetwork | Mask
 """Which weights are uncertain."""
 
 
-def masked(module: nn.Module, network: Network, index: Int[Tensor, " k"]) -> Network:
-    """The network in which only the weights at ``index`` are uncertain; parameters without any are dropped.
+def masked(network: Network, mask: Bool[Tensor, " d"]) -> Network:
+    """The network in which only the marked weights are uncertain; parameters without any are dropped.
 
     Raises:
         ConfigError: If there are none.
     """
-    if not len(index):
-        raise ConfigError("at least one uncertain weight", "none", "All() or a wider selection")
-    index = index.sort().values
-    kept = torch.zeros(network.size, dtype=torch.bool, device=index.device)
-    kept[index] = True
-    names = tuple(name for name, place in network.layout.slices.items() if bool(kept[place].any()))
-    within = torch.cat([kept[network.layout.slices[name]] for name in names])
-    return Network(module, names, within.nonzero().squeeze(1))
+    kept = {name: mask[place] for name, place in network.layout.slices.items() if bool(mask[place].any())}
+    return Network(network.module, tuple(kept), torch.cat([mask[:0], *kept.values()]).nonzero().squeeze(1))
 
 
 def own_names(module: nn.Module) -> dict[str, str]:
@@ -275,23 +271,18 @@ def reached(network: Network, data: Data) -> set[str]:
 
 
 def last_layer(network: Network, data: Data) -> tuple[str, ...]:
-    """Parameters of the linear layer whose output is the network's, up to a change of shape.
+    """Parameters of the linear layer whose output is the network's, moved about at most; see ``MOVES``.
 
     Raises:
         ConfigError: If there is none.
     """
     outputs, calls = captured(network, probe(data.first(), 2), leaves(network))
-    node, passed = outputs.grad_fn, []
     edges = {call.edge.node: call for call in calls if call.kind in ("linear", "conv")}
-    while node is not None and node not in edges:
-        passed.append(node.name())
-        following = [parent for parent, _ in node.next_functions if parent is not None]
-        reshapes = any(word in node.name() for word in ("View", "Reshape", "Squeeze", "Transpose", "Permute", "Slice"))
-        node = following[0] if reshapes and len(following) == 1 else None
-    if node is None:
+    node = origin(outputs, edges)
+    if node not in edges:
         raise ConfigError(
             "outputs that come straight from a linear layer",
-            f"outputs made by {passed[-1] if passed else 'no watched layer'}",
+            f"outputs made by {'no watched layer' if node is None else node.name()}",
             "LastLayer('name of the module')",
         )
     call = edges[node]

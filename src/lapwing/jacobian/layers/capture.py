@@ -8,7 +8,7 @@ twice, and a functional call counts like a module.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -62,15 +62,6 @@ class Call:
     dtype: torch.dtype
     options: ConvOptions | None = None
     padding: int | None = None
-
-    def makes(self, outputs: Tensor) -> bool:
-        """Whether the outputs are the layer's, moved about at most, by what autograd recorded on the way."""
-        node = outputs.grad_fn
-        while node is not None and node is not self.edge.node:
-            before = [each for each, _ in node.next_functions if each is not None]
-            moves = node.name().split("Backward")[0] in MOVES and len(before) == 1
-            node = before[0] if moves else None
-        return node is not None
 
 
 class Capture(TorchFunctionMode):
@@ -241,6 +232,17 @@ def captured(network: Network, inputs: Inputs, params: Params) -> tuple[Tensor, 
     with torch.inference_mode(False), torch.enable_grad(), Capture(params) as capture:
         outputs = network(inputs, params)
     return outputs, capture.calls
+
+
+def origin(values: Tensor, ends: Collection[Node]) -> Node | None:
+    """Whence some values were moved about, at most: one of some nodes, or the last before which they were not moved."""
+    node = values.grad_fn
+    while node is not None and node not in ends:
+        before = [each for each, _ in node.next_functions if each is not None]
+        if node.name().split("Backward")[0] not in MOVES or len(before) != 1:
+            break
+        node = before[0]
+    return node
 
 
 def history(values: Tensor) -> set[Node]:
