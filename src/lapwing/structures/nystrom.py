@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from typing import final, get_args
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from lapwing.curvature.features import TangentFeatures
 from lapwing.curvature.fold import Fold
@@ -17,9 +15,9 @@ from lapwing.ground.ranks import check_alone
 from lapwing.ground.results import Estimate
 from lapwing.linear.evidence import metric_root
 from lapwing.posteriors import NystromPosterior, NystromReport, Posterior
-from lapwing.structures.ella.landmarks import LandmarkRows, Landmarks, Span, candidates, span
+from lapwing.structures.ella.landmarks import LandmarkRows, Landmarks, candidates, span
 from lapwing.structures.ella.sampling import Reservoir, fill
-from lapwing.structures.ella.stopping import Accumulated, EarlyStopping, Watch
+from lapwing.structures.ella.stopping import EarlyStopping, Sums, Watch
 from lapwing.structures.summed import Task, check_products
 
 CHECKED = 64
@@ -103,30 +101,32 @@ class Nystrom:
         fill(task.model.data, pool, checked, validated)
         prior = task.prior.diagonal(task.model.network.uncertain, task.model.network.like.double())
         with torch.no_grad():
-            found = self._span(task, pool, prior, generator)
-            features = TangentFeatures(task.model, found.changes)
+            deviations = prior.rsqrt().to(task.model.network.like)
+            eigenvalues, changes, pairs = span(
+                LandmarkRows(task.model, pool.pairs, deviations, self.max_bytes),  # freed once the span is found
+                self.landmarks,
+                self.samples,
+                self.rank,
+                self.tolerance,
+                generator,
+            )
+            features = TangentFeatures(task.model, changes)
             wide = replace(features, variances=(1.0 / prior,))
             error = missed(wide, checked.examples[0])
             watch = None
             if self.stopping is not None:
                 shown = wide if self.residual else features
-                watch = Watch(self.stopping, shown, metric_root(found.changes, prior), validated.examples, self.seed)
-            sums = accumulated(features, watch)
+                watch = Watch(self.stopping, shown, metric_root(changes, prior), validated.examples, self.seed)
+            curvature, totals = accumulated(features, watch)
         trace = () if watch is None else tuple(watch.trace)
-        partial = watch is not None and sums.totals.examples < watch.trace[-1][0]
-        report = NystromReport(found.eigenvalues, found.changes.shape[1], found.pairs, error, trace, partial)
-        curvature = (sums.curvature + sums.curvature.mT) / 2
-        own = (found.changes, curvature, self.residual, report)
-        return task.posterior(NystromPosterior, sums.totals, *own, partial=partial)
-
-    def _span(self, task: Task, pool: Reservoir, prior: Float[Tensor, " d"], generator: torch.Generator) -> Span:
-        """The directions; what it takes to find them is freed."""
-        rows = LandmarkRows(task.model, pool.pairs, prior.rsqrt().to(task.model.network.like), self.max_bytes)
-        return span(rows, self.landmarks, self.samples, self.rank, self.tolerance, generator)
+        partial = watch is not None and totals.examples < watch.trace[-1][0]
+        report = NystromReport(eigenvalues, changes.shape[1], pairs, error, trace, partial)
+        own = (changes, (curvature + curvature.mT) / 2, self.residual, report)
+        return task.posterior(NystromPosterior, totals, *own, partial=partial)
 
 
-def accumulated(features: TangentFeatures, watch: Watch | None = None) -> Accumulated:
-    """``S``, in one pass over the data, which are read as far as needed.
+def accumulated(features: TangentFeatures, watch: Watch | None = None) -> Sums:
+    """``S`` and its totals, in one pass over the data, which are read as far as needed.
 
     Args:
         features: Says how φ is computed, and of which data.
@@ -144,13 +144,13 @@ def accumulated(features: TangentFeatures, watch: Watch | None = None) -> Accumu
         total += values.flatten(0, -2).mT @ curved.flatten(0, -2)
         examples += len(f)
         if watch is not None and watch.due(examples):
-            watch.measure(Accumulated(total.clone(), data.totals()))
+            watch.measure(total.clone(), data.totals())
             if watch.over:
                 break
     if watch is None:
-        return Accumulated(total, data.totals())
+        return total, data.totals()
     if watch.trace[-1][0] < examples:
-        watch.measure(Accumulated(total, data.totals()))
+        watch.measure(total, data.totals())
     return watch.best
 
 

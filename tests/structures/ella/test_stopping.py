@@ -19,7 +19,7 @@ from lapwing.curvature.features import TangentFeatures
 from lapwing.ground.data import Inputs
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
 from lapwing.predictive import Classification, Link
-from lapwing.structures.ella.stopping import Accumulated, Watch
+from lapwing.structures.ella.stopping import Watch
 from tests.posterior_cases import Problem, labels, mlp, normal, portrait, problem, refused
 
 X, HELD = normal(60, 3), normal(25, 3, seed=9)
@@ -196,11 +196,11 @@ def test_a_loss_that_is_infinite_at_first_is_waited_for_and_one_that_stays_so_is
     watch = watching(lambda: next(losses), patience=2)
     sums = fit(None).totals
     for step in range(6):
-        watch.measure(Accumulated(step * torch.eye(6, dtype=torch.float64), sums))
+        watch.measure(step * torch.eye(6, dtype=torch.float64), sums)
         assert not watch.over
-    assert watch.best.curvature[0, 0] == 4.0
+    assert watch.best[0][0, 0] == 4.0
     never = watching(lambda: math.inf, patience=2)
-    never.measure(Accumulated(torch.eye(6, dtype=torch.float64), sums))
+    never.measure(torch.eye(6, dtype=torch.float64), sums)
     with refused(NumericalError, "finite validation loss"):
         never.best  # noqa: B018
 

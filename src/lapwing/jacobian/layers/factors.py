@@ -143,15 +143,11 @@ class Outer(Factor):
 
     def for_products(self) -> Factor:
         """Rows; or factors laid out as products need them, where there are fewer positions than cotangents."""
-        if not self._factored:
+        _, k, p, _, t = self.g.shape
+        if p > 1 or self.weight is None or not prefers_factors(k, self.width, t):
             return Rows(self.weight, self.bias, self.rows())
         a = self.a if self.options is None else patches(self.a, self.options)
         return Outer(self.weight, self.bias, self.g.mT.contiguous().mT, a.mT.contiguous().mT)
-
-    @property
-    def _factored(self) -> bool:
-        _, k, p, _, t = self.g.shape
-        return p == 1 and self.weight is not None and prefers_factors(k, self.width, t)
 
     @cached_property
     def columns(self) -> Float[Tensor, "n p i t"]:
@@ -215,8 +211,6 @@ class Outer(Factor):
 
     def push(self, block: Float[Tensor, "d c"]) -> Float[Tensor, "n k c"]:
         """``J V = sum_t g_tᵀ (V a_t)``, from what ``for_products`` made."""
-        if not self._factored:
-            return super().push(block)
         a, g = self.a[:, 0].mT, self.g[:, :, 0].mT
         i, o = a.shape[-1], g.shape[-1]
         weight = block[: o * i].view(o, i, -1).mT.reshape(-1, i)
@@ -226,9 +220,7 @@ class Outer(Factor):
         return combine(g.flatten(2), moved.view(len(a), g.shape[2] * o, -1))
 
     def pull(self, block: Float[Tensor, "n k c"]) -> Float[Tensor, "d c"]:
-        """``Jᵀ U``: the gradients combined first, then one product with the inputs."""
-        if not self._factored:
-            return super().pull(block)
+        """``Jᵀ U``, from the same: the gradients combined first, then one product with the inputs."""
         a, g = self.a[:, 0].mT, self.g[:, :, 0].mT
         i, o, width = a.shape[-1], g.shape[-1], block.shape[2]
         moved = combine(g.flatten(2).mT, block).reshape(-1, o * width)

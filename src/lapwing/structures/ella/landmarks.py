@@ -132,22 +132,6 @@ def strips(rows: Float[Tensor, "m d"]) -> Iterator[slice]:
     yield from (slice(start, start + width) for start in range(0, rows.shape[1], width))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Span:
-    """The leading directions of the landmarks' rows.
-
-    Args:
-        eigenvalues: Eigenvalues of the Gram matrix ``J̃ A⁻¹ J̃ᵀ``, all, descending.
-        changes: ``W = A^-½ V`` for orthonormal V: ``J W`` are the features φ.
-        pairs: The landmarks: number of the example, and output.
-    """
-
-    eigenvalues: Float[Tensor, " m"]
-    changes: Float[Tensor, "d k"]
-    pairs: Int[Tensor, "m 2"]
-
-
 def candidates(landmarks: Landmarks, samples: int) -> int:
     """Pairs to draw uniformly for so many landmarks."""
     return samples if landmarks == "uniform" else CANDIDATES * samples
@@ -155,7 +139,7 @@ def candidates(landmarks: Landmarks, samples: int) -> int:
 
 def span(
     rows: LandmarkRows, landmarks: Landmarks, samples: int, rank: int, tolerance: float, generator: torch.Generator
-) -> Span:
+) -> tuple[Float[Tensor, " m"], Float[Tensor, "d k"], Int[Tensor, "m 2"]]:
     """``v_k = J̃ᵀ u_k / √λ_k`` for the leading eigenpairs of the landmarks' Gram matrix (Deng et al. 2022, equation 10).
 
     Args:
@@ -165,6 +149,10 @@ def span(
         rank: Eigenpairs K to keep, at most.
         tolerance: Eigenvalues below this part of the largest are rounding, and left out.
         generator: Source of the choice.
+
+    Returns:
+        Eigenvalues of the Gram matrix ``J̃ A⁻¹ J̃ᵀ``, all, descending; the changes ``W = A^-½ V`` for orthonormal V, for
+        which ``J W`` are the features φ; and the landmarks, the number of the example and the output of each.
 
     Raises:
         NumericalError: If every landmark's row is 0.
@@ -184,7 +172,7 @@ def span(
         )
     changes = rows.combined(vectors[:, :kept] / values[:kept].sqrt())
     pairs = torch.stack([rows.pairs.examples, rows.pairs.outputs], dim=1)
-    return Span(values, changes.to(rows.deviations), pairs)
+    return values, changes.to(rows.deviations), pairs
 
 
 def chosen(

@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 Augment: TypeAlias = Callable[[Inputs, torch.Generator], Inputs]
 """Inputs changed strongly at random, their targets still true."""
 
+Sums: TypeAlias = tuple[Float[Tensor, "k k"], Totals]
+"""Over some of the data: ``S = Σ φᵀ B φ = Wᵀ G W``, float64, and the sums of the likelihood."""
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -109,20 +112,6 @@ class EarlyStopping:
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Accumulated:
-    """Sums over some of the data.
-
-    Args:
-        curvature: ``S = Σ φᵀ B φ = Wᵀ G W``, float64.
-        totals: Sums of the likelihood over the same data.
-    """
-
-    curvature: Float[Tensor, "k k"]
-    totals: Totals
-
-
-@final
 class Watch:
     """Follows the validation loss, and remembers where it was smallest.
 
@@ -146,16 +135,12 @@ class Watch:
         batches = stopping.batches(features.model.network.like, examples, seed)
         self._held_out = [(features.of(inputs), targets) for inputs, targets in batches]
         self.trace: list[tuple[int, float]] = [(0, self._nll(torch.zeros_like(metric_root)))]
-        self._best: Accumulated | None = None
+        self._best: Sums | None = None
         self._least, self._rises = math.inf, 0
+        self.every = stopping.every
 
     @property
-    def every(self) -> int:
-        """Examples between two measurements."""
-        return self._stopping.every
-
-    @property
-    def best(self) -> Accumulated:
+    def best(self) -> Sums:
         """The sums of the smallest loss, that of no data left aside.
 
         Raises:
@@ -176,15 +161,15 @@ class Watch:
 
     def due(self, examples: int) -> bool:
         """Whether it is time to measure."""
-        return examples - self.trace[-1][0] >= self._stopping.every
+        return examples - self.trace[-1][0] >= self.every
 
-    def measure(self, sums: Accumulated) -> None:
+    def measure(self, curvature: Float[Tensor, "k k"], totals: Totals) -> None:
         """Take in the posterior as it is."""
-        nll, examples = self._nll(sums.curvature), sums.totals.examples
+        nll, examples = self._nll(curvature), totals.examples
         self.trace.append((examples, nll))
         logger.info("%d examples: validation NLL %.5g nats", examples, nll)
         if nll < self._least:
-            self._best, self._least, self._rises = sums, nll, 0
+            self._best, self._least, self._rises = (curvature, totals), nll, 0
         elif self._best is not None:
             self._rises += 1
 
