@@ -169,7 +169,11 @@ MUTANTS = (
     m("out[:, inputs.numel() :] = 1.0", "out[:, inputs.numel() :] = 0.0", "jacobian/layers/test_factors.py"),
     m("k.mT / q.shape[-1] ** 0.5", "k.mT / q.shape[-1]", "jacobian/network/test_spelled.py"),
     m("root = self.rows() * variance.sqrt()", "root = self.rows() * variance", "jacobian/layers/test_factors.py"),
-    m("Kronecker(left, right, 1.0 / max(self._count[names], 1))", "Kronecker(left, right)", "curvature/test_head.py"),
+    m(
+        "self._right[names].decomposed, 1.0 / max(count, 1))",
+        "self._right[names].decomposed)",
+        "curvature/test_head.py",
+    ),
     m("return n * t\n", "return n\n", "curvature/test_kfac.py"),
     m(
         "gain = sigma[:, None] / (tau[:, None] + sigma[:, None] * sizes)",

@@ -25,7 +25,7 @@ from benchmarks.report import Row, curve, figure, grouped
 from lapwing.ground import probes
 from lapwing.ground.data import Data
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.hessian import HessianProduct
+from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian
@@ -197,7 +197,7 @@ def network(way: str, size: int, device: str) -> tuple[Callable[[], Any], Callab
 
     def product(_: float) -> Operator:
         given = surveyed(net, Gaussian(), data)
-        return GGNProduct(Linearisation(given)) if way == "ggn" else HessianProduct(given)
+        return GGNProduct(Linearisation(given)) if way == "ggn" else hessian_product(given)
 
     return gradient, product, net.size
 

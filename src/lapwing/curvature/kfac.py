@@ -139,17 +139,14 @@ class KroneckerSum:
         return Held(BlockDiagonal(blocks, index), partition)
 
     def _blocks(self, names: tuple[str, ...]) -> Iterator[tuple[Structured, Tensor]]:
-        if self._outputs is None:
-            yield self._block(names), self._index[names]
+        index, count = self._index[names], self._count[names]
+        if self._outputs is not None:
+            yield from self._outputs.blocks(self._right[names].decomposed, count, index)
+        elif names in self._left:
+            yield Kronecker(self._left[names].decomposed, self._right[names].decomposed, 1.0 / max(count, 1)), index
         else:
-            yield from self._outputs.blocks(self._right[names].decomposed, self._count[names], self._index[names])
-
-    def _block(self, names: tuple[str, ...]) -> Structured:
-        if names in self._left:
-            left, right = self._left[names].decomposed, self._right[names].decomposed
-            return Kronecker(left, right, 1.0 / max(self._count[names], 1))
-        exact = self._exact[names].decomposed
-        return Diagonal(exact) if isinstance(exact, Tensor) else Dense(exact.matrix, known=exact)
+            exact = self._exact[names].decomposed
+            yield Diagonal(exact) if isinstance(exact, Tensor) else Dense(exact.matrix, known=exact), index
 
 
 def block_index(factor: Factor, network: Network) -> Int[Tensor, " d"]:

@@ -25,7 +25,7 @@ from lapwing.ground.errors import (
     check_positive,
 )
 from lapwing.ground.ranks import check_alone
-from lapwing.jacobian.products.hessian import HessianProduct
+from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
 from lapwing.priors import DiagonalPrior, GPrior
@@ -123,7 +123,7 @@ class Full:
 
     def _exact(self, task: Task, damping: float) -> Posterior:
         """The posterior with the exact Hessian, refused where that and the prior are not positive definite."""
-        matrix = HessianProduct(task.model).dense(self.max_bytes)
+        matrix = hessian_product(task.model).dense(self.max_bytes)
         damped = (matrix + matrix.mT) / 2 + damping * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
         posterior = task.posterior(WeightPosterior, task.totals(), Held(Dense(damped)))
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -11,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.ground.data import Data
+from lapwing.ground.data import Data, Inputs
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products import hessian
 from lapwing.jacobian.products.forms import Form
-from lapwing.jacobian.products.hessian import HessianProduct
+from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.survey import find_layers
 from lapwing.likelihoods import Gaussian
@@ -49,17 +50,28 @@ def exact_hessian(name: str) -> Tensor:
     return torch.stack([(gradient(weights + step) - gradient(weights - step)) / 2e-5 for step in steps])
 
 
+class Read(list[tuple[Inputs, Tensor]]):
+    """Batches that count how often they are read."""
+
+    readings = 0
+
+    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
+        self.readings += 1
+        return super().__iter__()
+
+
 @pytest.mark.parametrize("form", [None, "plain"])
 @pytest.mark.parametrize("name", TWICE)
 @pytest.mark.no_cover
 def test_products_with_the_hessian(name: str, form: Form | None) -> None:
     case = known(name)
-    operator = HessianProduct(case.model, form=form)
+    data = Read([(case.case.inputs, case.case.targets)])
+    operator = hessian_product(replace(case.model, source=Data(data, like=case.network.like)), form)
     with unchanged(case.case.model):
-        dense = operator.dense()
+        dense, adjoint = operator.dense(), operator.T.dense()
     torch.testing.assert_close(dense, exact_hessian(name), rtol=1e-5, atol=1e-6)
-    assert operator.T is operator and operator.dtype == torch.float64
-    assert bool(operator._store.kept) == (form is None)
+    assert torch.equal(adjoint, dense) and operator.dtype == torch.float64
+    assert data.readings == (1 if form is None else 2), "what was recorded is kept"
 
 
 def test_products_are_sums_over_batches() -> None:
@@ -68,7 +80,7 @@ def test_products_are_sums_over_batches() -> None:
     assert isinstance(x, Tensor)
     data = Data([(x[:3], y[:3]), (x[3:], y[3:])], like=case.network.like)
     for parts, whole in (
-        (HessianProduct(replace(case.model, source=data)), exact_hessian("mlp")),
+        (hessian_product(replace(case.model, source=data)), exact_hessian("mlp")),
         (GGNProduct(Linearisation(replace(case.model, source=data))), naive.ggn(case)),
     ):
         torch.testing.assert_close(parts.dense(), whole, rtol=1e-5, atol=1e-6)
@@ -80,7 +92,7 @@ def test_the_hessian_through_a_weight_norm_is_that_of_its_formula() -> None:
     layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 1)).double()
     x, y = torch.tensor([[1.0, -2.0], [0.5, 3.0]]).double(), torch.zeros(2, 1, dtype=torch.float64)
     network = Network.of(layer)
-    found = HessianProduct(naive.surveyed(network, Gaussian(), x, y)).dense()
+    found = hessian_product(naive.surveyed(network, Gaussian(), x, y)).dense()
 
     def loss(weights: Tensor) -> Tensor:
         bias, g, v = weights[0], weights[1], weights[2:]
@@ -95,7 +107,7 @@ def test_rows_without_a_gradient_have_no_curvature() -> None:
     model = nn.Sequential(nn.Embedding(3, 2, padding_idx=0), nn.Flatten(), nn.Tanh(), nn.Linear(4, 1)).double()
     x, y = torch.tensor([[0, 1], [2, 0]]), torch.zeros(2, 1, dtype=torch.float64)
     network = Network.of(model)
-    hessian = HessianProduct(naive.surveyed(network, Gaussian(), x, y)).dense()
+    hessian = hessian_product(naive.surveyed(network, Gaussian(), x, y)).dense()
     torch.testing.assert_close(hessian, hessian.mT)
     assert not hessian[:2].any() and hessian[2:6].any()
 

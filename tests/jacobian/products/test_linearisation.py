@@ -17,7 +17,7 @@ from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products import linearisation, recording
 from lapwing.jacobian.products.forms import WORKING, Form
-from lapwing.jacobian.products.hessian import HessianProduct
+from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.jacobian.products.linearisation import BatchJacobian, Linearisation, layered
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian
@@ -289,7 +289,7 @@ def test_a_network_that_was_trained_on_is_refused() -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     x = torch.ones(2, 3, dtype=torch.float64)
     model = naive.surveyed(Network.of(network), Gaussian(), x, x[:, :2])
-    operator, hessian = GGNProduct(Linearisation(model)), HessianProduct(model)
+    operator, hessian = GGNProduct(Linearisation(model)), hessian_product(model)
     block = torch.ones(operator.shape[0], 1, dtype=torch.float64)
     _ = operator @ block, hessian @ block
     with torch.no_grad():

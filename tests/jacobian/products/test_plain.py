@@ -16,7 +16,7 @@ from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products import plain
-from lapwing.jacobian.products.hessian import HessianProduct
+from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.jacobian.products.plain import Columnwise, Reverse
 from tests.curvature.naive import surveyed
 from tests.curvature.unchanged import unchanged
@@ -95,7 +95,7 @@ def test_every_derivative_is_that_of_the_ordinary_twin(kind: str) -> None:
         columns, weights = Columnwise(given, X), network.weights + 0.1 * directions.mT
         with unchanged(model):
             products = [columns.push(directions), columns.pull(moved)]
-            products += [HessianProduct(given, form=f) @ directions for f in (None, "plain")]
+            products += [hessian_product(given, form=f) @ directions for f in (None, "plain")]
             copies = Copies(given)
             found.append([*products, copies.outputs(weights, X), *copies.losses(weights, Batch(X, Y))])
     for ours, theirs in zip(found[1], found[0], strict=True):
@@ -131,7 +131,7 @@ def test_gradients_that_cannot_be_differentiated_again_get_a_sentence() -> None:
     with refused(UnsupportedError, "forward-mode derivative"):
         columns.push(directions)
     with refused(UnsupportedError, "forward-mode derivative"):
-        _ = HessianProduct(given) @ directions
+        _ = hessian_product(given) @ directions
     unknown = Reverse.of(nn.functional.hardsigmoid, normal(3))
     with refused(UnsupportedError, "forward-mode derivative"):
         unknown.push(normal(3))

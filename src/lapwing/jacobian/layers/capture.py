@@ -130,7 +130,7 @@ def normalised(func: Callable[..., Tensor], given: dict[str, Any]) -> Tensor:
     Raises:
         UnsupportedError: If that depends on the other examples.
     """
-    if given.get("training") or given.get("use_input_stats"):
+    if given.get("training"):
         raise UnsupportedError(
             "outputs that depend on one example each",
             "a batch norm that uses the statistics of the batch even in eval mode",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -46,13 +47,10 @@ class Copies:
             weights: Uncertain weights of each copy.
             inputs: The n examples all of them see.
         """
-        parts = list[Tensor]()
-        for _, piece in self._pieces(inputs):
-
-            def one(w: Tensor, piece: Inputs = piece) -> Tensor:
-                return self._outputs(w, piece)
-
-            parts.append(self._over(one, (weights,), count(piece)))
+        parts = [
+            self._over(partial(self._outputs, inputs=piece), (weights,), count(piece))
+            for _, piece in self._pieces(inputs)
+        ]
         return torch.cat(parts, dim=1)
 
     def losses(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import final
 
 import torch
@@ -17,12 +17,12 @@ from lapwing.ground.data import Batch
 from lapwing.ground.tree import Params, summed
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.spelled import twice_differentiable
-from lapwing.jacobian.products.forms import MEMORY, WORKING, Executor, Form, Store
+from lapwing.jacobian.products.forms import Executor, Form, Store
 from lapwing.jacobian.products.plain import Reverse, derivative, forward_mode
 from lapwing.jacobian.products.recording import Recording, Traced
 from lapwing.jacobian.products.split import Tensors
 from lapwing.likelihoods.base import COLUMNS
-from lapwing.linalg import Operator
+from lapwing.linalg import FunctionOperator
 
 logger = logging.getLogger(__name__)
 
@@ -44,17 +44,14 @@ class Prepared:
     bytes: int | None
 
 
-@final
-@dataclass(frozen=True, eq=False, repr=False)
-class HessianProduct(Operator):
+def hessian_product(model: Model, form: Form | None = None) -> FunctionOperator:
     """The exact Hessian of the negative log likelihood, touched through products alone (Pearlmutter 1994).
 
     It is symmetric, and indefinite away from a minimum: not a precision by itself. Recorded and split as in
-    ``GGNProduct`` where that is possible.
+    ``Linearisation`` where that is possible; what does not depend on the columns is kept from product to product.
 
     Args:
         model: The network, its likelihood, and the data; these are read once a product, or once in all.
-        memory: Bytes a product may occupy, what is kept included.
         form: ``"plain"`` to differentiate for every column; ``None`` records where possible.
 
     Raises:
@@ -64,43 +61,20 @@ class HessianProduct(Operator):
         A forward-over-reverse pass a column: about two gradients, less by what is kept; where an operation has no
         forward mode, a gradient of the gradient.
     """
+    network, store = model.network, Store[Prepared]()
+    room = max(1, BUDGET // model.survey.bytes(1, network.like.itemsize))
+    plain = partial(pearlmutter, model, room)
+    executor = Executor("plain", room, plain)
+    if form != "plain":
+        recipe = second_derivative_by_adjoints if network.padded else second_derivative
+        executor = Executor("split", room, partial(recorded, Recording(model, (recipe,)), plain))
 
-    model: Model
-    memory: int = MEMORY
-    form: Form | None = None
+    def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        network.check_unchanged(values=False)
+        parts = (chunk.product(block) for chunk in store.visit(executor, model.data))
+        return torch.empty_like(block).copy_(model.data.added(summed(parts, block)))
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The uncertain weights d, twice."""
-        return (self.model.network.size, self.model.network.size)
-
-    @property
-    def T(self) -> HessianProduct:
-        """The operator itself: it is symmetric."""
-        return self
-
-    @property
-    def _like(self) -> Tensor:
-        return self.model.network.like
-
-    def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        self.model.network.check_unchanged(values=False)
-        parts = (chunk.product(block) for chunk in self._store.visit(self._executor, self.model.data))
-        return torch.empty_like(block).copy_(self.model.data.added(summed(parts, block)))
-
-    @cached_property
-    def _store(self) -> Store[Prepared]:
-        return Store[Prepared](self.memory)
-
-    @cached_property
-    def _executor(self) -> Executor[Prepared]:
-        example = self.model.survey.bytes(1, self.model.network.like.itemsize)
-        room = max(1, min(BUDGET, self.memory // WORKING) // example)
-        plain = partial(pearlmutter, self.model, room)
-        if self.form == "plain":
-            return Executor("plain", room, plain)
-        recipe = second_derivative_by_adjoints if self.model.network.padded else second_derivative
-        return Executor("split", room, partial(recorded, Recording(self.model, (recipe,)), plain))
+    return FunctionOperator(product, product, (network.size, network.size), network.like)
 
 
 def recorded(recording: Recording, plain: Callable[[Batch], Prepared], batch: Batch) -> Prepared:

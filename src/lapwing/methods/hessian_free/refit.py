@@ -19,7 +19,7 @@ from lapwing.ground.tree import summed
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.hessian import HessianProduct
+from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.methods.hessian_free.regularisers import PIECE, InSample, Regulariser
 
@@ -111,7 +111,7 @@ class Refit:
     def precision(self) -> Operator:
         """``P``, the exact Hessian of the loss and the prior at the trained weights, by products."""
         form = "plain" if self.network.size <= SMALL else None
-        hessian = HessianProduct(self.model, form=form)
+        hessian = hessian_product(self.model, form)
         prior = self.prior.to(self.network.like)[:, None]
 
         def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
