@@ -52,17 +52,15 @@ class Propagation:
             One forward pass and c backward passes through the activations, times the positions of an event; the
             contractions of the structure; memory ``BUDGET`` beyond the result.
         """
-        means: list[Tensor] = []
-        covariances: list[list[Tensor]] = [[] for _ in self.precisions]
+        found: list[list[Tensor]] = []
         room: Room = {}
         for part in self.passes(inputs):
             of_head = self.model.survey.head
             blocks = self._of_head(part.head, places) if of_head else self._of_outputs(part, places, room)
             f = at_places(part.outputs, places)
-            means.append(f)
-            for column, block in zip(covariances, blocks, strict=True):
-                column.append(block.to(f).view(*f.shape, f.shape[-1]))
-        return torch.cat(means), [torch.cat(column) for column in covariances]
+            found.append([f, *(block.to(f).view(*f.shape, f.shape[-1]) for block in blocks)])
+        mean, *covariances = (torch.cat(column) for column in zip(*found, strict=True))
+        return mean, covariances
 
     def _of_outputs(self, part: Pass, places: Int[Tensor, " p"] | None, room: Room) -> list[Float[Tensor, "n t c c"]]:
         """``J Λ⁻¹ Jᵀ`` at each position, whose outputs are pulled back one after the other."""
