@@ -29,7 +29,7 @@ class Given:
             return (self.j @ block).movedim(-1, 0)
 
         pull = lambda u: torch.einsum("knc,ncd->dk", u, self.j)  # noqa: E731
-        return Chunk(self.x, self.f, torch.zeros(len(self.f), dtype=torch.long), push, pull, 2, None)
+        return Chunk(self.x, self.f, torch.zeros(len(self.f), dtype=torch.long), push, pull, 2)
 
 
 class Shuffled:

@@ -32,7 +32,6 @@ class Chunk:
         push: ``J V``, a change of the outputs for each change of the weights.
         pull: ``Jᵀ U``.
         width: Columns that should be pushed and pulled together, at most.
-        bytes: Bytes it occupies; ``None`` if keeping it saves nothing.
     """
 
     inputs: Inputs
@@ -41,7 +40,6 @@ class Chunk:
     push: Callable[[Float[Tensor, "d k"]], Float[Tensor, "k n *event c"]]
     pull: Callable[[Float[Tensor, "k n *event c"]], Float[Tensor, "d k"]]
     width: int
-    bytes: int | None
 
     @property
     def examples(self) -> int:
@@ -205,7 +203,7 @@ class Matrix:
         def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
             return (block.flatten(1) @ rows.flatten(0, -2)).mT
 
-        return Chunk(rows, f, y, push, pull, max(1, 2**20 // rows[..., 0].numel()), None)
+        return Chunk(rows, f, y, push, pull, max(1, 2**20 // rows[..., 0].numel()))
 
 
 def batches(

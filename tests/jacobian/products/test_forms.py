@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -84,53 +83,45 @@ class Source:
             yield batch, batch
 
 
-@dataclass(eq=False)
-class Prepared:
-    """The sum of the inputs."""
-
-    value: Tensor
-    bytes: int | None
-
-
 class Sum:
-    """Two examples at a time, counted."""
+    """The sum of the inputs, two examples at a time, counted."""
 
     def __init__(self, form: Form, size: int | None) -> None:
         self.form, self.size, self.made = form, size, 0
 
-    def prepare(self, batch: Batch) -> Prepared:
+    def prepare(self, batch: Batch) -> tuple[Tensor, int | None]:
         assert isinstance(batch.inputs, Tensor)
         self.made += 1
-        return Prepared(batch.inputs.sum(), self.size)
+        return batch.inputs.sum(), self.size
 
     @property
-    def executor(self) -> Executor[Prepared]:
+    def executor(self) -> Executor[Tensor]:
         return Executor(self.form, 2, self.prepare)
 
 
-def run(store: Store[Prepared], executor: Sum, source: Source) -> float:
-    return sum(float(chunk.value) for chunk in store.visit(executor.executor, Data(source)))
+def run(store: Store[Tensor], executor: Sum, source: Source) -> float:
+    return sum(float(chunk) for chunk in store.visit(executor.executor, Data(source)))
 
 
 def test_what_fits_is_kept_and_the_data_read_once() -> None:
-    store, source, executor = Store[Prepared](800), Source(), Sum("split", 100)
+    store, source, executor = Store[Tensor](800), Source(), Sum("split", 100)
     for _ in range(3):
         assert run(store, executor, source) == 444.0
     assert (executor.made, source.readings) == (6, 1)
 
 
 def test_what_does_not_fit_is_not_kept_in_part() -> None:
-    store, source, executor = Store[Prepared](600), Source(), Sum("split", 100)
+    store, source, executor = Store[Tensor](600), Source(), Sum("split", 100)
     for reading in (1, 2):
         assert run(store, executor, source) == 444.0
         assert (executor.made, source.readings, store.kept) == (6 * reading, reading, {})
 
 
 def test_what_did_not_fit_is_not_gathered_a_second_time() -> None:
-    store, source, executor = Store[Prepared](600), Source(), Sum("split", 100)
+    store, source, executor = Store[Tensor](600), Source(), Sum("split", 100)
 
     def most_alive() -> int:
-        seen: list[weakref.ref[Prepared]] = []
+        seen: list[weakref.ref[Tensor]] = []
         alive = 0
         for chunk in store.visit(executor.executor, Data(source)):
             seen.append(weakref.ref(chunk))
@@ -142,20 +133,20 @@ def test_what_did_not_fit_is_not_gathered_a_second_time() -> None:
 
 
 def test_what_saves_nothing_is_not_kept() -> None:
-    store, source = Store[Prepared](800), Source()
+    store, source = Store[Tensor](800), Source()
     run(store, Sum("plain", None), source)
     assert not store.kept
 
 
 def test_two_forms_are_kept_where_both_fit() -> None:
-    store, source, split, layers = Store[Prepared](1200), Source(), Sum("split", 100), Sum("layers", 50)
+    store, source, split, layers = Store[Tensor](1200), Source(), Sum("split", 100), Sum("layers", 50)
     for executor in (split, layers, split, layers):
         assert run(store, executor, source) == 444.0
     assert (split.made, layers.made, source.readings, store.bytes) == (6, 6, 2, 900)
 
 
 def test_where_they_do_not_one_form_is_kept_at_a_time() -> None:
-    store, source, split, layers = Store[Prepared](800), Source(), Sum("split", 100), Sum("layers", 50)
+    store, source, split, layers = Store[Tensor](800), Source(), Sum("split", 100), Sum("layers", 50)
     run(store, split, source)
     run(store, layers, source)
     assert set(store.kept) == {"layers"}
@@ -164,7 +155,7 @@ def test_where_they_do_not_one_form_is_kept_at_a_time() -> None:
 
 
 def test_a_product_that_was_interrupted_leaves_nothing_half() -> None:
-    store, source, executor = Store[Prepared](800), Source(), Sum("split", 100)
+    store, source, executor = Store[Tensor](800), Source(), Sum("split", 100)
     visit = store.visit(executor.executor, Data(source))
     next(visit)
     visit.close()

@@ -184,7 +184,7 @@ def test_what_is_at_hand_serves_where_the_better_form_would_push_it_out(generato
     block = normal(model.network.size, 8)
     roomy = Linearisation(model)
     expected = [GGNProduct(roomy) @ columns for columns in (block, block[:, :1])]
-    taken = sum(chunk.bytes or 0 for chunk in roomy.store.kept["layers"])
+    taken = sum(size for _, size in roomy.store.kept["layers"])
     tight = Linearisation(model, taken * 8 // 7 + 64)
     assert (roomy.choose(1), tight.choose(1)) == ("split", "split")
     found = [GGNProduct(tight) @ columns for columns in (block, block[:, :1])]

@@ -31,7 +31,7 @@ def executor(model: nn.Module, inputs: Inputs = ONE) -> Recording:
 
 
 def prepared(recording: Recording, batch: Batch) -> Chunk:
-    return recorded(recording, partial(differentiated, recording.model, 100), batch)
+    return recorded(recording, partial(differentiated, recording.model, 100), batch)[0]
 
 
 def model() -> nn.Module:

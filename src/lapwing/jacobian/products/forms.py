@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, final, runtime_checkable
+from typing import Generic, Literal, NamedTuple, TypeVar, final
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -170,17 +170,8 @@ class Work:
         return "layers" if layers <= split and 4 * self.layers.held <= numbers else "split"
 
 
-@runtime_checkable
-class Sized(Protocol):
-    """A chunk of the data, ready for any number of columns."""
-
-    @property
-    def bytes(self) -> int | None:
-        """Bytes it occupies; ``None`` if keeping it saves nothing."""
-        ...
-
-
-C = TypeVar("C", bound=Sized)
+C = TypeVar("C")
+"""A chunk of the data, ready for any number of columns."""
 
 
 @final
@@ -191,12 +182,13 @@ class Executor(Generic[C]):
     Args:
         form: Its name.
         examples: Examples to a chunk, at most.
-        prepare: Of a chunk of the data all that does not depend on the columns.
+        prepare: Of a chunk of the data all that does not depend on the columns, and the bytes it occupies; ``None`` if
+            keeping it saves nothing.
     """
 
     form: Form
     examples: int
-    prepare: Callable[[Batch], C]
+    prepare: Callable[[Batch], tuple[C, int | None]]
 
 
 @final
@@ -209,12 +201,12 @@ class Store(Generic[C]):
 
     Args:
         memory: Bytes there are.
-        kept: All chunks in the forms that are kept.
+        kept: All chunks in the forms that are kept, with their bytes.
         too_large: Forms that were seen not to fit.
     """
 
     memory: int = MEMORY
-    kept: dict[Form, list[C]] = field(default_factory=dict)
+    kept: dict[Form, list[tuple[C, int]]] = field(default_factory=dict)
     too_large: set[Form] = field(default_factory=set)
 
     @property
@@ -225,7 +217,7 @@ class Store(Generic[C]):
     @property
     def bytes(self) -> int:
         """Bytes that are kept."""
-        return sum(chunk.bytes or 0 for chunks in self.kept.values() for chunk in chunks)
+        return sum(size for chunks in self.kept.values() for _, size in chunks)
 
     def visit(self, executor: Executor[C], data: Data) -> Iterator[C]:
         """Every chunk of the data; kept from then on, if all of them fit.
@@ -235,18 +227,18 @@ class Store(Generic[C]):
             data: The data; not read if everything is kept.
         """
         if executor.form in self.kept:
-            yield from self.kept[executor.form]
+            yield from (chunk for chunk, _ in self.kept[executor.form])
             return
-        kept: list[C] | None = None if executor.form in self.too_large else []
+        kept: list[tuple[C, int]] | None = None if executor.form in self.too_large else []
         room, others = self.room, self.bytes
         for batch in data:
             for part in parts(batch, executor.examples):
-                prepared = executor.prepare(part)
-                if prepared.bytes is None:
+                prepared, size = executor.prepare(part)
+                if size is None:
                     kept = None
                 elif kept is not None:
-                    room -= prepared.bytes
-                    kept.append(prepared)
+                    room -= size
+                    kept.append((prepared, size))
                     if room < others:
                         self.kept, others = {}, 0
                     if room < 0:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import final
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -30,18 +29,8 @@ PLAIN = "cannot differentiate forward (%s): differentiating the gradient for eve
 """What is said once a network, whose gradient is not differentiated forward again."""
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """A chunk of the data, ready for any number of columns.
-
-    Args:
-        product: From a block of columns to the chunk's part of the product.
-        bytes: Bytes it occupies; ``None`` if keeping it saves nothing.
-    """
-
-    product: Callable[[Float[Tensor, "d k"]], Float[Tensor, "d k"]]
-    bytes: int | None
+Product: TypeAlias = Callable[[Float[Tensor, "d k"]], Float[Tensor, "d k"]]
+"""From a block of columns to a chunk's part of the product."""
 
 
 def hessian_product(model: Model, form: Form | None = None) -> FunctionOperator:
@@ -61,7 +50,7 @@ def hessian_product(model: Model, form: Form | None = None) -> FunctionOperator:
         A forward-over-reverse pass a column: about two gradients, less by what is kept; where an operation has no
         forward mode, a gradient of the gradient.
     """
-    network, store = model.network, Store[Prepared]()
+    network, store = model.network, Store[Product]()
     room = max(1, BUDGET // model.survey.bytes(1, network.like.itemsize))
     plain = partial(pearlmutter, model, room)
     executor = Executor("plain", room, plain)
@@ -71,14 +60,16 @@ def hessian_product(model: Model, form: Form | None = None) -> FunctionOperator:
 
     def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         network.check_unchanged(values=False)
-        parts = (chunk.product(block) for chunk in store.visit(executor, model.data))
+        parts = (own(block) for own in store.visit(executor, model.data))
         return torch.empty_like(block).copy_(model.data.added(summed(parts, block)))
 
     return FunctionOperator(product, product, (network.size, network.size), network.like)
 
 
-def recorded(recording: Recording, plain: Callable[[Batch], Prepared], batch: Batch) -> Prepared:
-    """The product by its recorded halves; plainly where it cannot be recorded."""
+def recorded(
+    recording: Recording, plain: Callable[[Batch], tuple[Product, None]], batch: Batch
+) -> tuple[Product, int | None]:
+    """The product by its recorded halves, and their bytes; plainly where it cannot be recorded."""
     halves = recording.prepare(batch)
     if halves is None:
         return plain(batch)
@@ -86,7 +77,7 @@ def recorded(recording: Recording, plain: Callable[[Batch], Prepared], batch: Ba
     def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         return torch.stack([halves.weights(0, column) for column in block.unbind(1)], dim=1)
 
-    return Prepared(product, halves.bytes)
+    return product, halves.bytes
 
 
 def second_derivative(traced: Traced) -> Tensors:
@@ -107,7 +98,7 @@ def _gradient(traced: Traced) -> Callable[[Params], Params]:
     return grad(loss)
 
 
-def pearlmutter(model: Model, room: int, batch: Batch) -> Prepared:
+def pearlmutter(model: Model, room: int, batch: Batch) -> tuple[Product, None]:
     """Forward over reverse through the network again for every column; reverse over reverse where that is refused.
 
     Args:
@@ -133,4 +124,4 @@ def pearlmutter(model: Model, room: int, batch: Batch) -> Prepared:
         there = Reverse.of(gradient, network.weights)
         return torch.stack([there.pull(column) for column in block.unbind(1)], dim=1)
 
-    return Prepared(product, None)
+    return product, None

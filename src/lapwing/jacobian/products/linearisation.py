@@ -84,7 +84,7 @@ class Linearisation:
             keep: Whether explicit rows, once made, are kept for further products.
         """
         jacobian, f = BatchJacobian(self.model, inputs, keep=keep), self.model.outputs(inputs)
-        return Chunk(inputs, f, f.new_empty(0), jacobian.push, jacobian.pull, COLUMNS, None)
+        return Chunk(inputs, f, f.new_empty(0), jacobian.push, jacobian.pull, COLUMNS)
 
     def rows(self, inputs: Inputs, directions: Directions) -> Iterator[Float[Tensor, "n k d"]]:
         """Explicit rows ``uᵀ J`` of some examples: a forward pass, and a backward pass a cotangent."""
@@ -224,20 +224,23 @@ class BatchJacobian:
         size = self.model.chunk(self.model.width, self.budget, self.model.network.layout.size)
         made: list[Chunk] = []
         for _, part in chunks(self.inputs, size):
-            rows = layered(self.model, part)
+            rows, _ = layered(self.model, part)
             if self.keep:
                 made.append(rows)
             yield rows
         self._held[:] = made  # another thread may have made them too
 
 
-def layered(model: Model, inputs: Inputs, targets: Tensor | None = None) -> Chunk:
+def layered(model: Model, inputs: Inputs, targets: Tensor | None = None) -> tuple[Chunk, int]:
     """The rows ``R = Eᵀ J`` of some examples held layer by layer: a forward pass, and a backward pass a column of E.
 
     Args:
         model: The network and its likelihood.
         inputs: The examples.
         targets: With them, E has all changes of the outputs that the likelihood sees; without, all there are.
+
+    Returns:
+        The chunk, and the bytes that the rows occupy.
     """
     forward = model.forward(inputs)
     f = forward.outputs
@@ -259,7 +262,7 @@ def layered(model: Model, inputs: Inputs, targets: Tensor | None = None) -> Chun
         return reduce(Tensor.add_, pieces)
 
     held = sum(tensor.nbytes for factors in rows for factor in factors for tensor in factor.held.values())
-    return Chunk(inputs, f, y, push, pull, COLUMNS, held)
+    return Chunk(inputs, f, y, push, pull, COLUMNS), held
 
 
 def _pushed(network: Network, factors: tuple[Factor, ...], block: Float[Tensor, "d c"]) -> Float[Tensor, "n k c"]:

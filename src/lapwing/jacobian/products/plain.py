@@ -197,8 +197,8 @@ class Columnwise:
         return Reverse.of(self._function, self.model.network.weights)
 
 
-def differentiated(model: Model, room: int, batch: Batch) -> Chunk:
-    """Each column pushed through the network again, and pulled back through it.
+def differentiated(model: Model, room: int, batch: Batch) -> tuple[Chunk, None]:
+    """Each column pushed through the network again, and pulled back through it: keeping it saves nothing.
 
     Args:
         model: The network and its likelihood.
@@ -207,4 +207,4 @@ def differentiated(model: Model, room: int, batch: Batch) -> Chunk:
     """
     part = Columnwise(model, batch.inputs, max(1, min(COLUMNS, room // len(batch))))
     y = model.likelihood.canonical_targets(part.outputs, batch.targets)
-    return Chunk(batch.inputs, part.outputs, y, part.push, part.pull, part.width, None)
+    return Chunk(batch.inputs, part.outputs, y, part.push, part.pull, part.width), None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
 import torch
@@ -197,8 +197,10 @@ def linearised(network: Network) -> tuple[Recipe, ...]:
     return (adjoint,) if network.padded else (forward, adjoint)
 
 
-def recorded(recording: Recording, plain: Callable[[Batch], Chunk], batch: Batch) -> Chunk:
-    """J of a chunk of examples by its recorded halves.
+def recorded(
+    recording: Recording, plain: Callable[[Batch], tuple[Chunk, None]], batch: Batch
+) -> tuple[Chunk, int | None]:
+    """J of a chunk of examples by its recorded halves, and their bytes.
 
     Args:
         recording: Of what is ``linearised``.
@@ -208,10 +210,8 @@ def recorded(recording: Recording, plain: Callable[[Batch], Chunk], batch: Batch
     """
     model, halves = recording.model, recording.prepare(batch)
     if halves is None:
-        chunk = plain(batch)
-        if not any(recording.traces.values()):
-            return chunk
-        return replace(chunk, bytes=model.survey.bytes(1, model.network.like.element_size()) * len(batch))
+        others = any(recording.traces.values())
+        return plain(batch)[0], model.survey.bytes(1, model.network.like.itemsize) * len(batch) if others else None
     (f,) = halves.results(0, 1, None, None)
 
     def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
@@ -220,4 +220,4 @@ def recorded(recording: Recording, plain: Callable[[Batch], Chunk], batch: Batch
     def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
         return torch.stack([halves.weights(2, None, cotangent.contiguous()) for cotangent in block], dim=1)
 
-    return Chunk(batch.inputs, f, model.likelihood.canonical_targets(f, batch.targets), push, pull, 1, halves.bytes)
+    return Chunk(batch.inputs, f, model.likelihood.canonical_targets(f, batch.targets), push, pull, 1), halves.bytes

@@ -236,7 +236,7 @@ class Observed:
             def pushed(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n 1"]:
                 return (block.mT.contiguous() @ matrix.mT)[..., None]  # few columns are far faster in front
 
-            return Chunk(index, f, y, pushed, lambda u: (u[..., 0] @ matrix).mT, 2**20, None)
+            return Chunk(index, f, y, pushed, lambda u: (u[..., 0] @ matrix).mT, 2**20)
         image = self._image(columns)
 
         def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n 1"]:
@@ -246,7 +246,7 @@ class Observed:
             whole = block.new_zeros(rows, len(block)).index_copy(0, index, block[..., 0].mT)
             return self._pulled(image, whole)
 
-        return Chunk(index, f, y, push, pull, image.width, None)
+        return Chunk(index, f, y, push, pull, image.width)
 
 
 def linear_image(network: nn.Module, z: Float[Tensor, "1 c *space"]) -> Linearisation:
