@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from typing import final
 
@@ -188,7 +188,6 @@ class BatchJacobian:
     inputs: Inputs
     budget: int = BUDGET
     keep: bool = False
-    _held: list[Chunk] = field(default_factory=list, init=False, repr=False)
 
     def push(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
         """``J V``: a change of the outputs for each change of the weights."""
@@ -215,20 +214,18 @@ class BatchJacobian:
     def _by_rows(self, columns: int) -> bool:
         outputs = self.model.width
         bytes_of_one = outputs * self.model.network.size * self.model.network.like.element_size()
-        return bool(self._held) or (columns >= outputs and bytes_of_one <= self.budget)
+        return "_kept" in vars(self) or (columns >= outputs and bytes_of_one <= self.budget)
 
-    def _rows(self) -> Iterator[Chunk]:
-        if self._held:
-            yield from self._held
-            return
+    def _rows(self) -> Iterable[Chunk]:
+        return self._kept if self.keep else self._made()
+
+    @cached_property
+    def _kept(self) -> list[Chunk]:
+        return list(self._made())
+
+    def _made(self) -> Iterator[Chunk]:
         size = self.model.chunk(self.model.width, self.budget, self.model.network.layout.size)
-        made: list[Chunk] = []
-        for _, part in chunks(self.inputs, size):
-            rows, _ = layered(self.model, part)
-            if self.keep:
-                made.append(rows)
-            yield rows
-        self._held[:] = made  # another thread may have made them too
+        return (layered(self.model, part)[0] for _, part in chunks(self.inputs, size))
 
 
 def layered(model: Model, inputs: Inputs, targets: Tensor | None = None) -> tuple[Chunk, int]:
