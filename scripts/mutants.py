@@ -174,7 +174,7 @@ MUTANTS = (
         "self._right[names].decomposed)",
         "curvature/test_head.py",
     ),
-    m("return n * t\n", "return n\n", "curvature/test_kfac.py"),
+    m("+= n * t\n", "+= n\n", "curvature/test_kfac.py"),
     m(
         "gain = sigma[:, None] / (tau[:, None] + sigma[:, None] * sizes)",
         "gain = sigma[:, None] / (tau[:, None] - sigma[:, None] * sizes)",

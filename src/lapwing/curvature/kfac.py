@@ -108,7 +108,28 @@ class KroneckerSum:
                 yield part
 
     def _add_inputs(self, factor: Outer | Lookup) -> None:
-        self._count[factor.names] += add_inputs(self._right[factor.names], factor, self._sharing)
+        """Take in the inputs of one layer, and how many; the moment of an embedding's is diagonal."""
+        moment, reduce = self._right[factor.names], self._sharing == "reduce"
+        if isinstance(factor, Lookup):
+            row = factor.uses[1]
+            moment.add_total(torch.bincount(row, minlength=factor.shape[0]).double())
+            self._count[factor.names] += len(row)
+            return
+        wide, ones = replace(factor, a=factor.a.double()), int(factor.bias is not None)
+        n, p, t = len(factor.g), factor.g.shape[2], 1 if reduce else factor.positions
+        sliding = factor.weight is not None and factor.options is not None and slides(factor.a, factor.options)
+
+        def columns() -> Tensor:
+            return wide.columns.mean(-1, keepdim=True) if reduce else wide.columns
+
+        def total() -> Tensor:
+            if factor.options is not None and sliding and not reduce:
+                return autocorrelation(wide.a, factor.options, ones)
+            return sum_outer(columns())
+
+        rows = ones + (0 if factor.weight is None else factor.width)
+        moment.add((n, p, rows, t), columns, total)
+        self._count[factor.names] += n * t
 
     def share(self, data: Data) -> None:
         """Add what other processes have; see ``DenseSum``."""
@@ -177,29 +198,6 @@ def gradients(factor: Outer | Lookup, sharing: Sharing) -> Float[Tensor, "n p o 
         return factor.g.double().sum(-1, keepdim=True).flatten(0, 1)
     g = factor.g if factor.g.stride(0) >= factor.g.stride(1) else factor.g.transpose(0, 1)  # as it lies in memory
     return g.flatten(0, 1).double()
-
-
-def add_inputs(moment: Moment, factor: Outer | Lookup, sharing: Sharing) -> int:
-    """Take in the inputs of one layer, and say how many; the moment of an embedding's is diagonal."""
-    if isinstance(factor, Lookup):
-        row = factor.uses[1]
-        moment.add_total(torch.bincount(row, minlength=factor.shape[0]).double())
-        return len(row)
-    wide, ones = replace(factor, a=factor.a.double()), int(factor.bias is not None)
-    n, p, t = len(factor.g), factor.g.shape[2], 1 if sharing == "reduce" else factor.positions
-    sliding = factor.weight is not None and factor.options is not None and slides(factor.a, factor.options)
-
-    def columns() -> Tensor:
-        return wide.columns.mean(-1, keepdim=True) if sharing == "reduce" else wide.columns
-
-    def total() -> Tensor:
-        if factor.options is not None and sliding and sharing == "expand":
-            return autocorrelation(wide.a, factor.options, ones)
-        return sum_outer(columns())
-
-    rows = ones + (0 if factor.weight is None else factor.width)
-    moment.add((n, p, rows, t), columns, total)
-    return n * t
 
 
 def sum_outer(x: Float[Tensor, "n p i t"]) -> Float[Tensor, "p i i"]:

@@ -131,8 +131,8 @@ def attend(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         projections = separate if whole is None else whole.chunk(3)
         biases = (None, None, None) if bias is None else bias.chunk(3)
         q, k, v = (F.linear(x, w, b) for x, w, b in zip(inputs, projections, biases, strict=True) if w is not None)
-    k, v, extra = _extended(k, v, given.bias_k, given.bias_v, given.add_zero_attn)
-    heads = given.num_heads
+    k, v = _extended(k, given.bias_k, given.add_zero_attn), _extended(v, given.bias_v, given.add_zero_attn)
+    heads, extra = given.num_heads, len(k) - len(inputs[1])
     q, k, v = (_heads(part, heads) for part in (q, k, v))
     k = k if given.static_k is None else given.static_k.unflatten(0, (-1, heads))
     v = v if given.static_v is None else given.static_v.unflatten(0, (-1, heads))
@@ -151,27 +151,18 @@ def _heads(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
 
 
-def _extended(
-    k: Tensor, v: Tensor, bias_k: Tensor | None, bias_v: Tensor | None, zero: bool
-) -> tuple[Tensor, Tensor, int]:
-    """Keys and values with the learned and the zero position appended, and how many were."""
-    extra = 0
-    if bias_k is not None and bias_v is not None:
-        k = torch.cat([k, bias_k.expand(1, k.shape[1], -1)])
-        v = torch.cat([v, bias_v.expand(1, v.shape[1], -1)])
-        extra += 1
-    if zero:
-        k, v = (torch.cat([part, part.new_zeros(1, *part.shape[1:])]) for part in (k, v))
-        extra += 1
-    return k, v, extra
+def _extended(x: Tensor, bias: Tensor | None, zero: bool) -> Tensor:
+    """Keys or values with the learned and the zero position appended."""
+    if bias is not None:
+        x = torch.cat([x, bias.expand(1, x.shape[1], -1)])
+    return torch.cat([x, x.new_zeros(1, *x.shape[1:])]) if zero else x
 
 
 def _mask(attn_mask: Tensor | None, key_padding_mask: Tensor | None, heads: int, extra: int, like: Tensor) -> Tensor:
     """The sum of both masks as additive scores that broadcast over [n, heads, t, t']."""
     total = like.new_zeros(())
     if attn_mask is not None:
-        mask = _additive(attn_mask, like)
-        mask = F.pad(mask, (0, extra))
+        mask = F.pad(_additive(attn_mask, like), (0, extra))
         total = total + (mask if mask.ndim == 2 else mask.unflatten(0, (-1, heads)))
     if key_padding_mask is not None:
         total = total + F.pad(_additive(key_padding_mask, like), (0, extra))[:, None, None, :]
