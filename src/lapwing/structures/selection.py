@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final, get_args
@@ -110,7 +110,8 @@ class Names:
     def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
         """The network with these weights uncertain."""
         known = own_names(module)
-        names = matching(known, lambda name: any(fnmatch.fnmatchcase(name, p) for p in self.patterns))
+        matching = {own for name, own in known.items() if any(fnmatch.fnmatchcase(name, p) for p in self.patterns)}
+        names = tuple(name for name in known if name in matching)
         if not names:
             raise ConfigError(
                 f"patterns that match one of {len(known)} parameters",
@@ -254,12 +255,6 @@ def untied(module: nn.Module, names: tuple[str, ...], known: dict[str, str], dat
             with suppress(ConfigError):
                 last_layer(network, data)
                 yield network
-
-
-def matching(known: dict[str, str], wanted: Callable[[str], bool]) -> tuple[str, ...]:
-    """The parameters that have a wanted name, each by its first one, in their own order."""
-    chosen = {own for name, own in known.items() if wanted(name)}
-    return tuple(name for name, own in known.items() if name == own and own in chosen)
 
 
 def reached(network: Network, data: Data) -> set[str]:
