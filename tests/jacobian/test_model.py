@@ -192,7 +192,7 @@ def test_without_layers_there_are_no_layer_factors() -> None:
 def test_a_layer_owns_the_calls_on_its_parameters() -> None:
     case = known("called_twice")
     assert case.survey.loose == ()
-    calls = case.model.forward(case.case.inputs)._forward[1]
+    calls = case.model.forward(case.case.inputs).watched[1]
     assert [sum(layer.owns(call) for call in calls) for layer in case.survey.layers] == [2, 2, 2, 1]
     assert Layer("linear", "w", None, 0).names == ("w",) and Layer("linear", None, "b", 0).names == ("b",)
 

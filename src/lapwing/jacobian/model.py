@@ -29,7 +29,6 @@ from lapwing.jacobian.layers.capture import (
     captured,
     examples_first,
     leaves,
-    origin,
 )
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, patches
 from lapwing.jacobian.layers.lookup import Lookup
@@ -140,41 +139,26 @@ class Pass:
         return leaves(self.network)
 
     @cached_property
-    def _forward(self) -> tuple[Tensor, list[Call]]:
+    def watched(self) -> tuple[Tensor, list[Call]]:
+        """What the network returned, with its graph, and the uses of uncertain layers, in order."""
         return captured(self.network, self.inputs, self._leaves)
 
     def knowing(self, survey: Survey, likelihood: Likelihood | None = None) -> Pass:
         """The same pass of a network of which more is known; nothing is computed again."""
         changed = replace(self, survey=survey, likelihood=likelihood)
-        vars(changed).update(_leaves=self._leaves, _forward=self._forward)
+        vars(changed).update(_leaves=self._leaves, watched=self.watched)
         return changed
-
-    @property
-    def raw_outputs(self) -> Tensor:
-        """What the network returned, with its graph."""
-        return self._forward[0]
-
-    @property
-    def calls(self) -> list[Call]:
-        """The uses of uncertain layers, in order."""
-        return self._forward[1]
 
     @property
     def outputs(self) -> Tensor:
         """Canonical outputs, ``[n, *event, c]``."""
-        outputs = self.raw_outputs.detach()
+        outputs = self.watched[0].detach()
         return outputs if self.likelihood is None else self.likelihood.canonical(outputs)
-
-    @property
-    def straight(self) -> bool:
-        """Whether the outputs are those of one use of a layer, moved about at most, whatever the inputs."""
-        outputs, calls = self._forward
-        return len(calls) == 1 and origin(outputs, (calls[0].edge.node,)) is calls[0].edge.node
 
     @cached_property
     def head(self) -> Outer:
         """The layer that makes the outputs, by its inputs alone: ``J = I ⊗ aᵀ`` at each position. Its g is not one."""
-        (layer,), (outputs, calls) = self.survey.layers, self._forward
+        (layer,), (outputs, calls) = self.survey.layers, self.watched
         (call,) = [call for call in calls if layer.owns(call)]
         nothing = outputs.new_zeros(()).expand(call.shape[0], 1, *call.shape[1:])
         return cast(Outer, self._factor(layer, [call], [nothing]))
@@ -205,7 +189,7 @@ class Pass:
 
     def layer_factors(self, cotangents: Float[Tensor, "k n ..."], room: Room | None = None) -> Iterator[Factor]:
         """The factors of the layers alone; without room, what one is made from is not held until the next."""
-        outputs, calls = self._forward
+        outputs, calls = self.watched
         uses = [(layer, call) for layer in self.survey.layers for call in calls if layer.owns(call)]
         held: list[Tensor] = []
         for k, cotangent in enumerate(self._cotangents_returned(cotangents) if uses else ()):
@@ -234,7 +218,7 @@ class Pass:
     def gradient(self, cotangent: Float[Tensor, "n ..."]) -> Float[Tensor, " d"]:
         """``sum_n J_nᵀ u_n`` in the uncertain weights: one backward pass."""
         values = list(self._leaves.values())
-        target = along(self.raw_outputs, self._cotangents_returned(cotangent[None])[0])
+        target = along(self.watched[0], self._cotangents_returned(cotangent[None])[0])
         grads = torch.autograd.grad(target, values, retain_graph=True, allow_unused=True, materialize_grads=True)
         return self.network.joined(((name,), grad.flatten()) for name, grad in zip(self._leaves, grads, strict=True))
 

@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from lapwing.ground.data import Data, Inputs, Source, Unpack, count, several, take
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from lapwing.ground.tree import Params
-from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, history, leaves
+from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, history, leaves, origin
 from lapwing.jacobian.layers.loose import close, right_way
 from lapwing.jacobian.model import Model, Pass
 from lapwing.jacobian.network.network import Network
@@ -52,7 +52,10 @@ def makes_outputs(forward: Pass) -> bool:
     network, survey = forward.network, forward.survey
     if survey.loose or network.index is not None or len(survey.layers) != 1:
         return False
-    if survey.layers[0].kind not in ("linear", "conv") or not forward.straight:
+    outputs, calls = forward.watched
+    if survey.layers[0].kind not in ("linear", "conv") or len(calls) != 1:
+        return False
+    if origin(outputs, (calls[0].edge.node,)) is not calls[0].edge.node:
         return False
     f, made = forward.outputs, forward.head.g.shape
     if made[2:4] != (1, f.shape[-1]) or made[3:].numel() != survey.output.numel():
@@ -90,7 +93,7 @@ def first_pass(network: Network, inputs: Inputs) -> Pass:
     params = leaves(network)
     three = probe(inputs, 3)
     seen = Pass(network, Survey((), (), torch.Size(), (0, 0)), three)
-    outputs, calls = seen.raw_outputs, seen.calls
+    outputs, calls = seen.watched
     two, fewer = captured(network, probe(inputs, 2), params)
     if not outputs.requires_grad:
         raise ConfigError(
