@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from benchmarks.networks import ResNet, lenet
 from lapwing.ground.data import Batch, Data
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.forms import PRODUCTS, Executor, Form, Store, Work, even, parts
+from lapwing.jacobian.products.forms import PRODUCTS, Form, Store, Work, even, parts
 from lapwing.likelihoods import Gaussian
 from tests.curvature.naive import surveyed
 
@@ -94,13 +94,12 @@ class Sum:
         self.made += 1
         return batch.inputs.sum(), self.size
 
-    @property
-    def executor(self) -> Executor[Tensor]:
-        return Executor(self.form, 2, self.prepare)
+    def visit(self, store: Store[Tensor], source: Source) -> Iterator[Tensor]:
+        return store.visit(self.form, Data(source), 2, self.prepare)
 
 
 def run(store: Store[Tensor], executor: Sum, source: Source) -> float:
-    return sum(float(chunk) for chunk in store.visit(executor.executor, Data(source)))
+    return sum(float(chunk) for chunk in executor.visit(store, source))
 
 
 def test_what_fits_is_kept_and_the_data_read_once() -> None:
@@ -123,7 +122,7 @@ def test_what_did_not_fit_is_not_gathered_a_second_time() -> None:
     def most_alive() -> int:
         seen: list[weakref.ref[Tensor]] = []
         alive = 0
-        for chunk in store.visit(executor.executor, Data(source)):
+        for chunk in executor.visit(store, source):
             seen.append(weakref.ref(chunk))
             alive = max(alive, sum(each() is not None for each in seen))
         return alive
@@ -156,7 +155,7 @@ def test_where_they_do_not_one_form_is_kept_at_a_time() -> None:
 
 def test_a_product_that_was_interrupted_leaves_nothing_half() -> None:
     store, source, executor = Store[Tensor](800), Source(), Sum("split", 100)
-    visit = store.visit(executor.executor, Data(source))
+    visit = executor.visit(store, source)
     next(visit)
     visit.close()
     assert run(store, executor, source) == 444.0

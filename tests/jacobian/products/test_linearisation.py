@@ -97,7 +97,7 @@ def test_rows_are_made_for_as_many_examples_as_the_working_memory_holds() -> Non
     case, memory = known("mlp"), 2**17
     operator = GGNProduct(Linearisation(case.model, memory, "layers"))
     work, (each, beside), itemsize = operator.model.work, case.survey.floats, case.network.like.element_size()
-    examples = operator.model.executors["layers"].examples
+    examples = operator.model.executors["layers"][0]
     taken = itemsize * (work.cotangents * each + beside + work.layers.held)
     rounded = itemsize * work.cotangents
     assert examples > capture.FEW and work.layers.held > each
@@ -114,7 +114,7 @@ def test_what_fits_the_memory_is_kept(form: Form, memory: int, kept: bool, monke
     source = Counted((x[:3], y[:3]), (x[3:], y[3:]))
     data = Data(source, like=case.network.like)
     operator = GGNProduct(Linearisation(replace(case.model, source=data), memory, form))
-    size = operator.model.executors[form].examples
+    size = operator.model.executors[form][0]
     assert data.examples == len(x)
     source.readings = 0
     block = torch.randn(case.network.size, 2, dtype=torch.float64)

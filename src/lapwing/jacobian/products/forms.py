@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, Literal, NamedTuple, TypeVar, final
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, final
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -173,22 +173,8 @@ class Work:
 C = TypeVar("C")
 """A chunk of the data, ready for any number of columns."""
 
-
-@final
-@dataclass(frozen=True, eq=False)
-class Executor(Generic[C]):
-    """One form of a product.
-
-    Args:
-        form: Its name.
-        examples: Examples to a chunk, at most.
-        prepare: Of a chunk of the data all that does not depend on the columns, and the bytes it occupies; ``None`` if
-            keeping it saves nothing.
-    """
-
-    form: Form
-    examples: int
-    prepare: Callable[[Batch], tuple[C, int | None]]
+Prepare: TypeAlias = Callable[[Batch], tuple[C, int | None]]
+"""Of a chunk what does not depend on the columns, and the bytes it occupies; ``None`` if keeping it saves nothing."""
 
 
 @final
@@ -219,21 +205,23 @@ class Store(Generic[C]):
         """Bytes that are kept."""
         return sum(size for chunks in self.kept.values() for _, size in chunks)
 
-    def visit(self, executor: Executor[C], data: Data) -> Iterator[C]:
+    def visit(self, form: Form, data: Data, examples: int, prepare: Prepare[C]) -> Iterator[C]:
         """Every chunk of the data; kept from then on, if all of them fit.
 
         Args:
-            executor: What prepares them.
+            form: In which form.
             data: The data; not read if everything is kept.
+            examples: Examples to a chunk, at most.
+            prepare: What prepares one.
         """
-        if executor.form in self.kept:
-            yield from (chunk for chunk, _ in self.kept[executor.form])
+        if form in self.kept:
+            yield from (chunk for chunk, _ in self.kept[form])
             return
-        kept: list[tuple[C, int]] | None = None if executor.form in self.too_large else []
+        kept: list[tuple[C, int]] | None = None if form in self.too_large else []
         room, others = self.room, self.bytes
         for batch in data:
-            for part in parts(batch, executor.examples):
-                prepared, size = executor.prepare(part)
+            for part in parts(batch, examples):
+                prepared, size = prepare(part)
                 if size is None:
                     kept = None
                 elif kept is not None:
@@ -243,12 +231,12 @@ class Store(Generic[C]):
                         self.kept, others = {}, 0
                     if room < 0:
                         kept = None
-                        self.too_large.add(executor.form)
-                        logger.info("%s: not kept, all data take more than %d bytes", executor.form, self.memory)
+                        self.too_large.add(form)
+                        logger.info("%s: not kept, all data take more than %d bytes", form, self.memory)
                 yield prepared
                 del prepared
         if kept is not None:
-            self.kept = {**self.kept, executor.form: kept}
+            self.kept = {**self.kept, form: kept}
 
 
 def parts(batch: Batch, size: int) -> Iterator[Batch]:

@@ -16,7 +16,7 @@ from lapwing.ground.data import Batch
 from lapwing.ground.tree import Params, summed
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.spelled import twice_differentiable
-from lapwing.jacobian.products.forms import Executor, Form, Store
+from lapwing.jacobian.products.forms import Form, Store
 from lapwing.jacobian.products.plain import Reverse, derivative, forward_mode
 from lapwing.jacobian.products.recording import Recording, Traced
 from lapwing.jacobian.products.split import Tensors
@@ -53,14 +53,12 @@ def hessian_product(model: Model, form: Form | None = None) -> FunctionOperator:
     network, store = model.network, Store[Product]()
     room = max(1, BUDGET // model.survey.bytes(1, network.like.itemsize))
     plain = partial(pearlmutter, model, room)
-    executor = Executor("plain", room, plain)
-    if form != "plain":
-        recipe = second_derivative_by_adjoints if network.padded else second_derivative
-        executor = Executor("split", room, partial(recorded, Recording(model, (recipe,)), plain))
+    recipe = second_derivative_by_adjoints if network.padded else second_derivative
+    prepare = plain if form == "plain" else partial(recorded, Recording(model, (recipe,)), plain)
 
     def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         network.check_unchanged(values=False)
-        parts = (own(block) for own in store.visit(executor, model.data))
+        parts = (own(block) for own in store.visit(form or "split", model.data, room, prepare))
         return torch.empty_like(block).copy_(model.data.added(summed(parts, block)))
 
     return FunctionOperator(product, product, (network.size, network.size), network.like)

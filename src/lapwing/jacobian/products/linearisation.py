@@ -16,7 +16,7 @@ from lapwing.ground.tree import Layout, together
 from lapwing.jacobian.layers.factors import Factor, jacobian_rows, square_sums
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.forms import MEMORY, WORKING, Executor, Form, Store, Work
+from lapwing.jacobian.products.forms import MEMORY, WORKING, Form, Prepare, Store, Work
 from lapwing.jacobian.products.plain import Columnwise, differentiated
 from lapwing.jacobian.products.recording import Recording, linearised, recorded
 from lapwing.likelihoods import Likelihood
@@ -132,7 +132,7 @@ class Linearisation:
         form, store = self.choose(columns), self.store
         if form == "layers" and self.work.layers.held * self.model.data.examples * self._itemsize > store.room:
             store.too_large.add(form)
-        return store.visit(self.executors[form], self.model.data)
+        return store.visit(form, self.model.data, *self.executors[form])
 
     def held(self, columns: int = 1) -> bool:
         """Whether all chunks are kept in the form that so many columns take."""
@@ -154,21 +154,20 @@ class Linearisation:
         return Work.of(self.model, self.model.data.first(), columns)
 
     @cached_property
-    def executors(self) -> dict[Form, Executor[Chunk]]:
-        """What prepares a chunk in each form."""
+    def executors(self) -> dict[Form, tuple[int, Prepare[Chunk]]]:
+        """Examples to a chunk in each form, and what prepares one."""
         work, working = self.work, self.memory // WORKING
         room = work.chunk(self._itemsize, min(BUDGET, working))
         plain = partial(differentiated, self.model, room)
         extra = -(-work.layers.held // work.cotangents)
         split = Recording(self.model, linearised(self.model.network))
         return {
-            "layers": Executor(
-                "layers",
+            "layers": (
                 self.model.chunk(work.cotangents, min(BUDGET, working), extra),
                 lambda batch: layered(self.model, batch.inputs, batch.targets),
             ),
-            "split": Executor("split", work.chunk(self._itemsize, working), partial(recorded, split, plain)),
-            "plain": Executor("plain", room, plain),
+            "split": (work.chunk(self._itemsize, working), partial(recorded, split, plain)),
+            "plain": (room, plain),
         }
 
 
