@@ -74,12 +74,12 @@ X, Y = normal(6, 3), labels(6, classes=3)
 
 def test_push_and_pull_are_the_jacobian_and_its_adjoint() -> None:
     weights, constant = normal(3), normal(2)
-    there = Reverse.of(lambda w: torch.stack([w.prod(), w[0].square(), w[1] * 3]), weights)
+    there = Reverse(lambda w: torch.stack([w.prod(), w[0].square(), w[1] * 3]), weights)
     a, b, c = weights.tolist()
     jacobian = torch.tensor([[b * c, a * c, a * b], [2 * a, 0, 0], [0, 3, 0]], dtype=torch.float64)
     torch.testing.assert_close(torch.stack([there.pull(u) for u in torch.eye(3).double()]), jacobian)
     torch.testing.assert_close(torch.stack([there.push(v) for v in torch.eye(3).double()], 1), jacobian)
-    nothing = Reverse.of(lambda w: constant, weights)
+    nothing = Reverse(lambda w: constant, weights)
     assert nothing.pull(constant).tolist() == [0.0] * 3 and nothing.push(weights).tolist() == [0.0] * 2
 
 
@@ -132,7 +132,7 @@ def test_gradients_that_cannot_be_differentiated_again_get_a_sentence() -> None:
         columns.push(directions)
     with refused(UnsupportedError, "forward-mode derivative"):
         _ = hessian_product(given) @ directions
-    unknown = Reverse.of(nn.functional.hardsigmoid, normal(3))
+    unknown = Reverse(nn.functional.hardsigmoid, normal(3))
     with refused(UnsupportedError, "forward-mode derivative"):
         unknown.push(normal(3))
 

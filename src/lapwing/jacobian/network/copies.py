@@ -140,7 +140,7 @@ def gradient_of(function: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, 
     """The gradient in the first argument, and the value, by plain reverse mode."""
 
     def both(weights: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
-        there = Reverse.of(lambda tracked: function(tracked, *others), weights)
+        there = Reverse(lambda tracked: function(tracked, *others), weights)
         return there.pull(torch.ones_like(there.values)), there.values.detach()
 
     return both

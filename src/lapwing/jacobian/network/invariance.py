@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
@@ -88,7 +87,7 @@ def scale_invariant(network: Network, inputs: Inputs) -> tuple[tuple[str, ...], 
     Raises:
         DataError: If there are no two examples for a normalisation over the batch.
     """
-    trial = Trial.of(network, inputs)
+    trial = Trial(network, inputs)
     with torch.no_grad(), torch.inference_mode(False), as_trained(network.module):
         groups = list(_within_layers(network, trial))
         known = {name for group in groups for name in group}
@@ -98,40 +97,33 @@ def scale_invariant(network: Network, inputs: Inputs) -> tuple[tuple[str, ...], 
 
 
 @final
-@dataclass(frozen=True, eq=False)
 class Trial:
     """A network in float64 with weights that are not zero, to see what scaling some of them does.
 
     Args:
-        outputs: Outputs at given values of the parameters, flat.
-        params: The parameters.
+        network: The network.
+        inputs: Inputs of some examples.
     """
 
-    outputs: Callable[[Params], Tensor]
-    params: Params
-
-    @classmethod
-    def of(cls, network: Network, inputs: Inputs) -> Trial:
-        """The trial of a network on some examples."""
+    def __init__(self, network: Network, inputs: Inputs) -> None:
         generator, double = torch.Generator().manual_seed(0), network.like.double()
         few = take(inputs, slice(0, min(count(inputs), max(FEWEST, min(MOST, 3 * len(network.names))))))
-        few = over_tensors(ordinary, place(few, double))
+        self._network, self._inputs = network, over_tensors(ordinary, place(few, double))
         averaging = any(hasattr(part, "running_mean") for part in network.module.modules())
         if averaging and count(few) < 2:
             raise DataError(
                 "two examples or more, for a normalisation over the batch", f"{count(few)}", "a whole batch"
             )
-        fixed = _in_double({**network.fixed, **network.buffers})
-        params = {}
-        for name, value in _in_double(network.params).items():
+        self._fixed, self.params = _in_double({**network.fixed, **network.buffers}), _in_double(network.params)
+        for name, value in self.params.items():
             noise = 0.1 * probes.gaussian(value.shape, like=value, generator=generator)
-            params[name] = noise if float(value.square().mean()) < SMALL**2 else value
+            if float(value.square().mean()) < SMALL**2:
+                self.params[name] = noise
 
-        def outputs(values: Params) -> Tensor:
-            held = {name: value.clone() for name, value in fixed.items()}
-            return call(network.module, {**held, **values}, few, tied=network.tied).flatten()
-
-        return cls(outputs, params)
+    def outputs(self, values: Params) -> Tensor:
+        """Outputs at given values of the parameters, flat."""
+        held = {name: value.clone() for name, value in self._fixed.items()}
+        return call(self._network.module, {**held, **values}, self._inputs, tied=self._network.tied).flatten()
 
     def unchanged(self, names: Collection[str]) -> bool:
         """Whether the outputs stay as they are when these parameters are scaled."""

@@ -119,7 +119,7 @@ def pearlmutter(model: Model, room: int, batch: Batch) -> tuple[Product, None]:
         pushed = forward_mode(network, grad(loss), block, width, PLAIN, dim=1)
         if pushed is not None:
             return pushed
-        there = Reverse.of(gradient, network.weights)
+        there = Reverse(gradient, network.weights)
         return torch.stack([there.pull(column) for column in block.unbind(1)], dim=1)
 
     return product, None

@@ -29,29 +29,23 @@ logger = logging.getLogger(__name__)
 
 
 @final
-@dataclass(frozen=True, eq=False)
 class Reverse:
     """The derivative J of a function at some weights, from one forward pass whose graph is kept.
 
     Args:
-        weights: The weights, tracked by autograd.
-        values: The function there.
+        function: A function of the weights, run once.
+        weights: The weights.
 
     Example:
-        >>> there = Reverse.of(lambda w: w.square().sum()[None], torch.tensor([1.0, 2.0]))
+        >>> there = Reverse(lambda w: w.square().sum()[None], torch.tensor([1.0, 2.0]))
         >>> there.pull(torch.ones(1)).tolist(), there.push(torch.ones(2)).tolist()
         ([2.0, 4.0], [6.0])
     """
 
-    weights: Tensor
-    values: Tensor
-
-    @classmethod
-    def of(cls, function: Callable[[Tensor], Tensor], weights: Tensor) -> Reverse:
-        """A function of the weights, run once."""
+    def __init__(self, function: Callable[[Tensor], Tensor], weights: Tensor) -> None:
         with torch.inference_mode(False), torch.enable_grad():
-            tracked = weights.detach().clone().requires_grad_()
-            return cls(tracked, function(tracked))
+            self.weights = weights.detach().clone().requires_grad_()
+            self.values = function(self.weights)
 
     def pull(self, cotangent: Tensor) -> Tensor:
         """``Jᵀ u``."""
@@ -194,7 +188,7 @@ class Columnwise:
 
     @cached_property
     def _reverse(self) -> Reverse:
-        return Reverse.of(self._function, self.model.network.weights)
+        return Reverse(self._function, self.model.network.weights)
 
 
 def differentiated(model: Model, room: int, batch: Batch) -> tuple[Chunk, None]:
