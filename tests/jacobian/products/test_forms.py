@@ -23,7 +23,7 @@ GIB = 2**28
 def work_of(model: nn.Module, *shape: int) -> Work:
     x = torch.randn(2, *shape)
     given = surveyed(Network.of(model), Gaussian(), x)
-    return Work.of(given, x, given.width)
+    return Work(given, x, given.width)
 
 
 LENET = work_of(lenet(), 1, 28, 28)

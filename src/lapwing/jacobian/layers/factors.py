@@ -143,11 +143,15 @@ class Outer(Factor):
 
     def for_products(self) -> Factor:
         """Rows; or factors laid out as products need them, where there are fewer positions than cotangents."""
-        _, k, p, _, t = self.g.shape
-        if p > 1 or self.weight is None or not prefers_factors(k, self.width, t):
+        if not self.factored(self.g.shape[1]):
             return Rows(self.weight, self.bias, self.rows())
         a = self.a if self.options is None else patches(self.a, self.options)
         return Outer(self.weight, self.bias, self.g.mT.contiguous().mT, a.mT.contiguous().mT)
+
+    def factored(self, cotangents: int) -> bool:
+        """Whether a column costs fewer multiplications from factors than from rows, for so many cotangents."""
+        p, t = self.g.shape[2], self.positions
+        return p == 1 and self.weight is not None and t * (self.width + cotangents) < cotangents * self.width
 
     @cached_property
     def columns(self) -> Float[Tensor, "n p i t"]:
@@ -274,11 +278,6 @@ def combine(left: Float[Tensor, "n a b"], right: Float[Tensor, "n b c"]) -> Floa
     if right.shape[2] > 1:
         return left @ right
     return (left * right.mT).sum(2, keepdim=True)
-
-
-def prefers_factors(cotangents: int, inputs: int, positions: int) -> bool:
-    """Whether a column costs fewer multiplications from factors than from rows."""
-    return positions * (inputs + cotangents) < cotangents * inputs
 
 
 def square_sums(network: Network, factors: Iterable[Factor]) -> Float[Tensor, " d"]:

@@ -23,7 +23,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from lapwing.ground.data import Batch, Data, Inputs, chunks, take
-from lapwing.jacobian.layers.factors import Factor, Outer, Rows, prefers_factors
+from lapwing.jacobian.layers.factors import Factor, Outer, Rows
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import Model
 
@@ -89,50 +89,38 @@ def count(factor: Factor, cotangents: int) -> Count:
     assert isinstance(factor, Outer)
     _, _, p, o, t = factor.g.shape
     i = factor.width if factor.weight is not None else 1
-    if p == 1 and factor.weight is not None and prefers_factors(k, i, t):
+    if factor.factored(k):
         return Count(0, 0, t * o * (i + k), t * (i + k * o), o * t, o * i * t)
     entries = k * p * o * (i + int(len(factor.names) > 1))
     return Count(entries * t, entries, 0, entries, p * o * t, p * o * i * t)
 
 
 @final
-@dataclass(frozen=True)
 class Work:
-    """What one example takes.
+    """What one example takes, counted on the first of some: one forward and one backward pass.
 
     Args:
-        forward: Multiplications of a forward pass, F.
-        first: Those of its first layer.
-        cotangents: Cotangents c.
-        layers: What its Jacobian takes layer by layer.
+        model: The network and its likelihood.
+        inputs: At least one example.
+        cotangents: Directions an example is pulled back along, c.
     """
 
-    forward: int
-    first: int
-    cotangents: int
-    layers: Count
-
-    @classmethod
-    def of(cls, model: Model, inputs: Inputs, cotangents: int) -> Work:
-        """Count on the first example of ``inputs``: one forward and one backward pass.
-
-        Args:
-            model: The network and its likelihood.
-            inputs: At least one example.
-            cotangents: Directions an example is pulled back along, c.
-        """
+    def __init__(self, model: Model, inputs: Inputs, cotangents: int) -> None:
         one, network = take(inputs, slice(0, 1)), model.network
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             network(one)
-        work = max(counter.get_total_flops() // 2, network.layout.size)
+        self.cotangents, self.forward = cotangents, max(counter.get_total_flops() // 2, network.layout.size)
+        """Cotangents c; multiplications of a forward pass, F."""
         forward = model.forward(one)
         factors = forward.layer_factors(torch.ones_like(forward.outputs).unsqueeze(0))
         counts = [count(factor, cotangents) for factor in factors]
-        first = counts[0].forward if counts else 0
+        self.first = counts[0].forward if counts else 0
+        """Multiplications of the first layer."""
         loose = cotangents * sum(network.params[name].numel() for name in model.survey.loose)
         if loose:
-            counts.append(Count(cotangents * work, loose, 0, loose, 0, 0))
-        return cls(work, first, cotangents, Count(*map(sum, zip(*counts, strict=True))))
+            counts.append(Count(cotangents * self.forward, loose, 0, loose, 0, 0))
+        self.layers = Count(*map(sum, zip(*counts, strict=True)))
+        """What its Jacobian takes layer by layer."""
 
     def size(self, form: Form) -> int:
         """Numbers kept between products for one example, in a form."""

@@ -151,7 +151,7 @@ class Linearisation:
     def work(self) -> Work:
         """What one example takes."""
         columns = self.model.likelihood.thin_root(torch.zeros(1, *self.event))[..., 0, :].numel()
-        return Work.of(self.model, self.model.data.first(), columns)
+        return Work(self.model, self.model.data.first(), columns)
 
     @cached_property
     def executors(self) -> dict[Form, tuple[int, Prepare[Chunk]]]:
