@@ -96,7 +96,7 @@ class Copies:
                 return loss(self._outputs(w, piece), place, *terms)
 
             columns = (weights,) if along is None else (weights, along[:, place])
-            found = self._over(grad_and_value(one), columns, count(piece), plain=gradient_of(one))
+            found = self._over(grad_and_value(one), columns, count(piece), plain=partial(reverse_mode, one))
             total = found if total is None else (total[0] + found[0], total[1] + found[1])
         assert total is not None  # a batch has an example
         return total
@@ -136,11 +136,7 @@ class Copies:
             return tuple(torch.stack(parts) for parts in zip(*found, strict=True))
 
 
-def gradient_of(function: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+def reverse_mode(function: Callable[..., Tensor], weights: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient in the first argument, and the value, by plain reverse mode."""
-
-    def both(weights: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
-        there = Reverse(lambda tracked: function(tracked, *others), weights)
-        return there.pull(torch.ones_like(there.values)), there.values.detach()
-
-    return both
+    there = Reverse(lambda tracked: function(tracked, *others), weights)
+    return there.pull(torch.ones_like(there.values)), there.values.detach()

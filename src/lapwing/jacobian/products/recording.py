@@ -113,7 +113,12 @@ class Recording:
         """The half that does not depend on the column; ``None`` where the function cannot be recorded."""
         network, data = self.model.network, [value.contiguous() for value in (*tensors(batch.inputs), batch.targets)]
         fixed = [*network.params.values(), *self._others.values(), *data]
-        halves = self._halves(batch, fixed)
+        key = shape_of(batch)
+        if key not in self.traces:
+            if len(self.traces) == SHAPES:
+                logger.info("%d shapes of a batch recorded: further ones go the plain way", SHAPES)
+            self.traces[key] = self._record(batch, fixed) if len(self.traces) < SHAPES else None
+        halves = self.traces[key]
         if halves is None:
             return None
         kept = halves.prepare(fixed)
@@ -122,14 +127,6 @@ class Recording:
     @property
     def _others(self) -> Params:
         return {**self.model.network.fixed, **self.model.network.buffers}
-
-    def _halves(self, batch: Batch, fixed: list[Tensor]) -> Split | None:
-        key = shape_of(batch)
-        if key not in self.traces:
-            if len(self.traces) == SHAPES:
-                logger.info("%d shapes of a batch recorded: further ones go the plain way", SHAPES)
-            self.traces[key] = self._record(batch, fixed) if len(self.traces) < SHAPES else None
-        return self.traces[key]
 
     def _record(self, batch: Batch, fixed: list[Tensor]) -> Split | None:
         network = self.model.network
