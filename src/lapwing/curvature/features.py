@@ -79,10 +79,13 @@ class TangentFeatures:
 
     def of_pass(self, forward: Pass) -> Features:
         """The features of one chunk, whose forward pass is at hand."""
-        if self.by_rows:
-            return self._by_rows(forward)
-        moved = Columnwise(self.model, forward.inputs).push(self.changes)
-        return Features(forward.outputs, moved.double().movedim(0, -1))
+        f = forward.outputs
+        if not self.by_rows:
+            moved = Columnwise(self.model, forward.inputs).push(self.changes)
+            return Features(f, moved.double().movedim(0, -1))
+        blocks = [self._contracted(forward.factors(cotangents)) for cotangents in identity_cotangents(f)]
+        values, *covariances = (torch.stack(found, dim=1).view(*f.shape, -1) for found in zip(*blocks, strict=True))
+        return Features(f, values, tuple(covariances))
 
     @property
     def _half(self) -> bool:
@@ -95,12 +98,6 @@ class TangentFeatures:
         changes = self.changes.double() if self._half else self.changes
         blocks = [changes, *(variance.to(changes)[:, None] for variance in self.variances)]
         return self.model.network.spread(torch.cat(blocks, dim=1))
-
-    def _by_rows(self, forward: Pass) -> Features:
-        f = forward.outputs
-        blocks = [self._contracted(forward.factors(cotangents)) for cotangents in identity_cotangents(f)]
-        values, *covariances = (torch.stack(found, dim=1).view(*f.shape, -1) for found in zip(*blocks, strict=True))
-        return Features(f, values, tuple(covariances))
 
     def _contracted(self, factors: Iterator[Factor]) -> list[Float[Tensor, "n c _"]]:
         """``J W`` and every ``J V Jᵀ`` of one position, layer by layer."""
