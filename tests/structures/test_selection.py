@@ -60,11 +60,11 @@ class TestLastLayer:
             lambda f: f,
             lambda f: f.view(-1, 3, 1).squeeze(-1),
             lambda f: f.reshape(-1, 1, 3).flatten(1),
-            lambda f: f.mT.mT,
-            lambda f: f.permute(1, 0).transpose(0, 1),
-            lambda f: f[:, :2],
+            lambda f: f.mT.permute(1, 0).mT.transpose(0, 1),
+            lambda f: f[:, :2] + 1.0,
+            lambda f: (f[:, 2].fill_(-9.0), f)[1],
         ],
-        ids=["nothing", "view", "reshape", "transpose", "permute", "slice"],
+        ids=["nothing", "view", "reshape", "permute", "slice", "write"],
     )
     def test_is_found_behind_changes_of_shape(self, change: Any) -> None:
         network = chosen(lw.LastLayer(), seeded(lambda: Outputs(change)))

@@ -17,13 +17,16 @@ from lapwing.curvature.ggn import GGN, sweep
 from lapwing.curvature.sums import DiagonalSum
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_kind, check_option
-from lapwing.jacobian.layers.capture import captured, history, leaves, origin
+from lapwing.jacobian.layers.capture import MOVES, captured, history, leaves, origin
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import probe, surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior
 
 logger = logging.getLogger(__name__)
+
+WRITES = ("torch::autograd::CopySlices", "SliceScatter")
+"""What autograd records where a part of the outputs is written over in place, such as a logit that is masked."""
 
 By: TypeAlias = Literal["variance", "magnitude", "random"]
 """What makes a weight important."""
@@ -266,14 +269,14 @@ def reached(network: Network, data: Data) -> set[str]:
 
 
 def last_layer(network: Network, data: Data) -> tuple[str, ...]:
-    """Parameters of the linear layer whose output is the network's, moved about at most; see ``MOVES``.
+    """Parameters of the linear layer whose output is the network's, moved about at most, or written over in part.
 
     Raises:
         ConfigError: If there is none.
     """
     outputs, calls = captured(network, probe(data.first(), 2), leaves(network))
     edges = {call.edge.node: call for call in calls if call.kind in ("linear", "conv")}
-    node = origin(outputs, edges)
+    node = origin(outputs, edges, (*MOVES, *WRITES))
     if node not in edges:
         raise ConfigError(
             "outputs that come straight from a linear layer",

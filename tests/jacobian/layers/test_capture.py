@@ -6,9 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from lapwing.ground.errors import UnsupportedError
-from lapwing.jacobian.layers.capture import Call, Capture, spread
+from lapwing.jacobian.layers.capture import Call, Capture, origin, spread
 from lapwing.jacobian.layers.factors import ConvOptions, patches
 
 
@@ -125,3 +126,18 @@ def test_attention_is_seen_as_the_linear_maps_inside() -> None:
 def test_a_norm_over_the_batch_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="track_running_stats"):
         seen(nn.BatchNorm1d(3, track_running_stats=False).eval(), torch.randn(4, 3))
+
+
+def test_values_are_traced_back_to_the_node_before_they_were_moved() -> None:
+    w, x = watched("w")["w"], torch.randn(4, 3)
+    made = F.linear(x, w)
+    layer = get_gradient_edge(made).node
+    for moved in (made, made.mT, made.unsqueeze(1)[:, 0, :2], made.clone() + 1.0):
+        assert origin(moved, {layer: "linear"}) is layer
+        assert origin(moved, ()) is layer
+    for changed in (torch.tanh(made), made * 2.0, made + made):
+        assert origin(changed, (layer,)) is changed.grad_fn
+    filled = made.clone()
+    filled[:, 0] = 0.0
+    assert origin(filled, ()) is filled.grad_fn
+    assert origin(x, ()) is None

@@ -234,12 +234,12 @@ def captured(network: Network, inputs: Inputs, params: Params) -> tuple[Tensor, 
     return outputs, capture.calls
 
 
-def origin(values: Tensor, ends: Collection[Node]) -> Node | None:
+def origin(values: Tensor, ends: Collection[Node], moves: Collection[str] = MOVES) -> Node | None:
     """Whence some values were moved about, at most: one of some nodes, or the last before which they were not moved."""
     node = values.grad_fn
     while node is not None and node not in ends:
         before = [each for each, _ in node.next_functions if each is not None]
-        if node.name().split("Backward")[0] not in MOVES or len(before) != 1:
+        if node.name().split("Backward")[0] not in moves or len(before) != 1:
             break
         node = before[0]
     return node
