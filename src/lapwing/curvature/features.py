@@ -79,10 +79,10 @@ class TangentFeatures:
 
     def of_pass(self, forward: Pass) -> Features:
         """The features of one chunk, whose forward pass is at hand."""
-        f = forward.outputs
         if not self.by_rows:
             moved = Columnwise(self.model, forward.inputs).push(self.changes)
-            return Features(f, moved.double().movedim(0, -1))
+            return Features(forward.outputs, moved.double().movedim(0, -1))
+        f = forward.outputs
         blocks = [self._contracted(forward.factors(cotangents)) for cotangents in identity_cotangents(f)]
         values, *covariances = (torch.stack(found, dim=1).view(*f.shape, -1) for found in zip(*blocks, strict=True))
         return Features(f, values, tuple(covariances))
