@@ -32,17 +32,13 @@ def test_copies_are_the_network_at_their_weights(name: str) -> None:
     network, likelihood = found.model.network, found.model.likelihood
     outputs = found.outputs(weights, batch.inputs)
     along = normal(*outputs.shape, seed=3)
-    gradients, values = found.losses(weights, batch, along=along)
-    pulled, sums = found.pull(weights, batch.inputs, along)
-    assert values.dtype == torch.float64
+    gradients, pulled = found.gradients(weights, batch, along=along), found.pull(weights, batch.inputs, along)
     for i, row in enumerate(weights):
         live = row.clone().requires_grad_()
         f = likelihood.canonical(network(batch.inputs, network.with_weights(live)))
         torch.testing.assert_close(outputs[i], f.detach())
         loss = likelihood.nll(f, likelihood.canonical_targets(f, batch.targets)).sum()
         reward = (along[i] * f).sum()
-        torch.testing.assert_close(values[i], (loss - reward).detach())
-        torch.testing.assert_close(sums[i], reward.detach())
         (one,) = torch.autograd.grad(reward, live, retain_graph=True)
         torch.testing.assert_close(pulled[i], one)
         torch.testing.assert_close(gradients[i], torch.autograd.grad(loss, live)[0] - one)
@@ -58,8 +54,8 @@ def test_pieces_of_copies_and_examples_add_up(name: str, monkeypatch: pytest.Mon
         seen.clear()
         return [
             found.outputs(weights, batch.inputs),
-            *found.losses(weights, batch, along=along),
-            *found.pull(weights, batch.inputs, along),
+            found.gradients(weights, batch, along=along),
+            found.pull(weights, batch.inputs, along),
         ]
 
     whole, forward = everything(), Network.__call__
@@ -81,5 +77,5 @@ def test_the_module_is_not_written_to() -> None:
     found, batch, weights = copies("batch_norm")
     own = found.model.network.module
     before = {name: value.clone() for name, value in own.state_dict().items()}
-    found.losses(weights, batch)
+    found.gradients(weights, batch)
     assert all(torch.equal(value, before[name]) for name, value in own.state_dict().items())

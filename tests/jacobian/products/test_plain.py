@@ -97,7 +97,7 @@ def test_every_derivative_is_that_of_the_ordinary_twin(kind: str) -> None:
             products = [columns.push(directions), columns.pull(moved)]
             products += [hessian_product(given, form=f) @ directions for f in (None, "plain")]
             copies = Copies(given)
-            found.append([*products, copies.outputs(weights, X), *copies.losses(weights, Batch(X, Y))])
+            found.append([*products, copies.outputs(weights, X), copies.gradients(weights, Batch(X, Y))])
     for ours, theirs in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(ours, theirs)
 

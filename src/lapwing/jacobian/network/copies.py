@@ -1,4 +1,4 @@
-"""A network at several values of its weights at once: outputs, losses and their gradients."""
+"""A network at several values of its weights at once: outputs, and gradients of losses."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import grad_and_value, vmap
+from torch.func import grad, vmap
 
 from lapwing.ground.data import Batch, Inputs, chunks, count
 from lapwing.jacobian.model import Model
@@ -53,22 +53,19 @@ class Copies:
         ]
         return torch.cat(parts, dim=1)
 
-    def losses(
+    def gradients(
         self,
         weights: Float[Tensor, "f d"],
         batch: Batch,
         *,
         along: Float[Tensor, "f n *event c"] | None = None,
-    ) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
-        """The gradient in the weights and the value of ``Σ nll(f, y) − ⟨along, f⟩`` for each copy.
+    ) -> Float[Tensor, "f d"]:
+        """The gradient of ``Σ nll(f, y) − ⟨along, f⟩`` in the weights of each copy.
 
         Args:
             weights: Uncertain weights of each copy.
             batch: The examples, and their targets y.
             along: A linear term in the outputs of each copy.
-
-        Returns:
-            Gradients in the dtype of the network, values in float64.
         """
         likelihood = self.model.likelihood
 
@@ -81,24 +78,22 @@ class Copies:
 
     def pull(
         self, weights: Float[Tensor, "f d"], inputs: Inputs, along: Float[Tensor, "f n *event c"]
-    ) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
-        """The gradient in the weights and the value of ``⟨along, f⟩`` for each copy; otherwise as ``losses``."""
+    ) -> Float[Tensor, "f d"]:
+        """The gradient of ``⟨along, f⟩`` in the weights of each copy; otherwise as ``gradients``."""
         return self._summed(lambda f, _, u: (u * f).double().sum(), weights, inputs, along)
 
     def _summed(
         self, loss: Callable[..., Tensor], weights: Tensor, inputs: Inputs, along: Tensor | None
-    ) -> tuple[Float[Tensor, "f d"], Float[Tensor, " f"]]:
-        """The gradient and the value of a loss of the outputs, their place and ``along``, over all pieces."""
-        total: tuple[Tensor, Tensor] | None = None
+    ) -> Float[Tensor, "f d"]:
+        """The gradient of a loss of the outputs, their place and ``along``, over all pieces."""
+        total = torch.zeros_like(weights)
         for place, piece in self._pieces(inputs):
 
             def one(w: Tensor, *terms: Tensor, place: slice = place, piece: Inputs = piece) -> Tensor:
                 return loss(self._outputs(w, piece), place, *terms)
 
             columns = (weights,) if along is None else (weights, along[:, place])
-            found = self._over(grad_and_value(one), columns, count(piece), plain=partial(reverse_mode, one))
-            total = found if total is None else (total[0] + found[0], total[1] + found[1])
-        assert total is not None  # a batch has an example
+            total = total + self._over(grad(one), columns, count(piece), plain=partial(reverse_mode, one))
         return total
 
     def _outputs(self, weights: Float[Tensor, " d"], inputs: Inputs) -> Float[Tensor, "n *event c"]:
@@ -115,12 +110,12 @@ class Copies:
 
     def _over(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., Tensor],
         columns: tuple[Tensor, ...],
         examples: int,
         *,
-        plain: Callable[..., Any] | None = None,
-    ) -> Any:
+        plain: Callable[..., Tensor] | None = None,
+    ) -> Tensor:
         """A function of one copy and some examples, for all copies; the same by ``plain`` where it is refused."""
         size = max(1, min(len(columns[0]), BUDGET // (examples * self._bytes)))
         with torch.inference_mode(False), torch.no_grad():
@@ -130,13 +125,10 @@ class Copies:
                 raise
             except (RuntimeError, ValueError) as reason:
                 logger.info("cannot vectorise over copies (%s): going through them one by one", reason)
-            found = [(plain or function)(*column) for column in zip(*columns, strict=True)]
-            if isinstance(found[0], Tensor):
-                return torch.stack(found)
-            return tuple(torch.stack(parts) for parts in zip(*found, strict=True))
+            return torch.stack([(plain or function)(*column) for column in zip(*columns, strict=True)])
 
 
-def reverse_mode(function: Callable[..., Tensor], weights: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient in the first argument, and the value, by plain reverse mode."""
+def reverse_mode(function: Callable[..., Tensor], weights: Tensor, *others: Tensor) -> Tensor:
+    """The gradient in the first argument by plain reverse mode."""
     there = Reverse(lambda tracked: function(tracked, *others), weights)
-    return there.pull(torch.ones_like(there.values)), there.values.detach()
+    return there.pull(torch.ones_like(there.values))

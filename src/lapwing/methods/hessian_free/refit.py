@@ -151,7 +151,7 @@ class Refit:
         gradient = torch.zeros_like(theta)
         for each in data if batch is None else (batch,):
             along = self._slope(fits, each) if isinstance(fits, InSample) else None
-            slope = self.copies.losses(weights, each, along=along)[0].double()
+            slope = self.copies.gradients(weights, each, along=along).double()
             gradient += share * (slope - self._own_slope(each) if self.centred else slope)
         self.work.add(gradients=len(fits) if batch is None else 0)
         prior = self.prior * (changes if self.centred else theta)
@@ -163,7 +163,7 @@ class Refit:
         total = fits.pull(self.copies, weights)
         if isinstance(fits, InSample):
             for batch in self.model.data:
-                total += self.copies.pull(weights, batch.inputs, self._slope(fits, batch))[0]
+                total += self.copies.pull(weights, batch.inputs, self._slope(fits, batch))
             self.model.data.added(total)
         return total
 
@@ -183,7 +183,7 @@ class Refit:
 
     def _own_slope(self, batch: Batch) -> Float[Tensor, " d"]:
         """The gradient of a batch's losses at the trained weights."""
-        return self.copies.losses(self.network.weights[None], batch)[0][0].double()
+        return self.copies.gradients(self.network.weights[None], batch)[0].double()
 
     def _slope(self, fits: InSample, batch: Batch) -> Float[Tensor, "f n *event c"]:
         """``∂r / ∂f`` at the outputs for a batch."""

@@ -73,7 +73,7 @@ class OutputSums(Regulariser):
         first, each = turn(data.shared)
         pieces = chunks(self.points, min(PIECE, -(-count(self.points) // each)))
         for place, inputs in islice(pieces, first, None, each):
-            gradient += copies.pull(weights, inputs, self.omega[:, place].to(weights))[0]
+            gradient += copies.pull(weights, inputs, self.omega[:, place].to(weights))
         return data.added(gradient)
 
 
