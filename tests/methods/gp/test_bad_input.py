@@ -21,7 +21,7 @@ from lapwing.ground.errors import (
     UnsupportedError,
 )
 from lapwing.methods.gp import evidence
-from lapwing.methods.gp.evidence import Climbed, warn_of_limits
+from lapwing.methods.gp.evidence import warn_of_limits
 from lapwing.methods.gp.trend import least_squares
 from tests.checker import unchecked
 from tests.posterior_cases import normal, refused
@@ -241,14 +241,14 @@ def test_what_does_not_fit_in_memory_is_not_allocated() -> None:
         many.sample_functions(10_000)
 
 
-def ended_at(*places: float) -> Climbed:
+def ended_at(*places: float) -> None:
     process = lw.GP(lw.gp.RBF((1.0, 1.0, 1.0))).fit((X, Y))
-    return Climbed(process, torch.tensor(places).numpy(), [(-1.0, 1.0)] * len(places), "converged")
+    warn_of_limits(process, torch.tensor(places).numpy(), [(-1.0, 1.0)] * len(places))
 
 
 def test_dimensions_of_no_use_are_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "lapwing"):
-        warn_of_limits(ended_at(1.0, 0.3, 1.0, 0.0))
+        ended_at(1.0, 0.3, 1.0, 0.0)
     assert "lengthscale[0], lengthscale[2] ended at the upper limit" in caplog.text
 
 
@@ -262,4 +262,4 @@ def test_dimensions_of_no_use_are_a_line_in_the_log(caplog: pytest.LogCaptureFix
 )
 def test_other_limits_are_warned_of(places: tuple[float, ...], says: str) -> None:
     with pytest.warns(lw.ConvergenceWarning, match=says):
-        warn_of_limits(ended_at(*places))
+        ended_at(*places)

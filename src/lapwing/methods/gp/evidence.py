@@ -85,31 +85,11 @@ class Evidence:
         Warns:
             ConvergenceWarning: If the steps were too few, or a hyper-parameter ended at a limit.
         """
-        data = posterior.data
-        exact = posterior.select(torch.arange(len(data), device=data.inputs.device))
-        found = climbed(exact, self.steps, self.noise, progress, floor=least_noise(posterior))
-        if found.stopped == "iterations":
+        exact = posterior.select(slice(None))
+        found, stopped = climbed(exact, self.steps, self.noise, progress, floor=least_noise(posterior))
+        if stopped == "iterations":
             warn(f"the evidence still rose after {self.steps} steps. Try a larger steps=", ConvergenceWarning)
-        warn_of_limits(found)
-        return replace(at(posterior, logs_of(found.process)), trace=found.process.trace)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Climbed(Generic[P]):
-    """Where a climb of the evidence came to.
-
-    Args:
-        process: The posterior of the highest evidence met.
-        logs: Where it ended, as ``logs_of`` has it.
-        limits: Lowest and highest value of each.
-        stopped: Why it ended.
-    """
-
-    process: P
-    logs: np.ndarray
-    limits: list[tuple[float, float]]
-    stopped: Stopped
+        return replace(at(posterior, logs_of(found)), trace=found.trace)
 
 
 def logs_of(process: Process | LaplaceProcess) -> Float[Tensor, " h"]:
@@ -153,8 +133,12 @@ def reaches(process: Process | LaplaceProcess, noise: bool) -> list[float]:
     return [reach] * own + [2 * reach * noise] * (process.likelihood.noise is not None)
 
 
-def climbed(start: P, steps: int, noise: bool, progress: bool, *, floor: float, gain: float = GAIN) -> Climbed[P]:
-    """The highest exact evidence, by L-BFGS with a memory as long as there are hyper-parameters.
+def climbed(
+    start: P, steps: int, noise: bool, progress: bool, *, floor: float, gain: float = GAIN
+) -> tuple[P, Stopped]:
+    """The posterior of the highest exact evidence, and why no higher one was looked for.
+
+    By L-BFGS with a memory as long as there are hyper-parameters; warned of where it was interrupted, or at a limit.
 
     Args:
         start: Where to start.
@@ -185,6 +169,7 @@ def climbed(start: P, steps: int, noise: bool, progress: bool, *, floor: float, 
                 options=options,
                 callback=climb.step,
             )
+            end, stopped = found.x, "converged" if found.nit < steps else "iterations"
         except KeyboardInterrupt:
             if climb.best == -math.inf:
                 raise
@@ -192,8 +177,10 @@ def climbed(start: P, steps: int, noise: bool, progress: bool, *, floor: float, 
                 f"interrupted after {len(climb.values) - 1} steps: these choices are the best so far",
                 ConvergenceWarning,
             )
-            return Climbed(climb.highest(), logs_of(climb.process).numpy(), limits, "interrupted")
-    return Climbed(climb.highest(), found.x, limits, "converged" if found.nit < steps else "iterations")
+            end, stopped = logs_of(climb.process).numpy(), "interrupted"
+    process = climb.highest()
+    warn_of_limits(process, end, limits)
+    return process, stopped
 
 
 @final
@@ -280,10 +267,16 @@ def gradient_by(
     return torch.cat([contracted(KernelMatrix(process.kernel, process.seen.inputs), weight), noise])
 
 
-def warn_of_limits(found: Climbed[P]) -> None:
-    """Warn of hyper-parameters that ended where the search does."""
-    labels = labels_of(found.process)
-    pairs = list(zip(labels, found.logs, found.limits, strict=True))
+def warn_of_limits(process: Process | LaplaceProcess, logs: np.ndarray, limits: list[tuple[float, float]]) -> None:
+    """Warn of hyper-parameters that ended where the search does.
+
+    Args:
+        process: Whose they are.
+        logs: Where they ended, as ``logs_of`` has them.
+        limits: Lowest and highest value of each.
+    """
+    labels = labels_of(process)
+    pairs = list(zip(labels, logs, limits, strict=True))
     ended = [name for name, value, (low, high) in pairs if low < high and not low + 1e-6 < value < high - 1e-6]
     flat = [name for name, value, (_, high) in pairs if "lengthscale[" in name and value >= high - 1e-6]
     if flat and len(flat) < sum("lengthscale[" in name for name in labels):  # dimensions of no use are no mistake

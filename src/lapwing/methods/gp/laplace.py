@@ -18,7 +18,7 @@ from lapwing.linear.loss import Mode
 from lapwing.linear.model import Matrix
 from lapwing.linear.solvers import Cholesky
 from lapwing.linear.tangent import Tangent
-from lapwing.methods.gp.kernels import Kernel
+from lapwing.methods.gp.kernels import Index, Kernel
 from lapwing.methods.gp.matrix import KernelMatrix, check_room, contracted, cross
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.settings import Chosen
@@ -181,7 +181,7 @@ class LaplaceProcess:
         both = self.data.joined(Observations.of(data))
         return replace(self.fit(self.kernel, self.likelihood, (both.inputs, both.targets)), trace=self.trace)
 
-    def select(self, index: Int[Tensor, " m"]) -> LaplaceProcess:
+    def select(self, index: Index) -> LaplaceProcess:
         """The posterior of some of the observations, in float64.
 
         Args:
@@ -191,7 +191,7 @@ class LaplaceProcess:
 
     def first(self, size: int) -> LaplaceProcess:
         """The posterior of so many observations, the first; see ``select``."""
-        return self.select(torch.arange(min(size, len(self.data)), device=self.data.inputs.device))
+        return self.select(slice(size))
 
     def with_choices(self, kernel: Kernel) -> LaplaceProcess:
         """The posterior with another kernel; its mode is looked for near the one that is known."""
@@ -220,7 +220,7 @@ class LaplaceProcess:
 
     @cached_property
     def _exact(self) -> Observations:
-        return self.data.select(torch.arange(len(self.data), device=self.data.inputs.device))
+        return self.data.select(slice(None))
 
     @cached_property
     def _root(self) -> Float[Tensor, "n n"]:

@@ -126,7 +126,7 @@ class Observations(Shown):
         logs = self.outputs * float(each.log().sum() - mean.relative.double().log().sum())
         return -0.5 * (spare * math.log(2 * math.pi * noise) + logs + rest), -0.5 * (spare - rest)
 
-    def select(self, index: Int[Tensor, " m"]) -> Observations:
+    def select(self, index: slice | Int[Tensor, " m"]) -> Observations:
         """Some of them, in float64.
 
         Args:

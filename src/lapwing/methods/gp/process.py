@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
@@ -21,7 +21,7 @@ from lapwing.linalg.functions import log_determinant
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Cholesky, Solver
 from lapwing.methods.gp.covariance import Covariance, apart
-from lapwing.methods.gp.kernels import Kernel
+from lapwing.methods.gp.kernels import Index, Kernel
 from lapwing.methods.gp.matrix import KernelMatrix, check_room, cross_product
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions
@@ -224,7 +224,7 @@ class Process:
         """
         return replace(self, data=self.data.joined(Observations.of(data, relative_noise)), start=self._known())
 
-    def select(self, index: Int[Tensor, " m"]) -> Process:
+    def select(self, index: Index) -> Process:
         """The posterior of some of the observations, in float64.
 
         Args:
@@ -235,8 +235,7 @@ class Process:
     def first(self, size: int) -> Process:
         """That of the first observations without copies, until they have so many distinct inputs; see ``select``."""
         data = self.data.without_copies
-        index = torch.arange(data.reach(size), device=data.inputs.device)
-        return replace(self, data=data.select(index), start=())
+        return replace(self, data=data.select(slice(data.reach(size))), start=())
 
     def tuned(self, method: Any, progress: bool) -> Process:
         """See ``lapwing.tune``."""

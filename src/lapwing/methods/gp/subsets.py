@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count
-from lapwing.methods.gp.evidence import P, at, chosen, climbed, least_noise, logs_of, warn_of_limits
+from lapwing.methods.gp.evidence import P, at, chosen, climbed, least_noise, logs_of
 from lapwing.methods.gp.process import Process
 
 GAIN = 0.3
@@ -61,10 +61,9 @@ class Subset:
         order = probes.permutation(len(posterior.data), generator=torch.Generator().manual_seed(self.seed))
         shuffled = posterior.select(torch.tensor(order, device=posterior.data.inputs.device))
         part, floor = shuffled.first(self.size), least_noise(posterior)
-        found = climbed(part, self.steps, self.noise, progress, floor=floor, gain=GAIN)
-        warn_of_limits(found)
-        result = at(posterior, logs_of(found.process))
-        return replace(result, trace=(*found.process.trace, chosen(result)))
+        found, _ = climbed(part, self.steps, self.noise, progress, floor=floor, gain=GAIN)
+        result = at(posterior, logs_of(found))
+        return replace(result, trace=(*found.trace, chosen(result)))
 
 
 @final
@@ -107,11 +106,10 @@ class Centroids:
             apart = (inputs - inputs[centre]).square().sum(1)
             nearest = apart.topk(min(self.size, len(inputs)), largest=False).indices
             near = replace(posterior.select(posterior.data.places(nearest)), trace=trace)
-            found = climbed(near, STEPS, self.noise, progress, floor=least_noise(posterior))
-            warn_of_limits(found)
-            optima.append(logs_of(found.process))
-            trace = found.process.trace
-            if found.stopped == "interrupted":
+            found, stopped = climbed(near, STEPS, self.noise, progress, floor=least_noise(posterior))
+            optima.append(logs_of(found))
+            trace = found.trace
+            if stopped == "interrupted":
                 break
         result = at(posterior, torch.stack(optima).mean(0))
         return replace(result, trace=(*trace, chosen(result)))
