@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -68,12 +69,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             y: Targets ``[n]`` or ``[n, c]``.
         """
         inputs: Any
-        inputs, y = validate_data(self, X, y, multi_output=True, y_numeric=True)
-        self._input_scale = _standards(inputs)
-        self._target_scale = _standards(y)
-        dtype = torch.float64 if len(inputs) <= PRECISE else torch.float32
+        inputs, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         self._flat = y.ndim == 1
-        x, targets = self._inputs(inputs, dtype), torch.as_tensor(_standardised(y, self._target_scale)).to(dtype)
+        self._input_scale, self._target_scale = (StandardScaler().set_output(transform="default") for _ in range(2))
+        dtype = torch.float64 if len(inputs) <= PRECISE else torch.float32
+        x = torch.as_tensor(self._input_scale.fit_transform(inputs)).to(dtype)
+        y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        targets = torch.as_tensor(self._target_scale.fit_transform(y)).to(dtype)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         options: dict[str, Any] = {"mean": self.mean, "solver": self.solver, "samples": self.samples, "seed": seed}
         posterior = GP(self.kernel, progress=bool(self.progress), **options).fit((x, targets))
@@ -90,8 +92,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             X: Inputs ``[m, p]``.
             return_std: Whether to return them too.
         """
-        check_is_fitted(self)
-        x = self._inputs(validate_data(self, X, reset=False), self.posterior_.data.inputs.dtype)
+        x = self._inputs(X)
         if not return_std:
             with torch.no_grad():
                 return self._back(self.posterior_.mean(x))
@@ -106,31 +107,20 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             n_samples: How many.
             random_state: Of the draws.
         """
-        check_is_fitted(self)
-        x = self._inputs(validate_data(self, X, reset=False), self.posterior_.data.inputs.dtype)
+        x = self._inputs(X)
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         with torch.no_grad():
             values = self.posterior_.sample_functions(n_samples, seed=seed)(x)
         return np.stack([self._back(value) for value in values], -1)
 
-    def _inputs(self, X: Any, dtype: torch.dtype) -> Tensor:
-        return torch.as_tensor(_standardised(X, self._input_scale)).to(dtype)
+    def _inputs(self, X: Any) -> Tensor:
+        """As the posterior knows them."""
+        check_is_fitted(self)
+        checked: Any = validate_data(self, X, dtype=np.float64, reset=False)
+        return torch.as_tensor(self._input_scale.transform(checked)).to(self.posterior_.data.inputs)
 
     def _back(self, values: Tensor, spread: bool = False) -> Any:
         """In the units of the targets."""
-        centre, scale = self._target_scale
-        moved = values.double().numpy() * scale + (0.0 if spread else centre)
+        scaled, scaler = values.double().numpy(), self._target_scale
+        moved = scaled * scaler.scale_ if spread else scaler.inverse_transform(scaled)
         return moved[:, 0] if self._flat else moved
-
-
-def _standards(values: Any) -> tuple[Any, Any]:
-    """Mean and standard deviation of each column; 1 where it does not vary."""
-    values = np.asarray(values, dtype=np.float64)
-    scale = values.std(0)
-    varies = (scale > 0) & (np.ptp(values, 0) > 0)  # the mean of equal numbers may be another, by rounding
-    return values.mean(0), np.where(varies, scale, 1.0)
-
-
-def _standardised(values: Any, standards: tuple[Any, Any]) -> Any:
-    centre, scale = standards
-    return (np.asarray(values, dtype=np.float64) - centre) / scale

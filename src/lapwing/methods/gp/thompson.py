@@ -24,9 +24,6 @@ from lapwing.ground.errors import (
 from lapwing.methods.gp.paths import FunctionSamples
 from lapwing.methods.gp.process import Process
 
-ROWS = 2048
-"""Candidates looked at together."""
-
 RATE = 0.02
 """First step of the refinement, in sides of the box."""
 
@@ -95,7 +92,9 @@ def thompson(
     bounds = _box(posterior, bounds, batch)
     functions = posterior.sample_functions(batch, seed=seed)
     candidates = proposals(posterior, bounds, search)
-    starts = candidates[_best(functions, candidates, min(search.starts, len(candidates)))]
+    with torch.no_grad():
+        best = functions(candidates)[..., 0].topk(min(search.starts, len(candidates)), dim=1).indices
+    starts = candidates[best]
     held = GRAPH * starts.element_size() * starts.shape[1] * (len(posterior.data) + posterior.settings.features)
     width = max(1, ROOM // held)
     parts = [slice(i, i + width) for i in range(0, batch, width)]
@@ -122,7 +121,7 @@ def choose(posterior: Process, candidates: Float[Tensor, "m p"], batch: int = 1,
         raise ShapeError(f"at least {batch} candidates", f"{len(candidates)}", "a smaller batch, or more candidates")
     functions = posterior.sample_functions(batch, seed=seed)
     with torch.no_grad():
-        values = torch.cat([functions(rows)[..., 0] for rows in inputs.split(ROWS)], 1)
+        values = functions(inputs)[..., 0]
     taken: list[int] = []
     for row in values:
         row[taken] = -torch.inf
@@ -240,13 +239,6 @@ def proposals(posterior: Process, bounds: Tensor, search: Search) -> Float[Tenso
     around = inputs[torch.multinomial(weight.cpu(), local, replacement=True, generator=generator).to(inputs.device)]
     spread = 0.05 * (high - low) * probes.gaussian(list(around.shape), like=inputs, generator=generator)
     return torch.cat([low + (high - low) * uniform, (around + spread).clamp(low, high)])
-
-
-def _best(functions: FunctionSamples, candidates: Tensor, count: int) -> Int[Tensor, "s a"]:
-    """The places of the largest values of each function."""
-    with torch.no_grad():
-        values = torch.cat([functions(rows)[..., 0] for rows in candidates.split(ROWS)], 1)
-    return values.topk(count, dim=1).indices
 
 
 def _refined(
