@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -47,23 +47,19 @@ class Fit:
     step: int
 
 
-def reached(
-    optimiser: torch.optim.Adam, best: Tensor, held_out: float, at: int, trace: tuple[float, ...], step: int
-) -> Fit:
-    """Where an optimiser and its parameters have come to.
+def reached(state: Fit, optimiser: torch.optim.Adam, step: int) -> Fit:
+    """A fit with what its optimiser and parameters have come to.
 
     Args:
+        state: The fit, with the best weights it has seen.
         optimiser: Adam, after a step.
-        best: The weights that fit the rays held out best.
-        held_out: How well.
-        at: The step they are from.
-        trace: How well every look.
         step: Steps so far.
     """
     params = optimiser.param_groups[0]["params"]
-    moments = [torch.cat([optimiser.state[p][name].flatten() for p in params]) for name in ("exp_avg", "exp_avg_sq")]
-    weights = parameters_to_vector(params).detach().clone()
-    return Fit(weights, moments[0], moments[1], best, held_out, at, trace, step)
+    first, second = (
+        torch.cat([optimiser.state[p][name].flatten() for p in params]) for name in ("exp_avg", "exp_avg_sq")
+    )
+    return replace(state, weights=parameters_to_vector(params).detach().clone(), first=first, second=second, step=step)
 
 
 def resume(optimiser: torch.optim.Adam, state: Fit) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import final
 
@@ -183,20 +183,19 @@ class DeepImagePrior:
         weights = learning(task.network)
         optimiser = torch.optim.Adam(weights, self.rate)
         resume(optimiser, state)
-        best, held_out, at, trace = state.best, state.held_out, state.at, list(state.trace)
         with tqdm(desc="deep image prior", total=self.steps, initial=state.step, disable=not progress) as bar:
             for step in range(state.step, self.steps):
                 before = parameters_to_vector(weights).detach().clone() if step % LOOK == 0 else None
                 loss, seen = task.step(optimiser)
                 bar.update()
                 if before is not None:
-                    trace.append(seen)
+                    state = replace(state, trace=(*state.trace, seen))
                     bar.set_postfix(loss=f"{loss:.3g}", held_out=f"{seen:.3g}", refresh=False)
-                    if seen < held_out:  # by the weights before the step
-                        best, held_out, at = before, seen, step
-                done = step - at >= self.patience
+                    if seen < state.held_out:  # by the weights before the step
+                        state = replace(state, best=before, held_out=seen, at=step)
+                done = step - state.at >= self.patience
                 if done or (step + 1) % SAVED == 0 or step + 1 == self.steps:
-                    state = reached(optimiser, best, held_out, at, tuple(trace), step + 1)
+                    state = reached(state, optimiser, step + 1)
                     if file is not None:
                         file.write(state)
                 if done:
