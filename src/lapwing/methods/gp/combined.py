@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import abc
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -32,10 +32,6 @@ class Scaled(Kernel):
     within = ("kernel",)
     kernel: Kernel
     variance: Positive = 1.0
-
-    def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
-        """See ``Kernel``."""
-        return like(self.variance, a) * self.kernel(a, b)
 
     def between(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Entries:
         """See ``Kernel``."""
@@ -69,18 +65,12 @@ class _Pair(Kernel):
         second: k'.
     """
 
+    joined: ClassVar[Callable[[Tensor, Tensor], Tensor]]
+    """From a value of each to that of the pair."""
+
     within = ("first", "second")
     first: Kernel
     second: Kernel
-
-    @staticmethod
-    @abc.abstractmethod
-    def joined(first: Tensor, second: Tensor) -> Tensor:
-        """Of a value of each."""
-
-    def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
-        """See ``Kernel``."""
-        return self.joined(self.first(a, b), self.second(a, b))
 
     def between(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Entries:
         """See ``Kernel``."""
@@ -107,10 +97,7 @@ class Sum(_Pair):
         tensor([3.])
     """
 
-    @staticmethod
-    def joined(first: Tensor, second: Tensor) -> Tensor:
-        """``k + k'``."""
-        return first + second
+    joined = torch.add
 
     def gradient(
         self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"], weight: Float[Tensor, "n m"]
@@ -140,10 +127,7 @@ class Product(_Pair):
         tensor([4.])
     """
 
-    @staticmethod
-    def joined(first: Tensor, second: Tensor) -> Tensor:
-        """``k k'``."""
-        return first * second
+    joined = torch.mul
 
     def gradient(
         self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"], weight: Float[Tensor, "n m"]

@@ -30,6 +30,8 @@ Positive: TypeAlias = float | tuple[float, ...] | Tensor
 
 K = TypeVar("K", bound="Kernel")
 
+ALL = slice(None)
+
 
 @dataclass(frozen=True)
 class Kernel(abc.ABC):
@@ -49,14 +51,16 @@ class Kernel(abc.ABC):
         for name in self.names:
             object.__setattr__(self, name, _positive(self, name))
 
-    @abc.abstractmethod
     def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
         """``k(a_i, b_j)``, differentiable in both, and in hyper-parameters that are tensors.
+
+        A kernel has this or ``between``: each is made of the other here.
 
         Args:
             a: Rows of inputs.
             b: Others.
         """
+        return self.between(a, b)(ALL, ALL)
 
     def between(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Entries:
         """``k(a_i, b_j)`` a piece at a time: what is made of each input alone is made once.

@@ -65,7 +65,8 @@ class NTK(Kernel):
         with torch.enable_grad(), undisturbed():
             kernel = self._kernel(a)
             a_, b_ = (part.detach().to(kernel.model.network.like) for part in (a, b))
-            found = kernel.cross(a_, b_, b_.new_ones(1, len(b_), 1), self._ones(kernel))
+            ones = torch.ones(kernel.model.network.size, dtype=torch.float64, device=b_.device)
+            found = kernel.cross(a_, b_, b_.new_ones(1, len(b_), 1), ones)
         return found.detach().to(a)
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
@@ -110,9 +111,3 @@ class NTK(Kernel):
         network = kernel.model.network
         parts = chunks(x.detach().to(network.like), max(1, min(kernel.model.chunk(1, BUDGET), len(x))))
         return [jacobian_rows(network, kernel.rows(part)).flatten(0, 1).detach() for _, part in parts]
-
-    @staticmethod
-    def _ones(kernel: TangentKernel) -> Float[Tensor, " d"]:
-        """Prior variance of each weight, float64."""
-        network = kernel.model.network
-        return torch.ones(network.size, dtype=torch.float64, device=network.like.device)

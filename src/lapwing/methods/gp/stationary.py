@@ -13,15 +13,13 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_option
-from lapwing.methods.gp.kernels import Entries, Features, Kernel, Positive, check_dimensions, like
+from lapwing.methods.gp.kernels import ALL, Entries, Features, Kernel, Positive, check_dimensions, like
 
 LN2 = math.log(2)
 """Powers of two are computed faster than those of e: distances are measured so that they serve."""
 
 LOST = 1e-4
 """Rounding that squared distances may have, in squared length-scales."""
-
-ALL = slice(None)
 
 
 @dataclass(frozen=True)
@@ -34,10 +32,6 @@ class Stationary(Kernel):
 
     names = ("lengthscale",)
     lengthscale: Positive = 1.0
-
-    def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
-        """See ``Kernel``."""
-        return self.between(a, b)(ALL, ALL)
 
     def between(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Entries:
         """See ``Kernel``."""
@@ -190,14 +184,10 @@ class Periodic(Kernel):
     period: Positive = 1.0
     lengthscale: Positive = 1.0
 
-    def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
-        """See ``Kernel``."""
-        return self.between(a, b)(ALL, ALL)
-
     def between(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Entries:
         """See ``Kernel``."""
         check_dimensions(self, a, b)
-        return self._around().between(self._wound(a), self._wound(b))
+        return RBF(self.lengthscale).between(self._wound(a), self._wound(b))
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """Ones."""
@@ -205,11 +195,8 @@ class Periodic(Kernel):
 
     def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
         """See ``Kernel``."""
-        inner = self._around().features(count, self._wound(x), generator)
+        inner = RBF(self.lengthscale).features(count, self._wound(x), generator)
         return lambda inputs: inner(self._wound(inputs))
-
-    def _around(self) -> RBF:
-        return RBF(self.lengthscale)
 
     def _wound(self, x: Tensor) -> Tensor:
         angle = 2 * math.pi * x / like(self.period, x)
