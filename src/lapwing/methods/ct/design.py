@@ -17,7 +17,7 @@ from lapwing.jacobian.model import undisturbed
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.model import LinearModel
 from lapwing.methods.ct.image import ImagePosterior
-from lapwing.methods.ct.observed import Measurement, only
+from lapwing.methods.ct.observed import Measurement, only, pulled, pushed
 from lapwing.methods.ct.operators import Product
 from lapwing.priors import Prior
 
@@ -115,12 +115,13 @@ class Design:
         like = image.weights
         a = prior.operator(image.layout, like) if isinstance(prior, Prior) else prior
         draws = [
-            _pushed(image, a.inverse_root() @ eps)
+            pushed(only(image, BLOCK), a.inverse_root() @ eps)
             for eps in probes.gaussian((len(like), samples), like=like, generator=generator).split(BLOCK, 1)
         ]
 
         def covariance(block: Float[Tensor, "pixels k"]) -> Float[Tensor, "pixels k"]:
-            return _pushed(image, a.solve(_pulled(image, block)))
+            one = only(image, block.shape[1])
+            return pushed(one, a.solve(pulled(one, block)))
 
         design = cls._begun(covariance, operator, angles, noise_std, (), together(draws, 1), generator)
         for angle in chosen:
@@ -276,12 +277,3 @@ class Design:
         noisy = kyy.plus_diagonal(Diagonal(torch.full_like(kyy.diagonal(), self.noise_std**2)))
         solved = noisy.solve((self.drawn[rays] + self.noise_std * self.noise[rays]).double())
         return self.drawn - self.cross @ solved.to(self.cross)
-
-
-def _pushed(image: LinearModel, block: Float[Tensor, "d k"]) -> Float[Tensor, "pixels k"]:
-    return only(image, block.shape[1]).push(block).flatten(1).mT
-
-
-def _pulled(image: LinearModel, block: Float[Tensor, "pixels k"]) -> Float[Tensor, "d k"]:
-    chunk = only(image, block.shape[1])
-    return chunk.pull(block.mT.reshape(-1, *chunk.outputs.shape))

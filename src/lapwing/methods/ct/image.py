@@ -23,7 +23,7 @@ from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG, Perturb, Solver
 from lapwing.linear.tangent import Tangent
 from lapwing.methods.ct.interval import Interval
-from lapwing.methods.ct.observed import BLOCK, Measurement, Observed, linear_image, only
+from lapwing.methods.ct.observed import BLOCK, Measurement, Observed, linear_image, only, pulled, pushed
 from lapwing.posteriors import Step
 from lapwing.posteriors.solved import warn_unless
 from lapwing.priors import GPrior, Prior
@@ -158,15 +158,15 @@ class ImagePosterior:
         with torch.no_grad():
             found = Perturb().draw(self.problem, self.solver, samples, generator=generator)
             warn_unless(found, self.solver.cure)
-            return self._image.push(found.value).flatten(1)
+            return pushed(self._image, found.value).mT
 
     @undisturbed()
     def covariance(self, block: Float[Tensor, "pixels k"]) -> Float[Tensor, "pixels k"]:
         """Its product with columns of images: a solve."""
         with torch.no_grad():
-            found = self.solver.solve(self.problem, self._image.pull(block.mT.reshape(-1, *self._image.outputs.shape)))
+            found = self.solver.solve(self.problem, pulled(self._image, block))
             warn_unless(found, self.solver.cure)
-            return self._image.push(found.value).flatten(1).mT
+            return pushed(self._image, found.value)
 
     def sample(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "s *space"]:
         """Fresh draws of the image."""
@@ -181,8 +181,8 @@ class ImagePosterior:
         """
         mode = Tangent(self.observed).mode(self.problem.prior, self.noise_scale, solver=self.solver)
         with torch.no_grad():
-            moved = self._image.push((mode.weights - self.observed.weights)[:, None])
-        return self.mean + self._shaped(moved.flatten(1))[0]
+            moved = pushed(self._image, (mode.weights - self.observed.weights)[:, None])
+        return self.mean + self._shaped(moved.mT)[0]
 
     def functional(self, weights: Float[Tensor, "m *space"], level: float = 0.95) -> Interval:
         """Credible intervals of linear functionals ``⟨a, x⟩``: the mean of a region, a profile.

@@ -181,7 +181,7 @@ class Observed:
             columns: Columns of the blocks it will be multiplied with.
         """
         matrix = self._image_features
-        return self._image(columns) if matrix is None else only(matrix, columns)
+        return only(self.image if matrix is None else matrix, columns)
 
     def filtered(self, filters: MaternFilters) -> Observed:
         """The rays in coordinates in which a prior over filters is white; rows of T J that are kept serve these too.
@@ -197,7 +197,7 @@ class Observed:
     @cached_property
     def _image_features(self) -> Matrix | None:
         """J, a pass a weight or a pixel, whichever are fewer; ``None`` where it does not fit."""
-        chunk, weights = self._image(BLOCK), self.weights
+        chunk, weights = only(self.image, BLOCK), self.weights
         shape, pixels = chunk.outputs.shape, chunk.outputs.numel()
         if pixels * weights.nbytes > self.memory:
             return None
@@ -212,20 +212,13 @@ class Observed:
 
     @cached_property
     def _outputs(self) -> Float[Tensor, " rows"]:
-        return self.operator.push(self._image(1).outputs.reshape(-1, 1))[:, 0]
-
-    def _image(self, columns: int) -> Chunk:
-        return only(self.image, columns)
+        return self.operator.push(only(self.image, 1).outputs.reshape(-1, 1))[:, 0]
 
     def _pulled_rows(self, index: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
-        image = self._image(len(index))
-        cotangents = self.operator.pull(unit_vectors(index, len(self.targets), self.weights)).mT.reshape(
-            -1, *image.outputs.shape
-        )
+        image = only(self.image, len(index))
+        units = unit_vectors(index, len(self.targets), self.weights)
+        cotangents = self.operator.pull(units).mT.reshape(-1, *image.outputs.shape)
         return torch.cat(list(self.image.rows(image.inputs, lambda *_: iter([cotangents]))))[0]
-
-    def _pulled(self, image: Chunk, block: Float[Tensor, "rows k"]) -> Float[Tensor, "d k"]:
-        return image.pull(self.operator.pull(block).mT.reshape(-1, *image.outputs.shape))
 
     def _chunk(self, batch: Batch, columns: int) -> Chunk:
         index = cast("Tensor", batch.inputs)
@@ -233,18 +226,18 @@ class Observed:
         if self.explicit:
             matrix = self.features if len(index) == rows else self.features[index]
 
-            def pushed(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n 1"]:
+            def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n 1"]:
                 return (block.mT.contiguous() @ matrix.mT)[..., None]  # few columns are far faster in front
 
-            return Chunk(index, f, y, pushed, lambda u: (u[..., 0] @ matrix).mT, 2**20)
-        image = self._image(columns)
+            return Chunk(index, f, y, product, lambda u: (u[..., 0] @ matrix).mT, 2**20)
+        image = only(self.image, columns)
 
         def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n 1"]:
-            return self.operator.push(image.push(block).flatten(1).mT)[index].mT[..., None]
+            return self.operator.push(pushed(image, block))[index].mT[..., None]
 
         def pull(block: Float[Tensor, "k n 1"]) -> Float[Tensor, "d k"]:
             whole = block.new_zeros(rows, len(block)).index_copy(0, index, block[..., 0].mT)
-            return self._pulled(image, whole)
+            return pulled(image, self.operator.pull(whole))
 
         return Chunk(index, f, y, push, pull, image.width)
 
@@ -277,3 +270,13 @@ def only(image: LinearModel, columns: int) -> Chunk:
         columns: Columns of the blocks it will be multiplied with.
     """
     return next(iter(image.visit(columns)))
+
+
+def pushed(image: Chunk, block: Float[Tensor, "d k"]) -> Float[Tensor, "pixels k"]:
+    """``J V``, an image a column."""
+    return image.push(block).flatten(1).mT
+
+
+def pulled(image: Chunk, block: Float[Tensor, "pixels k"]) -> Float[Tensor, "d k"]:
+    """``Jᵀ U`` of images, one a column."""
+    return image.pull(block.mT.reshape(-1, *image.outputs.shape))

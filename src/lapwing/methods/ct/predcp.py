@@ -22,6 +22,7 @@ from lapwing.linear.solvers import CG
 from lapwing.linear.tangent import Tangent
 from lapwing.methods.ct.filters import Filtered, MaternFilters
 from lapwing.methods.ct.image import RANK, RTOL, ImagePosterior
+from lapwing.methods.ct.variation import undiffed
 from lapwing.posteriors import Step
 from lapwing.priors import Isotropic
 from lapwing.structures import LowRank
@@ -212,8 +213,7 @@ def complexities(
         images = image.push(drawn.to(image.outputs))
         signs = torch.zeros_like(images)
         for axis in range(2, images.ndim - 1):
-            ends = images.new_zeros(images.narrow(axis, 0, 1).shape)
-            signs -= images.diff(dim=axis).sign().diff(dim=axis, prepend=ends, append=ends)
+            signs += undiffed(images.diff(dim=axis).sign(), axis)
         pulled = image.pull(signs).to(drawn)
     return (drawn * pulled).sum(0).view(-1, samples).mean(1)
 

@@ -69,10 +69,8 @@ class UNet(nn.Module):
         def conv(inputs: int, outputs: int, *options: int) -> nn.Module:
             made = skip_init((nn.Conv2d, nn.Conv3d)[dimensions - 2], inputs, outputs, *options)
             weight, bias = made.parameters()
-            bound = (3 / weight[0].numel()) ** 0.5
-            with torch.no_grad():
-                weight.uniform_(-bound, bound, generator=generator)
-                bias.zero_()
+            nn.init.kaiming_uniform_(weight, nonlinearity="linear", generator=generator)
+            nn.init.zeros_(bias)
             return made
 
         def block(inputs: int, stride: int = 1) -> nn.Sequential:

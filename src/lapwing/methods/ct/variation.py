@@ -176,8 +176,7 @@ class _Saddle:
             fewer = [side - (a == axis) for a, side in enumerate(self.shape)]
             part = q[start : start + math.prod(fewer)].view(fewer)
             start += part.numel()
-            edge = q.new_zeros([1 if a == axis else side for a, side in enumerate(self.shape)])
-            total -= part.diff(dim=axis, prepend=edge, append=edge)
+            total += undiffed(part, axis)
         return total.flatten()
 
     def step(self, at: _State) -> _State:
@@ -205,6 +204,12 @@ class _Saddle:
 
 def _column(product: Callable[[Tensor], Tensor], v: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
     return product(v[:, None])[:, 0]
+
+
+def undiffed(differences: Float[Tensor, "*space"], axis: int) -> Float[Tensor, "*image"]:
+    """``Dᵀ q`` for differences q along an axis; of their signs, what derives the total variation."""
+    edge = differences.new_zeros([1 if a == axis else side for a, side in enumerate(differences.shape)])
+    return -differences.diff(dim=axis, prepend=edge, append=edge)
 
 
 def total_variation(image: Float[Tensor, "*space"]) -> Float[Tensor, ""]:
