@@ -17,15 +17,12 @@ from lapwing.jacobian.model import undisturbed
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.model import LinearModel
 from lapwing.methods.ct.image import ImagePosterior
-from lapwing.methods.ct.observed import Measurement, only, pulled, pushed
+from lapwing.methods.ct.observed import BLOCK, Measurement, only, pulled, pushed
 from lapwing.methods.ct.operators import Product
 from lapwing.priors import Prior
 
 Criterion: TypeAlias = Literal["ese", "eig"]
 """Expected squared error of what an angle would measure, or its expected information gain."""
-
-BLOCK = 64
-"""Rays, or draws, that go through the network together."""
 
 
 @final

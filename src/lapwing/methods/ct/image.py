@@ -16,7 +16,6 @@ from lapwing.ground.data import check_finite
 from lapwing.ground.errors import ShapeError, check_count, check_fraction, check_kind, check_positive
 from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Gaussian, Likelihood
-from lapwing.linalg import Diagonal
 from lapwing.linear.gauss_newton import GGNProduct
 from lapwing.linear.model import Chunk
 from lapwing.linear.problem import Problem
@@ -127,12 +126,12 @@ class ImagePosterior:
     @property
     def mean(self) -> Float[Tensor, "*space"]:
         """The network's image x̃."""
-        return self._shaped(self._image.outputs.reshape(1, -1))[0]
+        return self._image.outputs.reshape(self.shape)
 
     @property
     def std(self) -> Float[Tensor, "*space"]:
         """Standard deviation of each pixel, from the draws."""
-        return self._shaped(self.deviations.square().mean(0, keepdim=True).sqrt())[0]
+        return self.deviations.square().mean(0).sqrt().view(self.shape)
 
     @property
     def shape(self) -> torch.Size:
@@ -170,7 +169,7 @@ class ImagePosterior:
 
     def sample(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "s *space"]:
         """Fresh draws of the image."""
-        return self.mean + self._shaped(self.drawn(samples, generator=generator))
+        return self.mean + self.drawn(samples, generator=generator).reshape(-1, *self.shape)
 
     @undisturbed()
     def linear_mean(self) -> Float[Tensor, "*space"]:
@@ -182,7 +181,7 @@ class ImagePosterior:
         mode = Tangent(self.observed).mode(self.problem.prior, self.noise_scale, solver=self.solver)
         with torch.no_grad():
             moved = pushed(self._image, (mode.weights - self.observed.weights)[:, None])
-        return self.mean + self._shaped(moved.mT)[0]
+        return self.mean + moved.view(self.shape)
 
     def functional(self, weights: Float[Tensor, "m *space"], level: float = 0.95) -> Interval:
         """Credible intervals of linear functionals ``⟨a, x⟩``: the mean of a region, a profile.
@@ -208,8 +207,8 @@ class ImagePosterior:
 
     @cached_property
     def _problem(self) -> Problem:
-        diagonal = self.prior.diagonal(self.observed.layout, self.observed.weights)
-        return Problem(GGNProduct(self.observed), Diagonal(diagonal), self.noise_scale)
+        prior = self.prior.operator(self.observed.layout, self.observed.weights)
+        return Problem(GGNProduct(self.observed), prior, self.noise_scale)
 
     @property
     def training(self) -> Observed:
@@ -243,7 +242,7 @@ class ImagePosterior:
     def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> ImagePosterior:
         """The posterior with another prior and noise; what products and preconditioners keep is shared."""
         changed = replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
-        operator = Diagonal(prior.diagonal(self.observed.layout, self.observed.weights))
+        operator = prior.operator(self.observed.layout, self.observed.weights)
         vars(changed)["_problem"] = self.problem.with_prior(operator, changed.noise_scale)
         return changed
 
@@ -255,9 +254,6 @@ class ImagePosterior:
     @cached_property
     def _image(self) -> Chunk:
         return only(self.observed.image, self.samples)
-
-    def _shaped(self, rows: Float[Tensor, "s pixels"]) -> Float[Tensor, "s *space"]:
-        return rows.view(-1, *self.shape)
 
 
 def scaled(prior: Prior, observed: Observed, generator: torch.Generator | None = None) -> Prior:

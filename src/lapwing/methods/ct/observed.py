@@ -26,7 +26,7 @@ MEMORY = 2**30
 """Bytes that explicit rows of T J may take, to be kept (1 GiB)."""
 
 BLOCK = 64
-"""Rays that are pulled back together."""
+"""Rays, or draws, that go through the network together."""
 
 
 @runtime_checkable
@@ -139,8 +139,7 @@ class Observed:
         index = cast("Tensor", inputs)
         for start in range(0, len(index), BLOCK):
             place = slice(start, start + BLOCK)
-            f = self._outputs[index[place], None]
-            rows = self.features[index[place]] if self.explicit else self._pulled_rows(index[place])
+            f, rows = self._outputs[index[place], None], self._rows(index[place])
             for cotangents in directions(f, place):
                 yield cotangents[..., 0].mT[..., None] * rows[:, None]
 
@@ -148,9 +147,8 @@ class Observed:
         """``diag(Jᵀ Tᵀ B T J)``, exact; a backward pass a ray where the rows are not kept."""
         total = torch.zeros_like(self.weights)
         for index in torch.arange(len(self.targets), device=self.weights.device).split(BLOCK):
-            rows = self.features[index] if self.explicit else self._pulled_rows(index)
             b = self.likelihood.hessian(self._outputs[index, None])[..., 0]
-            total += (b * rows.square()).sum(0)
+            total += (b * self._rows(index).square()).sum(0)
         return total
 
     def check(self) -> None:
@@ -213,6 +211,10 @@ class Observed:
     @cached_property
     def _outputs(self) -> Float[Tensor, " rows"]:
         return self.operator.push(only(self.image, 1).outputs.reshape(-1, 1))[:, 0]
+
+    def _rows(self, index: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
+        """Some rows of T J, as they are kept or made anew."""
+        return self.features[index] if self.explicit else self._pulled_rows(index)
 
     def _pulled_rows(self, index: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
         image = only(self.image, len(index))

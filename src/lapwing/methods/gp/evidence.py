@@ -127,10 +127,12 @@ def least_noise(process: Process | LaplaceProcess) -> float:
     return ROUNDING * torch.finfo(process.data.inputs.dtype).eps * float(rest.square().mean())
 
 
-def reaches(process: Process | LaplaceProcess, noise: bool) -> list[float]:
-    """How far each logarithm may move."""
-    reach, own = math.log(REACH), len(process.kernel.hyper)
-    return [reach] * own + [2 * reach * noise] * (process.likelihood.noise is not None)
+def limits_of(process: Process | LaplaceProcess, noise: bool) -> tuple[Float[Tensor, " h"], Float[Tensor, " h"]]:
+    """The lowest and the highest that each logarithm may become."""
+    logs = logs_of(process)
+    reach = torch.full_like(logs, math.log(REACH))
+    reach[len(process.kernel.hyper) :] *= 2 * noise
+    return logs - reach, logs + reach
 
 
 def climbed(
@@ -150,9 +152,7 @@ def climbed(
     """
     from scipy.optimize import minimize  # half a second to import
 
-    first = logs_of(start)
-    reach = torch.tensor(reaches(start, noise), dtype=torch.float64)
-    lowest, highest = first - reach, first + reach
+    first, (lowest, highest) = logs_of(start), limits_of(start, noise)
     if noise and floor > 0 and start.likelihood.noise is not None:
         lowest[-1] = max(float(lowest[-1]), min(math.log(floor), float(first[-1])))
     limits = list(zip(lowest.tolist(), highest.tolist(), strict=True))

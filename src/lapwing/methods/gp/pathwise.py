@@ -11,7 +11,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_positive, warn
-from lapwing.methods.gp.evidence import at, chosen, gradient_by, logs_of, reaches
+from lapwing.methods.gp.evidence import at, chosen, gradient_by, limits_of, logs_of
 from lapwing.methods.gp.process import Process
 
 
@@ -47,11 +47,10 @@ class Pathwise:
 
     def tune(self, posterior: Process, progress: bool = False) -> Process:
         """See ``Evidence.tune``; without its warnings but that of Ctrl-C."""
-        start = logs_of(posterior)
-        logs = start.clone().requires_grad_()
+        logs = logs_of(posterior).requires_grad_()
         adam = torch.optim.Adam([logs], lr=self.rate, betas=(0.9, 0.99))
         falling = torch.optim.lr_scheduler.ExponentialLR(adam, 0.1 ** (1 / self.steps))
-        reach = torch.tensor(reaches(posterior, self.noise))
+        lowest, highest = limits_of(posterior, self.noise)
         process = posterior
         try:
             for _ in tqdm(range(self.steps), "evidence", disable=not progress, unit="step", leave=False):
@@ -59,7 +58,7 @@ class Pathwise:
                 adam.step()
                 falling.step()
                 with torch.no_grad():
-                    logs.clamp_(start - reach, start + reach)
+                    logs.clamp_(lowest, highest)
                 process = at(process, logs.detach())
                 process = replace(process, trace=(*process.trace, chosen(process)))
         except KeyboardInterrupt:
