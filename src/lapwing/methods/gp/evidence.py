@@ -22,8 +22,7 @@ from lapwing.linear.solvers.cholesky import Cholesky
 from lapwing.methods.gp.laplace import LaplaceProcess
 from lapwing.methods.gp.matrix import DENSE, KernelMatrix, contracted
 from lapwing.methods.gp.process import Process
-from lapwing.methods.gp.settings import Chosen
-from lapwing.methods.gp.suitable import singular
+from lapwing.methods.gp.settings import Chosen, singular
 from lapwing.methods.gp.trend import least_squares, ordinary
 
 P = TypeVar("P", Process, LaplaceProcess)

@@ -20,9 +20,8 @@ from lapwing.linear.solvers import Cholesky
 from lapwing.linear.tangent import Tangent
 from lapwing.methods.gp.kernels import Index, Kernel
 from lapwing.methods.gp.matrix import KernelMatrix, check_room, contracted, cross
-from lapwing.methods.gp.observations import Observations
+from lapwing.methods.gp.observations import Observations, check_suitable
 from lapwing.methods.gp.settings import Chosen
-from lapwing.methods.gp.suitable import check_suitable
 from lapwing.predictive import Moments, Predictive, predictive
 
 JITTER = 1e-10

@@ -1,4 +1,4 @@
-"""What a Gaussian process is conditioned on."""
+"""What a Gaussian process is conditioned on, and whether a kernel and a mean go together with it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lapwing.ground.data import Data, Source
-from lapwing.ground.errors import DataError, ShapeError
+from lapwing.ground.errors import DataError, DataWarning, ShapeError, warn
 from lapwing.ground.results import Shown
+from lapwing.methods.gp.kernels import Kernel
+from lapwing.methods.gp.trend import Mean, Trend, told_by
 
 NAMED = 5
 """Rows an error message names."""
@@ -191,3 +193,28 @@ def check_rows(values: Float[Tensor, "n p"] | Int[Tensor, "n p"] | Bool[Tensor, 
         first = ", ".join(map(str, bad[:NAMED])) + (", ..." if len(bad) > NAMED else "")
         hint = "leaving these rows out, or filling them in"
         raise DataError(f"finite {what}", f"NaN or infinite ones in {len(bad)} of {len(values)} rows: {first}", hint)
+
+
+def check_suitable(kernel: Kernel, mean: Mean, data: Observations) -> None:
+    """Refuse a kernel for other inputs, and a plane that the inputs do not span; warn of targets that never vary.
+
+    Raises:
+        ShapeError: If the kernel takes inputs of another width, or returns another shape.
+        DataError: If observations do not tell a linear mean.
+    """
+    a, b = data.inputs[:2], data.inputs[:1]
+    found = kernel(a, b)
+    if found.shape != (len(a), 1):
+        hint = "torch.exp(-torch.cdist(a, b)) as a model"
+        raise ShapeError("a kernel from [n, p] and [m, p] to [n, m]", f"{list(found.shape)}", hint)
+    (n, p), plane = data.inputs.shape, Trend("linear")(data.inputs)
+    if mean == "linear" and told_by(plane, plane)[0].shape[1] <= p:
+        raise DataError(
+            f"inputs that tell a linear mean: {p + 1} or more, no column constant or a sum of others",
+            f"{n} observations of {p} columns that do not",
+            "mean='constant'",
+        )
+    same = (data.targets == data.targets[0]).all(0)
+    if len(data) > 1 and bool(same.any()):
+        value = float(data.targets[0, same][0])
+        warn(f"all targets of an output are {value:.6g}: tuning will find neither function nor noise", DataWarning)

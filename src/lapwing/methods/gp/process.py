@@ -25,8 +25,7 @@ from lapwing.methods.gp.kernels import Index, Kernel
 from lapwing.methods.gp.matrix import KernelMatrix, check_room, cross_product
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions
-from lapwing.methods.gp.settings import Chosen, Settings
-from lapwing.methods.gp.suitable import check_solved, singular
+from lapwing.methods.gp.settings import Chosen, Settings, check_solved, singular
 from lapwing.methods.gp.trend import Trend, least_squares, ordinary
 from lapwing.predictive import Draws, JointMoments, Outputs, Predictive, predictive
 

@@ -14,11 +14,10 @@ from lapwing.ground.data import Source
 from lapwing.ground.errors import UnsupportedError, check_kind
 from lapwing.likelihoods import Gaussian
 from lapwing.methods.gp.kernels import Kernel
-from lapwing.methods.gp.observations import Observations
+from lapwing.methods.gp.observations import Observations, check_suitable
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.settings import Settings
 from lapwing.methods.gp.stationary import Matern
-from lapwing.methods.gp.suitable import check_suitable
 
 NOISE = 0.1
 """Part of the targets' variance that tuning takes for noise at first."""

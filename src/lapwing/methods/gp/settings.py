@@ -1,11 +1,15 @@
-"""How a Gaussian process is solved and sampled, whatever its kernel."""
+"""How a Gaussian process is solved and sampled, whatever its kernel, and what is said of a solve that failed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from typing import Literal, final, get_args
 
-from lapwing.ground.errors import check_count, check_kind, check_option
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground.errors import ConvergenceWarning, NumericalError, check_count, check_kind, check_option, warn
+from lapwing.ground.results import Solution
 from lapwing.linear.preconditioners import PivotedCholesky
 from lapwing.linear.solvers import CG, SDD, Cholesky, Solver
 from lapwing.methods.gp.trend import Mean
@@ -78,3 +82,38 @@ class Chosen:
 
     values: dict[str, float]
     log_marginal: float | None = None
+
+
+def singular(error: NumericalError, noise: Float[Tensor, " n"]) -> NumericalError:
+    """What a solve that failed says of the data; of a descent that diverged, what it says itself.
+
+    Args:
+        error: Its error.
+        noise: Noise variance at each input.
+    """
+    if "definite" not in error.expected:
+        return error
+    return NumericalError(
+        f"a kernel, and noise that keeps K + N away from singular ({error.expected})",
+        f"a smallest noise variance of {float(noise.min()):.1e} ({error.got})",
+        "a smaller precision of the likelihood, fewer inputs that are nearly alike, float64, or for Custom a function "
+        "that is symmetric and positive definite",
+    )
+
+
+def check_solved(solution: Solution, cure: str) -> None:
+    """Warn of a solve that ended early.
+
+    Args:
+        solution: What it found.
+        cure: What to try where it was not interrupted.
+    """
+    if solution.converged:
+        return
+    stopped = solution.stopped == "interrupted"
+    cure = "with_solver(solver), which goes on from here" if stopped else cure
+    warn(
+        f"a solve {'was interrupted' if stopped else 'ended'} after {solution.iterations} iterations with a "
+        f"relative residual of {float(solution.residual.max()):.1e}. Try {cure}",
+        ConvergenceWarning,
+    )
