@@ -23,7 +23,7 @@ from lapwing.methods.gp.laplace import LaplaceProcess
 from lapwing.methods.gp.matrix import DENSE, KernelMatrix, contracted
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.settings import Chosen, singular
-from lapwing.methods.gp.trend import least_squares, ordinary
+from lapwing.methods.gp.trend import least_squares
 
 P = TypeVar("P", Process, LaplaceProcess)
 
@@ -122,7 +122,7 @@ def least_noise(process: Process | LaplaceProcess) -> float:
     rest = process.data.targets.double()
     if isinstance(process, Process):
         basis = process.trend(process.data.inputs.double())
-        rest = rest - basis @ ordinary(basis, rest)
+        rest, _ = least_squares(basis, basis, rest)
     return ROUNDING * torch.finfo(process.data.inputs.dtype).eps * float(rest.square().mean())
 
 

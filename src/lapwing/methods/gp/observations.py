@@ -207,8 +207,8 @@ def check_suitable(kernel: Kernel, mean: Mean, data: Observations) -> None:
     if found.shape != (len(a), 1):
         hint = "torch.exp(-torch.cdist(a, b)) as a model"
         raise ShapeError("a kernel from [n, p] and [m, p] to [n, m]", f"{list(found.shape)}", hint)
-    (n, p), plane = data.inputs.shape, Trend("linear")(data.inputs)
-    if mean == "linear" and told_by(plane, plane)[0].shape[1] <= p:
+    (n, p), basis = data.inputs.shape, Trend(mean)(data.inputs)
+    if told_by(basis, basis)[0].shape[1] < basis.shape[1]:
         raise DataError(
             f"inputs that tell a linear mean: {p + 1} or more, no column constant or a sum of others",
             f"{n} observations of {p} columns that do not",

@@ -48,8 +48,6 @@ def least_squares(
         solved_basis: ``C⁻¹ H``.
         solved: ``C⁻¹ z``.
     """
-    if not basis.shape[1]:
-        return solved, solved.new_zeros(0, solved.shape[1])
     told, unit, solved_unit = (part.to(solved) for part in told_by(basis, solved_basis))
     slopes, failed = torch.linalg.solve_ex(unit.mT @ solved_unit, unit.mT @ solved)
     if bool(failed):
@@ -67,19 +65,20 @@ def told_by(
     mean is thousands of spreads away. What the inputs do not tell is left out.
 
     Args:
-        basis: H, its first column ones.
+        basis: H, its first column ones where it has any.
         solved_basis: ``C⁻¹ H``.
     """
     h = basis.double()
-    centre = torch.cat([h.new_zeros(1), h[:, 1:].mean(0)])
+    centre = h.mean(0)
+    centre[:1] = 0.0
     lengths = (h - centre).norm(dim=0)
     scales = torch.where(lengths > 1e-12 * h.norm(dim=0), 1 / lengths, 0.0)
     unit = (h - centre) * scales
     values, vectors = torch.linalg.eigh(unit.mT @ unit)
-    kept = values > len(values) * torch.finfo(torch.float64).eps * values[-1]
+    kept = values > len(values) * torch.finfo(torch.float64).eps * values[-1:]
     turned = vectors[:, kept] * values[kept].rsqrt()
     told = scales[:, None] * turned
-    told[0] -= centre @ told
+    told[:1] -= centre @ told
     return told, unit @ turned, solved_basis.double() @ told
 
 
@@ -90,7 +89,5 @@ def ordinary(basis: Float[Tensor, "n q"], targets: Float[Tensor, "n c"]) -> Floa
         basis: H.
         targets: y.
     """
-    if not basis.shape[1]:
-        return targets.new_zeros(0, targets.shape[1], dtype=torch.float64)
-    told, unit, _ = told_by(basis, basis)
-    return told @ (unit.mT @ targets.double())
+    h = basis.double()
+    return least_squares(h, h, targets.double())[1]
