@@ -10,7 +10,7 @@ import torch
 import lapwing as lw
 from lapwing.methods.gp import GP, Matern
 from lapwing.methods.gp.evidence import value_and_gradient
-from lapwing.methods.gp.trend import Mean, ordinary, told_by
+from lapwing.methods.gp.trend import Mean, least_squares, told_by
 from tests.methods.gp.test_process import data, predicted
 from tests.posterior_cases import normal
 
@@ -64,7 +64,10 @@ def test_a_part_that_does_not_tell_a_slope_is_tuned_without_it() -> None:
 def test_ordinary_least_squares_and_its_coordinates() -> None:
     x, y = data(20, c=2)
     h = torch.cat([torch.ones_like(x[:, :1]), 1e3 + x], 1)
-    torch.testing.assert_close(ordinary(h, y), torch.linalg.lstsq(h, y).solution)
+    expected = torch.linalg.lstsq(h, y).solution
+    rest, slopes = least_squares(h, h, y)
+    torch.testing.assert_close(slopes, expected)
+    torch.testing.assert_close(rest, y - h @ expected)
     told, unit, other = told_by(h, 2 * h)
     torch.testing.assert_close(h @ told, unit, rtol=0, atol=1e-9)
     torch.testing.assert_close(other, 2 * unit, rtol=0, atol=1e-9)

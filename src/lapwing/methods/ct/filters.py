@@ -94,8 +94,7 @@ class MaternFilters:
         found = list[Tensor]()
         for name, shape in zip(self.layout.names, self.layout.shapes, strict=True):
             k = self.blocks.index(_block(name))
-            # two axes of one place more, since of a single axis torch makes a vector
-            taps = torch.cartesian_prod(*(torch.arange(float(side)) for side in (*shape[2:], 1, 1))).to(self.lengths)
+            taps = torch.ones(shape[2:]).nonzero().to(self.lengths)
             root = torch.linalg.cholesky(torch.exp(-torch.cdist(taps, taps) / self.lengths[k]))
             found.append(root / self.precisions[k].sqrt())
         return found

@@ -45,7 +45,7 @@ def pixel_prior(shape: Sequence[int], lengthscale: float | None = None, *, like:
     """
     _check_lengths([lengthscale])
     tensor = torch.zeros(()) if like is None else like
-    points = _places(shape)
+    points = torch.ones(*shape).nonzero().double()
     root = torch.linalg.cholesky(_correlation(points, points, lengthscale))
     return Matrix(root.to(tensor).view(1, *shape, 1, -1))
 
@@ -108,7 +108,7 @@ def fit_pixels(
     if operator.shape != (len(sinogram), math.prod(shape)):
         came = f"{len(sinogram)} measurements, an image {list(shape)} and an operator {list(operator.shape)}"
         raise ShapeError("an operator for this sinogram and image", came, "sinogram.flatten()")
-    places = _places(shape)
+    places = torch.ones(*shape).nonzero().double()
     fits: list[PixelFit] = []
     for scale in lengthscales:
         columns = [_correlation(places, part, scale).to(sinogram) for part in places.split(BLOCK)]
@@ -138,11 +138,6 @@ def _check_lengths(lengthscales: Sequence[float | None]) -> None:
     for scale in lengthscales:
         if scale is not None:
             check_positive("lengthscale", scale, "4.0, or None for independent pixels")
-
-
-def _places(shape: Sequence[int]) -> Float[Tensor, "pixels axes"]:
-    axes = [torch.arange(side, dtype=torch.float64) for side in shape]
-    return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, -2)
 
 
 def _correlation(

@@ -237,7 +237,7 @@ def value_and_gradient(process: Process | LaplaceProcess) -> tuple[float, Float[
     if isinstance(process, LaplaceProcess):
         return process.log_marginal(), process.gradient()
     data, basis = process.seen, process.trend(process.seen.inputs)
-    (n, c), matrix = data.targets.shape, KernelMatrix(process.kernel, data.inputs)
+    c, matrix = data.outputs, KernelMatrix(process.kernel, data.inputs)
     whole = matrix.dense(process.solver.max_bytes if isinstance(process.solver, Cholesky) else DENSE)
     whole.diagonal().add_(process.noise_variance)
     try:
@@ -245,16 +245,13 @@ def value_and_gradient(process: Process | LaplaceProcess) -> tuple[float, Float[
     except NumericalError as error:
         raise singular(error, process.noise_variance) from None
     alpha, beta = least_squares(basis, solved[:, c:], solved[:, :c])
-    fit = float(((data.targets - basis @ beta) * alpha).double().sum())
 
     def weight(i: slice, j: slice) -> Tensor:
         part = inverse[i, j] if i != j else inverse[i, j].triu() + inverse[i, j].triu(1).mT
         return 0.5 * torch.addmm(part, alpha[i], alpha[j].mT, beta=-c)
 
     diagonal = 0.5 * (alpha.square().sum(1) - c * inverse.diagonal())
-    value = process.data.repeated(1 / process.likelihood.noise)[0]
-    value -= 0.5 * (fit + c * (logdet + n * math.log(2 * math.pi)))
-    return value, gradient_by(process, weight, diagonal)
+    return process.log_density(alpha, beta, logdet), gradient_by(process, weight, diagonal)
 
 
 def gradient_by(

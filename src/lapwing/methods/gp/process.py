@@ -26,7 +26,7 @@ from lapwing.methods.gp.matrix import KernelMatrix, check_room, cross_product
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions
 from lapwing.methods.gp.settings import Chosen, Settings, check_solved, singular
-from lapwing.methods.gp.trend import Trend, least_squares, ordinary
+from lapwing.methods.gp.trend import Trend, least_squares
 from lapwing.predictive import Draws, JointMoments, Outputs, Predictive, predictive
 
 SMALL = 2_000
@@ -84,13 +84,8 @@ class Process:
     @cached_property
     def answers(self) -> Solution:
         """``(K + N)⁻¹ [y, H]``; found with the functions, all columns in one solve, where those are asked for first."""
-        asked = self._asked
-        return self._solved(asked, torch.zeros_like(asked), asked.shape[1])
-
-    @property
-    def _asked(self) -> Float[Tensor, "n q"]:
-        """``[y, H]``."""
-        return torch.cat([self.seen.targets, self.trend(self.seen.inputs)], 1)
+        none = self.seen.targets[:, :0]
+        return self._solved(none, none, asked=True)
 
     @cached_property
     def representers(self) -> tuple[Float[Tensor, "n c"], Float[Tensor, "q c"]]:
@@ -146,12 +141,10 @@ class Process:
             prior = PriorFunctions.drawn(self.kernel, x, samples * c, self.settings.features, generator)
             noise = probes.gaussian([len(x), samples * c], like=x, generator=generator)
             values, noise = prior(x), self.noise_variance.sqrt()[:, None] * noise
-            if "answers" in vars(self):
-                solution = self._solved(values, noise, 0)
-            else:
-                asked = self._asked
-                both = torch.cat([asked, values], 1), torch.cat([torch.zeros_like(asked), noise], 1)
-                vars(self)["answers"], solution = parted(self._solved(*both, asked.shape[1]), asked.shape[1])
+            asked = "answers" not in vars(self)
+            solution = self._solved(values, noise, asked=asked)
+            if asked:
+                vars(self)["answers"], solution = parted(solution, solution.value.shape[1] - samples * c)
             (alpha, beta), (shift, slope) = self.representers, self._fitted(solution.value)
         weights = (alpha.repeat(1, samples) - shift).to(x), (beta.repeat(1, samples) - slope).to(x)
         return FunctionSamples(self.kernel, x, self.trend, prior, *weights, c, solution)
@@ -201,18 +194,23 @@ class Process:
 
         An ``Estimate`` by stochastic Lanczos quadrature where the solver is not exact.
         """
-        alpha, beta = self.representers
-        (n, c), rest = self.seen.targets.shape, self.seen.targets - self.trend(self.seen.inputs.to(beta)) @ beta
-        fit = -0.5 * float((rest * alpha).double().sum()) - 0.5 * n * c * math.log(2 * math.pi)
-        fit += self.data.repeated(1 / self.likelihood.noise)[0]
         if isinstance(self.solver, Cholesky):
-            return fit - c * float(self.solver.factor(self.problem).diagonal().log().sum())
+            logdet = 2.0 * float(self.solver.factor(self.problem).diagonal().log().sum())
+            return self.log_density(*self.representers, logdet)
         found = log_determinant(
             self.problem.precision,
             preconditioner=self.solver.prepared(self.problem),
             generator=torch.Generator().manual_seed(self.settings.seed),
         )
-        return Estimate(fit - 0.5 * c * found.value, 0.5 * c * found.stderr, found.samples)
+        value = self.log_density(*self.representers, found.value)
+        return Estimate(value, 0.5 * self.data.outputs * found.stderr, found.samples)
+
+    def log_density(self, alpha: Float[Tensor, "n c"], beta: Float[Tensor, "q c"], logdet: float) -> float:
+        """Log evidence, nats, from α, β and ``log |K + N|``."""
+        n, c = self.seen.targets.shape
+        rest = self.seen.targets - self.trend(self.seen.inputs.to(beta)) @ beta
+        fit = float((rest * alpha).double().sum()) + c * (logdet + n * math.log(2 * math.pi))
+        return self.data.repeated(1 / self.likelihood.noise)[0] - 0.5 * fit
 
     def updated(self, data: Source, *, relative_noise: Float[Tensor, " n"] | None = None) -> Process:
         """The posterior with more data; solves start from those that are known.
@@ -263,24 +261,25 @@ class Process:
         """What pickle holds: the solves, and not the functions, whose features are code."""
         return {each.name: getattr(self, each.name) for each in fields(self)} | {"start": self._known()}
 
-    def _solved(self, values: Float[Tensor, "n k"], noise: Float[Tensor, "n k"], asked: int) -> Solution:
-        """``(K + N)⁻¹ (z + ε)`` of so many columns of ``[y, H]`` and then of draws, from where earlier solves came.
+    def _solved(self, values: Float[Tensor, "n k"], noise: Float[Tensor, "n k"], *, asked: bool) -> Solution:
+        """``(K + N)⁻¹ (z + ε)`` of draws, before it that of ``[y, H]`` where asked, from where earlier solves came.
 
         The solve is for what H does not explain of y by ordinary least squares: tolerances are relative.
         """
-        c, like = min(asked, self.data.outputs), self.problem.prior.values
-        own, basis = slice(c), slice(c, asked)
-        explained, values, initial = ordinary(values[:, basis], values[:, own]), values.to(like), None
-        values[:, own] -= values[:, basis].double() @ explained
-        explained = explained.to(like)
-        if self.start:
-            initial = torch.zeros_like(values)
-            for part, earlier in zip(initial.tensor_split([asked], 1), self.start, strict=False):
+        like, known = self.problem.prior.values, slice(None) if asked else slice(0)
+        y, h = self.seen.targets[:, known].double(), self.trend(self.seen.inputs)[:, known].double()
+        rest, explained = least_squares(h, h, y)
+        explained, own, basis = explained.to(like), slice(y.shape[1]), slice(y.shape[1], y.shape[1] + h.shape[1])
+        values = torch.cat([rest.to(like), h.to(like), values.to(like)], 1)
+        noise = torch.cat([torch.zeros_like(values[:, : basis.stop]), noise.to(like)], 1)
+        initial = torch.zeros_like(values) if self.start else None
+        if initial is not None:
+            for part, earlier in zip(initial.tensor_split([basis.stop], 1), self.start, strict=False):
                 if earlier.value.shape[1] == part.shape[1] and len(earlier.value) <= len(part):
                     part[: len(earlier.value)] = earlier.value
             initial[:, own] -= initial[:, basis] @ explained
         try:
-            solution = self.solver.drawn(self.problem, values, noise.to(like), initial=initial)
+            solution = self.solver.drawn(self.problem, values, noise, initial=initial)
         except NumericalError as error:
             raise singular(error, self.noise_variance) from None
         check_solved(solution, self.solver.cure)

@@ -80,14 +80,3 @@ def told_by(
     told = scales[:, None] * turned
     told[:1] -= centre @ told
     return told, unit @ turned, solved_basis.double() @ told
-
-
-def ordinary(basis: Float[Tensor, "n q"], targets: Float[Tensor, "n c"]) -> Float[Tensor, "q c"]:
-    """β of ordinary least squares, float64.
-
-    Args:
-        basis: H.
-        targets: y.
-    """
-    h = basis.double()
-    return least_squares(h, h, targets.double())[1]
