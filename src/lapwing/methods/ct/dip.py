@@ -159,11 +159,11 @@ class DeepImagePrior:
             raise ShapeError(f"an image [1, 1, *space] of {pixels} pixels", f"{list(made)}", hint)
         if not learning(trained):
             raise ConfigError("a network with weights to fit", "none that needs a gradient", "requires_grad_(True)")
-        state, file = self._begun(trained, operator, sinogram, z, noise_std)
         generator = torch.Generator().manual_seed(self.seed)
         order = torch.tensor(probes.permutation(rows, generator=generator), device=sinogram.device)
         split = max(1, round(self.held_out * rows))
         task = _Task(trained, operator, sinogram, z, noise_std, self.tv, order[split:], order[:split])
+        state, file = self._begun(task)
         with dropping(trained, self.seed + state.step):
             state = self._descended(task, state, file, progress)
         vector_to_parameters(state.best.clone(), learning(trained))
@@ -202,27 +202,25 @@ class DeepImagePrior:
                     break
         return state
 
-    def _begun(
-        self, network: nn.Module, operator: Measurement, sinogram: Tensor, z: Tensor, noise_std: float
-    ) -> tuple[Fit, Checkpoint[Fit] | None]:
+    def _begun(self, task: _Task) -> tuple[Fit, Checkpoint[Fit] | None]:
         """Where to start, and where to write how far the fit has come.
 
         Raises:
             MismatchError: If the checkpoint is that of another fit.
         """
-        weights = parameters_to_vector(learning(network)).detach().clone()
+        weights, y, z = parameters_to_vector(learning(task.network)).detach().clone(), task.sinogram, task.z
         none = torch.zeros_like(weights)
         start = Fit(weights, none, none, weights, float("inf"), 0, (), 0)
-        settings = {
-            "network": f"{len(weights)} weights, {float(weights.double().norm()):.9g} long",
-            "sinogram": f"{len(sinogram)} rays, {float(sinogram.double().norm()):.9g} long",
-            "settings": f"tv {self.tv}, rate {self.rate}, held out {self.held_out}, seed {self.seed}",
-            "noise": f"{noise_std}",
-            "input": f"{z.numel()} numbers that come to {float(z.double().sum()):.9g}",
-            "operator": f"a back-projection {float(operator.pull(sinogram[:, None]).double().norm()):.9g} long",
-        }
         if self.checkpoint is None:
             return start, None
+        settings = {
+            "network": f"{len(weights)} weights, {float(weights.double().norm()):.9g} long",
+            "sinogram": f"{len(y)} rays, {float(y.double().norm()):.9g} long",
+            "settings": f"tv {self.tv}, rate {self.rate}, held out {self.held_out}, seed {self.seed}",
+            "noise": f"{task.noise_std}",
+            "input": f"{z.numel()} numbers that come to {float(z.double().sum()):.9g}",
+            "operator": f"a back-projection {float(task.operator.pull(y[:, None]).double().norm()):.9g} long",
+        }
         file = Checkpoint(ARCHIVE, Fit, file_at(self.checkpoint), settings)
         return file.read(weights.device) or start, file
 

@@ -156,12 +156,12 @@ def measurement(matrix: Any) -> Given:
         raise ShapeError("a matrix [rows, pixels]", f"{list(matrix.shape)}", "matrix[None] if it is one row")
     if isinstance(matrix, Tensor):
         check_real(matrix, "matrix")
-        turned = matrix.t().to_sparse_csr() if matrix.layout == torch.sparse_csr else matrix.t()
+    if isinstance(matrix, Tensor | Operator):
+        turned: Any = matrix.T
+        if getattr(matrix, "layout", None) == torch.sparse_csr:
+            turned = turned.to_sparse_csr()
         like = torch.empty(0, dtype=matrix.dtype, device=matrix.device)
         return Given(lambda v: matrix @ v, lambda u: turned @ u, (matrix.shape[0], matrix.shape[1]), like)
-    if isinstance(matrix, Operator):
-        like = torch.empty(0, dtype=matrix.dtype, device=matrix.device)
-        return Given(lambda v: matrix @ v, lambda u: matrix.T @ u, matrix.shape, like)
     from scipy.sparse.linalg import aslinearoperator
 
     try:

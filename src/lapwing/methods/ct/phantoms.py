@@ -61,7 +61,7 @@ class Ellipses:
         """
         total = points.new_zeros(len(points))
         for density, *shape in self.parts:
-            total += density * (self._unit(points, shape, centred=True).square().sum(-1) <= 1)
+            total += density * (_unit(points, shape, self.scale).square().sum(-1) <= 1)
         return total
 
     def image(self, geometry: Geometry, samples: int = 4) -> Float[Tensor, "height width"]:
@@ -84,18 +84,11 @@ class Ellipses:
         origin, direction = geometry.rays()
         total = origin.new_zeros(origin.shape[:-1])
         for density, *shape in self.parts:
-            o, d = self._unit(origin, shape, centred=True), self._unit(direction, shape, centred=False)
+            o, d = _unit(origin, shape, self.scale), _unit(direction, shape, self.scale, centred=False)
             speed = d.square().sum(-1)  # the chord of the unit circle, stretched back
             distance = (o[..., 0] * d[..., 1] - o[..., 1] * d[..., 0]).square() / speed
             total += density * 2 * (1 - distance).clamp(min=0).sqrt() / speed.sqrt()
         return total
-
-    def _unit(self, points: Tensor, shape: Sequence[float], *, centred: bool) -> Tensor:
-        """Points, or directions, in coordinates where the ellipse is the unit circle about 0."""
-        a, b, x, y, angle = shape
-        rest = points - self.scale * points.new_tensor([x, y]) if centred else points
-        along = points.new_tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
-        return rest @ along.mT / (self.scale * points.new_tensor([a, b]))
 
 
 def shepp_logan(size: int) -> Float[Tensor, "size size"]:
@@ -128,11 +121,9 @@ def rectangles(size: int, count: int = 3, *, generator: torch.Generator | None =
     total = points.new_zeros(len(points))
     for _ in range(count):
         density, (width, height) = float(_uniform(1, 0.5, 1.0, generator)), _uniform(2, 0.1, 0.8, generator).tolist()
-        rest = points - _uniform(2, -0.75, 0.75, generator)
+        centre = _uniform(2, -0.75, 0.75, generator).tolist()
         angle = mode + 0.05 * float(probes.gaussian([1], like=points, generator=generator))
-        along = math.cos(angle) * rest[:, 0] + math.sin(angle) * rest[:, 1]
-        across = math.cos(angle) * rest[:, 1] - math.sin(angle) * rest[:, 0]
-        total += density * ((along.abs() <= width) & (across.abs() <= height))
+        total += density * (_unit(points, (width, height, *centre, angle)).abs() <= 1).all(-1)
     return (total / total.max().clamp(min=1e-12)).view(size, size)
 
 
@@ -189,6 +180,14 @@ def digits(size: int, *, count: int = 1, generator: torch.Generator | None = Non
     images = torch.as_tensor(load_digits(return_X_y=True)[0]).view(-1, 8, 8) / 16
     chosen = images[probes.permutation(len(images), generator=generator)[:count]]
     return torch.nn.functional.interpolate(chosen[:, None], (size, size), mode="bilinear")[:, 0]
+
+
+def _unit(points: Tensor, shape: Sequence[float], scale: float = 1.0, *, centred: bool = True) -> Tensor:
+    """Points, or directions, in coordinates where an ellipse is the unit circle about 0, a rectangle the square."""
+    a, b, x, y, angle = shape
+    rest = points - scale * points.new_tensor([x, y]) if centred else points
+    along = points.new_tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+    return rest @ along.mT / (scale * points.new_tensor([a, b]))
 
 
 def _square(size: int) -> Geometry:

@@ -98,16 +98,12 @@ class Projector(ForwardOperator):
 
     def _forward(self, block: Float[Tensor, "pixels k"]) -> Float[Tensor, "rows k"]:
         slices, angles = self.geometry.slices, len(self.geometry.theta)
-        if slices == 1:
-            return self.matrix @ block
         side_by_side = block.unflatten(0, (slices, -1)).movedim(0, 1).flatten(1)
         seen = (self.matrix @ side_by_side).unflatten(1, (slices, -1)).unflatten(0, (angles, -1))
         return seen.movedim(2, 1).flatten(0, 2)
 
     def _adjoint(self, block: Float[Tensor, "rows k"]) -> Float[Tensor, "pixels k"]:
         slices, angles = self.geometry.slices, len(self.geometry.theta)
-        if slices == 1:
-            return self.transposed @ block
         side_by_side = block.unflatten(0, (angles, slices, -1)).movedim(1, 2).flatten(0, 1).flatten(1)
         return (self.transposed @ side_by_side).unflatten(1, (slices, -1)).movedim(1, 0).flatten(0, 1)
 

@@ -105,7 +105,9 @@ class LaplaceProcess:
     @cached_property
     def mode(self) -> Mode:
         """Of ``u = L⁻¹ f``."""
-        return self._model.mode(self._prior, solver=Cholesky(), initial=self._known, rtol=RTOL)
+        start = None if self.start is None else torch.linalg.solve_triangular(self._root, self.start, upper=False)
+        initial = None if start is None else start.flatten()
+        return self._model.mode(self._prior, solver=Cholesky(), initial=initial, rtol=RTOL)
 
     @cached_property
     def fitted(self) -> Float[Tensor, "n c"]:
@@ -232,13 +234,6 @@ class LaplaceProcess:
             )
             raise NumericalError("a kernel whose matrix is positive definite", "one that is not", hint)
         return lower
-
-    @property
-    def _known(self) -> Float[Tensor, " d"] | None:
-        """``u = L⁻¹ f`` of where to start."""
-        if self.start is None:
-            return None
-        return torch.linalg.solve_triangular(self._root, self.start, upper=False).flatten()
 
     @property
     def width(self) -> int:
