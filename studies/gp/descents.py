@@ -19,7 +19,9 @@ from torch import Tensor
 from benchmarks.command import Setting, Study
 from benchmarks.data import generator
 from benchmarks.report import Row, attempt, timed
+from lapwing.linalg import Dense
 from lapwing.methods.gp import Subset
+from lapwing.methods.gp.diagnosis import error_norms
 from studies.gp.setting import split, start
 
 ROWS, BATCH, FEATURES, MOMENTUM = 2000, 128, 100, 0.9
@@ -42,14 +44,9 @@ class System:
 
     def errors(self, alpha: Tensor, exact: Tensor) -> Row:
         """Of some weights."""
-        rest, pulled = alpha - exact, self.matrix @ (alpha - exact)
-        k = float((rest * pulled).sum().clamp_min(0).sqrt() / (exact * (self.matrix @ exact)).sum().sqrt())
-        k2 = float(torch.linalg.vector_norm(pulled) / torch.linalg.vector_norm(self.matrix @ exact))
-        off = float((self.across @ rest).square().mean().sqrt())
-        return {"k_norm": k, "k2_norm": k2, "rmse_to_exact": off, "rmse": self._rmse(alpha)}
-
-    def _rmse(self, alpha: Tensor) -> float:
-        return float((self.across @ alpha - self.truth).square().mean().sqrt())
+        norms, errors = error_norms(Dense(self.matrix), alpha, exact), self.across @ alpha - self.truth
+        off, rmse = (float(e.square().mean().sqrt()) for e in (self.across @ (alpha - exact), errors))
+        return {"k_norm": norms.kernel, "k2_norm": norms.squared, "rmse_to_exact": off, "rmse": rmse}
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ def descents(longest: float, primal: float) -> Iterator[Descent]:
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A row a descent and split."""
-    steps = 20 if setting.quick else int(setting.more.get("steps", OPTIONS["steps"][0]))
+    steps = 20 if setting.quick else setting.more["steps"]
     torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # the first one imports for seconds, which no method owes
     for number in setting.repeats:
         system = tuned_system(setting, number)

@@ -24,7 +24,7 @@ OPTIONS: Mapping[str, tuple[Any, str]] = {"steps": (50, "steps of the pathwise g
 
 def ways(setting: Setting, rows: int) -> dict[str, Callable[[Process], Process]]:
     """From the posterior at the start to the tuned one."""
-    steps = 5 if setting.quick else int(setting.more.get("steps", OPTIONS["steps"][0]))
+    steps = 5 if setting.quick else setting.more["steps"]
     part, pathwise = Subset(max(2, rows // 4)), Pathwise(steps=steps)
 
     def by_products(posterior: Process) -> Process:

@@ -61,7 +61,7 @@ def solvers(points: int, products: int, quick: bool) -> dict[str, Solver]:
 
 def regimes(setting: Setting) -> Iterator[Row]:
     """A row a regime, method and seed."""
-    points, products = (int(setting.more.get(name, OPTIONS[name][0])) for name in OPTIONS)
+    points, products = (setting.more[name] for name in OPTIONS)
     points, quick = 60 if setting.quick else points, setting.quick
     for regime in setting.among(("infill", "large domain")):
         for seed in setting.repeats:
@@ -118,7 +118,7 @@ def _collapsed(data: tuple[Tensor, Tensor], places: dict[str, Tensor], count: in
 
 def starvation(setting: Setting) -> Iterator[Row]:
     """Standard deviations in a gap between two clusters: of random features over exact ones."""
-    points, features = (100, 20) if setting.quick else (int(setting.more.get("points", 2000)), FEATURES)
+    points, features = (100, 20) if setting.quick else (setting.more["points"], FEATURES)
     gap = torch.linspace(-1, 1, 101, dtype=torch.float64)[:, None]
     for seed in setting.repeats:
         source = generator(seed)

@@ -50,7 +50,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.linear_model import RidgeCV
 
-    molecules, bits, fragments = (int(setting.more.get(name, OPTIONS[name][0])) for name in OPTIONS)
+    molecules, bits, fragments = (setting.more[name] for name in OPTIONS)
     if setting.quick:
         molecules, bits, fragments = 60, 20, 8
     for seed in setting.repeats:

@@ -31,7 +31,7 @@ OPTIONS: Mapping[str, tuple[Any, str]] = {
 
 def solvers(setting: Setting) -> dict[str, Solver]:
     """By name."""
-    steps, iterations = (int(setting.more.get(name, OPTIONS[name][0])) for name in OPTIONS)
+    steps, iterations = (setting.more[name] for name in OPTIONS)
     pivoted = lw.PivotedCholesky(5 if setting.quick else 100)
     return {
         "exact": Cholesky(),

@@ -44,9 +44,8 @@ OPTIONS: Mapping[str, tuple[Any, str]] = {
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A row a length-scale, method and seed; the seconds of the first method are the budget of the variational one."""
-    sizes = {name: int(setting.more.get(name, default)) for name, (default, _) in OPTIONS.items()}
-    if setting.quick:
-        sizes = {"initial": 20, "steps": 1, "batch": 3, "candidates": 30}
+    quick = {"initial": 20, "steps": 1, "batch": 3, "candidates": 30}
+    sizes: Row = quick if setting.quick else dict(setting.more)
     torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # the first one imports for seconds, which no method owes
     for scale in (0.4,) if setting.quick else SCALES:
         for seed in setting.repeats:

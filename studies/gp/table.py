@@ -45,13 +45,13 @@ def rows(setting: Setting) -> Iterator[Row]:
     """A row a set and split; splits are the outer loop, so that an interrupted run has something of every set."""
     for number in setting.repeats:
         for name in setting.among(PUBLISHED, ("pol", "bike") if setting.quick else ()):
-            case: Row = {"data": name, "seed": number, "solver": setting.more.get("solver", "auto")}
+            case: Row = {"data": name, "seed": number, "solver": setting.more["solver"]}
             yield setting.resumed(case, partial(measured, setting, name, number))
 
 
 def measured(setting: Setting, name: str, number: int) -> Row:
     """Tune, solve, draw and predict on one split."""
-    data, more = split(setting, name, number), {key: value for key, (value, _) in OPTIONS.items()} | setting.more
+    data, more = split(setting, name, number), setting.more
     (x, y), (new, truth) = data.train, data.test
     solver: Any = {**SOLVERS, "SDD": lw.SDD(steps=more["steps"])}[more["solver"]]
     dtype = torch.float64 if isinstance(solver, Cholesky) else torch.float32

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import check_count
+from lapwing.linalg import Operator
 from lapwing.linalg.eigenpairs import top_eigenpairs
 from lapwing.methods.gp.kernels import Kernel
 from lapwing.methods.gp.matrix import KernelMatrix, cross_product
@@ -96,7 +97,7 @@ class Norms:
     squared: float
 
 
-def error_norms(matrix: KernelMatrix, found: Float[Tensor, "n c"], exact: Float[Tensor, "n c"]) -> Norms:
+def error_norms(matrix: Operator, found: Float[Tensor, "n c"], exact: Float[Tensor, "n c"]) -> Norms:
     """How far some coefficients are from the exact ones.
 
     Args:
