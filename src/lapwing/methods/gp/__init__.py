@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lapwing.methods.gp.combined import Product, Scaled, Sum
-from lapwing.methods.gp.custom import Custom
 from lapwing.methods.gp.evidence import Evidence
-from lapwing.methods.gp.kernels import Kernel
+from lapwing.methods.gp.kernels import Custom, Kernel
 from lapwing.methods.gp.laplace import LaplaceProcess
 from lapwing.methods.gp.matrix import KernelMatrix
 from lapwing.methods.gp.ntk import NTK
