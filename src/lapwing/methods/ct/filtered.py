@@ -10,7 +10,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from lapwing.ground.errors import DataError, check_option
-from lapwing.methods.ct.beams import FanBeam
+from lapwing.methods.ct.beams import FanBeam, axes_of
 from lapwing.methods.ct.geometry import Geometry
 
 Window: TypeAlias = Literal["ramp", "shepp-logan", "cosine", "hamming", "hann"]
@@ -58,7 +58,7 @@ def filtered_back_projection(
     measured = sinogram if sinogram.is_floating_point() else sinogram.to(torch.get_default_dtype())
     y = geometry.check(measured).view(angles, geometry.slices, geometry.bins)
     _, direction = geometry.rays()
-    middle = torch.stack([-geometry.theta.sin(), geometry.theta.cos()], -1)
+    _, middle = axes_of(geometry.theta)
     cosine = (direction * middle[:, None]).sum(-1)
     filtered = _filter(y * cosine[:, None].to(y), spacing, window)
     total = y.new_zeros(geometry.slices, math.prod(geometry.pixels))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import final
 
@@ -116,6 +116,11 @@ class Filtered:
 
     image: LinearModel
     filters: MaternFilters
+    weights: Float[Tensor, " d"] = field(init=False, repr=False)
+    """``L⁻¹ w̃``."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", self.filters.inverse(self.image.weights[:, None])[:, 0])
 
     @property
     def likelihood(self) -> Likelihood:
@@ -126,15 +131,6 @@ class Filtered:
     def data(self) -> Data:
         """One image."""
         return self.image.data
-
-    @property
-    def weights(self) -> Float[Tensor, " d"]:
-        """``L⁻¹ w̃``."""
-        return self._weights  # a cached property would not be that of the protocol
-
-    @cached_property
-    def _weights(self) -> Float[Tensor, " d"]:
-        return self.filters.inverse(self.image.weights[:, None])[:, 0]
 
     @property
     def layout(self) -> Layout:

@@ -84,6 +84,8 @@ class Observed:
     likelihood: Likelihood = field(default_factory=Gaussian)
     examples: int | None = None
     memory: int = MEMORY
+    data: Data = field(init=False, repr=False)
+    """The numbers of the rays, and what was measured on them."""
 
     def __post_init__(self) -> None:
         rows, pixels = self.operator.shape
@@ -92,6 +94,9 @@ class Observed:
             raise ShapeError(f"one image of {pixels} pixels", there, "an operator for this image")
         if self.targets.shape != (rows,):
             raise ShapeError(f"{rows} measurements", f"{list(self.targets.shape)}", "sinogram.flatten()")
+        index, size = torch.arange(rows, device=self.targets.device), self.examples or rows
+        targets = self.targets.detach().to(self.weights)[:, None]
+        object.__setattr__(self, "data", Data(list(zip(index.split(size), targets.split(size), strict=True))))
 
     @property
     def weights(self) -> Float[Tensor, " d"]:
@@ -107,19 +112,6 @@ class Observed:
     def event(self) -> torch.Size:
         """A ray has one number."""
         return torch.Size([1])
-
-    @property
-    def data(self) -> Data:
-        """The numbers of the rays, and what was measured on them."""
-        return self._data
-
-    @cached_property
-    def _data(self) -> Data:
-        rows = len(self.targets)
-        index = torch.arange(rows, device=self.targets.device)
-        size = rows if self.examples is None else self.examples
-        targets = self.targets.detach().to(self.weights)[:, None]
-        return Data(list(zip(index.split(size), targets.split(size), strict=True)))
 
     def visit(self, columns: int = 1) -> Iterator[Chunk]:
         """See ``LinearModel.visit``."""
