@@ -187,18 +187,16 @@ class Observed:
     @cached_property
     def _image_features(self) -> Matrix | None:
         """J, a pass a weight or a pixel, whichever are fewer; ``None`` where it does not fit."""
-        chunk, weights = only(self.image, BLOCK), self.weights
-        shape, pixels = chunk.outputs.shape, chunk.outputs.numel()
+        chunk, weights, pixels = only(self.image, BLOCK), self.weights, self.image.event.numel()
         if pixels * weights.nbytes > self.memory:
             return None
+        units = torch.eye(min(len(weights), pixels)).to(weights).split(min(BLOCK, chunk.width), dim=1)
         with torch.no_grad():
             if len(weights) <= pixels:
-                units = torch.eye(len(weights)).to(weights).split(min(BLOCK, chunk.width), dim=1)
-                features = torch.cat([chunk.push(block) for block in units]).movedim(0, -1).contiguous()
+                features = torch.cat([pushed(chunk, block) for block in units], 1)
             else:
-                units = torch.eye(pixels).to(weights).view(pixels, *shape).split(min(BLOCK, chunk.width))
-                features = torch.cat([chunk.pull(block).mT for block in units]).view(*shape, -1)
-        return Matrix(features, at_weights=weights)
+                features = torch.cat([pulled(chunk, block).mT for block in units])
+        return Matrix(features.view(*chunk.outputs.shape, -1), at_weights=weights)
 
     @cached_property
     def _outputs(self) -> Float[Tensor, " rows"]:
@@ -209,10 +207,8 @@ class Observed:
         return self.features[index] if self.explicit else self._pulled_rows(index)
 
     def _pulled_rows(self, index: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
-        image = only(self.image, len(index))
         units = unit_vectors(index, len(self.targets), self.weights)
-        cotangents = self.operator.pull(units).mT.reshape(-1, *image.outputs.shape)
-        return torch.cat(list(self.image.rows(image.inputs, lambda *_: iter([cotangents]))))[0]
+        return pulled(only(self.image, len(index)), self.operator.pull(units)).mT
 
     def _chunk(self, batch: Batch, columns: int) -> Chunk:
         index = cast("Tensor", batch.inputs)
