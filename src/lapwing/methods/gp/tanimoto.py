@@ -47,28 +47,22 @@ class Tanimoto(Kernel):
         """Random signs, looked up by a hash on which x and x' agree with probability k (Ioffe 2010)."""
         size = (count, x.shape[1])
 
-        def uniform(*shape: int) -> Tensor:
-            return torch.rand(shape, generator=generator, dtype=torch.float64)
+        def uniform() -> Tensor:
+            return torch.rand(size, generator=generator, dtype=torch.float64)
 
-        rate, age = (-(uniform(*size) * uniform(*size)).log() for _ in range(2))
-        start, signs = uniform(*size), probes.rademacher([*size, TIMES], like=x, generator=generator)
-        rate, age, start, signs = rate.to(x.device), age.to(x.device), start.to(x.device), signs.to(x.device)
+        rate, age = (-(uniform() * uniform()).log().to(x.device) for _ in range(2))
+        start, signs = uniform().to(x.device), probes.rademacher([*size, TIMES], like=x, generator=generator)
 
-        def draw(inputs: Tensor) -> Tensor:
-            found = [self._hashed(row, rate, age, start, signs) for row in inputs.detach().double()]
-            return torch.stack(found).to(x) / count**0.5
+        def hashed(row: Tensor) -> Tensor:
+            """The features of one row of counts."""
+            there = row > 0
+            if not bool(there.any()):
+                return signs[:, 0, 0]
+            times = torch.floor(row[there].log() / rate[:, there] + start[:, there])
+            arrival = age[:, there].log() - rate[:, there] * (times - start[:, there] + 1)
+            first = arrival.argmin(1, keepdim=True)
+            place = there.nonzero()[:, 0][first[:, 0]]
+            turn = (times.gather(1, first)[:, 0] % TIMES).long()
+            return signs[torch.arange(len(signs), device=signs.device), place, turn]
 
-        return draw
-
-    @staticmethod
-    def _hashed(row: Tensor, rate: Tensor, age: Tensor, start: Tensor, signs: Tensor) -> Tensor:
-        """The features of one row of counts."""
-        there = row > 0
-        if not bool(there.any()):
-            return signs[:, 0, 0]
-        times = torch.floor(row[there].log() / rate[:, there] + start[:, there])
-        arrival = age[:, there].log() - rate[:, there] * (times - start[:, there] + 1)
-        first = arrival.argmin(1, keepdim=True)
-        place = there.nonzero()[:, 0][first[:, 0]]
-        turn = (times.gather(1, first)[:, 0] % TIMES).long()
-        return signs[torch.arange(len(signs), device=signs.device), place, turn]
+        return lambda inputs: torch.stack([hashed(row) for row in inputs.detach().double()]).to(x) / count**0.5
