@@ -8,10 +8,9 @@ print.
 
 from __future__ import annotations
 
-from lapwing.show.plots.evidence import plot_evidence
+from lapwing.show.plots.posteriors import plot_diagnosis, plot_evidence
 from lapwing.show.plots.predictions import plot_band, plot_coverage, plot_reliability, plot_residuals
 from lapwing.show.plots.processes import plot_maps, plot_process, plot_regions
-from lapwing.show.plots.weights import plot_diagnosis
 
 __all__ = [
     "plot_band",

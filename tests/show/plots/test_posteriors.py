@@ -10,7 +10,7 @@ from scipy import stats
 from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples
 from lapwing.ground.errors import ConfigError
 from lapwing.linalg import Diagonal
-from lapwing.show.plots.weights import plot_diagnosis
+from lapwing.show.plots.posteriors import plot_diagnosis
 
 matplotlib = pytest.importorskip("matplotlib.figure")
 colors = pytest.importorskip("matplotlib.colors")
