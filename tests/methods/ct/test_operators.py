@@ -32,6 +32,7 @@ MEASUREMENTS: dict[str, Callable[[], ForwardOperator]] = {
     "pair": lambda: Given(lambda v: MATRIX @ v, lambda u: MATRIX.mT @ u, (6, 15), MATRIX),
     "dense": lambda: measurement(MATRIX),
     "sparse": lambda: measurement(GAPS.to_sparse()),
+    "compressed": lambda: measurement(GAPS.to_sparse_csr()),
     "operator": lambda: measurement(FunctionOperator(lambda v: MATRIX @ v, lambda u: MATRIX.mT @ u, (6, 15), MATRIX)),
     "array": lambda: measurement(MATRIX.numpy()),
     "scipy": lambda: measurement(sparse.csr_array(GAPS.numpy())),

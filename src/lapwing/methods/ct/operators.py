@@ -157,7 +157,7 @@ def measurement(matrix: Any) -> Given:
     if isinstance(matrix, Tensor):
         check_real(matrix, "matrix")
     if isinstance(matrix, Tensor | Operator):
-        turned: Any = matrix.T
+        turned: Any = matrix.t() if isinstance(matrix, Tensor) else matrix.T  # of rows that are compressed .T is none
         if getattr(matrix, "layout", None) == torch.sparse_csr:
             turned = turned.to_sparse_csr()
         like = torch.empty(0, dtype=matrix.dtype, device=matrix.device)
