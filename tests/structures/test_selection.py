@@ -81,6 +81,13 @@ class TestLastLayer:
         case = problem("pixels")
         assert chosen(lw.LastLayer(), case.model, case.x, case.y).names == ("2.weight", "2.bias")
 
+    def test_may_be_of_numbers_that_are_paired(self) -> None:
+        def paired(f: Tensor) -> Tensor:
+            return torch.view_as_real(torch.view_as_complex(f.view(-1, 2, 2))).flatten(1)
+
+        model = seeded(lambda: Outputs(paired, nn.Linear(4, 4)))
+        assert chosen(lw.LastLayer(), model).names == ("head.weight", "head.bias")
+
     def test_may_be_named(self) -> None:
         assert chosen(lw.LastLayer("0"), mlp(3)).names == ("0.weight", "0.bias")
 

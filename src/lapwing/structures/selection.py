@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 WRITES = ("torch::autograd::CopySlices", "SliceScatter")
 """What autograd records where a part of the outputs is written over in place, such as a logit that is masked."""
 
+PAIRED = ("ViewAsReal", "ViewAsComplex")
+"""What it records where outputs are paired to complex numbers, and back."""
+
 By: TypeAlias = Literal["variance", "magnitude", "random"]
 """What makes a weight important."""
 
@@ -276,7 +279,7 @@ def last_layer(network: Network, data: Data) -> tuple[str, ...]:
     """
     outputs, calls = captured(network, probe(data.first(), 2), leaves(network))
     edges = {call.edge.node: call for call in calls if call.kind in ("linear", "conv")}
-    node = origin(outputs, edges, (*MOVES, *WRITES))
+    node = origin(outputs, edges, (*MOVES, *WRITES, *PAIRED))
     if node not in edges:
         raise ConfigError(
             "outputs that come straight from a linear layer",
