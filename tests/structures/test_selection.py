@@ -61,7 +61,7 @@ class TestLastLayer:
             lambda f: f.view(-1, 3, 1).squeeze(-1),
             lambda f: f.reshape(-1, 1, 3).flatten(1),
             lambda f: f.mT.permute(1, 0).mT.transpose(0, 1),
-            lambda f: f[:, :2] + 1.0,
+            lambda f: f[:, :2].clone(),
             lambda f: (f[:, 2].fill_(-9.0), f)[1],
         ],
         ids=["nothing", "view", "reshape", "permute", "slice", "write"],
@@ -95,7 +95,7 @@ class TestLastLayer:
         with refused(ConfigError, "name of a module"):
             chosen(lw.LastLayer("head"), mlp(3))
 
-    @pytest.mark.parametrize("change", [torch.tanh, lambda f: f + f, lambda f: f * 2])
+    @pytest.mark.parametrize("change", [torch.tanh, lambda f: f + f, lambda f: f * 2, lambda f: f + 1.0])
     def test_is_asked_for_where_outputs_are_made_by_something_else(self, change: Any) -> None:
         model = seeded(lambda: Outputs(change))
         with refused(ConfigError, "straight from a linear layer"):

@@ -279,7 +279,11 @@ def last_layer(network: Network, data: Data) -> tuple[str, ...]:
     """
     outputs, calls = captured(network, probe(data.first(), 2), leaves(network))
     edges = {call.edge.node: call for call in calls if call.kind in ("linear", "conv")}
-    node = origin(outputs, edges, (*MOVES, *WRITES, *PAIRED))
+    moves = {*MOVES, *WRITES, *PAIRED} - {
+        "Add",
+        "ToCopy",
+    }  # what is added may be a frozen layer; a cast is refused later
+    node = origin(outputs, edges, moves)
     if node not in edges:
         raise ConfigError(
             "outputs that come straight from a linear layer",

@@ -131,6 +131,15 @@ def test_what_is_not_positive_is_refused(value: object) -> None:
         RBF(value)  # type: ignore[arg-type]
 
 
+def test_a_kernel_without_values_is_refused() -> None:
+    class Empty(Kernel):
+        def diagonal(self, x: Tensor) -> Tensor:
+            return x[:, 0]
+
+    with pytest.raises(ConfigError, match="__call__ or between"):
+        Empty()(normal(3, 1), normal(3, 1))
+
+
 def test_length_scales_of_another_dimension_are_refused() -> None:
     with pytest.raises(ShapeError, match="2 columns"):
         Matern((1.0, 2.0))(normal(3, 3), normal(3, 3))

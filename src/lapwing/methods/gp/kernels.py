@@ -68,7 +68,14 @@ class Kernel(abc.ABC):
         Args:
             a: Rows of inputs.
             b: Others.
+
+        Raises:
+            ConfigError: If the kernel has no ``__call__`` either.
         """
+        if type(self).__call__ is Kernel.__call__:
+            raise ConfigError(
+                "a kernel with __call__ or between", f"{type(self).__name__} with neither", "__call__(a, b)"
+            )
         return lambda i, j: self(a[i], b[j])
 
     @abc.abstractmethod
