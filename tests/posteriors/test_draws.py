@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, MismatchError, TooLargeError, UnsupportedError
@@ -268,3 +268,14 @@ class TestRefusals:
         posterior = replace(posterior, model=replace(posterior.model, source=None))
         with refused(UnsupportedError, "its training data"):
             posterior.predict(problem("images").new)
+
+
+def test_draws_that_are_kept_count_every_group_anew() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)).double().eval()
+    x, y = torch.randn(20, 2).double(), torch.randint(0, 2, (20,))
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.Sampled(samples=3)).fit(model, (x, y))
+    whole = posterior.output_squares
+    regrouped = posterior.with_choices(lw.Layerwise(1.0), posterior.likelihood)
+    assert len(regrouped.prior_precisions) == len(regrouped.output_squares) > 1
+    torch.testing.assert_close(regrouped.output_squares.sum(0), whole.sum(0))
