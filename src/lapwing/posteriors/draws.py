@@ -105,10 +105,8 @@ class SampledPosterior(SolvedWeights):
         changed = super().with_choices(prior, likelihood, steps)
         before, after = (it.prior_diagonal.to(self.network.like) for it in (self, changed))
         if likelihood == self.likelihood and torch.equal(before, after):
-            layout = self.network.uncertain
-            if not torch.equal(prior.groups(layout)[0], self.prior.groups(layout)[0]):
-                vars(changed)["squares"] = None  # those of each group
-            return changed
+            shared = prior.shares(self.prior, self.network.uncertain)
+            return changed if shared else replace(changed, squares=None)  # which are those of each group
         start = self.initial if self.found is None else self.found.value
         return changed.restarted(None if start is None else (before / after).sqrt()[:, None] * start)
 
