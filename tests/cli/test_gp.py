@@ -13,6 +13,7 @@ import torch
 import lapwing as lw
 from lapwing import cli
 from lapwing.ground.errors import DataWarning
+from lapwing.store.files import POSTERIOR
 from tests.posterior_cases import normal
 
 X = normal(40, 2) * torch.tensor([3.0, 50.0])
@@ -127,6 +128,23 @@ def test_what_is_no_process_of_one_output(capsys: pytest.CaptureFixture[str]) ->
         with pytest.raises(SystemExit):
             cli.main(["gp", "predict", "p.safetensors", "data.csv"])
         assert f"one output. Got p.safetensors, a {kind}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"notes": [1]}, "notes as "), ({"notes": {"columns": 5}}, "notes.columns"), ({"posterior": ...}, "a None")],
+)
+def test_a_header_that_is_no_fit_of_a_table(
+    capsys: pytest.CaptureFixture[str], change: dict[str, Any], message: str
+) -> None:
+    lw.save(lw.GP().fit((X, Y)), "p.safetensors", notes={"columns": ["width", "height"]})
+    header = POSTERIOR.header(Path("p.safetensors"))
+    tensors = POSTERIOR.tensors(Path("p.safetensors"), header)
+    body = {name: value for name, value in (header | change).items() if value is not ...}
+    POSTERIOR.write(Path("p.safetensors"), body, tensors)
+    with pytest.raises(SystemExit):
+        cli.main(["gp", "predict", "p.safetensors", "data.csv"])
+    assert message in capsys.readouterr().err
 
 
 def test_a_table_without_a_column_of_the_fit(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
