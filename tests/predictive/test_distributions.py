@@ -134,7 +134,7 @@ def test_count_draws_are_counts_and_rates_are_rates(generator: torch.Generator) 
 def test_counts_that_overflow_name_the_exponent_with_its_variance() -> None:
     """Of a log rate N(m, v) the variance of the rate is of the order exp(2 (m + v))."""
     moments = Moments(torch.tensor([[20.0]]).double(), torch.tensor([[[400.0]]]).double())
-    with pytest.raises(NumericalError, match="variances of rates exp f. Got an exponent of 840"):
+    with pytest.raises(NumericalError, match=r"variances of rates exp f\. Got an exponent of 840"):
         Counts.of(moments)
     wide = WideMoments(moments.mean, moments.variance)
     with pytest.raises(NumericalError, match="an exponent of 840"):
