@@ -154,6 +154,14 @@ def test_a_table_without_a_column_of_the_fit(capsys: pytest.CaptureFixture[str],
     assert "none or several of height" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", [b"PK\x03\x04 cut short", b"", b"PK\x05\x06" + 18 * b"\0" + b"more"])
+def test_a_damaged_file_of_arrays_is_one_line(capsys: pytest.CaptureFixture[str], content: bytes) -> None:
+    Path("bad.npz").write_bytes(content)
+    with pytest.raises(SystemExit):
+        cli.main(["gp", "fit", "bad.npz", "--target", "y"])
+    assert "lapwing: Expected" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
