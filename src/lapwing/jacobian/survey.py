@@ -252,7 +252,9 @@ def opened(
 
 
 def unwrapped(model: nn.Module, call: str = "the trained nn.Module") -> nn.Module:
-    """The network inside ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``, in any order.
+    """The network inside ``DataParallel``, ``DistributedDataParallel``, ``checkpoint_wrapper`` and ``torch.compile``.
+
+    They may be around each other in any order.
 
     Raises:
         ConfigError: If the model is no module; see ``check_usable`` too.
@@ -261,9 +263,14 @@ def unwrapped(model: nn.Module, call: str = "the trained nn.Module") -> nn.Modul
         got = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
         raise ConfigError("a network that is an nn.Module", got, call)
     parallel = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
-    inner = model.module if parallel else getattr(model, "_orig_mod", None)
-    if isinstance(inner, nn.Module):
-        return unwrapped(inner, call)
+    inside = (
+        [model.module]
+        if parallel
+        else [getattr(model, name, None) for name in ("_orig_mod", "_checkpoint_wrapped_module")]
+    )
+    for inner in inside:
+        if isinstance(inner, nn.Module):
+            return unwrapped(inner, call)
     check_usable(model)
     return model
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
-from lapwing.jacobian.network.network import digest_of, outputs_of
+from lapwing.ground.errors import ConfigError, UnsupportedError
+from lapwing.jacobian.network.network import digest_of
 from tests.curvature.unchanged import unchanged
 from tests.posterior_cases import labels, normal, refused
 
@@ -92,19 +90,3 @@ def test_weights_without_shapes_or_values_are_refused() -> None:
         model = nn.Linear(3, 2)
         model.bias = nn.Parameter(torch.empty(2, device="meta"))
         lw.Laplace(lw.Categorical()).fit(model, (x, y))
-
-
-class TestOutputs:
-    @pytest.mark.parametrize(
-        "result", [X, (X, None), [X, Y], {"logits": X, "loss": None}, SimpleNamespace(logits=X, hidden=Y)]
-    )
-    def test_are_found(self, result: Any) -> None:
-        assert outputs_of(result) is X
-
-    @pytest.mark.parametrize(
-        ("result", "got"),
-        [({"out": X}, "keys ['out']"), ((), "a tuple of 0"), ((None, X), "NoneType"), (None, "NoneType")],
-    )
-    def test_are_asked_for(self, result: Any, got: str) -> None:
-        with refused(ShapeError, got):
-            outputs_of(result)

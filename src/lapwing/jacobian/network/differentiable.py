@@ -14,23 +14,25 @@ from lapwing.ground.data import Inputs
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.layers.loose import Way, vectorised_rows
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.network.spelled import twice_differentiable
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import by_position
 
 
-def live(module: nn.Module, pull: float = 1.0) -> Network:
+def live(module: nn.Module, pull: float = 1.0, output: Output = None) -> Network:
     """A network that holds the module's own parameters, so that what is computed from it can be differentiated in them.
 
     Args:
         module: The module, as it is now: make the network again after every step.
         pull: Factor on the gradients that reach the parameters; values are unchanged.
+        output: Which part of what the module returns is its output.
 
     Raises:
         ConfigError: If no parameter requires a gradient.
         DataError: If a weight is not finite.
     """
-    network = Network.of(module)
+    network = Network.of(module, output)
     known = dict(module.named_parameters())
     params = {
         name: known[name] if pull == 1.0 else known[name].detach().lerp(known[name], pull) for name in network.names

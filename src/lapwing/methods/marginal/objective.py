@@ -18,6 +18,7 @@ from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.layers.loose import right_way
 from lapwing.jacobian.network.differentiable import LiveBatch, live
 from lapwing.jacobian.network.network import Network, call
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import find_layers, probe, unwrapped
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.laplace import Laplace
@@ -57,6 +58,8 @@ class MarginalLikelihood:
         warm_up: Epochs of training on the likelihood alone.
         settle: Epochs after those in which the weights do not hear of the log-determinant.
         noise: Whether to learn the noise of a Gaussian likelihood.
+        output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index or a
+            function of it. ``None`` where it returns one tensor, or something with ``logits``.
         unpack: Splits one element of a loader into inputs and targets.
         generator: Source of randomness of the log-determinant.
 
@@ -92,6 +95,7 @@ class MarginalLikelihood:
         warm_up: int = 10,
         settle: int = 50,
         noise: bool = True,
+        output: Output = None,
         unpack: Unpack | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -111,12 +115,14 @@ class MarginalLikelihood:
                 "a log-determinant to learn the precisions from", "log_det=None, updates=ByGradient()", "log_det=Gram()"
             )
         self.model, self.data_size, self.log_det, self.updates = model, data_size, log_det, updates
-        self.warm_up, self.settle, self.generator, self._unpack = warm_up, settle, generator, unpack
+        self.warm_up, self.settle, self.generator = warm_up, settle, generator
+        self.output = output
+        self._unpack = unpack
         self.history: list[Epoch] = []
         self._module = unwrapped(model, "MarginalLikelihood(model, likelihood, data_size=n)")
         self._terms: list[tuple[float, float, float]] = []
         self._survey: Survey | None = None
-        network = Network.of(self._module)
+        network = Network.of(self._module, self.output)
         prior.check_names([name for name, _ in self._module.named_parameters()])
         self._hyper = Hyperparameters(prior, likelihood, network.uncertain, network.like, noise=noise)
         for value in self._hyper.parameters():
@@ -183,12 +189,12 @@ class MarginalLikelihood:
         share, ratio, norm = self.data_size / examples, None, None
         with torch.enable_grad():
             if self.warming_up:
-                outputs = self._hyper.reference.canonical(call(self.model, {}, inputs))
+                outputs = self._hyper.reference.canonical(call(self.model, {}, inputs, output=self.output))
                 targets = self._hyper.reference.canonical_targets(outputs.detach(), labels)
                 self._hyper.reference.check(outputs.detach(), targets)
                 loss = nll = share * self._hyper.nll(outputs, targets)
             else:
-                network = live(self._module)
+                network = live(self._module, output=self.output)
                 batch = LiveBatch(network, self._hyper.reference, inputs, labels)
                 nll = share * self._hyper.nll(batch.outputs, batch.targets)
                 norm, ratio = self._hyper.square_norm(network.layout.flatten(network.params)), self._ratio(batch)
@@ -232,7 +238,7 @@ class MarginalLikelihood:
 
     def _fit(self, recipe: Laplace, data: Source) -> Posterior:
         """A posterior of the network as it is, of ``data_size`` examples."""
-        posterior = recipe.fit(self.model, data, unpack=self._unpack)
+        posterior = recipe.fit(self.model, data, output=self.output, unpack=self._unpack)
         examples = posterior.totals.examples
         if examples != self.data_size and not posterior.partial:
             raise DataError(
@@ -247,7 +253,7 @@ class MarginalLikelihood:
         survey = self._surveyed(batch.inputs)
         if self.log_det is None or (self.settling and not self.updates.by_gradient):
             return None
-        network = live(self._module, pull=0.0) if self.settling else batch.network
+        network = live(self._module, pull=0.0, output=self.output) if self.settling else batch.network
         batch = replace(batch, network=network, way=survey.way)
         return self.log_det.ratio(MiniBatch(batch, self._hyper, survey, self.data_size), self.generator)
 
@@ -255,7 +261,7 @@ class MarginalLikelihood:
         """What is known of the layers, from the first batch after the warm-up."""
         if self._survey is None:
             check_statistics(self._module)
-            network = Network.of(self._module)
+            network = Network.of(self._module, self.output)
             survey = find_layers(network, inputs)
             self._survey = replace(survey, way=right_way(network, network.names, probe(inputs, 2)))
         return self._survey
