@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lapwing.evaluation import metrics
 from lapwing.ground.data import Data, Source, Unpack
+from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.likelihoods import Likelihood
 from lapwing.predictive import (
@@ -68,6 +69,7 @@ class Scores(dict[str, float]):
         return "\n".join(aligned([[name, f"{value:.4f}"] for name, value in self.items()], 1))
 
 
+@default_device_aside()
 def evaluate(
     predictor: Predictor,
     data: Source,

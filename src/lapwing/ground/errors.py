@@ -71,6 +71,10 @@ class DataWarning(UserWarning):
     """The data can be used, but something about them is probably a mistake."""
 
 
+class NetworkWarning(UserWarning):
+    """The network can be used, but something about it is probably a mistake."""
+
+
 class ConvergenceWarning(UserWarning):
     """An iteration stopped short of its tolerance; the result says how far it got."""
 

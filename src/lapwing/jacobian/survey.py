@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from lapwing.ground.data import Data, Inputs, Source, Unpack, count, several, take
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from lapwing.ground.tree import Params
+from lapwing.jacobian.hidden import warn_of_hidden
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, history, leaves, origin
 from lapwing.jacobian.layers.loose import close, right_way
 from lapwing.jacobian.model import Model, Pass
@@ -87,8 +88,12 @@ def first_pass(network: Network, inputs: Inputs) -> Pass:
         UnsupportedError: If the outputs are random, depend on the other examples of the batch, or have another type
             than the weights.
 
+    Warns:
+        NetworkWarning: If the outputs depend on an uncertain parameter that no derivative reaches.
+
     Cost:
-        Three forward passes of two or three examples, two backward passes; two more where parameters have no factors.
+        Three forward passes of two or three examples, three backward passes; two more where parameters have no factors;
+        and what ``warn_of_hidden`` takes where parameters have a gradient of zero.
     """
     params = leaves(network)
     three = probe(inputs, 3)
@@ -98,13 +103,14 @@ def first_pass(network: Network, inputs: Inputs) -> Pass:
     if not outputs.requires_grad:
         raise ConfigError(
             "uncertain weights that the outputs depend on",
-            f"{', '.join(network.names[:5])}, which have no part in them",
+            f"{', '.join(network.names[:5])}, in which they have no derivative",
             "weights=Names(...) or LastLayer() with others, or requires_grad_(True) on these",
         )
     _check_types(network, outputs, calls)
     with torch.enable_grad():
         plain = network(three, params)
     _check_outputs(outputs.detach(), plain.detach(), two.detach())
+    warn_of_hidden(network, three, plain, params)
     layers = _layers(calls, fewer)
     survey = _survey(network, layers, calls, outputs)
     wrong = _disagreeing(seen.knowing(survey), plain, params)

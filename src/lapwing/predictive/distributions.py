@@ -177,7 +177,7 @@ class Regression(Shown):
             ConfigError: If ``level`` is not between 0 and 1.
         """
         check_fraction("level", level, "level=0.95")
-        z = torch.special.ndtri(torch.tensor(0.5 * (1 + level), dtype=torch.float64)).item()
+        z = torch.special.ndtri(torch.tensor(0.5 * (1 + level), dtype=torch.float64, device="cpu")).item()
         half = z * (self.std if noise else self.outputs.std)
         return self.mean - half, self.mean + half
 

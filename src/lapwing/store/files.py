@@ -13,6 +13,7 @@ from torch import nn
 from lapwing.curvature.fold import check_same
 from lapwing.ground.archive import Archive, Json, Tensors
 from lapwing.ground.data import Data, Source, Unpack, several
+from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import MismatchError, check_kind
 from lapwing.ground.ranks import once
 from lapwing.ground.whole import check_directory, file_at
@@ -62,6 +63,7 @@ def read_header(path: str | PathLike[str]) -> Json:
     return POSTERIOR.header(path)
 
 
+@default_device_aside()
 def save(
     posterior: Saved | ImagePosterior | Kernels,
     path: str | PathLike[str],
@@ -138,6 +140,7 @@ def load(
 ) -> Saved | ImagePosterior: ...
 
 
+@default_device_aside()
 def load(
     path: str | PathLike[str],
     model: nn.Module | None = None,

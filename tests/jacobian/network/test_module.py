@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ import lapwing as lw
 from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.jacobian.network.network import digest_of
 from tests.curvature.unchanged import unchanged
-from tests.posterior_cases import labels, normal, refused
+from tests.posterior_cases import labels, normal, refused, seeded
 
 X, Y = normal(5, 3), labels(5, classes=3)
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.complex64, torch.int64, torch.int8, torch.bool)
@@ -90,3 +92,44 @@ def test_weights_without_shapes_or_values_are_refused() -> None:
         model = nn.Linear(3, 2)
         model.bias = nn.Parameter(torch.empty(2, device="meta"))
         lw.Laplace(lw.Categorical()).fit(model, (x, y))
+
+
+def built(structure: Any, **weights: Any) -> Callable[[nn.Module], Tensor]:
+    recipe = lw.Laplace(lw.Categorical(), structure=structure, **weights)
+    return lambda model: recipe.fit(model, (X, Y)).predict(X).logits.variance
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *map(built, [lw.Full(), lw.KFAC(), lw.Diagonal(), lw.MatrixFree(), lw.Sampled(samples=3)]),
+        built(lw.Full(), weights=lw.LastLayer()),
+        lambda model: lw.baselines.Map(model).predict(X).logits.variance,
+        lambda model: (
+            lw.HessianFree(lw.Categorical(), prior=lw.Isotropic(50.0), fits=lw.PerPoint())
+            .fit(model, (X, Y), X[:1])
+            .predict(X[:1])
+            .logits.variance
+        ),
+    ],
+)
+def test_a_network_made_in_inference_mode_is_one_like_others(call: Callable[[nn.Module], Tensor]) -> None:
+    def build() -> nn.Module:
+        norm = nn.BatchNorm1d(4)
+        norm.running_mean.normal_(generator=torch.Generator().manual_seed(1))
+        return nn.Sequential(nn.Linear(3, 4), norm, nn.Tanh(), nn.Linear(4, 3))
+
+    with torch.inference_mode():
+        model = seeded(build)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert torch.equal(call(model), call(seeded(build)))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(value.is_inference() and value.grad is None for value in model.parameters())
+
+
+def test_but_cannot_be_trained() -> None:
+    with torch.inference_mode():
+        model = seeded(lambda: nn.Linear(3, 3))
+    with refused(UnsupportedError, "Try copy.deepcopy(model) outside of it"):
+        lw.train_marginal(model, (X, Y), lw.Categorical(), epochs=3)
+    lw.train_marginal(copy.deepcopy(model), (X, Y), lw.Categorical(), epochs=3)

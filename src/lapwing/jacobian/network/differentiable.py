@@ -31,7 +31,9 @@ def live(module: nn.Module, pull: float = 1.0, output: Output = None) -> Network
     Raises:
         ConfigError: If no parameter requires a gradient.
         DataError: If a weight is not finite.
+        UnsupportedError: If one was made in inference mode.
     """
+    check_trainable(module)
     network = Network.of(module, output)
     known = dict(module.named_parameters())
     params = {
@@ -39,6 +41,21 @@ def live(module: nn.Module, pull: float = 1.0, output: Output = None) -> Network
     }
     object.__setattr__(network, "params", params)
     return network
+
+
+def check_trainable(module: nn.Module) -> None:
+    """Refuses a module whose weights autograd does not track, whatever is asked of them.
+
+    Raises:
+        UnsupportedError: If a weight was made in inference mode.
+    """
+    made = [name for name, value in module.named_parameters() if value.is_inference()]
+    if made:
+        raise UnsupportedError(
+            "weights that can be trained",
+            f"{', '.join(made[:3])}, made in torch.inference_mode()",
+            "copy.deepcopy(model) outside of it",
+        )
 
 
 @final

@@ -24,6 +24,7 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import functional_call
 
 from lapwing.ground.data import UNPACK, Inputs, bits, check_finite, ordinary, over_tensors
+from lapwing.ground.device import users_default_device
 from lapwing.ground.errors import ConfigError, MismatchError, UnsupportedError, describe
 from lapwing.ground.tree import Layout, Params, together
 from lapwing.jacobian.network.checkpoints import without_checkpoints
@@ -46,7 +47,7 @@ class Network:
     """A module read as ``f(weights, inputs)``, in eval mode, its buffers frozen, the module itself never written to.
 
     Args:
-        module: The trained network; referenced, not copied.
+        module: The trained network; referenced, not copied, but for tensors that were made in inference mode.
         names: Parameters that are uncertain, in the order of ``named_parameters``. A tied weight is meant wherever it
             is used; by another than the first of its names it is meant where it has that name alone.
         index: Positions of the uncertain weights within those parameters' flat vector; ``None`` means all of them.
@@ -76,15 +77,15 @@ class Network:
 
     def __post_init__(self) -> None:
         check_output(self.output)
-        with ALONE:
+        with ALONE, torch.inference_mode(False):
             known = dict(self.module.named_parameters(remove_duplicate=self.tied))
             if not self.names or (self.index is not None and not len(self.index)):
                 raise ConfigError("at least one uncertain weight", "none", "All() or a wider selection")
             for name, value in known.items():
                 check_finite(value, f"weights in {name!r}", "the checkpoint before that")
             vars(self).update(
-                params={name: known[name].detach() for name in self.names},
-                fixed={name: value.detach() for name, value in known.items() if name not in self.names},
+                params={name: ordinary(known[name].detach()) for name in self.names},
+                fixed={name: ordinary(value.detach()) for name, value in known.items() if name not in self.names},
                 buffers={name: value.detach().clone() for name, value in self.module.named_buffers()},
                 state=state_of(self.module),
                 digest=digest_of(self.module),
@@ -269,7 +270,8 @@ def call(module: nn.Module, tensors: Params, inputs: Inputs, *, tied: bool = Tru
         raise UnsupportedError("an nn.Module", "a TorchScript module", "the nn.Module that it was made from")
     args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (inputs, {})
     try:
-        result = functional_call(module, tensors, args, kwargs, tie_weights=tied)
+        with users_default_device():
+            result = functional_call(module, tensors, args, kwargs, tie_weights=tied)
     except (RuntimeError, TypeError, ValueError) as error:
         came = f"lapwing called the network with {describe(inputs)}, some examples of the data"
         error.add_note(f"{came}. Try model(x) on a batch, or {UNPACK}")

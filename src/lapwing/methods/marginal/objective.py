@@ -13,10 +13,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.ground.data import Inputs, Source, Unpack, count, place
+from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, DataError, check_kind
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.layers.loose import right_way
-from lapwing.jacobian.network.differentiable import LiveBatch, live
+from lapwing.jacobian.network.differentiable import LiveBatch, check_trainable, live
 from lapwing.jacobian.network.network import Network, call
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import find_layers, probe, unwrapped
@@ -122,6 +123,7 @@ class MarginalLikelihood:
         self._module = unwrapped(model, "MarginalLikelihood(model, likelihood, data_size=n)")
         self._terms: list[tuple[float, float, float]] = []
         self._survey: Survey | None = None
+        check_trainable(self._module)
         network = Network.of(self._module, self.output)
         prior.check_names([name for name, _ in self._module.named_parameters()])
         self._hyper = Hyperparameters(prior, likelihood, network.uncertain, network.like, noise=noise)
@@ -165,6 +167,7 @@ class MarginalLikelihood:
         """
         return list(self._hyper.parameters())
 
+    @default_device_aside()
     def loss(self, x: Inputs, y: Tensor) -> Float[Tensor, ""]:
         """The loss of a mini-batch, nats, float64; its terms are kept for ``history``.
 
@@ -204,6 +207,7 @@ class MarginalLikelihood:
         self._terms.append((nll.item(), log_prior, math.nan if ratio is None else 0.5 * (ratio.item() + log_det_prior)))
         return loss
 
+    @default_device_aside()
     def end_of_epoch(self, data: Source | None = None) -> Epoch:
         """Say that all batches of an epoch have been seen: its record is made, and the hyper-parameters updated.
 
