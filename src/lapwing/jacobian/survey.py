@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from math import prod
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from lapwing.ground.data import Data, Inputs, Source, Unpack, count, several, take
-from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
+from lapwing.ground.errors import ConfigError, DataError, LapwingError, ShapeError, UnsupportedError
 from lapwing.ground.tree import Params
 from lapwing.jacobian.hidden import warn_of_hidden
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, history, leaves, origin
@@ -27,6 +29,12 @@ from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 
 logger = logging.getLogger(__name__)
+
+WHOLE = (
+    "a module that holds x and the edges as buffers and takes the numbers of nodes: forward(self, nodes) returns "
+    "self.network(self.x, self.edges)[nodes]"
+)
+"""What a network whose examples are the nodes of one graph can be wrapped in."""
 
 
 def probe(inputs: Inputs, size: int) -> Inputs:
@@ -98,8 +106,9 @@ def first_pass(network: Network, inputs: Inputs) -> Pass:
     params = leaves(network)
     three = probe(inputs, 3)
     seen = Pass(network, Survey((), (), torch.Size(), (0, 0)), three)
-    outputs, calls = seen.watched
-    two, fewer = captured(network, probe(inputs, 2), params)
+    with examples_apart(network, inputs):
+        outputs, calls = seen.watched
+        two, fewer = captured(network, probe(inputs, 2), params)
     if not outputs.requires_grad:
         raise ConfigError(
             "uncertain weights that the outputs depend on",
@@ -120,6 +129,35 @@ def first_pass(network: Network, inputs: Inputs) -> Pass:
         logger.info("no layer factors for %s: using automatic differentiation there", ", ".join(survey.loose))
         survey = replace(survey, way=right_way(network, survey.loose, probe(inputs, 2)))
     return seen.knowing(survey)
+
+
+@contextmanager
+def examples_apart(network: Network, inputs: Inputs) -> Generator[None]:
+    """A call of the network with a few of the examples; what fails there, and not with all of them, is explained.
+
+    Args:
+        network: The network.
+        inputs: The examples there are, such as the nodes of a graph and its edges.
+
+    Raises:
+        UnsupportedError: If the network takes all examples and not a few of them.
+    """
+    try:
+        yield
+    except LapwingError:
+        raise
+    except Exception as error:
+        try:
+            with torch.no_grad():
+                network(inputs)
+        except Exception:
+            raise error from None
+        said = " ".join(str(error).split())
+        raise UnsupportedError(
+            "a network that takes any of the examples without the others",
+            f"one that takes all {count(inputs)} and fails on the first few: {type(error).__name__}, {said:.120}",
+            f"{WHOLE}, if they are nodes of a graph, or an axis of graphs in front of all inputs",
+        ) from error
 
 
 def _check_types(network: Network, outputs: Tensor, calls: list[Call]) -> None:
@@ -165,7 +203,7 @@ def _check_outputs(outputs: Tensor, again: Tensor, fewer: Tensor) -> None:
         raise UnsupportedError(
             "outputs that depend on one example each",
             "an output that changes with the other examples of the batch",
-            "BatchNorm with running statistics, or a batch of size one",
+            f"BatchNorm with running statistics, a batch of size one, or, for nodes of a graph, {WHOLE}",
         )
 
 

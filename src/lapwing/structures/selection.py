@@ -20,7 +20,7 @@ from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_ki
 from lapwing.jacobian.layers.capture import MOVES, captured, history, leaves, origin
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
-from lapwing.jacobian.survey import probe, surveyed
+from lapwing.jacobian.survey import examples_apart, probe, surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior
 
@@ -290,7 +290,9 @@ def last_layer(network: Network, data: Data) -> tuple[str, ...]:
     Raises:
         ConfigError: If there is none.
     """
-    outputs, calls = captured(network, probe(data.first(), 2), leaves(network))
+    inputs = data.first()
+    with examples_apart(network, inputs):
+        outputs, calls = captured(network, probe(inputs, 2), leaves(network))
     edges = {call.edge.node: call for call in calls if call.kind in ("linear", "conv")}
     moves = {*MOVES, *WRITES, *PAIRED} - {
         "Add",

@@ -272,7 +272,7 @@ def call(module: nn.Module, tensors: Params, inputs: Inputs, *, tied: bool = Tru
     try:
         with users_default_device():
             result = functional_call(module, tensors, args, kwargs, tie_weights=tied)
-    except (RuntimeError, TypeError, ValueError) as error:
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
         came = f"lapwing called the network with {describe(inputs)}, some examples of the data"
         error.add_note(f"{came}. Try model(x) on a batch, or {UNPACK}")
         raise
