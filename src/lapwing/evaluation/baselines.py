@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lapwing.evaluation.metrics.elements import labelled
 from lapwing.ground.data import Data, Inputs, Source, Unpack, check_finite, place
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError, warn
-from lapwing.jacobian.network.network import call, serving
+from lapwing.jacobian.network.network import call, like_of, serving
 from lapwing.jacobian.network.output import Output, check_output
 from lapwing.jacobian.survey import unwrapped
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
@@ -193,7 +193,7 @@ class Map:
             ShapeError: If they have another rank than the likelihood expects.
             DataError: If one is not finite.
         """
-        like = next(self.model.parameters(), None)
+        like = like_of(self.model)
         inputs = x if like is None else place(x, like)
         module = unwrapped(self.model)
         with torch.no_grad(), serving(module):
@@ -232,8 +232,8 @@ class Map:
             expected, got = "Categorical or Gaussian, to calibrate the plain network", type(self.likelihood).__name__
             raise UnsupportedError(expected, got, "Map as it is")
         plain = replace(self, temperature=None)
-        like = next(self.model.parameters(), torch.zeros(()))
-        data = Data(held_out, like.detach(), unpack, progress)
+        like = like_of(self.model)
+        data = Data(held_out, torch.zeros(()) if like is None else like, unpack, progress)
         pairs = [(plain.outputs(batch.inputs), batch.targets) for batch in data]
         outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         if isinstance(self.likelihood, Categorical):

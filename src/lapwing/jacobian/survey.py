@@ -25,10 +25,13 @@ from lapwing.jacobian.hidden import warn_of_hidden
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, history, leaves, origin
 from lapwing.jacobian.layers.loose import close, right_way
 from lapwing.jacobian.model import Model, Pass
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.network import Network, like_of
 from lapwing.likelihoods import Likelihood
 
 logger = logging.getLogger(__name__)
+
+ROUNDED = 0.05
+"""Share of the largest output by which rounding to 8 bits in several layers may move one."""
 
 WHOLE = (
     "a module that holds x and the edges as buffers and takes the numbers of nodes: forward(self, nodes) returns "
@@ -118,7 +121,7 @@ def first_pass(network: Network, inputs: Inputs) -> Pass:
     _check_types(network, outputs, calls)
     with torch.enable_grad():
         plain = network(three, params)
-    _check_outputs(outputs.detach(), plain.detach(), two.detach())
+    _check_outputs(outputs.detach(), plain.detach(), two.detach(), coarse(network.module))
     warn_of_hidden(network, three, plain, params)
     layers = _layers(calls, fewer)
     survey = _survey(network, layers, calls, outputs)
@@ -179,8 +182,16 @@ def _check_types(network: Network, outputs: Tensor, calls: list[Call]) -> None:
         )
 
 
-def _check_outputs(outputs: Tensor, again: Tensor, fewer: Tensor) -> None:
-    """Outputs of three examples, of the same again, and of the first two of them."""
+def coarse(module: nn.Module) -> bool:
+    """Whether a layer rounds its inputs to 8 bits by the largest of the batch, as dynamic quantisation of PyTorch does.
+
+    Its outputs depend on the other examples by that rounding.
+    """
+    return any("quantized.dynamic" in type(part).__module__ for part in module.modules())
+
+
+def _check_outputs(outputs: Tensor, again: Tensor, fewer: Tensor, rounded: bool) -> None:
+    """Outputs of three examples, of the same again, and of the first two of them, which may be rounded by the batch."""
     if outputs.ndim < 2 or (len(outputs), len(fewer)) != (3, 2):
         raise ShapeError(
             "outputs of shape [n, ..., c] for n inputs",
@@ -199,7 +210,8 @@ def _check_outputs(outputs: Tensor, again: Tensor, fewer: Tensor) -> None:
             "different outputs for the same inputs",
             "nn.Dropout instead of functional dropout that ignores eval()",
         )
-    if not torch.allclose(fewer, outputs[:2], rtol=1e-2, atol=1e-3 * float(outputs.abs().max() + 1e-6)):
+    share = ROUNDED if rounded else 1e-3
+    if not torch.allclose(fewer, outputs[:2], rtol=1e-2, atol=share * float(outputs.abs().max() + 1e-6)):
         raise UnsupportedError(
             "outputs that depend on one example each",
             "an output that changes with the other examples of the batch",
@@ -291,7 +303,8 @@ def opened(
         UnsupportedError: If its forward pass writes to them.
     """
     module = unwrapped(model, call)
-    like = next(module.parameters(), torch.zeros(())).detach()
+    like = like_of(module)
+    like = torch.zeros(()) if like is None else like
     return module, Data(data, like=like, unpack=unpack, progress=progress, shared=several())
 
 

@@ -18,7 +18,7 @@ from lapwing.curvature.sums import DiagonalSum
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_kind, check_option
 from lapwing.jacobian.layers.capture import MOVES, captured, history, leaves, origin
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.network import Network, differentiable
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import examples_apart, probe, surveyed
 from lapwing.likelihoods import Likelihood
@@ -256,6 +256,8 @@ def masked(network: Network, mask: Bool[Tensor, " d"]) -> Network:
 def own_names(module: nn.Module) -> dict[str, str]:
     """Every name of every parameter, with the first of its names, by which it goes: tied weights have several.
 
+    Whole numbers, such as weights in 8 bits, are left out: they have no derivative.
+
     Example:
         >>> pair = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
         >>> pair[1].weight = pair[0].weight
@@ -263,7 +265,8 @@ def own_names(module: nn.Module) -> dict[str, str]:
         {'0.weight': '0.weight', '1.weight': '0.weight'}
     """
     first = {id(value): name for name, value in module.named_parameters()}
-    return {name: first[id(value)] for name, value in module.named_parameters(remove_duplicate=False)}
+    every = module.named_parameters(remove_duplicate=False)
+    return {name: first[id(value)] for name, value in every if differentiable(value)}
 
 
 def untied(head: Network, known: dict[str, str], data: Data) -> Iterator[Network]:

@@ -38,9 +38,8 @@ def natural_target(posterior: Posterior) -> Target:
         return "affine"
     if not network.tied:  # the last layer, by a name of its own
         return "simplified"
-    whole = network.with_uncertain(tuple(name for name, _ in network.module.named_parameters()))
     try:
-        head = last_layer(whole, data)
+        head = last_layer(network.whole, data)
     except ConfigError:
         return "affine"
     return "simplified" if network.index is None and set(head) <= set(network.names) else "affine"

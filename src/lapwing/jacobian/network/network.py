@@ -128,6 +128,12 @@ class Network:
         """
         return Network(self.module, names, index, self.output)
 
+    @property
+    def whole(self) -> Network:
+        """The same network with every parameter uncertain that can be, frozen ones too."""
+        named = self.module.named_parameters()
+        return self.with_uncertain(tuple(name for name, value in named if differentiable(value)))
+
     @cached_property
     def layout(self) -> Layout:
         """Names and shapes of the parameters that hold uncertain weights."""
@@ -234,6 +240,23 @@ class Network:
     def __reduce__(self) -> tuple[type[Network], tuple[nn.Module, tuple[str, ...], Tensor | None, Output]]:
         self.check_unchanged()
         return (Network, (self.module, self.names, self.index, self.output))
+
+
+def like_of(module: nn.Module) -> Tensor | None:
+    """A parameter whose device and type the inputs take: the first that is no whole number, as 8-bit weights are.
+
+    Example:
+        >>> layer = nn.Linear(2, 1)
+        >>> layer.weight = nn.Parameter(torch.ones(1, 2, dtype=torch.int8), requires_grad=False)
+        >>> like_of(layer).dtype
+        torch.float32
+    """
+    return next((value.detach() for value in module.parameters() if differentiable(value)), None)
+
+
+def differentiable(value: Tensor) -> bool:
+    """Whether its type is one that has derivatives."""
+    return value.is_floating_point() or value.is_complex()
 
 
 def state_of(module: nn.Module) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from lapwing.ground.data import Data, chunks
 from lapwing.ground.errors import ShapeError
 from lapwing.jacobian.layers.factors import jacobian_rows
 from lapwing.jacobian.model import BUDGET, undisturbed
+from lapwing.jacobian.network.network import like_of
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import surveyed, unwrapped
 from lapwing.likelihoods import Gaussian
@@ -96,8 +97,8 @@ class NTK(Kernel):
     def _kernel(self, x: Tensor) -> TangentKernel:
         """The network, surveyed on the first inputs it sees; refused where it was written to since."""
         if "known" not in vars(self):
-            likelihood, like = Gaussian(), next(self.model.parameters(), torch.zeros(())).detach()
-            data = Data((x.detach(), x.new_zeros(len(x), 1)), like=like)
+            likelihood, like = Gaussian(), like_of(self.model)
+            data = Data((x.detach(), x.new_zeros(len(x), 1)), like=torch.zeros(()) if like is None else like)
             with undisturbed():
                 network = self.weights.choose(self.model, data, likelihood, Isotropic(), self.output)
                 model = surveyed(network, likelihood, data)

@@ -18,7 +18,7 @@ from lapwing.ground.errors import ConfigError, DataError, check_kind
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.layers.loose import right_way
 from lapwing.jacobian.network.differentiable import LiveBatch, check_trainable, live
-from lapwing.jacobian.network.network import Network, call
+from lapwing.jacobian.network.network import Network, call, like_of
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import find_layers, probe, unwrapped
 from lapwing.likelihoods import Likelihood
@@ -183,7 +183,8 @@ class MarginalLikelihood:
         Cost:
             A forward pass and the log-determinant's; a backward pass through both when it is differentiated.
         """
-        like = next(self._module.parameters())
+        like = like_of(self._module)
+        assert like is not None  # a network without weights is refused where this is made
         inputs, labels = place(x, like), y.to(like.device)
         examples = count(inputs)
         if examples > self.data_size:
