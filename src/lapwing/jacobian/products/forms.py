@@ -97,7 +97,7 @@ def count(factor: Factor, cotangents: int) -> Count:
 
 @final
 class NoModules:
-    """In place of what tells a counter which module it is in, by hooks that fail in networks with derivatives inside."""
+    """In place of what tells a counter its module, by hooks that fail in networks with derivatives inside."""
 
     parents = ("Global",)
 
