@@ -13,7 +13,6 @@ from scipy import stats
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError
-from lapwing.predictive import quantiles
 from lapwing.predictive.distributions import Counts
 from lapwing.predictive.outputs import Draws, Moments
 from tests.posterior_cases import mlp, normal, refused
@@ -47,7 +46,7 @@ def test_ends_are_the_smallest_counts_that_are_likely_enough(level: float) -> No
 def test_draws_and_pieces_agree_with_sampled_counts(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantiles, "BUDGET", 8 * 50 * 2)
+    monkeypatch.setattr("lapwing.predictive.quantiles.BUDGET", 8 * 50 * 2)
     values = 1.0 + 0.5 * torch.randn(50, 3, 2, generator=generator, dtype=torch.float64)
     low, high = Counts.of(Draws(values)).interval(0.9)
     shares = partial(stats.poisson.cdf, mu=values.exp().numpy())
