@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from lapwing.ground.data import Data, Inputs, Source, Unpack, count, several, take
-from lapwing.ground.errors import ConfigError, DataError, LapwingError, ShapeError, UnsupportedError
+from lapwing.ground.errors import ConfigError, DataError, LapwingError, ShapeError, UnsupportedError, reason_of
 from lapwing.ground.tree import Params
 from lapwing.jacobian.hidden import warn_of_hidden
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, history, leaves, origin
@@ -155,10 +155,10 @@ def examples_apart(network: Network, inputs: Inputs) -> Generator[None]:
                 network(inputs)
         except Exception:
             raise error from None
-        said = " ".join(str(error).split())
+        failed = f"{type(error).__name__}, {reason_of(error):.120}"
         raise UnsupportedError(
             "a network that takes any of the examples without the others",
-            f"one that takes all {count(inputs)} and fails on the first few: {type(error).__name__}, {said:.120}",
+            f"one that takes all {count(inputs)} and fails on the first few: {failed}",
             f"{WHOLE}, if they are nodes of a graph, or an axis of graphs in front of all inputs",
         ) from error
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.ground.data import Inputs
-from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.errors import UnsupportedError, reason_of
 from lapwing.jacobian.layers.loose import Way, vectorised_rows
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
@@ -136,7 +136,7 @@ class LiveBatch:
             except (RuntimeError, ValueError) as reason:
                 raise UnsupportedError(
                     "a network that can be vectorised over examples, to differentiate its Jacobian",
-                    str(reason).split("\n")[0],
+                    reason_of(reason),
                     "log_det=StochasticLanczos(), which needs no rows, or log_det=None with updates=ByEvidence()",
                 ) from reason
         return torch.cat(list(blocks.values()), dim=-1)
