@@ -81,7 +81,7 @@ def test_of_many_some_are_named_and_all_are_counted() -> None:
     def build() -> nn.Module:
         return Network(without_gradient, nn.Sequential(nn.Linear(5, 4), *(nn.Linear(4, 4) for _ in range(9))))
 
-    fragment = r"body\.1\.bias|body\.0\.weight.* and 11 more, and it may be on some of 6 that were not tried,"
+    fragment = r"body\.1\.bias|body\.0\.weight.* and 11 more, perhaps on some of 6 more that were not tried,"
     with pytest.warns(lw.NetworkWarning, match=fragment):
         lw.Laplace(lw.Categorical(), structure=lw.Diagonal()).fit(seeded(build), (X, Y))
 

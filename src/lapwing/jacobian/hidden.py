@@ -53,7 +53,7 @@ def warn_of_hidden(network: Network, inputs: Inputs, outputs: Tensor, params: Pa
     if len(hidden) > NAMED:
         named += f" and {len(hidden) - NAMED} more"
     if len(silent) > TRIED:
-        named += f", and it may be on some of {len(silent) - TRIED} that were not tried,"
+        named += f", perhaps on some of {len(silent) - TRIED} more that were not tried,"
     warn(
         f"the outputs depend on {named} and no derivative reaches them, as behind detach(), torch.no_grad(), or a "
         "function that computes its gradient by itself: they count as known, and variances are too small if they are "

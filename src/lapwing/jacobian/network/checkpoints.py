@@ -8,9 +8,6 @@ from typing import Any
 
 import torch.utils.checkpoint as library
 
-CHANGED = ("CheckpointFunction", "_checkpoint_without_reentrant_generator")
-"""What ``torch.utils.checkpoint.checkpoint`` looks up to compute again in a backward pass: reentrant, and not."""
-
 
 class Direct:
     """In place of the reentrant ``CheckpointFunction``: the function itself."""
@@ -28,6 +25,10 @@ def directly(
     first, _ = context_fn()
     with first:
         yield
+
+
+INSTEAD: dict[str, Any] = {"CheckpointFunction": Direct, "_checkpoint_without_reentrant_generator": directly}
+"""What ``torch.utils.checkpoint.checkpoint`` looks up, reentrant and not, and what it shall find."""
 
 
 @contextmanager
@@ -48,9 +49,9 @@ def without_checkpoints() -> Generator[None]:
         >>> torch.autograd.grad(y.sum(), layer.bias)
         (tensor([3.]),)
     """
-    before = {name: getattr(library, name) for name in CHANGED}
-    for name, direct in zip(CHANGED, (Direct, directly), strict=True):
-        setattr(library, name, direct)
+    before = {name: getattr(library, name) for name in INSTEAD if hasattr(library, name)}
+    for name in before:
+        setattr(library, name, INSTEAD[name])
     try:
         yield
     finally:
