@@ -8,7 +8,7 @@ from lapwing.evaluation import baselines, corruptions, diagnosis, metrics
 from lapwing.evaluation.corruptions import corrupt, corruption_sweep
 from lapwing.evaluation.diagnosis import diagnose
 from lapwing.evaluation.scores import Scores, evaluate
-from lapwing.ground.errors import ConvergenceWarning, DataWarning, LapwingError
+from lapwing.ground.errors import ConvergenceWarning, DataWarning, LapwingError, NetworkWarning
 from lapwing.jacobian.network.invariance import normalised
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
 from lapwing.linear import preconditioners, solvers
@@ -76,6 +76,7 @@ __all__ = [
     "MatrixFreePosterior",
     "Mixup",
     "Names",
+    "NetworkWarning",
     "Nystrom",
     "NystromPosterior",
     "PerPoint",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lapwing.evaluation import metrics
 from lapwing.ground.data import Data, Source, Unpack
+from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.likelihoods import Likelihood
 from lapwing.predictive import (
@@ -86,6 +87,7 @@ class Scores(dict[str, float]):
         return "\n".join(f"{line}  {words}".rstrip() for line, words in zip(numbers, meanings, strict=True))
 
 
+@default_device_aside()
 def evaluate(
     predictor: Predictor,
     data: Source,

@@ -14,6 +14,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground import ranks
+from lapwing.ground.device import users_default_device
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, describe
 
 Inputs: TypeAlias = Tensor | Mapping[str, Any] | tuple[Any, ...]
@@ -78,10 +79,12 @@ class Data:
 
     def __iter__(self) -> Iterator[Batch]:
         seen = 0
-        once = iter(self._elements)  # tqdm would ask a loader for two iterators
+        once = as_users_code(self._elements)  # tqdm would ask a loader for two iterators
         total = length_hint(self._elements) or None
         for element in tqdm(once, "data", total, disable=not self.progress, unit="batch", leave=False):
-            inputs, targets = split(element, self.unpack)
+            with users_default_device():
+                inputs, targets = split(element, self.unpack)
+            check_there(targets, "targets")
             batch = Batch(inputs, targets)
             if self.like is not None:
                 batch = Batch(place(inputs, self.like), targets.to(self.like.device))
@@ -138,6 +141,19 @@ class Data:
         return list(source) if isinstance(source, Iterator) else source
 
 
+def as_users_code(source: Iterable[Any]) -> Iterator[Any]:
+    """The elements of a loader, each made under the default device that the user has."""
+    with users_default_device():
+        elements = iter(source)
+    while True:
+        with users_default_device():
+            try:
+                element = next(elements)
+            except StopIteration:
+                return
+        yield element
+
+
 def several() -> bool:
     """Whether this process is one of several, as ``torchrun`` starts them, that made a process group."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
@@ -188,11 +204,16 @@ def _is_array(value: object) -> bool:
 
 
 def place(inputs: Inputs, like: Tensor) -> Inputs:
-    """Inputs on the device of ``like``; floating tensors also take its dtype."""
+    """Inputs on the device of ``like``; floating tensors also take its dtype.
+
+    Raises:
+        DataError: If one is on the meta device.
+    """
 
     def move(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
+        check_there(value, "inputs")
         value = value.detach()
         return value.to(like.device, like.dtype) if value.is_floating_point() else value.to(like.device)
 
@@ -286,8 +307,16 @@ def chunks(inputs: Inputs, size: int) -> Iterator[tuple[slice, Inputs]]:
         yield place_, (inputs if n <= size else take(inputs, place_))
 
 
+def check_there(values: Tensor, what: str) -> None:
+    """Raise if a tensor has no values, as on the meta device."""
+    if values.is_meta:
+        came = f"{describe(values)} on the meta device, which holds shapes alone"
+        raise DataError(f"{what} with values", came, "tensors of device='cpu'")
+
+
 def check_finite(values: Tensor, what: str, hint: str) -> None:
     """Raise unless every entry is finite, with a name for the values and what to try; integers always pass."""
+    check_there(values, what)
     if bool(values.detach().sum().isfinite()):  # one number, before a mask of all is made
         return
     if bad := int((~torch.isfinite(values)).sum()):

@@ -13,10 +13,12 @@ from torch import nn
 from lapwing.curvature.fold import check_same
 from lapwing.ground.archive import Archive, Json, Tensors
 from lapwing.ground.data import Data, Source, Unpack, several
+from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import MismatchError, check_kind
 from lapwing.ground.ranks import once
 from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.model import Model
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import unwrapped
 from lapwing.methods.ct import ImagePosterior
 from lapwing.methods.hessian_free import HessianFreePosterior
@@ -61,6 +63,7 @@ def read_header(path: str | PathLike[str]) -> Json:
     return POSTERIOR.header(path)
 
 
+@default_device_aside()
 def save(
     posterior: Saved | ImagePosterior | Kernels,
     path: str | PathLike[str],
@@ -131,16 +134,19 @@ def load(
     model: nn.Module,
     data: Source | None = ...,
     *,
+    output: Output = ...,
     unpack: Unpack | None = ...,
     progress: bool = ...,
 ) -> Saved | ImagePosterior: ...
 
 
+@default_device_aside()
 def load(
     path: str | PathLike[str],
     model: nn.Module | None = None,
     data: Source | None = None,
     *,
+    output: Output = None,
     unpack: Unpack | None = None,
     progress: bool = False,
     device: torch.device | str = "cpu",
@@ -155,6 +161,8 @@ def load(
         model: The network, its weights as they were; left as it is. The posterior is put on its device. ``None`` for a
             Gaussian process, or functions drawn from one.
         data: The training data, as they were given to ``Laplace.fit``; ``None`` where nothing will ask for them.
+        output: The function by which the output was taken from what the network returns, as given to ``Laplace.fit``: a
+            file holds no code. A key or an index it holds.
         unpack: As given to ``Laplace.fit``.
         progress: Whether to show a progress bar whenever the data are read.
         device: Where to put a Gaussian process.
@@ -164,7 +172,8 @@ def load(
             those the posterior was fitted to; if this torch draws other random features than the one that wrote it.
         FileNotFoundError: If there is none.
         MismatchError: If the network has other parameters, by name, shape or dtype, or other weights, by fingerprint;
-            if there is a network and none is needed, or none and one is.
+            if there is a network and none is needed, or none and one is; if the output is another, or is taken by a
+            function and there is none.
 
     Cost:
         Reading the file, and hashing it and the network; a forward pass over the data. Factorisations but for those
@@ -179,7 +188,7 @@ def load(
         raise MismatchError(f"{expected}, for '{path}' is a {kind:.40}", "one" if model is not None else "none", hint)
     if model is None:
         return process_from(header, tensors, device)
-    network = bound(header.get("network"), tensors, unwrapped(model))
+    network = bound(header.get("network"), tensors, unwrapped(model), output)
     if kind == ImagePosterior.__name__:
         return image_from(header, tensors, network)
     read = None if data is None else Data(data, network.like, unpack, progress, several())

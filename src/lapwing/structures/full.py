@@ -167,9 +167,20 @@ class Full:
             got = f"{side:,} rows, which need {needed:,} bytes"
             raise TooLargeError(f"a covariance {what} of at most {self.max_bytes:,} bytes", got, f"{hint}max_bytes=)")
         if longest > self.max_seconds:
-            got = f"{side:,} rows, which take about {longest:.0f}"
+            got = f"{side:,} rows, which take about {rounded_up(longest):g} seconds"
             expected = f"a covariance {what} that takes at most {self.max_seconds:g} seconds"
             raise TooLargeError(expected, got, f"{hint}max_seconds=)")
+
+
+def rounded_up(value: float) -> float:
+    """To two digits, away from zero, so that what is above a limit reads so.
+
+    Example:
+        >>> rounded_up(5.02), rounded_up(123.0)
+        (5.1, 130.0)
+    """
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return round(math.ceil(value / step) * step, 12)
 
 
 @final

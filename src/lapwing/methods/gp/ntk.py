@@ -15,6 +15,8 @@ from lapwing.ground.data import Data, chunks
 from lapwing.ground.errors import ShapeError
 from lapwing.jacobian.layers.factors import jacobian_rows
 from lapwing.jacobian.model import BUDGET, undisturbed
+from lapwing.jacobian.network.network import like_of
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import surveyed, unwrapped
 from lapwing.likelihoods import Gaussian
 from lapwing.methods.gp.kernels import Features, Kernel
@@ -36,6 +38,7 @@ class NTK(Kernel):
     Args:
         model: The network, from inputs ``[n, p]`` to ``[n, 1]``; used in eval mode and left exactly as it is.
         weights: Which weights it is linearised in.
+        output: Which part of what it returns is its output: a key, an index or a function of it.
 
     Raises:
         ConfigError: If the model is no network, or no weight is left.
@@ -53,12 +56,14 @@ class NTK(Kernel):
 
     model: nn.Module
     weights: Selection = field(default_factory=All)
+    output: Output = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", unwrapped(self.model, "NTK(model)"))
 
     def __repr__(self) -> str:
-        return f"NTK({type(self.model).__name__}, weights={self.weights})"
+        output = "" if self.output is None else f", output={self.output!r}"
+        return f"NTK({type(self.model).__name__}, weights={self.weights}{output})"
 
     def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
         """See ``Kernel``; a constant in hyper-parameters and inputs."""
@@ -92,10 +97,10 @@ class NTK(Kernel):
     def _kernel(self, x: Tensor) -> TangentKernel:
         """The network, surveyed on the first inputs it sees; refused where it was written to since."""
         if "known" not in vars(self):
-            likelihood, like = Gaussian(), next(self.model.parameters(), torch.zeros(())).detach()
-            data = Data((x.detach(), x.new_zeros(len(x), 1)), like=like)
+            likelihood, like = Gaussian(), like_of(self.model)
+            data = Data((x.detach(), x.new_zeros(len(x), 1)), like=torch.zeros(()) if like is None else like)
             with undisturbed():
-                network = self.weights.choose(self.model, data, likelihood, Isotropic())
+                network = self.weights.choose(self.model, data, likelihood, Isotropic(), self.output)
                 model = surveyed(network, likelihood, data)
             if model.width != 1:
                 hint = "Laplace with Full(view='functions'), which has the kernel between outputs too"

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Data, Source
+from lapwing.ground.data import Data, Source, check_there
 from lapwing.ground.errors import DataError, DataWarning, ShapeError, warn
 from lapwing.ground.results import Shown
 from lapwing.methods.gp.kernels import Kernel
@@ -188,6 +188,7 @@ def check_rows(values: Float[Tensor, "n p"] | Int[Tensor, "n p"] | Bool[Tensor, 
     Raises:
         DataError: Naming the first few.
     """
+    check_there(values, what)
     bad = (~values.isfinite()).any(1).nonzero()[:, 0].tolist()
     if bad:
         first = ", ".join(map(str, bad[:NAMED])) + (", ..." if len(bad) > NAMED else "")
