@@ -7,7 +7,7 @@ import zipfile
 import zlib
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def read_arrays(path: Path, expected: str, hint: str) -> dict[str, np.ndarray]:
         raise DataError(expected, f"{path}, which NumPy cannot read: {reason!s:.120}", hint) from error
 
 
-def _array(file: BufferedIOBase, size: int) -> np.ndarray:
+def _array(file: BufferedIOBase | IO[bytes], size: int) -> np.ndarray:
     """One array, if the file can hold as many bytes as its header says."""
     shape, dtype = _header(file)
     if (bytes_said := math.prod(shape) * dtype.itemsize) > size:
@@ -65,7 +65,7 @@ def _array(file: BufferedIOBase, size: int) -> np.ndarray:
     return np.lib.format.read_array(file, allow_pickle=False)
 
 
-def _header(file: BufferedIOBase) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _header(file: BufferedIOBase | IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Shape and type of an array."""
     file.seek(0)
     version = np.lib.format.read_magic(file)
