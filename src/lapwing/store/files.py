@@ -110,10 +110,10 @@ def save(
         own = process_state(posterior, tensors)
     elif isinstance(posterior, ImagePosterior):
         network = image_network(posterior)
-        network.check_unchanged()
+        network.check_unchanged(whole=True)
         own = {"network": network_state(network, tensors), **image_state(posterior, tensors)}
     else:
-        posterior.network.check_unchanged()
+        posterior.network.check_unchanged(whole=True)
         own = {"network": network_state(posterior.network, tensors), **state(posterior, tensors)}
     own |= {} if notes is None else {"notes": dict(notes)}
     versions = {"lapwing": installed(), "torch": str(torch.__version__)}

@@ -102,7 +102,7 @@ class NTK(Kernel):
                 raise ShapeError("a network with one output", f"{model.width} outputs", hint)
             vars(self)["known"] = TangentKernel(model)
         known: TangentKernel = vars(self)["known"]
-        known.model.network.check_unchanged(values=False)
+        known.model.network.check_unchanged()
         return known
 
     def _rows(self, x: Tensor) -> list[Float[Tensor, "m d"]]:
