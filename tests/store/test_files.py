@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.curvature.sums import Held
+from lapwing.curvature.training_rows import InputRows
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
 from lapwing.ground.tree import Layout
 from lapwing.linalg import Diagonal, LowRank
@@ -30,7 +31,7 @@ STEPS = (Step(-3.5, (0.1, 0.2), 4.0, 1.5), Step(-2.5, (1 / 3,), None, 1.25, 0.5)
 
 
 def again(posterior: Posterior, folder: Path, model: nn.Module | None = None) -> Posterior:
-    save(posterior, folder / "posterior.safetensors")
+    save(posterior, folder / "posterior.safetensors", training_inputs=True)
     return load(folder / "posterior.safetensors", posterior.network.module if model is None else model)
 
 
@@ -192,7 +193,8 @@ def test_functions_over_inputs_of_every_form(form: Any, tmp_path: Path) -> None:
     loaded = again(posterior, tmp_path)
     assert isinstance(posterior, FunctionPosterior)
     assert isinstance(loaded, FunctionPosterior)
-    assert type(loaded.inputs) is type(posterior.inputs)
+    assert isinstance(posterior.rows, InputRows) and isinstance(loaded.rows, InputRows)
+    assert type(loaded.rows.inputs) is type(posterior.rows.inputs)
     check_same(loaded, posterior, form(normal(2, 3, seed=5)))
 
 

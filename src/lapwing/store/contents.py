@@ -38,8 +38,13 @@ PARTS = tuple[Fingerprint, ...]
 """The chunks of ``Totals``; there may be many, so that a file has them as rows of one tensor."""
 
 
-def state(posterior: Saved, tensors: Tensors) -> Json:
+def state(posterior: Saved, tensors: Tensors, *, training_inputs: bool = False) -> Json:
     """Everything but the network and the data.
+
+    Args:
+        posterior: The posterior.
+        tensors: Is filled.
+        training_inputs: Whether those are held too, where a prediction needs them.
 
     Raises:
         UnsupportedError: If no file holds it.
@@ -64,6 +69,8 @@ def state(posterior: Saved, tensors: Tensors) -> Json:
             own["curvature"] = plain(posterior.held, "curvature")
         case SampledPosterior():
             posterior = replace(posterior, initial=None, found=posterior.solution, squares=posterior.output_squares)
+        case FunctionPosterior() if not training_inputs:
+            posterior = posterior.without_inputs()
         case _:
             pass
     return own | records(tensors, given=elsewhere).state(posterior)
