@@ -55,6 +55,11 @@ class TrainingRows(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def by_features(self) -> bool:
+        """Whether they are known without the training inputs."""
+
+    @property
+    @abc.abstractmethod
     def held(self) -> str:
         """What is kept of the training inputs, in words."""
 
@@ -125,6 +130,11 @@ class FeatureRows(TrainingRows):
     options: ConvOptions | None = None
 
     @property
+    def by_features(self) -> bool:
+        """See ``TrainingRows``."""
+        return True
+
+    @property
     def held(self) -> str:
         """See ``TrainingRows``."""
         return "features of the training inputs kept"
@@ -189,6 +199,11 @@ class InputRows(TrainingRows):
     """
 
     inputs: Inputs | None
+
+    @property
+    def by_features(self) -> bool:
+        """See ``TrainingRows``."""
+        return False
 
     @property
     def held(self) -> str:
