@@ -35,8 +35,8 @@ KINDS = named(WeightPosterior, FunctionPosterior, NystromPosterior, SampledPoste
 """The same by name."""
 
 LEFT_OUT = (
-    "the training inputs, which a prediction needs, are not in the file: load(path, model, data) takes them again, in the "
-    "order they had at the fit. save(..., training_inputs=True) writes them into the file"
+    "the training inputs, which a prediction needs, are not in the file: load(path, model, data) takes them again, in "
+    "the order they had at the fit. save(..., training_inputs=True) writes them into the file"
 )
 """What is said where inputs are left out."""
 
