@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 import torch
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, checked
+from lapwing.ground.data import Inputs, InputsLike, checked
 from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import Network
@@ -167,7 +167,7 @@ class NetworkPredictor(abc.ABC):
     @undisturbed()
     def outputs(
         self,
-        x: Inputs,
+        x: InputsLike,
         link: Link | None = None,
         *,
         joint: bool = False,
@@ -189,7 +189,7 @@ class NetworkPredictor(abc.ABC):
     @undisturbed()
     def predict(
         self,
-        x: Inputs,
+        x: InputsLike,
         link: Link | None = None,
         *,
         joint: bool = False,
@@ -269,7 +269,7 @@ class NetworkPredictor(abc.ABC):
             return ""
         return f"link {self.link}, " + (f"temperature {self.temperature:.4g}, " if self.temperature != 1 else "")
 
-    def _inputs(self, x: Inputs) -> Inputs:
+    def _inputs(self, x: InputsLike) -> Inputs:
         self.network.check_unchanged()
         return checked(x, self.network.like)
 

@@ -8,7 +8,7 @@ from typing import final
 from torch import nn
 
 from lapwing.curvature.fold import check_repeatable
-from lapwing.ground.data import Inputs, Source, Unpack, checked, concatenated, over_tensors
+from lapwing.ground.data import InputsLike, Source, Unpack, checked, concatenated, over_tensors
 from lapwing.ground.errors import check_count, check_kind, check_positive
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
@@ -89,7 +89,7 @@ class HessianFree:
         self,
         model: nn.Module,
         data: Source,
-        points: Inputs | None = None,
+        points: InputsLike | None = None,
         *,
         unpack: Unpack | None = None,
         progress: bool = False,
