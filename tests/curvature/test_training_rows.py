@@ -14,6 +14,7 @@ from lapwing.curvature.gram import TangentKernel
 from lapwing.curvature.training_rows import FeatureRows, InputRows
 from lapwing.ground.data import concatenated
 from lapwing.posteriors import FunctionPosterior
+from tests.checker import unchecked
 from tests.posterior_cases import Problem, labels, normal, problem, seeded
 
 
@@ -77,4 +78,5 @@ def test_features_of_another_layer_do_not_fit() -> None:
     kept, model = posterior.rows, posterior.model
     assert isinstance(kept, FeatureRows) and kept.misfit(model) is None
     for features in (kept.features[:, :, 1:], kept.features[1:], kept.features[..., 1:], kept.features[:, 0]):
-        assert f"{list(features.shape)}" in str(replace(kept, features=features).misfit(model))
+        with unchecked():
+            assert f"{list(features.shape)}" in str(replace(kept, features=features).misfit(model))

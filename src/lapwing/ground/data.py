@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias, cast, final, runtime_checkable
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -269,7 +270,7 @@ def as_tensor(values: Any, like: Tensor | None = None) -> Tensor:
     return found.to(like.device, like.dtype if found.is_floating_point() else None)
 
 
-def _numbers(values: Any, what: str) -> np.ndarray[Any, Any]:
+def _numbers(values: Any, what: str) -> NDArray[Any]:
     """An array of numbers."""
     try:
         array = np.asarray(values)
@@ -281,7 +282,7 @@ def _numbers(values: Any, what: str) -> np.ndarray[Any, Any]:
     return array
 
 
-def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+def _from_numpy(array: NDArray[Any]) -> Tensor:
     """A tensor of an array, copied where PyTorch has not its type or layout."""
     kind, size = array.dtype.kind, array.dtype.itemsize
     if kind == "u" and size > 1:

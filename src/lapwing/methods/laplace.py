@@ -107,7 +107,8 @@ class Laplace:
 
         Args:
             model: The trained network; used in eval mode and left exactly as it is.
-            data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair of tensors.
+            data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair ``(x, y)`` of
+                tensors, arrays, data frames or lists.
             unpack: Splits one element of the loader into ``(inputs, targets)``.
             progress: Whether to show a progress bar.
             generator: Source of randomness, for ``MCFisher`` and a ``GPrior`` with samples.

@@ -202,8 +202,8 @@ class NetworkPredictor(abc.ABC):
         The linearised predictive has ``f ~ N(f(x), J Λ⁻¹ Jᵀ)`` (Immer et al. 2021, equation 7).
 
         Args:
-            x: Inputs of n examples, as the network takes them; of ``PerPoint`` and ``Probed`` refits, some of the
-                evaluation points.
+            x: Inputs of n examples, as the network takes them, or an array, a data frame or lists of their numbers;
+                of ``PerPoint`` and ``Probed`` refits, some of the evaluation points.
             link: For classes, how the logits' uncertainty is averaged: ``"qmc"``, ``"pairwise"``, ``"probit"``,
                 ``"bridge"`` or ``"mc"``; ``None`` for the posterior's own, which tuning may choose.
             joint: Whether to return the covariance between the examples too, ``[n, c, n, c]``; of refits, only

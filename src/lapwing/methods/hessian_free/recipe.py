@@ -98,7 +98,8 @@ class HessianFree:
 
         Args:
             model: The trained network; used in eval mode and left exactly as it is.
-            data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair of tensors.
+            data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair ``(x, y)`` of
+                tensors, arrays, data frames or lists.
             points: The evaluation points; ``None`` for the training inputs.
             unpack: Splits one element of the loader into ``(inputs, targets)``.
             progress: Whether to show a progress bar.
