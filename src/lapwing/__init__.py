@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lapwing import ct, gp
 from lapwing.comparison import Comparison, compare
 from lapwing.curvature.ggn import GGN, EmpiricalFisher, Hessian, MCFisher
 from lapwing.evaluation import baselines, corruptions, diagnosis, metrics
@@ -15,7 +16,7 @@ from lapwing.linear import preconditioners, solvers
 from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows
 from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, Contour, Lanczos, Perturb, PrimalSGD
 from lapwing.linear.tangent import Tangent
-from lapwing.methods import ct, gp, hessian_free, marginal
+from lapwing.methods import hessian_free, marginal
 from lapwing.methods.gp import GP
 from lapwing.methods.hessian_free import HessianFree, PerPoint, PreTrained, Probed, prune_uncertain
 from lapwing.methods.laplace import Laplace

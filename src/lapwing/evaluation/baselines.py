@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.evaluation.metrics.elements import labelled
-from lapwing.ground.data import Data, Inputs, Source, Unpack, check_finite, place
+from lapwing.ground.data import Data, InputsLike, Source, Unpack, as_inputs, check_finite, place
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError, warn
 from lapwing.jacobian.network.network import call, like_of, serving
 from lapwing.jacobian.network.output import Output, check_output
@@ -168,7 +168,7 @@ class Map:
             expected, got = "the Categorical likelihood for a temperature", type(self.likelihood).__name__
             raise UnsupportedError(expected, got, "Map without a temperature")
 
-    def predict(self, x: Inputs) -> Predictive:
+    def predict(self, x: InputsLike) -> Predictive:
         """The predictive distribution of a batch.
 
         Args:
@@ -183,7 +183,7 @@ class Map:
         """
         return predictive(self.likelihood, Moments.certain(self.outputs(x)), "probit")
 
-    def outputs(self, x: Inputs) -> Float[Tensor, "n *event c"]:
+    def outputs(self, x: InputsLike) -> Float[Tensor, "n *event c"]:
         """Outputs of the network, divided by the temperature, class axis last.
 
         Args:
@@ -194,7 +194,8 @@ class Map:
             DataError: If one is not finite.
         """
         like = like_of(self.model)
-        inputs = x if like is None else place(x, like)
+        inputs = as_inputs(x)
+        inputs = inputs if like is None else place(inputs, like)
         module = unwrapped(self.model)
         with torch.no_grad(), serving(module):
             buffers = {name: value.clone() for name, value in module.named_buffers()}

@@ -99,7 +99,8 @@ class Records:
             if not each.init or hint in self.given:
                 continue
             part = getattr(value, each.name)
-            state[each.name] = inputs_state(part, place, self.tensors) if hint == Inputs else self.state(part, place)
+            of_network = hint in (Inputs, Inputs | None)
+            state[each.name] = inputs_state(part, place, self.tensors) if of_network else self.state(part, place)
         return state
 
     def read(self, kind: Any, state: Any, at: str) -> Any:
@@ -116,7 +117,7 @@ class Records:
         """
         if kind is Any:
             return state
-        if kind == Inputs:
+        if kind in (Inputs, Inputs | None):
             inputs = inputs_from(state, self.tensors, self.device)
             for part in tensors_of(inputs):
                 check_finite(part, at, REPAIR)

@@ -109,7 +109,8 @@ class Laplace:
 
         Args:
             model: The trained network; used in eval mode and left exactly as it is.
-            data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair of tensors.
+            data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair ``(x, y)`` of
+                tensors, arrays, data frames or lists.
             output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index
                 or a function of it. ``None`` where it returns one tensor, or something with ``logits``.
             unpack: Splits one element of the loader into ``(inputs, targets)``.

@@ -18,7 +18,7 @@ from lapwing.curvature.head import basis, spectra
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs
+from lapwing.ground.data import Inputs, InputsLike
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
 from lapwing.jacobian.model import Model, undisturbed
 from lapwing.likelihoods import Likelihood
@@ -176,7 +176,7 @@ class WeightPosterior(ExactPosterior):
 
     @undisturbed()
     def outputs_at(
-        self, x: Inputs, places: Int[Tensor, " p"], choices: Sequence[WeightPosterior]
+        self, x: InputsLike, places: Int[Tensor, " p"], choices: Sequence[WeightPosterior]
     ) -> Sequence[Moments | WideMoments]:
         """``outputs_each`` at some event positions, counted over all axes, which become one; others cost nothing."""
         inputs = self._inputs(x)

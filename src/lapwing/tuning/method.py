@@ -96,7 +96,7 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
         method = Validation(method)
     hint = "a loader of held-out data, Mixup(), ELBO(), EM(), EvidenceGradient() or MacKay()"
     check_kind("the method", method, (Method,), hint)
-    fitted.network.check_unchanged(values=False)  # what reads the network looks at its bits
+    fitted.network.check_unchanged()
     if fitted.data is not None and fitted.data.shared:
         check_alike(True, checksum(chosen(method)), "method to tune by", "the same choices in each")
     return cast(Any, method).tune(fitted, progress)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, checked, count, is_pair, ordinary, over_tensors, place, take
+from lapwing.ground.data import Inputs, InputsLike, checked, count, is_pair, ordinary, over_tensors, place, take
 from lapwing.ground.errors import DataError, UnsupportedError, describe
 from lapwing.ground.tree import Params
 from lapwing.jacobian.network.network import Network, call, serving
@@ -34,7 +34,7 @@ FEWEST, MOST = 16, 256
 """Examples to try with."""
 
 
-def normalised(model: nn.Module, inputs: Inputs, precision: float = 1.0, *, output: Output = None) -> Layerwise:
+def normalised(model: nn.Module, inputs: InputsLike, precision: float = 1.0, *, output: Output = None) -> Layerwise:
     """A prior with one precision for each group of normalised weights, and one for all other weights.
 
     Normalised weights v'' have no scale, ``g(v' + v'') = g(v' + c v'')`` for all c > 0. With precisions of their own,

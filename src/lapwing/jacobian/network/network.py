@@ -29,6 +29,7 @@ from lapwing.ground.errors import ConfigError, MismatchError, UnsupportedError, 
 from lapwing.ground.tree import Layout, Params, together
 from lapwing.jacobian.network.checkpoints import without_checkpoints
 from lapwing.jacobian.network.output import Output, check_output, output_of
+from lapwing.jacobian.network.snapshot import Snapshot
 
 ALONE = threading.RLock()
 """Held while a module is called or looked at, or columns are pushed forward: `functional_call` exchanges the module's
@@ -71,8 +72,7 @@ class Network:
     params: Params = field(init=False, repr=False)
     fixed: Params = field(init=False, repr=False)
     buffers: Params = field(init=False, repr=False)
-    state: tuple[int, ...] = field(init=False, repr=False)
-    digest: int = field(init=False, repr=False)
+    snapshot: Snapshot = field(init=False, repr=False)
     noted: set[str] = field(default_factory=set[str], init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -87,8 +87,7 @@ class Network:
                 params={name: ordinary(known[name].detach()) for name in self.names},
                 fixed={name: ordinary(value.detach()) for name, value in known.items() if name not in self.names},
                 buffers={name: value.detach().clone() for name, value in self.module.named_buffers()},
-                state=state_of(self.module),
-                digest=digest_of(self.module),
+                snapshot=Snapshot(self.module),
             )
 
     @cached_property
@@ -167,7 +166,7 @@ class Network:
     @cached_property
     def weights(self) -> Float[Tensor, " d"]:
         """The trained values of the uncertain weights."""
-        self.check_unchanged()
+        self.check_unchanged(whole=True)
         return self.chosen(self.layout.flatten(self.params))
 
     def with_weights(self, weights: Float[Tensor, " d"]) -> Params:
@@ -210,17 +209,19 @@ class Network:
         with serving(self.module):
             return call(self.module, values, over_tensors(ordinary, inputs), tied=self.tied, output=self.output)
 
-    def check_unchanged(self, *, values: bool = True) -> None:
+    def check_unchanged(self, *, whole: bool = False) -> None:
         """Refuses to go on when the module's tensors were written to after they were captured here.
 
         Args:
-            values: Whether their bits are looked at too, once a call; else, at every product, only where they lie and
-                how often autograd saw them written to.
+            whole: Whether all their bits are looked at, as before they are written to a file; else what ``Snapshot``
+                looks at at every call.
 
         Raises:
             MismatchError: If a parameter or buffer has changed since.
         """
-        if state_of(self.module) != self.state or (values and digest_of(self.module) != self.digest):
+        with ALONE:
+            unchanged = self.snapshot.holds(whole=whole)
+        if not unchanged:
             raise MismatchError(
                 "the network as it was when the posterior was fitted",
                 "weights or buffers that were written to since",
@@ -238,7 +239,7 @@ class Network:
         return digest.hexdigest()
 
     def __reduce__(self) -> tuple[type[Network], tuple[nn.Module, tuple[str, ...], Tensor | None, Output]]:
-        self.check_unchanged()
+        self.check_unchanged(whole=True)
         return (Network, (self.module, self.names, self.index, self.output))
 
 
@@ -259,16 +260,8 @@ def differentiable(value: Tensor) -> bool:
     return value.is_floating_point() or value.is_complex()
 
 
-def state_of(module: nn.Module) -> tuple[int, ...]:
-    """Where a module's tensors lie, and how often they were written to."""
-    with ALONE:
-        held = list(chain(module.parameters(), module.buffers()))
-        versions = [0 if value.is_inference() else value._version for value in held]
-        return (*(value.data_ptr() for value in held), *versions)
-
-
 def digest_of(module: nn.Module) -> int:
-    """A checksum of the bits of a module's tensors, which also sees what is written past autograd."""
+    """A checksum of the bits of a module's tensors."""
     with ALONE:
         held = chain(module.parameters(), module.buffers())
         return reduce(lambda digest, value: crc32(bits(value), digest), held, 0)

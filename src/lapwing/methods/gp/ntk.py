@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.curvature.gram import TangentKernel
+from lapwing.curvature.training_rows import InputRows
 from lapwing.ground import probes
 from lapwing.ground.data import Data, chunks
 from lapwing.ground.errors import ShapeError
@@ -71,7 +72,7 @@ class NTK(Kernel):
             kernel = self._kernel(a)
             a_, b_ = (part.detach().to(kernel.model.network.like) for part in (a, b))
             ones = torch.ones(kernel.model.network.size, dtype=torch.float64, device=b_.device)
-            found = kernel.cross(a_, b_, b_.new_ones(1, len(b_), 1), ones)
+            found = kernel.cross(a_, InputRows(b_.new_ones(1, len(b_), 1), b_), ones)
         return found.detach().to(a)
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
@@ -107,7 +108,7 @@ class NTK(Kernel):
                 raise ShapeError("a network with one output", f"{model.width} outputs", hint)
             vars(self)["known"] = TangentKernel(model)
         known: TangentKernel = vars(self)["known"]
-        known.model.network.check_unchanged(values=False)
+        known.model.network.check_unchanged()
         return known
 
     def _rows(self, x: Tensor) -> list[Float[Tensor, "m d"]]:

@@ -8,7 +8,7 @@ from typing import final
 from torch import nn
 
 from lapwing.curvature.fold import check_repeatable
-from lapwing.ground.data import Inputs, Source, Unpack, checked, concatenated, over_tensors
+from lapwing.ground.data import InputsLike, Source, Unpack, checked, concatenated, over_tensors
 from lapwing.ground.errors import check_count, check_kind, check_positive
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
@@ -90,7 +90,7 @@ class HessianFree:
         self,
         model: nn.Module,
         data: Source,
-        points: Inputs | None = None,
+        points: InputsLike | None = None,
         *,
         output: Output = None,
         unpack: Unpack | None = None,
@@ -100,7 +100,8 @@ class HessianFree:
 
         Args:
             model: The trained network; used in eval mode and left exactly as it is.
-            data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair of tensors.
+            data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair ``(x, y)`` of
+                tensors, arrays, data frames or lists.
             points: The evaluation points; ``None`` for the training inputs.
             output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index
                 or a function of it. ``None`` where it returns one tensor, or something with ``logits``.
