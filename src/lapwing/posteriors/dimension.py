@@ -131,7 +131,7 @@ class Step:
     Args:
         log_marginal: Log evidence, nats; ``None`` where it was not measured.
         prior_precision: Precision of each group.
-        noise_precision: Noise precision of a Gaussian likelihood (of its first output); ``None`` for others.
+        noise_precision: Noise precision of a Gaussian likelihood, one number or one an output; ``None`` for others.
         effective_dimension: Directions the data determined at these values; ``None`` where it was not measured.
         validation_nll: Negative log predictive density of a held-out example, or of a mixture of training inputs,
             nats, where that was measured.
@@ -147,7 +147,7 @@ class Step:
 
     log_marginal: float | None
     prior_precision: tuple[float, ...]
-    noise_precision: float | None
+    noise_precision: float | tuple[float, ...] | None
     effective_dimension: float | None
     validation_nll: float | None = None
     effective_dimension_error: float | None = None

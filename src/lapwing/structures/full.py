@@ -199,6 +199,7 @@ class Auto:
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in the structure picked."""
         picked = self.pick(task)
+        task = replace(task, structure=picked)
         return picked.fit(task if isinstance(picked, Full) or task.model.data.shared else sampled(task))
 
     def pick(self, task: Task) -> Full | KFAC | Diagonal:

@@ -189,7 +189,7 @@ def step_of(
     posterior: Posterior | Solved, log_marginal: float | None, precisions: Tensor, scale: Tensor, gamma: float | None
 ) -> Step:
     """One step of a trace, its numbers at hand."""
-    noise = posterior.fitted.scaled(float(scale)).noise
+    noise = posterior.fitted.scaled(float(scale)).noise_precision
     return Step(log_marginal, tuple(precisions.tolist()), noise, gamma)
 
 

@@ -127,8 +127,7 @@ class ELBO:
         posterior = with_data(posterior, self.data, self.unpack)
         target = natural_target(posterior) if self.target is None else self.target
         if posterior.fitted.noise is not None:
-            method = EM(samples=self.samples, steps=self.steps, target=target, solver=self.solver, seed=self.seed)
-            return method.tune(posterior, progress)
+            return self._em(target).tune(posterior, progress)
         expectation = Expectation[Posterior](posterior, target, self.solver, self.samples, "auto", RTOL, self.seed)
         with tqdm(desc="ELBO", total=self.steps, disable=not progress, unit="precision", leave=False) as bar:
             way = Climb(expectation, self.examples, self.seed, bar)
@@ -136,6 +135,23 @@ class ELBO:
         warn_unless_found(best.found.mode, expectation.solver_used)
         there, trace = best.found.state, (*way.trace, best.step(posterior))
         return ended(posterior, there.precisions, posterior.scale, trace, there.draws, noisy=False)
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the noise of a Gaussian likelihood is chosen."""
+        return True
+
+    def own_noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
+        """See ``EM.own_noises``."""
+        return self._em(natural_target(posterior) if self.target is None else self.target).own_noises(posterior)
+
+    def again(self) -> ELBO:
+        """The method for a posterior that has its data."""
+        return replace(self, data=None)
+
+    def _em(self, target: Target) -> EM:
+        """What takes its place for Gaussian noise."""
+        return EM(samples=self.samples, steps=self.steps, target=target, solver=self.solver, seed=self.seed)
 
 
 @final
