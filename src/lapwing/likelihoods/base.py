@@ -220,7 +220,7 @@ class Likelihood(abc.ABC):
         return 1.0 if self == other else None
 
     def misfits(self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"]) -> Float[Tensor, " c"]:
-        """Squared error of each output over all targets, weighted by its noise precision; 0 where the loss is no square.
+        """Squared error of each output, weighted by its noise precision; 0 where the loss is no square.
 
         In float64 from the squares on: those of float32 overflow beyond 1e19.
         """

@@ -125,9 +125,9 @@ class ELBO:
             ConvergenceWarning: If the bound still grew after ``steps`` precisions, or the last mode was not found.
         """
         posterior = with_data(posterior, self.data, self.unpack)
-        target = natural_target(posterior) if self.target is None else self.target
         if posterior.fitted.noise is not None:
-            return self._em(target).tune(posterior, progress)
+            return self._em.tune(posterior, progress)
+        target = natural_target(posterior) if self.target is None else self.target
         expectation = Expectation[Posterior](posterior, target, self.solver, self.samples, "auto", RTOL, self.seed)
         with tqdm(desc="ELBO", total=self.steps, disable=not progress, unit="precision", leave=False) as bar:
             way = Climb(expectation, self.examples, self.seed, bar)
@@ -143,14 +143,16 @@ class ELBO:
 
     def own_noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
         """See ``EM.own_noises``."""
-        return self._em(natural_target(posterior) if self.target is None else self.target).own_noises(posterior)
+        return self._em.own_noises(posterior)
 
-    def again(self) -> ELBO:
-        """The method for a posterior that has its data."""
-        return replace(self, data=None)
+    def for_prior(self) -> EM:
+        """What takes its place for Gaussian noise, for the prior alone."""
+        return self._em.for_prior()
 
-    def _em(self, target: Target) -> EM:
-        """What takes its place for Gaussian noise."""
+    @property
+    def _em(self) -> EM:
+        """What takes its place for Gaussian noise, with the target that is natural there."""
+        target = self.target or "affine"
         return EM(samples=self.samples, steps=self.steps, target=target, solver=self.solver, seed=self.seed)
 
 

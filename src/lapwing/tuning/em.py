@@ -180,9 +180,9 @@ class EM:
         sums = output_sums(posterior, weights=found.mode.weights, target=self.target, draws=draws)
         return sums.noises(cast(Tensor, own_noises(posterior)), found.gamma)
 
-    def again(self) -> EM:
-        """The method without its checkpoint, which is that of one curvature."""
-        return replace(self, checkpoint=None, data=None)
+    def for_prior(self) -> EM:
+        """The same for the prior alone, without the checkpoint, which is that of one curvature."""
+        return replace(self, noise=False, checkpoint=None, data=None)
 
     def _expectation(self, posterior: Q) -> Expectation[Q]:
         """What says how the data are at some prior and noise."""

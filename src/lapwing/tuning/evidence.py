@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast, final, get_args
 
 import torch
@@ -95,9 +95,9 @@ class EvidenceGradient:
             return sums.noises(sums.squares, None)
         return noises_by_evidence(posterior, self.at)
 
-    def again(self) -> EvidenceGradient:
-        """The same: nothing in it is of one curvature alone."""
-        return self
+    def for_prior(self) -> EvidenceGradient:
+        """The same for the prior alone."""
+        return replace(self, noise=False)
 
 
 @final
@@ -151,9 +151,9 @@ class MacKay:
         """MacKay's step for the noise precision of each output; see ``EvidenceGradient.own_noises``."""
         return noises_by_evidence(posterior, self.at)
 
-    def again(self) -> MacKay:
-        """The same: nothing in it is of one curvature alone."""
-        return self
+    def for_prior(self) -> MacKay:
+        """The same for the prior alone."""
+        return replace(self, noise=False)
 
     def _points(self, posterior: Posterior, noisy: bool) -> Iterator[Height]:
         evidence = evidence_at(posterior, self.at)

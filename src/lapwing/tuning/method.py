@@ -49,9 +49,9 @@ class SelfTuned(Protocol):
 def tune(posterior: T, method: Method | Source | None = None, *, progress: bool = False) -> T:
     """A posterior with a better prior precision, and with it a better link or noise precision.
 
-    Nothing is fitted again: the curvature is reused, and its one eigendecomposition where there is one. The exception is
-    a Gaussian likelihood of several outputs, each with a noise of its own: their ratios change the curvature, which is
-    computed again, three to six times. ``Gaussian(shared=True)`` has one noise for all, and its curvature is reused.
+    Nothing is fitted again: the curvature is reused, and its one eigendecomposition where there is one. The exception
+    is a Gaussian likelihood of several outputs, each with a noise of its own: their ratios change the curvature, which
+    is computed again, two to five times. ``Gaussian(shared=True)`` has one noise for all, and its curvature is reused.
 
     Args:
         posterior: The posterior.

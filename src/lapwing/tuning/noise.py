@@ -52,11 +52,11 @@ class ByOutput(Protocol):
         ...
 
     def tune(self, posterior: P, progress: bool) -> P:
-        """The posterior with the prior and the common factor of the noise that it chose."""
+        """The posterior with the prior that it chose, and a factor for the noise of all outputs."""
         ...
 
-    def again(self) -> ByOutput:
-        """The method for a posterior whose curvature was computed again."""
+    def for_prior(self) -> ByOutput:
+        """The same method for the prior alone, for a posterior that has its data."""
         ...
 
 
@@ -90,11 +90,10 @@ def tuned_by_output(posterior: P, method: ByOutput, progress: bool) -> P:
         if bool((moves < TOLERANCE).all()):
             warn_of_ends(now / start)
             return tuned
-        method = method.again()
-        tuned = method.tune(tuned.refitted(tuned.likelihood.with_own_noises(wanted)), progress)
+        tuned = method.for_prior().tune(tuned.refitted(tuned.likelihood.with_own_noises(wanted)), progress)
     warn(
-        f"after {ROUNDS} rounds a noise precision of an output still moved by {float(moves.max()):.1e}, relatively. Try "
-        'EvidenceGradient(noise="residuals"), or one noise for all outputs, Gaussian(shared=True)',
+        f"after {ROUNDS} rounds the noise precision of an output still moved by {float(moves.max()):.1e}, relatively. "
+        'Try EvidenceGradient(noise="residuals"), or one noise for all outputs, Gaussian(shared=True)',
         ConvergenceWarning,
     )
     return tuned
@@ -129,8 +128,9 @@ def warn_of_ends(factors: Float[Tensor, " c"]) -> None:
     ends = [place for place, factor in enumerate(factors.tolist()) if at_end(factor)]
     if ends and len(ends) < len(factors):
         warn(
-            f"tuning took the noise precision of outputs {ends[:9]} to an end of its range: what it judged by fits them "
-            "exactly, or not at all. Try leaving out outputs whose targets are constant, or training to convergence",
+            f"tuning took the noise precision of outputs {ends[:9]} to an end of its range: what it judged by fits "
+            "them exactly, or not at all. Try leaving out outputs whose targets are constant, or training to "
+            "convergence",
             ConvergenceWarning,
         )
 
@@ -151,7 +151,9 @@ class OutputSums:
     variances: Float[Tensor, " c"]
 
     def noises(self, now: Float[Tensor, " c"], gamma: float | None) -> Float[Tensor, " c"]:
-        """MacKay's step: ``(N_k - γ_k) / Σ (y - h)²``; that of expectation maximisation where γ_k is more than half N_k.
+        """MacKay's step, ``(N_k - γ_k) / Σ (y - h)²``.
+
+        Where γ_k is more than half of N_k that of expectation maximisation takes its place, as in ``fixed_point``.
 
         Args:
             now: Noise precisions ρ_k under which Λ is.

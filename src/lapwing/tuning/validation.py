@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from jaxtyping import Float
@@ -103,9 +103,9 @@ class Validation:
         moments = data.moments(0.0)
         return own_noises_of(data, posterior.likelihood, moments)
 
-    def again(self) -> Validation:
-        """The same: nothing in it is of one curvature alone."""
-        return self
+    def for_prior(self) -> Validation:
+        """The same for the prior alone."""
+        return replace(self, noise=False)
 
     def _held_out(self, posterior: P) -> HeldOut[P]:
         batches = list(Data(self.data, like=posterior.network.like, unpack=self.unpack))
