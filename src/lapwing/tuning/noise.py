@@ -23,13 +23,13 @@ from lapwing.ground.data import Batch, Data, Inputs, chunks, concatenated
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
 from lapwing.linear.tangent import Tangent, Target
 from lapwing.posteriors import Posterior
-from lapwing.tuning.choices import BOUNDS, P, at_end
+from lapwing.tuning.choices import BOUNDS, P, at_end, distance
 
 ROUNDS = 30
 """Most times the curvature is computed again."""
 
 TOLERANCE = 1e-3
-"""The rounds end where no noise precision moves by more, relatively: the evidence then lacks far less than a nat."""
+"""The rounds end where no noise precision is further from where it stays, relatively; see ``choices.distance``."""
 
 TOGETHER = 1024
 """Examples predicted together, at least: a kernel between training outputs reads them all for every prediction."""
@@ -83,17 +83,19 @@ def tuned_by_output(posterior: P, method: ByOutput, progress: bool) -> P:
     if start is None or not method.noisy:
         return tuned
     check_data(tuned)
+    moves, before = torch.zeros_like(start), None
     for _ in range(ROUNDS):
         now = cast(Tensor, own_noises(tuned))
         wanted = start * (method.own_noises(tuned).to(start) / start).clamp(*BOUNDS)
-        moves = (wanted / now).log().abs()
-        if bool((moves < TOLERANCE).all()):
+        moves = (wanted / now).log()
+        if bool((distance(moves, before) < TOLERANCE).all()):
             warn_of_ends(now / start)
             return tuned
+        before = moves
         tuned = method.for_prior().tune(tuned.refitted(tuned.likelihood.with_own_noises(wanted)), progress)
     warn(
-        f"after {ROUNDS} rounds the noise precision of an output still moved by {float(moves.max()):.1e}, relatively. "
-        'Try EvidenceGradient(noise="residuals"), or one noise for all outputs, Gaussian(shared=True)',
+        f"after {ROUNDS} rounds the noise precision of an output still moved by {float(moves.abs().max()):.1e}, "
+        'relatively. Try EvidenceGradient(noise="residuals"), or one noise for all outputs, Gaussian(shared=True)',
         ConvergenceWarning,
     )
     return tuned

@@ -38,7 +38,7 @@ def test_history_has_every_epoch_and_its_last_record_the_result() -> None:
     assert [record.warm_up for record in result.history] == [True, True, False, False, False, False]
     assert [record.half_log_det == record.half_log_det for record in result.history] == [False] * 4 + [True] * 2
     assert result.history[-1].prior_precision == pytest.approx((result.prior.precision,))
-    assert result.history[-1].noise_precision == pytest.approx(result.likelihood.precision[0])
+    assert result.history[-1].noise_precision == pytest.approx(result.likelihood.precision)
 
 
 @pytest.mark.parametrize("log_det", [Bound(), Bound(samples=3), StochasticLanczos(samples=2)], ids=str)

@@ -56,7 +56,8 @@ class MarginalLikelihood:
         updates: Who chooses the hyper-parameters: ``ByEvidence()``, from all data after an epoch, or ``ByGradient()``.
         warm_up: Epochs of training on the likelihood alone.
         settle: Epochs after those in which the weights do not hear of the log-determinant.
-        noise: Whether to learn the noise of a Gaussian likelihood.
+        noise: Whether to learn the noise of a Gaussian likelihood: that of each output where it was given as a tuple,
+            and is not shared; else one factor for all.
         unpack: Splits one element of a loader into inputs and targets.
         generator: Source of randomness of the log-determinant.
 
@@ -153,7 +154,9 @@ class MarginalLikelihood:
         return self._hyper.likelihood
 
     def hyperparameters(self) -> list[nn.Parameter]:
-        """Log prior precisions ``[g]`` and log noise precision relative to the first, for an optimiser.
+        """Log prior precisions ``[g]``, and log noise precisions relative to the first ones, for an optimiser.
+
+        One noise for all outputs, or ``[c]`` where the likelihood was given one for each.
 
         With ``ByEvidence`` they require no gradient, and an optimiser leaves them alone.
         """
@@ -223,7 +226,7 @@ class MarginalLikelihood:
             fit = None if data is None else partial(self._fit, data=data)
             self.updates.end_of_epoch(self.epoch + 1 - self.warm_up, self._hyper, fit)
         precisions = tuple(self.prior.precisions(self._hyper.layout).tolist())
-        noise = self.likelihood.noise
+        noise = self.likelihood.noise_precision
         nll, log_prior, half = (fmean(term) for term in zip(*self._terms, strict=True))
         record = Epoch(nll, log_prior, half, nll - log_prior + half - self._constant, precisions, noise, warm)
         self.history.append(record)
