@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from lapwing.ground.errors import finite_evidence
 from lapwing.ground.results import Solution
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Perturbation, Problem
@@ -191,6 +192,7 @@ def log_det_ratio(
     """
     scale, prior, standard = problem.scale, problem.prior, perturbation.prior
     trace = scale * float((prior.inverse_root() @ perturbation.data).double().square().sum(0).mean())
+    finite_evidence(trace, "log determinant")
     end = max(0.0, math.log(trace / TAIL)) if trace > 0 else 0.0
     total, solutions = standard.new_zeros(standard.shape[1], dtype=torch.float64), list[Solution]()
     points = [(end, 1.0), *((end * (1 - place), end * weight) for place, weight in quadrature(end))]

@@ -19,7 +19,7 @@ from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs
-from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
+from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, finite_evidence, warn
 from lapwing.jacobian.model import Model, undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
@@ -49,10 +49,13 @@ class ExactPosterior(Posterior):
     def log_marginal(self) -> float:
         """Log evidence, nats; see ``Posterior.log_marginal``.
 
+        Raises:
+            NumericalError: If it is not finite.
+
         Cost:
             One factorisation of the curvature, kept for the next call. No data.
         """
-        return float(self.evidence.log_marginal(self.prior_precisions, self.scale))
+        return finite_evidence(float(self.evidence.log_marginal(self.prior_precisions, self.scale)))
 
     def effective_dimension(self) -> float:
         """Directions of weight space that the data determined, ``γ = d - tr(A Λ⁻¹)`` (MacKay 1992)."""

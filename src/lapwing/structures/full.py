@@ -29,7 +29,7 @@ from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
 from lapwing.priors import DiagonalPrior, GPrior
-from lapwing.structures.summed import KFAC, Diagonal, Task
+from lapwing.structures.summed import KFAC, Diagonal, Fits, Task
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def seconds(side: int, other: int, groups: int = 1) -> float:
 
 @final
 @dataclass(frozen=True)
-class Full:
+class Full(Fits):
     """The whole covariance, in whichever view is cheaper: d × d over the weights, or nc × nc over the training outputs.
 
     Λ = Jᵀ B J + A, or the same posterior through I + Sᵀ K S with K = J A⁻¹ Jᵀ and B = S Sᵀ (Rasmussen & Williams 2006,
@@ -174,7 +174,7 @@ class Full:
 
 @final
 @dataclass(frozen=True)
-class Auto:
+class Auto(Fits):
     """Picks Full where one of its views takes at most 5 seconds by the cost rule, KFAC beyond; logs what it picked.
 
     The rule, ``structures.full.seconds``: ``2 m² r + 9 m³`` multiplications for a matrix of m rows beside r of the

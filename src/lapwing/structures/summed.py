@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar, final, get_args, runtime_checkable
+from typing import Any, TypeVar, final, get_args
 
 import torch
 
@@ -33,6 +34,14 @@ DRAWS = 64
 """Of those an example, each of all its outputs together."""
 
 
+class Fits(abc.ABC):
+    """A structure; ``structures.Structure`` lists them."""
+
+    @abc.abstractmethod
+    def fit(self, task: Task) -> Posterior:
+        """The posterior of a task in this structure."""
+
+
 @final
 @dataclass(frozen=True)
 class Refit:
@@ -50,15 +59,6 @@ class Refit:
         """The posterior of a model under a prior; draws of a curvature are the same at every call."""
         generator = torch.Generator(model.network.like.device).manual_seed(model.data.span[0])
         return self.structure.fit(Task(model, prior, self.curvature, generator, self.structure))
-
-
-@runtime_checkable
-class Fits(Protocol):
-    """A structure, as it is called: see ``structures.Structure``."""
-
-    def fit(self, task: Task) -> Posterior:
-        """The posterior of a task in this structure."""
-        ...
 
 
 @final
@@ -143,7 +143,7 @@ def scaled(task: Task) -> Task:
 
 @final
 @dataclass(frozen=True)
-class Diagonal(CurvatureRecipe):
+class Diagonal(CurvatureRecipe, Fits):
     """Independent weights: the diagonal of the curvature, Σ_nk (J_nᵀ u_nk)² for the columns u of the roots of B.
 
     Cost:
@@ -168,7 +168,7 @@ class Diagonal(CurvatureRecipe):
 
 @final
 @dataclass(frozen=True)
-class KFAC(CurvatureRecipe):
+class KFAC(CurvatureRecipe, Fits):
     """Independent layers, each a Kronecker product of input and gradient second moments; norms exact.
 
     G_l ≈ Σ g gᵀ ⊗ E[a aᵀ] for inputs a and gradients g of layer l (Martens & Grosse 2015, section 3).

@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground.data import Inputs, Source, Unpack
-from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, warn
+from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, finite_evidence, warn
 from lapwing.linear.preconditioners import balanced
 from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target
@@ -240,7 +240,7 @@ class Climb:
         found = self.expectation.at(replace(state, precisions=precisions))
         charge = self._charge(found, log_factor, near)
         complexity = 0.5 * (float((precisions * found.norms).sum()) + charge - found.gamma)
-        bound = -found.mode.nll - self._excess(found) - complexity
+        bound = finite_evidence(-found.mode.nll - self._excess(found) - complexity, "lower bound on the log evidence")
         logger.debug("ELBO %.6g at %s, complexity %.4g", bound, precisions, complexity)
         there = Bounded(log_factor, bound, charge, found)
         if self.best is None or bound > self.best.bound:

@@ -17,7 +17,15 @@ from tqdm.auto import tqdm
 from lapwing.ground.archive import Archive
 from lapwing.ground.checkpoint import Checkpoint
 from lapwing.ground.data import Source, Unpack
-from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
+from lapwing.ground.errors import (
+    ConvergenceWarning,
+    check_count,
+    check_kind,
+    check_option,
+    check_positive,
+    finite_evidence,
+    warn,
+)
 from lapwing.ground.ranks import check_alike, once
 from lapwing.ground.whole import file_at
 from lapwing.linear.model import LinearModel
@@ -226,7 +234,7 @@ class EM:
         state, misfit, log_marginal = found.state, found.state.scale.new_tensor(found.mode.misfit), None
         if found.evidence is not None:
             with torch.no_grad():
-                log_marginal = float(found.evidence.log_marginal(state.precisions, state.scale))
+                log_marginal = finite_evidence(float(found.evidence.log_marginal(state.precisions, state.scale)))
         gamma, observations = found.dimensions.groups, posterior.totals.observations
         precisions, scale = fixed_point(gamma, found.norms, misfit, state.scale, observations, noisy)
         moves = moves_of(found, precisions, scale, noisy)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ground.errors import check_option
+from lapwing.ground.errors import check_option, finite_evidence
 from lapwing.posteriors import Posterior
 from lapwing.tuning.ascent import Height, climb, height_at, warn_of_steps
 from lapwing.tuning.choices import BOUNDS, At, P, ended, evidence_at, fixed_point, step_of, tunes_noise
@@ -197,9 +197,13 @@ def last_of(points: Iterator[Height], posterior: P, name: str, noisy: bool, prog
         noisy: Whether the noise was chosen.
         progress: Whether to show one.
 
+    Raises:
+        NumericalError: If its evidence is not finite.
+
     Warns:
         ConvergenceWarning: If the last is no answer.
     """
     found = list(tqdm(points, desc=name, disable=not progress, unit="step", leave=False))
+    finite_evidence(found[-1].log_marginal)
     taken = [step_of(posterior, p.log_marginal, p.precisions, p.scale, p.effective_dimension) for p in found]
     return ended(posterior, found[-1].precisions, found[-1].scale, tuple(taken), noisy=noisy)

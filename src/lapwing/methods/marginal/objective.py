@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.ground.data import Inputs, Source, Unpack, count, place
-from lapwing.ground.errors import ConfigError, DataError, check_kind
+from lapwing.ground.errors import ConfigError, DataError, check_kind, finite_evidence
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.layers.loose import right_way
 from lapwing.jacobian.network.differentiable import LiveBatch, live
@@ -171,6 +171,7 @@ class MarginalLikelihood:
 
         Raises:
             DataError: If the batch is larger than the data, or inputs, outputs or targets are not finite.
+            NumericalError: If the loss is not finite.
             ShapeError: If outputs or targets do not fit the likelihood.
             UnsupportedError: If the network is random in eval mode, or its outputs depend on other examples.
 
@@ -196,6 +197,7 @@ class MarginalLikelihood:
                 nll = share * self._hyper.nll(batch.outputs, batch.targets)
                 norm, ratio = self._hyper.square_norm(network.layout.flatten(network.params)), self._ratio(batch)
                 loss = nll + 0.5 * norm + (0.0 if ratio is None else 0.5 * ratio)
+        finite_evidence(loss.item(), "negative log marginal likelihood of a batch")
         log_det_prior = self._hyper.log_det_prior().item()
         log_prior = math.nan if norm is None else 0.5 * (log_det_prior - norm.item()) - self._constant
         self._terms.append((nll.item(), log_prior, math.nan if ratio is None else 0.5 * (ratio.item() + log_det_prior)))
