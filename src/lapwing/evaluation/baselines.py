@@ -97,12 +97,13 @@ class Temperature:
         return cls(math.exp(_root(slope, low, high)))
 
     def probs(self, logits: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
-        """Class probabilities softmax(logits / T), in the dtype of the logits.
+        """Class probabilities softmax(logits / T), in the dtype of the logits, or float32 for half precision.
 
         Args:
             logits: Outputs of the network, class axis last.
         """
-        return torch.softmax(logits / self.temperature, -1)
+        single = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return torch.softmax(single / self.temperature, -1)
 
 
 def _by_succession(margins: Float[Tensor, "m c"], low: float, high: float) -> float:
