@@ -124,10 +124,10 @@ Outputs: TypeAlias = Moments | JointMoments | Draws | WideMoments
 """What is known of a network's outputs."""
 
 
-O = TypeVar("O", Moments, JointMoments, Draws, WideMoments)
+Kind = TypeVar("Kind", Moments, JointMoments, Draws, WideMoments)
 
 
-def at_least_single(outputs: O) -> O:
+def at_least_single(outputs: Kind) -> Kind:
     """The same outputs in float32, if they are in half precision, in which probabilities do not add up to 1.
 
     Example:

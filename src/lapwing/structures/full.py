@@ -28,6 +28,7 @@ from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
+from lapwing.posteriors.exact import check_rounding
 from lapwing.priors import DiagonalPrior, GPrior
 from lapwing.structures.summed import KFAC, Diagonal, Fits, Task
 
@@ -84,6 +85,7 @@ class Full(Fits):
 
     Raises:
         TooLargeError: If the matrix would be larger, or take longer; nothing is computed.
+        NumericalError: If of d × d nothing but rounding is left where the data leave weights to the prior.
 
     Cost:
         Weights: ``n c d²`` to sum, ``d³`` once. Functions: ``(n c)² d`` or less, ``(n c)³`` once, and a pass over the
@@ -119,7 +121,9 @@ class Full(Fits):
         self._check(task.model.network.size, rows, "d × d over the weights")
         if isinstance(task.curvature, Hessian):
             return self._exact(task, task.curvature.damping)
-        return task.summed(DenseSum(task.model.network))
+        posterior = task.summed(DenseSum(task.model.network))
+        check_rounding(posterior)
+        return posterior
 
     def _exact(self, task: Task, damping: float) -> Posterior:
         """The posterior with the exact Hessian, refused where that and the prior are not positive definite."""
