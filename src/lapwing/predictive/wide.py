@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TypeAlias, TypeVar, final
+from typing import TypeAlias, final
 
 import torch
 from jaxtyping import Float, Int
@@ -124,10 +124,7 @@ Outputs: TypeAlias = Moments | JointMoments | Draws | WideMoments
 """What is known of a network's outputs."""
 
 
-Kind = TypeVar("Kind", Moments, JointMoments, Draws, WideMoments)
-
-
-def at_least_single(outputs: Kind) -> Kind:
+def at_least_single(outputs: Outputs) -> Outputs:
     """The same outputs in float32, if they are in half precision, in which probabilities do not add up to 1.
 
     Example:
