@@ -75,7 +75,7 @@ def tuned_by_output(posterior: P, method: ByOutput, progress: bool) -> P:
         ConvergenceWarning: If a noise was still moving after ``ROUNDS`` rounds, or is at an end of its range.
 
     Cost:
-        A round: a fit, a prediction of the training data, and what the method takes. Three to six rounds where the data
+        A round: a fit, a prediction of the training data, and what the method takes. Two to five rounds where the data
         determined few directions beside the observations.
     """
     tuned = method.tune(posterior, progress)
