@@ -98,12 +98,13 @@ class Temperature:
         return cls(math.exp(_root(slope, low, high)))
 
     def probs(self, logits: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
-        """Class probabilities softmax(logits / T), in the dtype of the logits.
+        """Class probabilities softmax(logits / T), in the dtype of the logits, or float32 for half precision.
 
         Args:
             logits: Outputs of the network, class axis last.
         """
-        return torch.softmax(logits / self.temperature, -1)
+        single = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return torch.softmax(single / self.temperature, -1)
 
 
 def _by_succession(margins: Float[Tensor, "m c"], low: float, high: float) -> float:
@@ -207,7 +208,8 @@ class Map:
     def calibrated(self, held_out: Source, *, unpack: Unpack | None = None, progress: bool = False) -> Map:
         """This network with one number chosen by data it was not trained on: for classes a temperature, else the noise.
 
-        The noise precision of ``Gaussian`` is that of largest likelihood, one for all outputs: that of the residuals.
+        The noise precision of ``Gaussian`` is that of largest likelihood: that of the residuals, of each output unless
+        they share one.
 
         Args:
             held_out: Loader of ``(x, y)`` or mappings with ``labels``, or a pair of tensors.
@@ -239,7 +241,12 @@ class Map:
         outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         if isinstance(self.likelihood, Categorical):
             return replace(self, temperature=Temperature.fit(outputs, targets))
-        variance = float((self.likelihood.canonical_targets(outputs, targets) - outputs).double().square().mean())
-        if variance == 0.0:
+        residuals = (self.likelihood.canonical_targets(outputs, targets) - outputs).double()
+        variances = residuals.square().flatten(0, -2).mean(0)
+        if self.likelihood.own_noises(len(variances)) is None:
+            variances = variances.mean()
+        if not bool((variances > 0).all()):
             raise DataError("residuals that are not all zero", "a perfect fit", "data the network was not trained on")
-        return replace(self, likelihood=Gaussian(1.0 / variance))
+        precision = (1.0 / variances).tolist()
+        noise = tuple(precision) if isinstance(precision, list) else precision
+        return replace(self, likelihood=replace(self.likelihood, precision=noise))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import numbers
 import re
 import warnings
@@ -169,6 +170,29 @@ def check_count(name: str, value: object, least: int = 1, *, usual: int | None =
         raise ConfigError(f"{name} to be a whole number, at least {least}", f"{value!r:.40}", hint)
     if value < least:
         raise ConfigError(f"{name} of at least {least}", f"{value}", hint)
+
+
+def finite_evidence(value: float, what: str = "log evidence") -> float:
+    """The value of an evidence or a bound, which prior and noise are chosen by.
+
+    Args:
+        value: Its value, nats.
+        what: What it is of.
+
+    Raises:
+        NumericalError: If it is not finite.
+
+    Example:
+        >>> finite_evidence(-2.5)
+        -2.5
+    """
+    if not math.isfinite(value):
+        raise NumericalError(
+            f"a finite {what}",
+            f"{value:g} nats",
+            "inputs and targets of size 1, float64, or a network and a noise precision nearer to the data",
+        )
+    return value
 
 
 def check_positive(name: str, value: Any, usual: str = "1e-6") -> None:

@@ -156,7 +156,8 @@ class Laplace:
         self.prior.check_names([name for name, _ in module.named_parameters()])
         network = self.weights.choose(module, data, self.likelihood, self.prior, output)
         self.prior.precisions(network.uncertain)
-        return scaled(Task(surveyed(network, self.likelihood, data), self.prior, self.curvature, generator))
+        model = surveyed(network, self.likelihood, data)
+        return scaled(Task(model, self.prior, self.curvature, generator, self.structure))
 
 
 def check_same_fit(data: Data, recipe: object, module: nn.Module) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -35,6 +35,15 @@ JOINT = 2**32
 P = TypeVar("P", bound="Posterior")
 
 
+@runtime_checkable
+class Fit(Protocol):
+    """How a posterior was fitted, to be done again."""
+
+    def again(self, model: Model, prior: Prior) -> Posterior:
+        """The posterior of a model under a prior, in the structure of before."""
+        ...
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Posterior(NetworkPredictor, abc.ABC):
     """A Gaussian around a trained network.
@@ -47,6 +56,7 @@ class Posterior(NetworkPredictor, abc.ABC):
         trace: Steps of tuning, oldest first.
         noise_fixed: Whether the noise must stay as fitted, since the curvature is not in proportion to its precision.
         partial: Whether some of the data were left out on purpose.
+        fitted_by: How it was fitted; ``None`` where that is not known.
     """
 
     model: Model
@@ -55,6 +65,7 @@ class Posterior(NetworkPredictor, abc.ABC):
     trace: tuple[Step, ...] = field(default=(), kw_only=True)
     noise_fixed: bool = field(default=False, kw_only=True)
     partial: bool = field(default=False, kw_only=True)
+    fitted_by: Fit | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
         size, name = self.network.size, type(self).__name__
@@ -160,6 +171,28 @@ class Posterior(NetworkPredictor, abc.ABC):
         if likelihood != self.fitted:
             self.check_noise_free()
         return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
+
+    def refitted(self: P, likelihood: Likelihood) -> P:
+        """The posterior with the same prior and link under another likelihood: its curvature is computed again.
+
+        Args:
+            likelihood: The fitted likelihood, with other noise precisions.
+
+        Raises:
+            UnsupportedError: If it is not known how it was fitted, or its training data are not at hand.
+
+        Cost:
+            That of its fit.
+        """
+        if self.fitted_by is None:
+            raise UnsupportedError(
+                "a posterior made by Laplace(...).fit, to compute its curvature again with other noise precisions",
+                f"a {type(self).__name__} made otherwise",
+                "Laplace(...).fit, or one noise for all outputs, Gaussian(shared=True)",
+            )
+        _ = self.model.data
+        found = self.fitted_by.again(replace(self.model, likelihood=likelihood), self.prior)
+        return cast(P, replace(found, trace=self.trace, link=self.link, temperature=self.temperature))
 
     def check_noise_free(self) -> None:
         """Refuse, by an ``UnsupportedError``, to change the noise where the curvature would not follow."""

@@ -19,7 +19,7 @@ from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, InputsLike
-from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
+from lapwing.ground.errors import ConvergenceWarning, NumericalError, UnsupportedError, finite_evidence, warn
 from lapwing.jacobian.model import Model, undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
@@ -39,6 +39,9 @@ OUTPUTS = 1024
 LONG = 10.0
 """Seconds from which that is said."""
 
+DROWNED = 1e3
+"""The rounding of a curvature over the prior precision from which its posterior is refused."""
+
 P = TypeVar("P", bound="ExactPosterior")
 
 
@@ -49,10 +52,13 @@ class ExactPosterior(Posterior):
     def log_marginal(self) -> float:
         """Log evidence, nats; see ``Posterior.log_marginal``.
 
+        Raises:
+            NumericalError: If it is not finite.
+
         Cost:
             One factorisation of the curvature, kept for the next call. No data.
         """
-        return float(self.evidence.log_marginal(self.prior_precisions, self.scale))
+        return finite_evidence(float(self.evidence.log_marginal(self.prior_precisions, self.scale)))
 
     def effective_dimension(self) -> float:
         """Directions of weight space that the data determined, ``γ = d - tr(A Λ⁻¹)`` (MacKay 1992)."""
@@ -230,6 +236,40 @@ def wide_moments(given: Propagation, inputs: Inputs, places: Int[Tensor, " p"] |
     return [WideMoments(mean, torch.cat(columns.pop(0)), *mixed) for _ in given.precisions]
 
 
+def check_rounding(posterior: WeightPosterior) -> None:
+    """Refuse a posterior of whose undetermined directions nothing is left beside the rounding of its curvature.
+
+    Raises:
+        NumericalError: If the rounding is ``DROWNED`` times the prior precision.
+    """
+    prior = float(posterior.prior_diagonal.min())
+    rounding = rounding_above(posterior.held.operator, lambda: DROWNED * prior)
+    if rounding is not None:
+        raise NumericalError(
+            f"a curvature whose rounding is less than {DROWNED:g} times the prior precision, {prior:.2g}",
+            f"a rounding of {rounding:.2g}: variances of what the data say little about would be wrong",
+            "inputs, targets and log variances of size 1, a larger prior precision, or structure=KFAC()",
+        )
+
+
+def rounding_above(curvature: Structured, limit: Callable[[], float]) -> float | None:
+    """The rounding of a dense curvature, if it is above a limit and directions drown in it; else ``None``.
+
+    Args:
+        curvature: s G.
+        limit: The limit.
+
+    Cost:
+        The trace; an eigendecomposition only where its rounding is above the limit.
+    """
+    if not isinstance(curvature, Dense):
+        return None
+    rounding = float(curvature.diagonal().sum()) * torch.finfo(curvature.dtype).eps
+    if rounding <= limit() or float(curvature.eigenvalues()[0]) >= rounding:
+        return None
+    return rounding
+
+
 def warn_of_rounding(curvature: Structured, smallest: Callable[[], float]) -> None:
     """Warn where directions that the data leave to the prior drown in the rounding of a dense curvature.
 
@@ -238,14 +278,12 @@ def warn_of_rounding(curvature: Structured, smallest: Callable[[], float]) -> No
         smallest: Smallest precision of the prior.
 
     Cost:
-        The trace; an eigendecomposition only where its rounding is above the prior.
+        That of ``rounding_above``.
     """
-    if not isinstance(curvature, Dense):
-        return
-    rounding, prior = float(curvature.diagonal().sum()) * torch.finfo(curvature.dtype).eps, smallest()
-    if rounding > prior and float(curvature.eigenvalues()[0]) < rounding:
+    rounding = rounding_above(curvature, smallest)
+    if rounding is not None:
         warn(
-            f"the rounding of the curvature, {rounding:.2g}, is larger than the prior precision, {prior:.2g}: "
+            f"the rounding of the curvature, {rounding:.2g}, is larger than the prior precision, {smallest():.2g}: "
             "variances of what the data say little about are wrong. "
             'Try Full(view="functions"), or a larger prior precision',
             ConvergenceWarning,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, InputsLike, chunks
-from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
+from lapwing.ground.errors import ConvergenceWarning, NumericalError, finite_evidence, warn
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
 from lapwing.ground.results import Estimate, Solution, joined
@@ -70,7 +70,8 @@ class SolvedWeights(Posterior):
     def _log_marginal(self, ratio: Estimate) -> Estimate:
         """The log evidence that is charged half of ``log det Λ / det A``."""
         joint = self.joint_evidence.log_joint(self.prior_precisions, self.scale)
-        return Estimate(float(joint) - 0.5 * ratio.value, 0.5 * ratio.stderr, ratio.samples)
+        value = finite_evidence(float(joint) - 0.5 * ratio.value)
+        return Estimate(value, 0.5 * ratio.stderr, ratio.samples)
 
 
 def warn_unless(solution: Solution, cure: str) -> None:

@@ -25,7 +25,8 @@ class Classification(Shown):
 
     Args:
         logits: What is known of the logits.
-        probs: Predictive probabilities ``[n, *event, c]``, the uncertainty of the logits averaged out.
+        probs: Predictive probabilities ``[n, *event, c]``, the uncertainty of the logits averaged out; in float32 at
+            least, since those of half precision do not add up to 1.
         stderr: Standard error of ``probs`` where they came from Monte Carlo, same shape.
 
     Example:
@@ -66,7 +67,8 @@ class Classification(Shown):
             generator: Source of randomness; ``None`` draws from PyTorch's global one. The same seed on another batch
                 draws other functions.
         """
-        return torch.softmax(self.logits.sample(k, generator=generator), -1)
+        logits = self.logits.sample(k, generator=generator)
+        return torch.softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
 
 
 @final

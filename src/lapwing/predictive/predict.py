@@ -26,7 +26,7 @@ from lapwing.predictive.distributions import Classification, Counts, MultiLabel,
 from lapwing.predictive.links import SAMPLES, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
 from lapwing.predictive.outputs import Draws
 from lapwing.predictive.quadrature import expected_sigmoid, quasi_monte_carlo
-from lapwing.predictive.wide import Outputs
+from lapwing.predictive.wide import Outputs, at_least_single
 
 Link: TypeAlias = Literal["probit", "pairwise", "bridge", "qmc", "mc"]
 """How the logits' uncertainty is averaged out: the probit approximation logit by logit or pair by pair, the Laplace
@@ -116,13 +116,14 @@ def _labels(
     samples: int,
     generator: torch.Generator | None,
 ) -> Classification | MultiLabel:
-    """Classes, or yes-or-no labels: a single logit has no pairs."""
+    """Classes, or yes-or-no labels: a single logit has no pairs. Probabilities are in float32 at least."""
     many = isinstance(likelihood, Bernoulli)
     kind, stderr = MultiLabel if many else Classification, None
-    if isinstance(outputs, Draws):
-        probs, s = likelihood.mean(outputs.values), len(outputs.values)
+    wide = at_least_single(outputs)
+    if isinstance(wide, Draws):
+        probs, s = likelihood.mean(wide.values), len(wide.values)
         return kind(outputs, probs.mean(0), probs.std(0) / s**0.5 if s > 1 else None)
-    moments = outputs.marginal()
+    moments = wide.marginal()
     match link, many:
         case "mc", _:
             probs, stderr = monte_carlo(moments, samples, link=likelihood.mean, generator=generator)

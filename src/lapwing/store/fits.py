@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher, Noise
 from lapwing.curvature.training_rows import FeatureRows, InputRows, TrainingRows
 from lapwing.ground.archive import Tensors
 from lapwing.ground.errors import DataError
@@ -23,9 +24,11 @@ from lapwing.methods import ct, gp
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.methods.hessian_free.posterior import Amortised, Answers, Table
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
+from lapwing.posteriors.base import Fit
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
-from lapwing.structures import KFAC, Diagonal
+from lapwing.structures import KFAC, Diagonal, Full, Nystrom, Sampled
 from lapwing.structures import LowRank as LowRankStructure
+from lapwing.structures.summed import Fits, Refit
 
 AXES = 64
 """Most axes of a tensor."""
@@ -113,6 +116,9 @@ FAMILIES: Families = {
     gp.Kernel: named(
         gp.Constant, gp.Linear, gp.Matern, gp.Periodic, gp.Product, gp.RBF, gp.Scaled, gp.Sum, gp.Tanimoto
     ),
+    Curvature: named(EmpiricalFisher, GGN, Hessian, MCFisher, Noise),
+    Fit: named(Refit),
+    Fits: named(Diagonal, Full, KFAC, LowRankStructure, Nystrom, Sampled),
     ct.Geometry: named(ct.FanBeam, ct.Parallel2d, ct.Parallel3d),
     Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson),
     Operator: OPERATORS,

@@ -29,8 +29,9 @@ from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
+from lapwing.posteriors.exact import check_rounding
 from lapwing.priors import DiagonalPrior, GPrior
-from lapwing.structures.summed import KFAC, Diagonal, Task
+from lapwing.structures.summed import KFAC, Diagonal, Fits, Task
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def seconds(side: int, other: int, groups: int = 1) -> float:
 
 @final
 @dataclass(frozen=True)
-class Full:
+class Full(Fits):
     """The whole covariance, in whichever view is cheaper: d × d over the weights, or nc × nc over the training outputs.
 
     Λ = Jᵀ B J + A, or the same posterior through I + Sᵀ K S with K = J A⁻¹ Jᵀ and B = S Sᵀ (Rasmussen & Williams 2006,
@@ -85,6 +86,7 @@ class Full:
 
     Raises:
         TooLargeError: If the matrix would be larger, or take longer; nothing is computed.
+        NumericalError: If of d × d nothing but rounding is left where the data leave weights to the prior.
 
     Cost:
         Weights: ``n c d²`` to sum, ``d³`` once. Functions: ``(n c)² d`` or less, ``(n c)³`` once. Of a last layer the
@@ -121,7 +123,9 @@ class Full:
         self._check(task.model.network.size, rows, "d × d over the weights")
         if isinstance(task.curvature, Hessian):
             return self._exact(task, task.curvature.damping)
-        return task.summed(DenseSum(task.model.network))
+        posterior = task.summed(DenseSum(task.model.network))
+        check_rounding(posterior)
+        return posterior
 
     def _exact(self, task: Task, damping: float) -> Posterior:
         """The posterior with the exact Hessian, refused where that and the prior are not positive definite."""
@@ -196,7 +200,7 @@ def rounded_up(value: float) -> float:
 
 @final
 @dataclass(frozen=True)
-class Auto:
+class Auto(Fits):
     """Picks Full where one of its views takes at most 5 seconds by the cost rule, KFAC beyond; logs what it picked.
 
     The rule, ``structures.full.seconds``: ``2 m² r + 9 m³`` multiplications for a matrix of m rows beside r of the
@@ -221,6 +225,7 @@ class Auto:
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in the structure picked."""
         picked = self.pick(task)
+        task = replace(task, structure=picked)
         return picked.fit(task if isinstance(picked, Full) or task.model.data.shared else sampled(task))
 
     def pick(self, task: Task) -> Full | KFAC | Diagonal:

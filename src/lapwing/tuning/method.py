@@ -18,6 +18,7 @@ from lapwing.tuning.choices import P
 from lapwing.tuning.elbo import ELBO
 from lapwing.tuning.evidence import EvidenceGradient
 from lapwing.tuning.mixup import Mixup, mixable
+from lapwing.tuning.noise import ByOutput, tuned_by_output
 from lapwing.tuning.validation import Validation
 
 T = TypeVar("T")
@@ -48,7 +49,9 @@ class SelfTuned(Protocol):
 def tune(posterior: T, method: Method | Source | None = None, *, progress: bool = False) -> T:
     """A posterior with a better prior precision, and with it a better link or noise precision.
 
-    Nothing is fitted again: the curvature is reused, and its one eigendecomposition where there is one.
+    Nothing is fitted again: the curvature is reused, and its one eigendecomposition where there is one. The exception
+    is a Gaussian likelihood of several outputs, each with a noise of its own: their ratios change the curvature, which
+    is computed again, two to five times. ``Gaussian(shared=True)`` has one noise for all, and its curvature is reused.
 
     Args:
         posterior: The posterior.
@@ -99,6 +102,8 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
     fitted.network.check_unchanged()
     if fitted.data is not None and fitted.data.shared:
         check_alike(True, checksum(chosen(method)), "method to tune by", "the same choices in each")
+    if isinstance(method, ByOutput):
+        return cast(Any, tuned_by_output(fitted, method, progress))
     return cast(Any, method).tune(fitted, progress)
 
 

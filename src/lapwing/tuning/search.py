@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, final
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, warn
@@ -162,7 +165,7 @@ class HeldOutSearch(Generic[P]):
         """The least loss of each link at a prior precision, over temperatures or the noise."""
         moments, likelihood, noise = self.data.moments(log_factor), self.data.likelihood, 1.0
         if isinstance(likelihood, Gaussian) and tunes_noise(self.data.posterior, self.noise):
-            noise = self._noise(likelihood, moments)
+            noise = noise_factor(self.data, likelihood, moments)
             likelihood = likelihood.scaled(noise)
             moments = [with_spread(part, spread(part) / noise) for part in moments]
         plain = self._plain(moments) if len(links) > 1 and not self.temperature else None
@@ -185,20 +188,6 @@ class HeldOutSearch(Generic[P]):
                 log_temperature = float(found_at.x)
             found.append(Tried(log_factor, loss(log_temperature), link, math.exp(log_temperature), noise))
         return found
-
-    def _noise(self, likelihood: Gaussian, moments: list[Moments | WideMoments]) -> float:
-        """The noise precision of least loss, over that of the start, with the prior's over it fixed: a closed form.
-
-        Covariances scale as ``1 / ν`` where both precisions scale as ν: ``1 / ν = mean (y - f)² / (K + 1/β)``.
-        """
-        total, observations = 0.0, 0.0
-        for part, batch in zip(moments, self.data.batches, strict=True):
-            y = likelihood.canonical_targets(part.mean, batch.targets)
-            variance = part.variance.double() + 1 / likelihood.precisions(part.mean.double())
-            total += float(((y - part.mean).double().square() / variance).sum())
-            observations += y.numel()
-        total, observations = self.data.added(total, observations)
-        return observations / total if total > 0 else 1.0
 
     def _judge(self, winner: Tried) -> None:
         """Warn where the best is no answer."""
@@ -238,6 +227,49 @@ class HeldOutSearch(Generic[P]):
             steps.append(replace(step, validation_nll=one.loss, link=link, temperature=temperature))
         tuned = chosen(self.data.choice(last.log_factor), *values[-1], tuple(steps))
         return tuned.with_link(last.link, last.temperature)
+
+
+def squared_residuals(
+    data: HeldOut[Any], likelihood: Gaussian, moments: Sequence[Moments | WideMoments]
+) -> tuple[Float[Tensor, " c"], float]:
+    """Squared residuals over the variances predicted, ``Σ (y - f)² / (K + 1/β)`` of each output; observations of each.
+
+    Args:
+        data: The held-out data.
+        likelihood: Has the noise precisions β.
+        moments: Outputs of each batch.
+    """
+    sums = list[Tensor]()
+    observations = 0
+    for part, batch in zip(moments, data.batches, strict=True):
+        y = likelihood.canonical_targets(part.mean, batch.targets)
+        variance = part.variance.double() + 1 / likelihood.precisions(part.mean.double())
+        squares = (y.double() - part.mean.double()).square() / variance
+        sums.append(squares.flatten(0, -2).sum(0))
+        observations += squares[..., 0].numel()
+    each = torch.stack(sums).sum(0)
+    *totals, counted = data.added(*each.tolist(), float(observations))
+    return each.new_tensor(totals), counted
+
+
+def noise_factor(data: HeldOut[Any], likelihood: Gaussian, moments: Sequence[Moments | WideMoments]) -> float:
+    """The noise precision of least loss, over that of the start, with the prior's over it fixed: a closed form.
+
+    Covariances scale as ``1 / ν`` where both precisions scale as ν: ``1 / ν = mean (y - f)² / (K + 1/β)``.
+    """
+    squares, observations = squared_residuals(data, likelihood, moments)
+    total = float(squares.sum())
+    return len(squares) * observations / total if total > 0 else 1.0
+
+
+def own_noises_of(
+    data: HeldOut[Any], likelihood: Likelihood, moments: Sequence[Moments | WideMoments]
+) -> Float[Tensor, " c"]:
+    """The noise precision of each output by the same closed form, ``β_k / mean (y_k - f_k)² / (K_kk + 1/β_k)``."""
+    assert isinstance(likelihood, Gaussian)
+    squares, observations = squared_residuals(data, likelihood, moments)
+    factors = torch.where(squares > 0, observations / squares, 1.0)
+    return likelihood.precisions(factors) * factors
 
 
 def candidates(posterior: Posterior, link: Link | None) -> tuple[Link, ...]:

@@ -72,7 +72,7 @@ class Copies:
 
         def loss(f: Tensor, place: slice, *terms: Tensor) -> Tensor:
             y = likelihood.canonical_targets(f, batch.targets[place])
-            nll = likelihood.nll(f, y).double().sum()
+            nll = likelihood.total_nll(f, y)
             return nll - sum((u * f).double().sum() for u in terms)
 
         return self._summed(loss, weights, batch.inputs, along)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lapwing.ground.data import Inputs, Source, Unpack, count, place
 from lapwing.ground.device import default_device_aside
-from lapwing.ground.errors import ConfigError, DataError, check_kind
+from lapwing.ground.errors import ConfigError, DataError, check_kind, finite_evidence
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.layers.loose import right_way
 from lapwing.jacobian.network.differentiable import LiveBatch, check_trainable, live
@@ -58,7 +58,8 @@ class MarginalLikelihood:
         updates: Who chooses the hyper-parameters: ``ByEvidence()``, from all data after an epoch, or ``ByGradient()``.
         warm_up: Epochs of training on the likelihood alone.
         settle: Epochs after those in which the weights do not hear of the log-determinant.
-        noise: Whether to learn the noise of a Gaussian likelihood.
+        noise: Whether to learn the noise of a Gaussian likelihood: that of each output where it was given as a tuple,
+            and is not shared; else one factor for all.
         output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index or a
             function of it. ``None`` where it returns one tensor, or something with ``logits``.
         unpack: Splits one element of a loader into inputs and targets.
@@ -161,7 +162,9 @@ class MarginalLikelihood:
         return self._hyper.likelihood
 
     def hyperparameters(self) -> list[nn.Parameter]:
-        """Log prior precisions ``[g]`` and log noise precision relative to the first, for an optimiser.
+        """Log prior precisions ``[g]``, and log noise precisions relative to the first ones, for an optimiser.
+
+        One noise for all outputs, or ``[c]`` where the likelihood was given one for each.
 
         With ``ByEvidence`` they require no gradient, and an optimiser leaves them alone.
         """
@@ -177,6 +180,7 @@ class MarginalLikelihood:
 
         Raises:
             DataError: If the batch is larger than the data, or inputs, outputs or targets are not finite.
+            NumericalError: If the loss is not finite.
             ShapeError: If outputs or targets do not fit the likelihood.
             UnsupportedError: If the network is random in eval mode, or its outputs depend on other examples.
 
@@ -203,6 +207,7 @@ class MarginalLikelihood:
                 nll = share * self._hyper.nll(batch.outputs, batch.targets)
                 norm, ratio = self._hyper.square_norm(network.layout.flatten(network.params)), self._ratio(batch)
                 loss = nll + 0.5 * norm + (0.0 if ratio is None else 0.5 * ratio)
+        finite_evidence(loss.item(), "negative log marginal likelihood of a batch")
         log_det_prior = self._hyper.log_det_prior().item()
         log_prior = math.nan if norm is None else 0.5 * (log_det_prior - norm.item()) - self._constant
         self._terms.append((nll.item(), log_prior, math.nan if ratio is None else 0.5 * (ratio.item() + log_det_prior)))
@@ -234,7 +239,7 @@ class MarginalLikelihood:
             fit = None if data is None else partial(self._fit, data=data)
             self.updates.end_of_epoch(self.epoch + 1 - self.warm_up, self._hyper, fit)
         precisions = tuple(self.prior.precisions(self._hyper.layout).tolist())
-        noise = self.likelihood.noise
+        noise = self.likelihood.noise_precision
         nll, log_prior, half = (fmean(term) for term in zip(*self._terms, strict=True))
         record = Epoch(nll, log_prior, half, nll - log_prior + half - self._constant, precisions, noise, warm)
         self.history.append(record)
