@@ -374,7 +374,8 @@ def warn_of_limits(
     if ended:
         warn(
             f"{', '.join(ended)} ended at a limit of the search, a factor {REACH:g} from the start, of noise "
-            f"{REACH**2:g}. The data may say nothing of it: try a simpler kernel, or a start nearer to what is expected",
+            f"{REACH**2:g}. The data may say nothing of it: try a simpler kernel, or a start nearer to "
+            "what is expected",
             ConvergenceWarning,
         )
 

@@ -154,7 +154,7 @@ class Process:
         """
         check_count("samples", samples)
         n, c = len(self.seen), self.data.outputs
-        x, features = self.seen.inputs.to(self.dtype), self.settings.features_for(n, samples)
+        x, features = self.seen.inputs.to(self.dtype), self.settings.features_for(n, samples, c)
         check_room("functions", (n + features, samples, c), x, "fewer samples=, or outputs")
         generator = torch.Generator().manual_seed(self.settings.seed if seed is None else seed)
         with torch.no_grad():

@@ -18,9 +18,12 @@ from lapwing.methods.gp.trend import Mean
 EXACT, MEDIUM = 16_384, 100_000
 """Distinct inputs up to which ``"auto"`` takes Cholesky's method, and up to which conjugate gradients."""
 
-FEATURES, PER_DRAW, ENTRIES = 2_000, 100, 2**27
+FEATURES, PER_DRAW = 2_000, 100
 """Random features of few functions; features a function, so that what they leave out of covariances is less than the
-error that so few draws have; and entries of features at the data up to which there are more than the first."""
+error that so few draws have."""
+
+ENTRIES, WEIGHTS = 2**27, 2**26
+"""Entries of features at the data, and weights of all functions, up to which there are more than so few."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +37,8 @@ class Settings:
             and stochastic dual descent beyond.
         samples: Functions from which variances are read where the solver is not exact.
         features: Random features of a function drawn from the prior, shared by all that are drawn together; ``None``
-            for 100 a function, as far as they have no more than 2²⁷ entries at the data, and 2,000 at least.
+            for 100 a function, as far as they have no more than 2²⁷ entries at the data and 2²⁶ weights, and 2,000 at
+            least.
         dtype: ``torch.float32`` for solves in single precision: half of the memory and time, and no noise variance much
             below 1e-6 of the targets' variance. ``None`` for float64, which is what ``Cholesky()`` takes in any case.
         progress: Whether solves show a bar with their residual.
@@ -62,16 +66,17 @@ class Settings:
         check_option("dtype", self.dtype, (None, torch.float32, torch.float64))
         check_count("seed", self.seed, 0)
 
-    def features_for(self, observations: int, samples: int) -> int:
+    def features_for(self, observations: int, samples: int, outputs: int = 1) -> int:
         """Random features of functions.
 
         Args:
             observations: n.
             samples: Functions that are drawn together.
+            outputs: c.
         """
         if self.features is not None:
             return self.features
-        return max(FEATURES, min(PER_DRAW * samples, ENTRIES // observations))
+        return max(FEATURES, min(PER_DRAW * samples, ENTRIES // observations, WEIGHTS // (samples * outputs)))
 
     def solved_in(self, solver: Solver) -> torch.dtype:
         """The dtype of solves.
