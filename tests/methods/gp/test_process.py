@@ -282,3 +282,12 @@ def test_features_follow_the_number_of_functions() -> None:
     assert [GP().features_for(n, 64) for n in (100, 16_384, 1_000_000)] == [6_400, 6_400, 2_000]
     assert GP().features_for(100_000, 1_000) == 2_000 and GP().features_for(50, 3_000, 2) == 2**26 // 6_000
     assert GP(features=7).features_for(100, 64) == 7
+
+
+def test_functions_of_a_kernel_that_is_rounded_to_single_precision_are_drawn() -> None:
+    kernel = lw.gp.Custom(lambda a, b: RBF()(a, b).float(), draw=RBF().features)
+    x, new = normal(60, 1), normal(4, 1, seed=3)
+    rounded, exact = (GP(each, lw.Gaussian(10.0), features=500).fit((x, x.sin())) for each in (kernel, RBF()))
+    drawn, expected = rounded.sample_functions(500)(new), predicted(exact, new).outputs.marginal()
+    torch.testing.assert_close(drawn.mean(0), expected.mean, rtol=0, atol=0.05)
+    torch.testing.assert_close(drawn.var(0)[:, 0], expected.variance[:, 0], rtol=0.3, atol=0)

@@ -21,7 +21,7 @@ from lapwing.linear.solvers.cholesky import Cholesky
 from lapwing.methods.gp.groups import OutputGroup
 from lapwing.methods.gp.kernels import Kernel
 from lapwing.methods.gp.laplace import LaplaceProcess
-from lapwing.methods.gp.matrix import DENSE, KernelMatrix, contracted
+from lapwing.methods.gp.matrix import DENSE, contracted
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.settings import Chosen, singular
 from lapwing.methods.gp.trend import least_squares
@@ -280,14 +280,15 @@ def value_and_gradient(process: Process | LaplaceProcess) -> tuple[float, Float[
     """The log evidence, and its gradient in ``logs_of``; exact, by a dense factor and its inverse."""
     if isinstance(process, LaplaceProcess):
         return process.log_marginal(), process.gradient()
-    data, basis = process.seen, process.trend(process.seen.inputs)
-    alpha, beta = torch.empty_like(data.targets), data.targets.new_empty(basis.shape[1], data.outputs)
+    targets, basis = process.seen.targets.to(process.dtype), process.trend(process.seen.inputs.to(process.dtype))
+    alpha, beta = torch.empty_like(targets), targets.new_empty(basis.shape[1], targets.shape[1])
     logdets, parts = list[float](), list[tuple[Tensor, Tensor]]()
     for group in process.groups:
-        outputs, whole = list(group.outputs), KernelMatrix(group.kernel, data.inputs).dense(room_of(process))
+        outputs = list(group.outputs)
+        whole = group.matrix.dense(room_of(process))
         whole.diagonal().add_(group.noise)
         try:
-            inverse, solved, logdet = inverted(whole, torch.cat([data.targets[:, outputs], basis], 1))
+            inverse, solved, logdet = inverted(whole, torch.cat([targets[:, outputs], basis], 1))
         except NumericalError as error:
             raise singular(error, group.noise) from None
         c = len(outputs)
@@ -326,9 +327,7 @@ def gradient_by(
         weight: The entries of W at some rows and columns, on or above the diagonal.
         diagonal: Those on it.
     """
-    matrix = group.problem.curvature
-    assert isinstance(matrix, KernelMatrix)
-    return contracted(matrix, weight), (diagonal * group.noise).double().sum().cpu()
+    return contracted(group.matrix, weight), (diagonal * group.noise).double().sum().cpu()
 
 
 def joined_gradient(process: Process, parts: Sequence[tuple[Tensor, Tensor]]) -> Float[Tensor, " h"]:
@@ -373,9 +372,8 @@ def warn_of_limits(
             warn(_of_rounding(rounded, floor), ConvergenceWarning)
     if ended:
         warn(
-            f"{', '.join(ended)} ended at a limit of the search, a factor {REACH:g} from the start, of noise "
-            f"{REACH**2:g}. The data may say nothing of it: try a simpler kernel, or a start nearer to "
-            "what is expected",
+            f"{', '.join(ended)} ended at a limit of the search, a factor {REACH:g} from the start ({REACH**2:g} for "
+            "noise). The data may say nothing of it: try a simpler kernel, or a start nearer to what is expected",
             ConvergenceWarning,
         )
 

@@ -25,13 +25,32 @@ class OutputGroup:
 
     Args:
         outputs: Which they are.
-        kernel: k.
-        problem: ``K + N`` at the distinct inputs.
+        matrix: K at the distinct inputs.
+        problem: ``K + N``.
     """
 
     outputs: tuple[int, ...]
-    kernel: Kernel
+    matrix: KernelMatrix
     problem: Problem
+
+    @classmethod
+    def of(
+        cls, outputs: tuple[int, ...], matrix: KernelMatrix, noise: float, relative: Float[Tensor, " n"]
+    ) -> OutputGroup:
+        """Outputs with noise variances that are known up to a factor.
+
+        Args:
+            outputs: Which they are.
+            matrix: K.
+            noise: ``1/ρ``.
+            relative: Noise variance at each distinct input over it.
+        """
+        return cls(outputs, matrix, Problem(matrix, Diagonal(noise * relative)))
+
+    @property
+    def kernel(self) -> Kernel:
+        """K."""
+        return self.matrix.kernel
 
     @property
     def noise(self) -> Float[Tensor, " n"]:
@@ -61,11 +80,10 @@ def grouped(
         alike: Whether all outputs have one kernel and one noise.
     """
     if alike and not isinstance(kernel, tuple):
-        problem = Problem(KernelMatrix(kernel, inputs), Diagonal(noises[0] * relative))
-        return (OutputGroup(tuple(range(len(noises))), kernel, problem),)
-    matrices = [KernelMatrix(each, inputs) for each in (kernel if isinstance(kernel, tuple) else (kernel,))]
-    matrices = matrices * (len(noises) // len(matrices))  # one kernel for all is evaluated once for all
-    return tuple(
-        OutputGroup((output,), matrix.kernel, Problem(matrix, Diagonal(noise * relative)))
-        for output, (matrix, noise) in enumerate(zip(matrices, noises, strict=True))
-    )
+        return (OutputGroup.of(tuple(range(len(noises))), KernelMatrix(kernel, inputs), noises[0], relative),)
+    if isinstance(kernel, tuple):
+        matrices = [KernelMatrix(each, inputs) for each in kernel]
+    else:
+        matrices = [KernelMatrix(kernel, inputs)] * len(noises)
+    pairs = enumerate(zip(matrices, noises, strict=True))
+    return tuple(OutputGroup.of((output,), matrix, noise, relative) for output, (matrix, noise) in pairs)

@@ -22,7 +22,8 @@ ROOM = 2**25
 """Random features of inputs that are held at once."""
 
 JITTER = 100.0
-"""What is added to the diagonal of a kernel matrix for its factor, in roundings of its trace."""
+"""What is added to the diagonal of a kernel matrix for its factor, in roundings of its trace; the next is so many times
+as much, where entries are rounded more than float64 does."""
 
 
 @final
@@ -97,8 +98,8 @@ def exact_at(
 
         f(·) + K_{(·)X} δ,   δ = L⁻ᵀ (u - L⁻¹ f(X)),   L Lᵀ = K + jitter,   u standard normal
 
-    so that the values are ``L u`` up to the jitter. What random features are left to say is what values at X leave
-    unknown elsewhere.
+    so that the values are ``L u`` along eigenvectors whose eigenvalues are above the jitter, and f below. What random
+    features are left to say is what values at X leave unknown elsewhere.
 
     Args:
         kernel: k; of several each has the columns of its output.
@@ -116,18 +117,25 @@ def exact_at(
         parts = [exact_at(each, inputs, values[:, i :: len(kernel)], generator) for i, each in enumerate(kernel)]
         coefficients, found = (torch.stack(part, 2).flatten(1) for part in zip(*parts, strict=True))
         return coefficients, found
-    whole = KernelMatrix(kernel, inputs).dense().double()
-    trace = float(whole.diagonal().sum())
-    jittered = whole.clone()
-    jittered.diagonal().add_(JITTER * torch.finfo(torch.float64).eps * trace)
-    root, failed = torch.linalg.cholesky_ex(jittered)
-    if bool(failed):
-        hint = "a function that is symmetric and positive definite, or fewer inputs that are nearly alike"
-        raise NumericalError("a kernel matrix without negative eigenvalues", "one with some", hint)
+    whole = KernelMatrix(kernel, inputs.double()).dense()
+    root = _jittered_root(whole)
     normal = probes.gaussian(list(values.shape), like=whole, generator=generator)
     rest = normal - torch.linalg.solve_triangular(root, values.double(), upper=False)
     coefficients = torch.linalg.solve_triangular(root.mT, rest, upper=True)
     return coefficients.to(values), (values.double() + whole @ coefficients).to(values)
+
+
+def _jittered_root(whole: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
+    """A Cholesky factor of a kernel matrix and as little on its diagonal as it takes."""
+    trace = float(whole.diagonal().sum())
+    jitter = JITTER * torch.finfo(torch.float64).eps
+    while jitter < 1:
+        root, failed = torch.linalg.cholesky_ex(whole + jitter * trace * torch.eye(len(whole)).to(whole))
+        if not bool(failed):
+            return root
+        jitter *= JITTER
+    hint = "a function that is symmetric and positive definite"
+    raise NumericalError("a kernel matrix without negative eigenvalues", "one with some", hint)
 
 
 @final

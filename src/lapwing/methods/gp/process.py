@@ -279,12 +279,13 @@ class Process:
         Args:
             index: Which.
         """
-        return replace(self, data=self.data.select(index), start=())
+        return replace(self, data=self.data.select(index), settings=replace(self.settings, dtype=None), start=())
 
     def first(self, size: int) -> Process:
         """That of the first observations without copies, until they have so many distinct inputs; see ``select``."""
         data = self.data.without_copies
-        return replace(self, data=data.select(slice(data.reach(size))), start=())
+        part = slice(data.reach(size))
+        return replace(self, data=data.select(part), settings=replace(self.settings, dtype=None), start=())
 
     def tuned(self, method: Any, progress: bool) -> Process:
         """See ``lapwing.tune``."""
