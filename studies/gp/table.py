@@ -56,7 +56,7 @@ def measured(setting: Setting, name: str, number: int) -> Row:
     solver: Any = {**SOLVERS, "SDD": lw.SDD(steps=more["steps"])}[more["solver"]]
     dtype = torch.float64 if isinstance(solver, Cholesky) else torch.float32
     quick: dict[str, Any] = {"samples": 8, "features": 50} if setting.quick else {}
-    posterior = start(x.shape[1], solver=solver, **quick).fit((x.to(dtype), y.to(dtype)))
+    posterior = start(x.shape[1], solver=solver, dtype=dtype, **quick).fit((x.to(dtype), y.to(dtype)))
     process, tuning = timed(lambda: lw.tune(posterior, Subset(40 if setting.quick else more["size"], seed=number)))
     assert isinstance(process, Process)
     _, solving = timed(lambda: process.functions)  # and the mean, in the same block

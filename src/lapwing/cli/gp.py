@@ -20,7 +20,6 @@ from lapwing.ground.errors import DataError, DataWarning, check_fraction, warn
 from lapwing.ground.records import Records
 from lapwing.methods.gp import RBF, Kernel, Matern, Process
 from lapwing.methods.gp.recipe import lengthscales, spreads
-from lapwing.methods.gp.settings import PRECISE
 from lapwing.show.report.regression import write_regression_report
 
 KERNELS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
@@ -105,8 +104,8 @@ def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict
 
 
 def _tensors(table: np.ndarray) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:
-    """Inputs and targets, which are the last column, in single precision where there are many."""
-    values = torch.from_numpy(table).to(torch.float64 if len(table) <= PRECISE else torch.float32)
+    """Inputs and targets, which are the last column."""
+    values = torch.from_numpy(table)
     return values[:, :-1], values[:, -1]
 
 

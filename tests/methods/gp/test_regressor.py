@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -76,3 +77,18 @@ def test_it_predicts_as_scikit_learn_does_with_the_same_kernel() -> None:
     inside = np.abs(test_y - mean) < 1.96 * std
     assert 0.88 < inside.mean() < 0.99
     assert ours[-1].sample_y(ours[:-1].transform(test_x), 5).shape == (len(test_x), 5)
+
+
+def test_tables_are_read_in_double_precision_at_every_size() -> None:
+    x = np.linspace(0, 1, 5_001)[:, None]
+    assert GPRegressor(tune=False).fit(x, x[:, 0]).posterior_.data.targets.dtype == torch.float64
+    single = GPRegressor(tune=False, dtype=torch.float32).fit(x[:50], x[:50, 0]).posterior_
+    assert single.data.targets.dtype == single.settings.dtype == torch.float32
+
+
+def test_each_output_has_the_noise_that_a_fit_of_its_own_has() -> None:
+    generator = np.random.default_rng(0)
+    x = np.linspace(-2, 2, 40)[:, None]
+    y = np.concatenate([np.sin(2 * x), np.sin(2 * x)], 1) + generator.normal(size=(40, 2)) * [0.01, 1.0]
+    deviations = GPRegressor(tune=lw.gp.Evidence()).fit(x, y).predict(x, return_std=True)[1].mean(0)
+    np.testing.assert_allclose(deviations, [0.01, 1.0], rtol=0.4)

@@ -100,7 +100,7 @@ class CG(Solver):
         CG(rtol=0.0001, max_iterations=1000, preconditioner=None, max_bytes=1073741824, progress=False)
     """
 
-    cure = "a preconditioner such as CG(preconditioner=PivotedCholesky(100)), or a larger max_iterations"
+    cure = "a preconditioner of more rank, up to CG(preconditioner=PivotedCholesky(1000)), or a larger max_iterations"
 
     rtol: float | None = None
     max_iterations: int = 1000

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.recipe import GP
-from lapwing.methods.gp.settings import PRECISE
 from lapwing.tuning import tune
 
 
@@ -22,15 +21,18 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Gaussian process regression with a Matérn 3/2 kernel, one length-scale a dimension, and learnt noise.
 
     Inputs and targets are standardised, hyper-parameters start where a function varies once over the data, and are
-    chosen by the evidence: of all observations up to 2,000, else by ``Subset``. Predictions are in the units of
-    the targets, the noise included; ``posterior_`` is the process of standardised inputs and targets.
+    chosen by the evidence: of all observations up to 2,000, else by ``Subset``; each output has a noise of its own.
+    Predictions are in the units of the targets, the noise included; ``posterior_`` is the process of standardised
+    inputs and targets.
 
     Args:
-        kernel: A kernel for standardised inputs and targets; ``None`` for the Matérn.
+        kernel: A kernel for standardised inputs and targets, or a tuple of one an output; ``None`` for the Matérn.
         mean: ``"zero"``, ``"constant"`` or ``"linear"``.
         solver: As for ``GP``.
         tune: Whether hyper-parameters are chosen, or how, such as ``gp.Subset(size=8000)``.
         samples: Functions from which variances are read where the solver is not exact.
+        dtype: ``torch.float32`` for data and solves in single precision, which take half of the memory and resolve no
+            noise much below a thousandth of the targets' standard deviation; ``None`` for float64.
         random_state: Of everything random.
         progress: Whether steps and solves show a bar.
 
@@ -50,6 +52,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         solver: Any = "auto",
         tune: Any = True,
         samples: Any = 64,
+        dtype: Any = None,
         random_state: Any = 0,
         progress: Any = False,
     ) -> None:
@@ -58,6 +61,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.solver = solver
         self.tune = tune
         self.samples = samples
+        self.dtype = dtype
         self.random_state = random_state
         self.progress = progress
 
@@ -72,12 +76,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         inputs, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         self._flat = y.ndim == 1
         self._input_scale, self._target_scale = (StandardScaler().set_output(transform="default") for _ in range(2))
-        dtype = torch.float64 if len(inputs) <= PRECISE else torch.float32
+        dtype = self.dtype or torch.float64
         x = torch.as_tensor(self._input_scale.fit_transform(inputs)).to(dtype)
         y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         targets = torch.as_tensor(self._target_scale.fit_transform(y)).to(dtype)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         options: dict[str, Any] = {"mean": self.mean, "solver": self.solver, "samples": self.samples, "seed": seed}
+        options["dtype"] = self.dtype
         posterior = GP(self.kernel, progress=bool(self.progress), **options).fit((x, targets))
         if self.tune and len(x) > 1:
             method = None if isinstance(self.tune, bool | np.bool_) else self.tune
