@@ -97,6 +97,20 @@ def test_a_descent_of_minutes_says_so_before(caplog: pytest.LogCaptureFixture, m
     assert len(caplog.messages) == 1
 
 
+def test_the_solution_says_how_far_its_predictions_are_at_most() -> None:
+    kernel, _ = problem()
+    noise = NOISE * torch.linspace(0.5, 2.0, N, dtype=torch.float64)[:, None]
+    uneven, weight = Problem(kernel.curvature, Diagonal(noise[:, 0])), noise.rsqrt()
+    b = normal(N, 2)
+    solution = SDD(steps=200, batch=32).solve(uneven, b)
+    matrix = kernel.curvature.dense()
+    off = matrix @ (solution.value - torch.linalg.solve(matrix + noise.diagflat(), b))
+    true = torch.linalg.vector_norm(weight * off, dim=0) / torch.linalg.vector_norm(weight * b, dim=0)
+    assert solution.stopped == "iterations" and solution.error is not None
+    assert bool((true < solution.error).all()) and bool((solution.error < 10 * true).all())
+    assert f"predictions off by {100 * float(solution.error.max()):.2g} % of their scale" in solution.distance
+
+
 def test_a_few_steps_go_somewhere() -> None:
     case = Problem(KernelMatrix(Matern(0.01), torch.arange(4.0).double()[:, None]), Diagonal(torch.ones(4).double()))
     found = SDD(steps=5).solve(case, torch.ones(4).double())

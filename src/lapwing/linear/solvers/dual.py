@@ -20,7 +20,7 @@ from lapwing.ground.errors import check_count
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.descent import WINDOW
-from lapwing.linear.solvers.stochastic import Stochastic, announce, residual_of, shortened
+from lapwing.linear.solvers.stochastic import Distance, Stochastic, announce, function_distance, shortened
 
 SUBSET = 2000
 """Rows from which the largest eigenvalue is estimated; it grows with their number."""
@@ -68,7 +68,9 @@ class SDD(Stochastic):
     Args:
         steps: Most steps T.
         batch: Most coordinates r of a step, none twice; as many where ``step`` is given.
-        rtol: Relative residual ``|b - Λ x| / |b|`` at which it ends.
+        rtol: Relative residual ``|b - Λ x| / |b|`` at which it ends. In units of the noise it bounds how far
+            predictions at the data are off, root mean square, as a part of the right-hand side's scale: ``error`` of
+            the solution.
         step: β n, in the units of the source; ``None`` for the rule.
         momentum: ρ.
         seed: Of the coordinates.
@@ -119,7 +121,7 @@ class SDD(Stochastic):
         """One descent with a constant step; ``None`` where it diverges."""
         path = _Path(start, self.momentum, min(1.0, WINDOW / self.steps))
         n, noise = problem.size, problem.prior.values[:, None]
-        look, residual = max(1, self.steps // LOOKS), torch.zeros(0)
+        look, found = max(1, self.steps // LOOKS), Distance(torch.zeros(0), torch.zeros(0))
         stopped: Stopped = "interrupted"
         bar = tqdm(total=self.steps, desc="dual descent", disable=not self.progress, unit="step", leave=False)
         begun = time.perf_counter()
@@ -134,8 +136,8 @@ class SDD(Stochastic):
                     announce(self.steps, (time.perf_counter() - begun) / TIMED)
                 if path.taken % look and path.taken < self.steps:
                     continue
-                residual = residual_of(problem, b, path.average())
-                worst = float(residual.max())
+                found = function_distance(problem, b, path.average())
+                worst = found.worst
                 bar.set_postfix(residual=f"{worst:.1e}")
                 if not worst < GROWTH:
                     return None
@@ -145,9 +147,9 @@ class SDD(Stochastic):
             else:
                 stopped = "iterations"
         if stopped == "interrupted":
-            residual = residual_of(problem, b, path.average())
+            found = function_distance(problem, b, path.average())
         matvecs = b.shape[1] * (path.taken * batch // n + path.taken // look)
-        return Solution(path.average(), residual, path.taken, matvecs, stopped)
+        return Solution(path.average(), found.residual, path.taken, matvecs, stopped, found.error)
 
 
 @final

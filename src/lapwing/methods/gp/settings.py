@@ -113,7 +113,7 @@ def check_solved(solution: Solution, cure: str) -> None:
     stopped = solution.stopped == "interrupted"
     cure = "with_solver(solver), which goes on from here" if stopped else cure
     warn(
-        f"a solve {'was interrupted' if stopped else 'ended'} after {solution.iterations} iterations with a "
-        f"relative residual of {float(solution.residual.max()):.1e}. Try {cure}",
+        f"a solve {'was interrupted' if stopped else 'ended'} after {solution.iterations} iterations with "
+        f"{solution.distance}. Try {cure}",
         ConvergenceWarning,
     )
