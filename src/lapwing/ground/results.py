@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Stopped: TypeAlias = Literal["converged", "iterations", "stagnated", "breakdown", "interrupted"]
-"""Why an iteration ended: at its tolerance, its limit, where rounding lets it go no further, out of room, by Ctrl-C."""
+Stopped: TypeAlias = Literal["converged", "iterations", "seconds", "stagnated", "breakdown", "interrupted"]
+"""Why an iteration ended: at its tolerance, its limit of steps or of seconds, where rounding lets it go no further, out
+of room, by Ctrl-C."""
 
 
 class Ended:

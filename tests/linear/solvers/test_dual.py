@@ -11,7 +11,7 @@ from torch import Tensor
 from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers import SDD, dual
+from lapwing.linear.solvers import CG, SDD, dual
 from lapwing.linear.solvers.deflation import Deflation
 from lapwing.linear.solvers.dual import LEAST, SAFE, stable
 from lapwing.linear.solvers.stochastic import announce
@@ -140,6 +140,15 @@ def test_a_deflated_matrix_has_one_eigenvalue_where_it_had_the_largest() -> None
     assert float(left.max()) < 0.1 * float(values[-1])
     batch, step = stable(kernel, 0.9, N, torch.Generator().manual_seed(0), found)
     assert step <= SAFE * 2 * 1.9 / (2.8 * float(left.max())) * N * 1.3 and batch <= N
+
+
+@pytest.mark.parametrize("solver", [SDD(rtol=1e-9, rank=10, seconds=1e-6), CG(rtol=1e-12, seconds=1e-6)])
+def test_a_solve_ends_with_its_seconds_and_says_so(solver: SDD | CG) -> None:
+    kernel, _ = problem()
+    found = solver.solve(kernel, normal(N, 2))
+    assert found.stopped == "seconds" and found.iterations == 1 and float(found.residual.max()) > 1e-6
+    with pytest.raises(ConfigError, match="seconds"):
+        type(solver)(seconds=-1.0)
 
 
 def test_a_few_steps_go_somewhere() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground import probes
-from lapwing.ground.errors import check_count
+from lapwing.ground.errors import check_count, check_positive
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.deflation import Deflation
@@ -84,6 +84,7 @@ class SDD(Stochastic):
         rank: Eigenvectors that are deflated; 0 for none, as in the source, and none where ``step`` is given.
         seed: Of the coordinates.
         max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
+        seconds: Time after which a block takes no further step, and says how far it is; ``None`` for any.
         progress: Whether to show a progress bar with the residual.
 
     Raises:
@@ -95,7 +96,7 @@ class SDD(Stochastic):
 
     Example:
         >>> SDD(steps=20_000)
-        SDD(steps=20000, batch=128, rtol=0.01, step=None, momentum=0.9, rank=100, seed=0, max_bytes=..., progress=False)
+        SDD(steps=20000, batch=128, rtol=0.01, step=None, momentum=0.9, rank=100, seed=0, max_bytes=..., ...)
     """
 
     cure = "SDD with more steps, or CG()"
@@ -109,12 +110,15 @@ class SDD(Stochastic):
     rank: int = 100
     seed: int = 0
     max_bytes: int = 2**30
+    seconds: float | None = None
     progress: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("steps", self.steps)
         check_count("rank", self.rank, 0)
+        if self.seconds is not None:
+            check_positive("seconds", self.seconds, "60.0")
 
     def descent(
         self, problem: Problem, columns: int
@@ -158,13 +162,16 @@ class SDD(Stochastic):
                 path.move(index, change)
                 if along is not None and deflation is not None:
                     along.move(slice(None), -deflation.shares * (deflation.vectors[index].mT @ change))
-                    if path.taken % FOLDED == 0 or path.taken % look == 0 or path.taken == self.steps:
+                    if path.taken % FOLDED == 0:
                         path.absorb(along, deflation.vectors)
                 bar.update()
                 if path.taken == TIMED:
                     announce(self.steps, (time.perf_counter() - begun) / TIMED)
-                if path.taken % look and path.taken < self.steps:
+                over = self.seconds is not None and time.perf_counter() - begun > self.seconds
+                if path.taken % look and path.taken < self.steps and not over:
                     continue
+                if along is not None and deflation is not None:
+                    path.absorb(along, deflation.vectors)
                 found = function_distance(problem, b, path.average())
                 worst = found.worst
                 bar.set_postfix(residual=f"{worst:.1e}")
@@ -172,6 +179,9 @@ class SDD(Stochastic):
                     return None
                 if worst <= self.rtol:
                     stopped = "converged"
+                    break
+                if over:
+                    stopped = "seconds"
                     break
             else:
                 stopped = "iterations"

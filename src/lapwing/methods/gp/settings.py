@@ -110,10 +110,10 @@ def check_solved(solution: Solution, cure: str) -> None:
     """
     if solution.converged:
         return
-    stopped = solution.stopped == "interrupted"
-    cure = "with_solver(solver), which goes on from here" if stopped else cure
+    interrupted, over = solution.stopped == "interrupted", solution.stopped == "seconds"
+    cure = "with_solver(solver), which goes on from here" if interrupted or over else cure
+    ended = "was interrupted" if interrupted else "ran out of seconds=" if over else "ended"
     warn(
-        f"a solve {'was interrupted' if stopped else 'ended'} after {solution.iterations} iterations with "
-        f"{solution.distance}. Try {cure}",
+        f"a solve {ended} after {solution.iterations} iterations with {solution.distance}. Try {cure}",
         ConvergenceWarning,
     )
