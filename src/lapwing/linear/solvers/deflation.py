@@ -12,6 +12,9 @@ from torch import Tensor
 from lapwing.linear.preconditioners import PivotedCholesky
 from lapwing.linear.problem import Problem
 
+ROUNDING = 10.0
+"""Eigenvalues below so many times the rounding of the dtype, beside the largest, are not told from it."""
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -38,7 +41,7 @@ class Deflation:
 
         Args:
             problem: In the function view.
-            rank: Vectors q.
+            rank: Vectors q; fewer where the dtype resolves no more.
 
         Cost:
             ``rank`` rows of K, and a product with as many columns.
@@ -47,7 +50,9 @@ class Deflation:
         basis = torch.linalg.qr(factor).Q
         products = problem.precision @ basis
         values, turn = torch.linalg.eigh((basis.mT @ products).double())
-        values, turn = values.flip(0).to(basis), turn.flip(1).to(basis)
+        values, turn = values.flip(0), turn.flip(1)
+        resolved = int((values > ROUNDING * torch.finfo(basis.dtype).eps * values[0]).sum())
+        values, turn = values[:resolved].to(basis), turn[:, :resolved].to(basis)
         return cls(basis @ turn, products @ turn, values)
 
     @property
