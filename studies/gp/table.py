@@ -77,11 +77,11 @@ def measured(setting: Setting, name: str, number: int) -> Row:
     few = len(x.unique(dim=0)) <= EXACT
     by_size = SOLVERS["Cholesky"] if few else descent
     solver: Any = {**SOLVERS, "SDD": descent, "by size": by_size}[more["solver"]]
-    size = LARGER.get(name, more["size"])
+    size: int = LARGER.get(name, more["size"])
     dtype = torch.float64 if isinstance(solver, Cholesky) else torch.float32
     quick: dict[str, Any] = {"samples": 8, "features": 50} if setting.quick else {}
     posterior = start(x.shape[1], solver=solver, **quick).fit((x.to(dtype), y.to(dtype)))
-    process, tuning = timed(lambda: lw.tune(posterior, Subset(40 if setting.quick else size, seed=number)))
+    process, tuning = timed(lambda: Subset(40 if setting.quick else size, seed=number).tune(posterior))
     assert isinstance(process, Process)
     _, solving = timed(lambda: process.functions)  # and the mean, in the same block
     found, predicting = timed(lambda: drawn_scores(process, new.to(dtype), truth.to(dtype)))

@@ -36,7 +36,7 @@ LEAST = 16
 """Coordinates of a step, unless fewer are asked for: what is done for all of them costs more than so few rows."""
 
 FOLDED = 100
-"""Steps along the vectors of a deflation are added to the others after so many: both grow, and all but cancel."""
+"""Steps after which what is deflated of them is folded in: kept apart both grow, and all but cancel."""
 
 SKIPPED = 10
 """The average is taken of every so manyeth iterate."""
@@ -143,10 +143,8 @@ class SDD(Stochastic):
     ) -> Solution | None:
         """One descent with a constant step; ``None`` where it diverges."""
         forget = min(1.0, WINDOW / self.steps)
-        path, n, noise = _Path(start, self.momentum, forget), problem.size, problem.prior.values[:, None]
-        along = None
-        if deflation is not None:
-            along = _Path(start.new_zeros(len(deflation.values), start.shape[1]), self.momentum, forget)
+        path = _Path(start, self.momentum, forget, deflation)
+        n, noise = problem.size, problem.prior.values[:, None]
         look, found = max(1, self.steps // LOOKS), Distance(torch.zeros(0), torch.zeros(0))
         stopped: Stopped = "interrupted"
         bar = tqdm(total=self.steps, desc="dual descent", disable=not self.progress, unit="step", leave=False)
@@ -156,22 +154,14 @@ class SDD(Stochastic):
             while path.taken < self.steps:
                 index, p = next(order), path.ahead()
                 gradient = problem.scale * problem.curvature.product_rows(index, p) + noise[index] * p[index] - b[index]
-                if along is not None and deflation is not None:
-                    gradient += deflation.products[index] @ along.ahead()
-                change = gradient.mul_(-step * n / len(index))
-                path.move(index, change)
-                if along is not None and deflation is not None:
-                    along.move(slice(None), -deflation.shares * (deflation.vectors[index].mT @ change))
-                    if path.taken % FOLDED == 0:
-                        path.absorb(along, deflation.vectors)
+                gradient += path.product_apart(index)
+                path.move(index, gradient.mul_(-step * n / len(index)))
                 bar.update()
                 if path.taken == TIMED:
                     announce(self.steps, (time.perf_counter() - begun) / TIMED)
                 over = self.seconds is not None and time.perf_counter() - begun > self.seconds
                 if path.taken % look and path.taken < self.steps and not over:
                     continue
-                if along is not None and deflation is not None:
-                    path.absorb(along, deflation.vectors)
                 found = function_distance(problem, b, path.average())
                 worst = found.worst
                 bar.set_postfix(residual=f"{worst:.1e}")
@@ -186,8 +176,6 @@ class SDD(Stochastic):
             else:
                 stopped = "iterations"
         if stopped == "interrupted":
-            if along is not None and deflation is not None:
-                path.absorb(along, deflation.vectors)
             found = function_distance(problem, b, path.average())
         matvecs = b.shape[1] * (path.taken * batch // n + path.taken // look)
         return Solution(path.average(), found.residual, path.taken, matvecs, stopped, found.error)
@@ -200,26 +188,53 @@ class _Path:
     With ``v_t = ρ v_{t-1} + d_t`` and ``x_t = x_{t-1} + v_t``, sums A of d_τ and W of ``ρ^-τ d_τ`` give
     ``x_t = x_0 + (A - ρ^{t+1} W) / (1 - ρ)``: no step touches the other coordinates.
 
+    A step that is deflated, ``d - U (I - τ/Σ) Uᵀ d``, touches them all. Its second part is a path of its own, c in the
+    span of U, and x is ``x + U c`` until c is folded in.
+
     Args:
         start: x₀.
         momentum: ρ.
         forget: χ, the weight of an iterate in the average.
+        deflation: Of the steps; ``None`` for none.
     """
 
-    def __init__(self, start: Tensor, momentum: float, forget: float) -> None:
+    def __init__(self, start: Tensor, momentum: float, forget: float, deflation: Deflation | None = None) -> None:
         self._start, self._rho = start.clone(), momentum
         self._sum, self._weighted = torch.zeros_like(start), torch.zeros_like(start)
         self._mean, self._ahead = start.clone(), torch.empty_like(start)
         self._share = 1 - (1 - forget) ** SKIPPED
         self._age = 0  # steps since the weighted sum was last rescaled
         self.taken = 0
+        self._deflation, self._apart = deflation, None
+        if deflation is not None:
+            self._apart = _Path(start.new_zeros(len(deflation.values), start.shape[1]), momentum, forget)
 
     def ahead(self) -> Float[Tensor, "n k"]:
-        """``x + ρ v``; overwritten by the next call."""
+        """``x + ρ v`` without c; overwritten by the next call."""
         return self._at(self._age + 2)
 
-    def move(self, index: Int[Tensor, " r"] | slice, change: Float[Tensor, "r k"]) -> None:
+    def product_apart(self, index: Int[Tensor, " r"]) -> Float[Tensor, "r k"] | float:
+        """Rows of the product of Λ with what ``ahead`` is without."""
+        if self._deflation is None or self._apart is None:
+            return 0.0
+        return self._deflation.products[index] @ self._apart.ahead()
+
+    def move(self, index: Int[Tensor, " r"], change: Float[Tensor, "r k"]) -> None:
         """A step ``d``, which is zero but for some coordinates."""
+        self._step(index, change)
+        if self._deflation is None or self._apart is None:
+            return
+        self._apart._step(slice(None), -self._deflation.shares * (self._deflation.vectors[index].mT @ change))
+        if self.taken % FOLDED == 0:
+            self._fold()
+
+    def average(self) -> Float[Tensor, "n k"]:
+        """The geometric average of the iterates."""
+        self._fold()
+        return self._mean.clone() if self.taken >= SKIPPED else self._at(self._age + 1).clone()
+
+    def _step(self, index: Int[Tensor, " r"] | slice, change: Float[Tensor, "r k"]) -> None:
+        """A step of this path alone."""
         self._age += 1
         self.taken += 1
         self._sum[index] += change
@@ -231,15 +246,13 @@ class _Path:
             self._weighted.mul_(self._rho**self._age)
             self._age = 0
 
-    def absorb(self, other: _Path, basis: Float[Tensor, "n q"]) -> None:
-        """Go on from ``x + U c`` for another path c of as many steps, which begins again at zero."""
-        for own, theirs in zip(self._parts, other._parts, strict=True):
-            own.addmm_(basis, theirs)
-            theirs.zero_()
-
-    def average(self) -> Float[Tensor, "n k"]:
-        """The geometric average of the iterates."""
-        return self._mean.clone() if self.taken >= SKIPPED else self._at(self._age + 1).clone()
+    def _fold(self) -> None:
+        """Go on from ``x + U c``, with c zero again: x and its average are linear in the parts of either path."""
+        if self._deflation is None or self._apart is None:
+            return
+        for own, apart in zip(self._parts, self._apart._parts, strict=True):
+            own.addmm_(self._deflation.vectors, apart)
+            apart.zero_()
 
     @property
     def _parts(self) -> tuple[Tensor, ...]:

@@ -109,12 +109,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if method is not None or self.seconds is None or len(posterior.seen) <= SMALL:
             return tune(posterior, method, progress=progress)
         begun = time.perf_counter()
-        first: Process = tune(posterior, Subset(steps=1), progress=progress)
+        first: Process = Subset(steps=1).tune(posterior, progress)
         step = time.perf_counter() - begun
         allowed = int((self.seconds / 2 - step) / step)
         search = Subset(steps=max(1, min(Subset().steps, allowed)))
         logger.info("a step of the search takes %.1f s: %.0f s at most", step, step * search.steps)
-        found: Process = tune(first, search, progress=progress)
+        found: Process = search.tune(first, progress)
         if search.steps < Subset().steps and len(found.trace) - len(first.trace) > search.steps:
             warn(
                 f"hyper-parameters may not be the best: half of seconds={self.seconds:g} allowed {search.steps} steps "
