@@ -77,7 +77,7 @@ def measured(setting: Setting, name: str, number: int) -> Row:
     few = len(x.unique(dim=0)) <= EXACT
     by_size = SOLVERS["Cholesky"] if few else descent
     solver: Any = {**SOLVERS, "SDD": descent, "by size": by_size}[more["solver"]]
-    size: int = LARGER.get(name, more["size"])
+    size = int(LARGER.get(name) or more["size"])
     dtype = torch.float64 if isinstance(solver, Cholesky) else torch.float32
     quick: dict[str, Any] = {"samples": 8, "features": 50} if setting.quick else {}
     posterior = start(x.shape[1], solver=solver, **quick).fit((x.to(dtype), y.to(dtype)))
