@@ -89,7 +89,7 @@ def warn_unless(solution: Solution, cure: str) -> None:
     if solution.stopped == "stagnated" and solution.value.dtype != torch.float64:
         cure = "float64: rounding in the products lets it go no further"
     warn(
-        f"a solve with the posterior precision stopped at a relative residual of {residual:.1e}, "
+        f"a solve with the posterior precision stopped after {solution.iterations} steps at {solution.distance}, "
         "above its tolerance; the error of a variance is usually far smaller, that of single weights may not be. "
         f"Try {cure}",
         ConvergenceWarning,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError
+from lapwing.methods.gp import regressor, settings
 from lapwing.methods.gp.regressor import GPRegressor
 from tests.posterior_cases import refused
 
@@ -51,6 +54,26 @@ def test_it_is_tuned_as_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.posterior_.trace == part.posterior_.trace and "evidence" in capsys.readouterr().err
     with refused(ConfigError, "the method to be one of Evidence, Pathwise, Subset, Centroids. Got str 'no'"):
         GPRegressor(tune="no").fit(x, x)
+
+
+def test_it_keeps_its_seconds_and_says_what_they_left_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for tens of thousands of rows: a part for the hyper-parameters, and a solve that is not exact."""
+    monkeypatch.setattr(settings, "EXACT", 100)
+    monkeypatch.setattr(regressor, "SMALL", 100)
+    monkeypatch.setattr(regressor, "Subset", partial(lw.gp.Subset, 80))
+    source = np.random.default_rng(0)
+    x = source.normal(size=(400, 8))
+    y = np.sin(x[:, 0]) + 1e-4 * source.normal(size=400)
+    with pytest.warns(lw.ConvergenceWarning) as told:
+        fitted = GPRegressor(seconds=1e-3).fit(x, y)
+    messages = [str(each.message) for each in told]
+    assert any("seconds=0.001 allowed 1 steps" in message for message in messages)
+    begun = time.perf_counter()
+    fitted.predict(x[:3], return_std=True)
+    assert time.perf_counter() - begun < 1.0, "solves are made by fit"
+    assert isinstance(fitted.posterior_.solver, lw.CG) and fitted.posterior_.solver.seconds == 1.0
+    with refused(ConfigError, "seconds"):
+        GPRegressor(seconds=0.0).fit(x, y)
 
 
 def test_one_observation_chooses_nothing() -> None:

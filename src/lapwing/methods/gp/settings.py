@@ -146,12 +146,13 @@ def check_solved(solution: Solution, solver: Solver, dtype: torch.dtype) -> None
     ended, cure = "ended", solver.cure
     if solution.stopped == "interrupted":
         ended, cure = "was interrupted", "with_solver(solver), which goes on from here"
+    elif solution.stopped == "seconds":
+        ended, cure = "ran out of seconds=", "with_solver(solver), which goes on from here"
     elif solution.stopped == "stagnated" and dtype == torch.float32:
         ended, cure = "ended, for float32 resolves no more,", "dtype=torch.float64, more noise, or fewer rows"
     elif solution.stopped == "stagnated":
         ended, cure = "ended, for float64 resolves no more,", "more noise, or fewer rows that are nearly alike"
     warn(
-        f"a solve {ended} after {solution.iterations} iterations with a relative residual of "
-        f"{float(solution.residual.max()):.1e}. Try {cure}",
+        f"a solve {ended} after {solution.iterations} iterations with {solution.distance}. Try {cure}",
         ConvergenceWarning,
     )
