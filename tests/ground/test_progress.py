@@ -181,12 +181,19 @@ class TestForecast:
         ]
 
     def test_is_none_where_work_ends_when_it_has_converged(self, clock: Clock, terminal: Terminal) -> None:
-        with Bar("conjugate gradients", progress=True) as bar:
+        with Bar("conjugate gradients", most=1000, progress=True) as bar:
             for _ in range(40):
                 clock.passes(5)
                 bar.update(said="residual 1e-02, done at 1e-03")
             assert bar.remaining is None
-        assert "40 steps [03:20, residual 1e-02, done at 1e-03]" in terminal.getvalue()
+        assert "40 of at most 1,000 steps [03:20, residual 1e-02, done at 1e-03]" in terminal.getvalue()
+
+    def test_is_none_where_units_are_not_alike(self, clock: Clock) -> None:
+        with Bar("comparing", 9, alike=False) as bar:
+            for seconds in range(5):
+                clock.passes(seconds)
+                bar.update()
+            assert bar.remaining is None
 
     def test_does_not_count_what_was_done_before(self, clock: Clock) -> None:
         with Bar("deep image prior", 100, done=90) as bar:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
-from tqdm.auto import tqdm
 
 from lapwing.comparison.bench import Bench, Contender
 from lapwing.comparison.table import Comparison
@@ -14,6 +13,7 @@ from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
 from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, DataWarning, check_kind, warn
+from lapwing.ground.progress import Bar, working
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.methods.gp import GP
 from lapwing.methods.hessian_free import HessianFree
@@ -36,7 +36,7 @@ def compare(
     likelihood: Likelihood | None = None,
     unpack: Unpack | None = None,
     link: Link | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     generator: torch.Generator | None = None,
 ) -> Comparison:
     """Every method side by side: the plain network, its calibrated self, and posteriors, each tuned and scored.
@@ -60,7 +60,7 @@ def compare(
             and Gaussian for real ones.
         unpack: Splits one element of a loader into inputs and targets.
         link: How posteriors average over the uncertainty of the logits; ``None`` for each one's own.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
         generator: Source of randomness, for recipes and links that need it.
 
     Returns:
@@ -101,7 +101,7 @@ def compare(
     steps = 1 + 2 * (validation is not None)
     calls: Mapping[type, int] = {Laplace: 1 + 2 * len(ways), GP: 3}
     steps += sum(calls.get(type(each), 2) for each in chosen.values())
-    with tqdm(total=steps, desc="comparing", disable=not progress, unit="step", leave=False) as bar:
+    with working("compare", progress), Bar("comparing", steps, alike=False) as bar:
         bench = Bench(train, test, ood, unpack, link, device, generator, bar)
         network = Map(model, likelihood)
         network = network.calibrated(train, unpack=unpack) if isinstance(likelihood, Gaussian) else network
@@ -124,7 +124,7 @@ def recipes(likelihood: Likelihood) -> dict[str, Laplace]:
         "last layer": Laplace(likelihood, weights=LastLayer()),
         "diagonal": Laplace(likelihood, structure=Diagonal()),
         "KFAC": Laplace(likelihood, structure=KFAC()),
-        "full": Laplace(likelihood, structure=Full(max_seconds=AFFORDABLE)),
+        "full": Laplace(likelihood, structure=Full(max_flops=AFFORDABLE)),
     }
 
 

@@ -39,6 +39,9 @@ MEASURED = 0.5
 LONG = 10.0
 """Seconds of it from which that is logged."""
 
+LARGE = 100_000
+"""Units from which they are shown in thousands, millions, and so on."""
+
 clock = time.monotonic
 """Tells the seconds."""
 
@@ -74,6 +77,8 @@ class Display:
             self._watcher.displays.remove(self)
         with self.lock:
             self._close_line()
+            for bar in self.bars:  # of work that an error ended
+                bar.close()
 
     def look(self) -> None:
         """Show what is in progress, if nothing was seen to move for a while."""
@@ -129,13 +134,14 @@ class Bar:
     """How far some work is, in its units: batches, products, steps, draws, layers. Also a context, that of the work.
 
     The first unit may take longer than the others, which is when memory is found and kernels are chosen. What is left
-    is told by those after it, and by none before: ``remaining``. Where that is long it is logged, once. Work that ends
-    where something has converged has no ``total``: how many steps there may be at most tells nothing.
+    is told by those after it, and by none before: ``remaining``. Where that is long it is logged, once.
 
     Args:
         what: The work.
-        total: Its units; ``None`` where that is not known.
+        total: Its units; ``None`` where that is not known, as for work that ends where something has converged.
         unit: What they are, in the plural.
+        most: Units there may be at most, of which nothing follows for how many there will be.
+        alike: Whether they take about as long as one another; else nothing is told of what is left.
         done: Those that were done earlier.
         progress: Whether it is shown; ``None`` for as the call has it.
         cheaper: What would take less, said where much is left.
@@ -154,12 +160,15 @@ class Bar:
         total: int | None = None,
         *,
         unit: str = "steps",
+        most: int | None = None,
+        alike: bool = True,
         done: int = 0,
         progress: bool | None = None,
         cheaper: str = "",
     ) -> None:
         self.what, self.total, self.unit, self.progress = what, total, unit, progress
         self.done = done
+        self._most, self._alike = most, alike
         self._cheaper = cheaper
         self._begun = clock()
         self._first: tuple[int, float] | None = None
@@ -171,6 +180,7 @@ class Bar:
         self._line: Any = None
         self._drawn = -math.inf
         """When it was drawn."""
+        self._display: Display | None = None
         self._alone: Display | None = None
         """That of this bar, where no call has one, or not such a one."""
 
@@ -184,7 +194,8 @@ class Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._display.end(self)
+        if self._display is not None:
+            self._display.end(self)
         if self._alone is not None:
             self._alone.__exit__()
 
@@ -197,21 +208,22 @@ class Bar:
         """Some units are done.
 
         Args:
-            units: How many.
+            units: How many; 0 where there is only something to say.
             said: What to say of them, such as a residual; ``None`` for the same as before.
         """
-        self.done += units
-        self._last = clock()
         self._said = self._said if said is None else said
-        if self._first is None:
-            self._first = self.done, self._last
-        self._tell()
-        self._display.moved(self)
+        if units:
+            self.done += units
+            self._last = clock()
+            self._first = self._first or (self.done, self._last)
+            self._tell()
+        if self._display is not None:
+            self._display.moved(self)
 
     @property
     def remaining(self) -> float | None:
-        """Seconds the rest will take, by the units after the first; ``None`` before there are any."""
-        if self.total is None or self._first is None:
+        """Seconds the rest will take, by the units after the first; ``None`` where nothing can be told."""
+        if self.total is None or self._first is None or not self._alike:
             return None
         done, seconds = self.done - self._first[0], self._last - self._first[1]
         return max(0, self.total - self.done) * seconds / done if done > 0 else None
@@ -238,7 +250,8 @@ class Bar:
     def _format(self, now: float) -> str:
         taken = tqdm.format_interval(now - self._begun)
         if self.total is None:
-            return f"{{desc}}: {{n_fmt}} {self.unit} [{taken}{{postfix}}]"
+            most = "" if self._most is None else f"of at most {self._most:,} "
+            return f"{{desc}}: {{n_fmt}} {most}{self.unit} [{taken}{{postfix}}]"
         rest = "" if self.remaining is None else f"<{tqdm.format_interval(self.remaining)}"
         return f"{{l_bar}}{{bar}}| {{n_fmt}}/{{total_fmt}} {self.unit} [{taken}{rest}{{postfix}}]"
 
@@ -261,6 +274,7 @@ def track(
     total: int | None = None,
     *,
     unit: str = "steps",
+    alike: bool = True,
     progress: bool | None = None,
     cheaper: str = "",
 ) -> Iterator[T]:
@@ -271,6 +285,7 @@ def track(
         what: The work.
         total: How many there are; ``None`` for as many as their length says, if it does.
         unit: What they are, in the plural.
+        alike: As for ``Bar``.
         progress: As for ``Bar``.
         cheaper: As for ``Bar``.
 
@@ -278,7 +293,8 @@ def track(
         >>> list(track("abc", "letters", unit="letters"))
         ['a', 'b', 'c']
     """
-    with Bar(what, total or length_hint(items) or None, unit=unit, progress=progress, cheaper=cheaper) as bar:
+    number = total or length_hint(items) or None
+    with Bar(what, number, unit=unit, alike=alike, progress=progress, cheaper=cheaper) as bar:
         for item in items:
             yield item
             bar.update()
@@ -333,7 +349,16 @@ def in_notebook() -> bool:
 
 def line(what: str, total: int | None) -> Any:
     """A line on the screen, or a widget of a notebook, that vanishes when it is closed."""
-    return tqdm(desc=what, total=total, leave=False, dynamic_ncols=True, file=sys.stderr, bar_format="{desc}")
+    large = total is not None and total >= LARGE
+    return tqdm(
+        desc=what,
+        total=total,
+        leave=False,
+        dynamic_ncols=True,
+        file=sys.stderr,
+        bar_format="{desc}",
+        unit_scale=large,
+    )
 
 
 @final

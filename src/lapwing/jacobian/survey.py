@@ -230,9 +230,7 @@ def _disagreeing(full: Pass, plain: Tensor, params: Params) -> set[str]:
     return wrong
 
 
-def opened(
-    model: nn.Module, data: Source, call: str, *, unpack: Unpack | None = None, progress: bool = False
-) -> tuple[nn.Module, Data]:
+def opened(model: nn.Module, data: Source, call: str, *, unpack: Unpack | None = None) -> tuple[nn.Module, Data]:
     """The network inside ``model``, and the data as tensors of its kind.
 
     Args:
@@ -240,7 +238,6 @@ def opened(
         data: What the user passed as the data.
         call: How it is passed, for the message.
         unpack: Makes ``(inputs, targets)`` of a batch.
-        progress: Whether passes over the data show a progress bar.
 
     Raises:
         ConfigError: If the model is no module, or its weights have no values yet.
@@ -248,7 +245,7 @@ def opened(
     """
     module = unwrapped(model, call)
     like = next(module.parameters(), torch.zeros(())).detach()
-    return module, Data(data, like=like, unpack=unpack, progress=progress, shared=several())
+    return module, Data(data, like=like, unpack=unpack, shared=several())
 
 
 def unwrapped(model: nn.Module, call: str = "the trained nn.Module") -> nn.Module:

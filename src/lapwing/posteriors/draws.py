@@ -171,11 +171,11 @@ class SampledPosterior(SolvedWeights):
         return self.network.weights + Draws(self.draws.mT[..., None]).sample(samples, generator=generator)[..., 0]
 
     @undisturbed()
-    def log_marginal(self, *, progress: bool = False) -> Estimate:
+    def log_marginal(self, *, progress: bool | None = None) -> Estimate:
         """Log evidence, nats, its log determinant the integral of γ over prior precisions: ``log_det_ratio``.
 
         Args:
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
         Returns:
             The estimate, with the standard error of k draws; see ``Posterior.log_marginal``.

@@ -132,7 +132,7 @@ def load(
     data: Source | None = ...,
     *,
     unpack: Unpack | None = ...,
-    progress: bool = ...,
+    progress: bool | None = ...,
 ) -> Saved | ImagePosterior: ...
 
 
@@ -142,7 +142,7 @@ def load(
     data: Source | None = None,
     *,
     unpack: Unpack | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     device: torch.device | str = "cpu",
 ) -> Saved | ImagePosterior | Kernels:
     """The posterior of a file, around the network it was fitted to; a Gaussian process needs none.
@@ -156,7 +156,7 @@ def load(
             Gaussian process, or functions drawn from one.
         data: The training data, as they were given to ``Laplace.fit``; ``None`` where nothing will ask for them.
         unpack: As given to ``Laplace.fit``.
-        progress: Whether to show a progress bar whenever the data are read.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
         device: Where to put a Gaussian process.
 
     Raises:
@@ -182,7 +182,7 @@ def load(
     network = bound(header.get("network"), tensors, unwrapped(model))
     if kind == ImagePosterior.__name__:
         return image_from(header, tensors, network)
-    read = None if data is None else Data(data, network.like, unpack, progress, several())
+    read = None if data is None else Data(data, network.like, unpack, several())
     posterior = posterior_from(header, tensors, network, read)
     check_fits(posterior)
     if isinstance(posterior, Posterior) and posterior.data is not None and not posterior.partial:

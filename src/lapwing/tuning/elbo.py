@@ -11,10 +11,10 @@ from typing import final, get_args
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground.data import Inputs, Source, Unpack
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, warn
+from lapwing.ground.progress import Bar
 from lapwing.linear.preconditioners import balanced
 from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target
@@ -110,12 +110,12 @@ class ELBO:
         check_count("seed", self.seed, 0)
         check_kind("solver=", self.solver, (Solver, type(None)), "CG() or SGD()")
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior of largest bound.
 
         Args:
             posterior: The posterior.
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
         Raises:
             MismatchError: If the data are not those of the fit.
@@ -130,7 +130,7 @@ class ELBO:
             method = EM(samples=self.samples, steps=self.steps, target=target, solver=self.solver, seed=self.seed)
             return method.tune(posterior, progress)
         expectation = Expectation[Posterior](posterior, target, self.solver, self.samples, "auto", RTOL, self.seed)
-        with tqdm(desc="ELBO", total=self.steps, disable=not progress, unit="precision", leave=False) as bar:
+        with Bar("ELBO", most=self.steps, unit="precisions", progress=progress) as bar:
             way = Climb(expectation, self.examples, self.seed, bar)
             best = way.up(self.steps)
         warn_unless_found(best.found.mode, expectation.solver_used)
@@ -178,7 +178,7 @@ class Climb:
     expectation: Expectation[Posterior]
     examples: int
     seed: int
-    bar: tqdm
+    bar: Bar
     best: Bounded | None = None
     bounds: dict[float, float] = field(default_factory=dict)
     trace: list[Step] = field(default_factory=list)

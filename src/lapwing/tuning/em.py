@@ -12,12 +12,12 @@ from typing import Any, final, get_args
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground.archive import Archive
 from lapwing.ground.checkpoint import Checkpoint
 from lapwing.ground.data import Source, Unpack
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
+from lapwing.ground.progress import Bar
 from lapwing.ground.ranks import check_alike, once
 from lapwing.ground.whole import file_at
 from lapwing.linear.model import LinearModel
@@ -119,12 +119,12 @@ class EM:
         check_positive("tolerance", self.tolerance)
         check_kind("solver=", self.solver, (Solver, type(None)), "CG() or SGD()")
 
-    def tune(self, posterior: Q, progress: bool) -> Q:
+    def tune(self, posterior: Q, progress: bool | None) -> Q:
         """The posterior at the fixed point.
 
         Args:
             posterior: The posterior.
-            progress: Whether to show progress bars.
+            progress: Whether to show progress bars; ``None`` for after two seconds, in a terminal or notebook.
 
         Raises:
             DataError: If the data are not those of the fit.
@@ -157,13 +157,17 @@ class EM:
         return ended(posterior, precisions, scale, state.trace, state.draws, noisy=noisy)
 
     def _run(
-        self, expectation: Expectation[Any], state: State, noisy: bool, file: Checkpoint[State] | None, progress: bool
+        self,
+        expectation: Expectation[Any],
+        state: State,
+        noisy: bool,
+        file: Checkpoint[State] | None,
+        progress: bool | None,
     ) -> State:
         """Go on from a state to the end."""
         expectation.prepare()
         found = None
-        with tqdm(desc="EM", total=self.steps + 1, disable=not progress, unit="step", leave=False) as bar:
-            bar.update(len(state.trace))
+        with Bar("EM", most=self.steps + 1, done=len(state.trace), progress=progress) as bar:
             while not state.settled and len(state.trace) <= self.steps:
                 accuracy = max(expectation.rtol, SLACK * min(1.0, last_move(state)))
                 found = expectation.at(state, progress, accuracy)
@@ -173,9 +177,8 @@ class EM:
                     state, left = self._maximised(expectation.posterior, found, noisy)
                 if file:
                     once(expectation.tangent.training.data.shared, partial(file.write, state))
-                bar.update()
                 precision = state.trace[-1].prior_precision[0]
-                bar.set_postfix_str(f"precision {precision:.3g}, its logarithm {left:.1g} from the end")
+                bar.update(said=f"precision {precision:.3g}, its logarithm {left:.1g} from the end")
                 logger.debug("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], left)
         if found is not None:
             self._warn(expectation, found, len(state.trace))

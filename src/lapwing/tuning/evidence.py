@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
-from tqdm.auto import tqdm
 
 from lapwing.ground.errors import check_option
+from lapwing.ground.progress import track
 from lapwing.posteriors import Posterior
 from lapwing.tuning.ascent import Height, climb, height_at, warn_of_steps
 from lapwing.tuning.choices import BOUNDS, At, P, ended, evidence_at, fixed_point, step_of, tunes_noise
@@ -51,7 +51,7 @@ class EvidenceGradient:
     def __post_init__(self) -> None:
         check_option("noise", self.noise, get_args(Noise))
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior of largest evidence.
 
         Raises:
@@ -101,7 +101,7 @@ class MacKay:
     steps: int = 500
     tolerance: float = 1e-9
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior at the fixed point.
 
         Raises:
@@ -130,7 +130,7 @@ class MacKay:
         warn_of_steps(self.steps)
 
 
-def last_of(points: Iterator[Height], posterior: P, name: str, noisy: bool, progress: bool) -> P:
+def last_of(points: Iterator[Height], posterior: P, name: str, noisy: bool, progress: bool | None) -> P:
     """The posterior at the last of some points, all of them in its trace.
 
     Args:
@@ -138,11 +138,11 @@ def last_of(points: Iterator[Height], posterior: P, name: str, noisy: bool, prog
         posterior: The posterior before.
         name: Of the progress bar.
         noisy: Whether the noise was chosen.
-        progress: Whether to show one.
+        progress: Whether to show one; ``None`` for after two seconds, in a terminal or notebook.
 
     Warns:
         ConvergenceWarning: If the last is no answer.
     """
-    found = list(tqdm(points, desc=name, disable=not progress, unit="step", leave=False))
+    found = list(track(points, name, progress=progress))
     taken = [step_of(posterior, p.log_marginal, p.precisions, p.scale, p.effective_dimension) for p in found]
     return ended(posterior, found[-1].precisions, found[-1].scale, tuple(taken), noisy=noisy)

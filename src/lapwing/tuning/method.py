@@ -30,7 +30,7 @@ OWN = ("data", "unpack", "checkpoint")
 class Method(Protocol):
     """A way to choose hyper-parameters."""
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior with the prior and noise it chose."""
         ...
 
@@ -39,13 +39,13 @@ class Method(Protocol):
 class SelfTuned(Protocol):
     """A posterior of another kind, which knows how its hyper-parameters are chosen."""
 
-    def tuned(self, method: Any, progress: bool) -> Any:
+    def tuned(self, method: Any, progress: bool | None) -> Any:
         """The posterior with other hyper-parameters; ``None`` for its own way to choose them."""
         ...
 
 
 @undisturbed()
-def tune(posterior: T, method: Method | Source | None = None, *, progress: bool = False) -> T:
+def tune(posterior: T, method: Method | Source | None = None, *, progress: bool | None = None) -> T:
     """A posterior with a better prior precision, and with it a better link or noise precision.
 
     Nothing is fitted again: the curvature is reused, and its one eigendecomposition where there is one.
@@ -61,7 +61,7 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
             ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the noise from the
             residuals alone. Of a Gaussian process ``gp.Evidence()``, ``gp.Subset()``, ``gp.Pathwise()`` or
             ``gp.Centroids()``; without any, the first up to 2,000 observations, else the second.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
     Returns:
         The posterior at the chosen values; its ``trace`` has grown by the steps taken.

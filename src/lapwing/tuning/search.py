@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, final
 
-from tqdm.auto import tqdm
-
 from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, warn
+from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link, Moments, WideMoments, held_out_losses, spread, with_spread
@@ -103,7 +102,7 @@ class HeldOutSearch(Generic[P]):
     noise: bool = False
     temperature: bool = False
 
-    def run(self, progress: bool) -> P:
+    def run(self, progress: bool | None) -> P:
         """The posterior of least loss.
 
         Raises:
@@ -113,7 +112,8 @@ class HeldOutSearch(Generic[P]):
         Warns:
             ConvergenceWarning: If that is at an end of the range, or worse than the network alone.
         """
-        with tqdm(desc=self.name.lower(), disable=not progress, unit="precision", leave=False) as bar:
+        most = len(self.data.grid) + REFINEMENTS[0 if self.data.exact else 1]
+        with Bar(self.name.lower(), unit="precisions", most=most, progress=progress) as bar:
             tried = self._tried(bar)
         winner = least(tried)
         if not math.isfinite(winner.loss):
@@ -126,7 +126,7 @@ class HeldOutSearch(Generic[P]):
         certain = [Moments.certain(part.mean) for part in moments]
         return mean_loss(self.data, certain, self.data.likelihood, "probit")
 
-    def _tried(self, bar: Any) -> list[Tried]:
+    def _tried(self, bar: Bar) -> list[Tried]:
         """The best at each precision, in the order in which they were tried."""
         grid, exact = self.data.grid, self.data.exact
         found: list[list[Tried]] = []

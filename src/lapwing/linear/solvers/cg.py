@@ -87,7 +87,8 @@ class CG(Solver):
             ``Diagonal()``, ``RankOne()``; ``None`` for the prior alone, P = A: free, and nothing where all
             its precisions are alike.
         max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
-        progress: Whether to show a progress bar with the residual.
+        progress: Whether to show a progress bar with the residual; ``None`` for after two seconds, in a terminal or
+            notebook.
 
     Raises:
         ConfigError: If a number is not positive.
@@ -97,7 +98,7 @@ class CG(Solver):
 
     Example:
         >>> CG(rtol=1e-4)
-        CG(rtol=0.0001, max_iterations=1000, preconditioner=None, max_bytes=1073741824, progress=False)
+        CG(rtol=0.0001, max_iterations=1000, preconditioner=None, max_bytes=1073741824, progress=None)
     """
 
     cure = "a preconditioner such as CG(preconditioner=PivotedCholesky(100)), or a larger max_iterations"
@@ -106,7 +107,7 @@ class CG(Solver):
     max_iterations: int = 1000
     preconditioner: Preconditioner | None = None
     max_bytes: int = 2**30
-    progress: bool = False
+    progress: bool | None = None
 
     def __post_init__(self) -> None:
         if self.rtol is not None:

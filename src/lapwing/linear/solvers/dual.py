@@ -13,10 +13,10 @@ from typing import ClassVar, final
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count
+from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.descent import WINDOW
@@ -73,7 +73,8 @@ class SDD(Stochastic):
         momentum: ρ.
         seed: Of the coordinates.
         max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
-        progress: Whether to show a progress bar with the residual.
+        progress: Whether to show a progress bar with the residual; ``None`` for after two seconds, in a terminal or
+            notebook.
 
     Raises:
         ConfigError: If a number makes no sense; it names the one.
@@ -84,7 +85,7 @@ class SDD(Stochastic):
 
     Example:
         >>> SDD(steps=20_000)
-        SDD(steps=20000, batch=128, rtol=0.01, step=None, momentum=0.9, seed=0, max_bytes=1073741824, progress=False)
+        SDD(steps=20000, batch=128, rtol=0.01, step=None, momentum=0.9, seed=0, max_bytes=1073741824, progress=None)
     """
 
     cure = "SDD with more steps, or CG()"
@@ -97,7 +98,7 @@ class SDD(Stochastic):
     momentum: float = 0.9
     seed: int = 0
     max_bytes: int = 2**30
-    progress: bool = False
+    progress: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,7 +122,7 @@ class SDD(Stochastic):
         n, noise = problem.size, problem.prior.values[:, None]
         look, residual = max(1, self.steps // LOOKS), torch.zeros(0)
         stopped: Stopped = "interrupted"
-        bar = tqdm(total=self.steps, desc="dual descent", disable=not self.progress, unit="step", leave=False)
+        bar = Bar("dual descent", most=self.steps, progress=self.progress)
         begun = time.perf_counter()
         with bar, suppress(KeyboardInterrupt):
             order = coordinates(n, batch, b.device, generator)
@@ -136,7 +137,7 @@ class SDD(Stochastic):
                     continue
                 residual = residual_of(problem, b, path.average())
                 worst = float(residual.max())
-                bar.set_postfix(residual=f"{worst:.1e}")
+                bar.update(0, f"residual {worst:.1e}, done at {self.rtol:.1e}")
                 if not worst < GROWTH:
                     return None
                 if worst <= self.rtol:

@@ -12,10 +12,10 @@ from typing import ClassVar, final
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count, check_fraction
+from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linear.gauss_newton import Gram
 from lapwing.linear.problem import Problem
@@ -51,7 +51,8 @@ class PrimalSGD(Stochastic):
         momentum: ρ.
         seed: Of everything random.
         max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
-        progress: Whether to show a progress bar with the residual.
+        progress: Whether to show a progress bar with the residual; ``None`` for after two seconds, in a terminal or
+            notebook.
 
     Raises:
         ConfigError: If a number makes no sense; it names the one.
@@ -77,7 +78,7 @@ class PrimalSGD(Stochastic):
     momentum: float = 0.9
     seed: int = 0
     max_bytes: int = 2**30
-    progress: bool = False
+    progress: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,14 +141,14 @@ class PrimalSGD(Stochastic):
         )
         x, taken, residual = start, 0, torch.zeros(0)
         stopped: Stopped = "interrupted"
-        bar = tqdm(total=self.steps, desc="primal descent", disable=not self.progress, unit="step", leave=False)
+        bar = Bar("primal descent", most=self.steps, progress=self.progress)
         with bar, suppress(KeyboardInterrupt):
             for now in islice(passes, -(-self.steps // look)):
-                bar.update(now.steps - taken)
+                since = now.steps - taken
                 x, taken = torch.zeros_like(start), now.steps
                 x[at] = now.value
                 residual = self._residual(problem, b, x, points)
-                bar.set_postfix(residual=f"{float(residual.max()):.1e}")
+                bar.update(since, f"residual {float(residual.max()):.1e}, done at {self.rtol:.1e}")
                 if now.diverged or not float(residual.max()) < GROWTH:
                     return None
                 if float(residual.max()) <= self.rtol:

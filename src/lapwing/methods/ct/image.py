@@ -246,7 +246,7 @@ class ImagePosterior:
         vars(changed)["_problem"] = self.problem.with_prior(operator, changed.noise_scale)
         return changed
 
-    def tuned(self, method: Any, progress: bool) -> ImagePosterior:
+    def tuned(self, method: Any, progress: bool | None) -> ImagePosterior:
         """The posterior with a chosen prior; see ``tuning.tune``."""
         check_kind("the method", method, (EM, type(None)), "EM()")
         return (EM(noise=False) if method is None else method).tune(self, progress)

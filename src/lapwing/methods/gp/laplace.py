@@ -202,7 +202,7 @@ class LaplaceProcess:
         """What pickle holds: where the mode is, and no factor."""
         return {each.name: getattr(self, each.name) for each in fields(self)} | {"start": self._found}
 
-    def tuned(self, method: Any, progress: bool) -> LaplaceProcess:
+    def tuned(self, method: Any, progress: bool | None) -> LaplaceProcess:
         """See ``lapwing.tune``."""
         from lapwing.methods.gp.evidence import Evidence  # it is of processes
         from lapwing.methods.gp.subsets import Subset

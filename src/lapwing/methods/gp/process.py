@@ -234,7 +234,7 @@ class Process:
         data = self.data.without_copies
         return replace(self, data=data.select(slice(data.reach(size))), start=())
 
-    def tuned(self, method: Any, progress: bool) -> Process:
+    def tuned(self, method: Any, progress: bool | None) -> Process:
         """See ``lapwing.tune``."""
         if len(self.data) < 2:
             raise DataError("at least two observations to tune by", "one", "predictions with the choices as they are")

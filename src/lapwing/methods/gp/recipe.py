@@ -39,7 +39,8 @@ class GP(Settings):
         solver: What solves, or ``"auto"``; see ``Settings``.
         samples: Functions behind variances.
         features: Random features of a function.
-        progress: Whether solves show a bar with their residual.
+        progress: Whether solves show a bar with their residual; ``None`` for after two seconds, in a terminal or
+            notebook.
         seed: Of everything random.
 
     Raises:

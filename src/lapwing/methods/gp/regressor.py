@@ -32,7 +32,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         tune: Whether hyper-parameters are chosen, or how, such as ``gp.Subset(size=8000)``.
         samples: Functions from which variances are read where the solver is not exact.
         random_state: Of everything random.
-        progress: Whether steps and solves show a bar.
+        progress: Whether steps and solves show a bar; ``None`` for after two seconds, in a terminal or notebook.
 
     Example:
         >>> x = np.linspace(0, 6, 40)[:, None]
@@ -51,7 +51,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         tune: Any = True,
         samples: Any = 64,
         random_state: Any = 0,
-        progress: Any = False,
+        progress: Any = None,
     ) -> None:
         self.kernel = kernel
         self.mean = mean
@@ -77,11 +77,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         targets = torch.as_tensor(self._target_scale.fit_transform(y)).to(dtype)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        progress = None if self.progress is None else bool(self.progress)
         options: dict[str, Any] = {"mean": self.mean, "solver": self.solver, "samples": self.samples, "seed": seed}
-        posterior = GP(self.kernel, progress=bool(self.progress), **options).fit((x, targets))
+        posterior = GP(self.kernel, progress=progress, **options).fit((x, targets))
         if self.tune and len(x) > 1:
             method = None if isinstance(self.tune, bool | np.bool_) else self.tune
-            posterior = tune(posterior, method, progress=bool(self.progress))
+            posterior = tune(posterior, method, progress=progress)
         self.posterior_: Process = posterior
         return self
 

@@ -32,7 +32,8 @@ class Settings:
             and stochastic dual descent beyond.
         samples: Functions from which variances are read where the solver is not exact.
         features: Random features of a function drawn from the prior.
-        progress: Whether solves show a bar with their residual.
+        progress: Whether solves show a bar with their residual; ``None`` for after two seconds, in a terminal or
+            notebook.
         seed: Of the functions and the noise.
 
     Raises:
@@ -43,7 +44,7 @@ class Settings:
     solver: Solver | Literal["auto"] = "auto"
     samples: int = 64
     features: int = 2000
-    progress: bool = False
+    progress: bool | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -64,8 +65,8 @@ class Settings:
         if not isinstance(solver, Solver):
             many = CG(rtol=1e-2, preconditioner=PivotedCholesky(500)) if observations <= MEDIUM else SDD()
             solver = Cholesky() if observations <= EXACT else many
-        if self.progress and any(field.name == "progress" for field in fields(solver)):
-            return replace(solver, progress=True)  # type: ignore[call-arg]
+        if self.progress is not None and any(field.name == "progress" for field in fields(solver)):
+            return replace(solver, progress=self.progress)  # type: ignore[call-arg]
         return solver
 
 

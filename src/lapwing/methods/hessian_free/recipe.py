@@ -92,7 +92,7 @@ class HessianFree:
         points: Inputs | None = None,
         *,
         unpack: Unpack | None = None,
-        progress: bool = False,
+        progress: bool | None = None,
     ) -> HessianFreePosterior:
         """The posterior of a trained network.
 
@@ -101,7 +101,7 @@ class HessianFree:
             data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair of tensors.
             points: The evaluation points; ``None`` for the training inputs.
             unpack: Splits one element of the loader into ``(inputs, targets)``.
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
         Raises:
             DataError: If the data are empty, not finite, change between two passes, or do not fit the likelihood.

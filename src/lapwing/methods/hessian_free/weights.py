@@ -59,7 +59,7 @@ def weight_uncertainty(
     prior: Prior | None = None,
     fits: Signs | Probed | PerPoint | None = None,
     unpack: Unpack | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     **options: Any,
 ) -> WeightUncertainty:
     """Variances of single weights from refits (McInerney and Kallus 2024, equations 31 and 32).
@@ -75,7 +75,7 @@ def weight_uncertainty(
         prior: p(θ); ``Isotropic()`` if ``None``.
         fits: Which fits; ``Signs()`` if ``None``.
         unpack: Splits one element of the data into inputs and targets.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
         **options: Those of ``HessianFree``: ``inner``, ``scale``, ``step``, ``antithetic``, ``centred``, ``weights``,
             ``seed``.
 

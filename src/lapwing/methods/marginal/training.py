@@ -10,10 +10,10 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import check_optimiser
+from lapwing.ground.progress import Bar
 from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.survey import opened
@@ -64,7 +64,7 @@ def train_marginal(
     optimiser: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None,
     noise: bool = True,
     unpack: Unpack | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     generator: torch.Generator | None = None,
 ) -> MarginalTraining:
     """Train weights, prior precision and noise together on the Laplace approximation of the marginal likelihood.
@@ -90,7 +90,8 @@ def train_marginal(
         optimiser: Makes the optimiser of the weights; ``None`` is Adam with ``lr``.
         noise: Whether to learn the noise of a Gaussian likelihood.
         unpack: Splits one element of the data into inputs and targets.
-        progress: Whether to show a progress bar, with the likelihood's part until the log-determinant is in the loss.
+        progress: Whether to show a progress bar, with the likelihood's part until the log-determinant is in the loss;
+            ``None`` for after two seconds, in a terminal or notebook.
         generator: Source of randomness of the log-determinant.
 
     Returns:
@@ -157,14 +158,14 @@ def _run(
     data: Data,
     optimisers: tuple[torch.optim.Optimizer, ...],
     epochs: int,
-    progress: bool,
+    progress: bool | None,
 ) -> bool:
     """All epochs; whether they were interrupted."""
     after = epochs - marginal.warm_up
     schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(each, after) for each in optimisers]
     try:
-        with tqdm(range(epochs), disable=not progress, unit="epoch", leave=False) as bar:
-            for epoch in bar:
+        with Bar("training", epochs, unit="epochs", alike=False, progress=progress) as bar:
+            for epoch in range(epochs):
                 for batch in data:
                     for each in optimisers:
                         each.zero_grad()
@@ -175,10 +176,8 @@ def _run(
                 if epoch >= marginal.warm_up:
                     for schedule in schedules:
                         schedule.step()
-                shown = {"nll": record.nll} if math.isnan(record.total) else {"total": record.total}
-                bar.set_postfix(
-                    {name: f"{value:.4g}" for name, value in shown.items()}, alpha=f"{record.prior_precision[0]:.3g}"
-                )
+                loss = f"nll {record.nll:.4g}" if math.isnan(record.total) else f"total {record.total:.4g}"
+                bar.update(said=f"{loss}, prior precision {record.prior_precision[0]:.3g}")
     except KeyboardInterrupt:
         logger.warning("interrupted after %d of %d epochs: what was learned is kept", marginal.epoch, epochs)
         return True
