@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lapwing.curvature.variance import Propagation, in_basis, variance_of, whitened_rows
 from lapwing.ground.data import Inputs, chunks, count
+from lapwing.ground.progress import Bar, track
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import BUDGET, Model
@@ -84,7 +85,7 @@ class TangentKernel:
             For each chunk of ``inputs`` a forward and k backward passes over the training data.
         """
         blocks = []
-        for _, part in self._chunks(inputs):
+        for _, part in track(self._chunks(inputs), "rows of the kernel", unit="pieces"):
             left = self.rows(part)
             others = (self.rows(other, cotangents[:, place]) for place, other in self._chunks(training))
             blocks.append(torch.cat([self.gram(left, right, variance) for right in others], dim=1))
@@ -159,14 +160,17 @@ def symmetric(
         whole: Is filled, and returned.
     """
     width = whole.shape[-1] // parts[-1][0].stop
-    for i, (place, part) in enumerate(parts):
-        own = make(place, part)
-        for there, other in parts[: i + 1]:
-            block = between(own, own if there is place else make(there, other))
-            if there is place:
-                block = (block + block.mT) / 2
-            rows, columns = (slice(width * at.start, width * at.stop) for at in (place, there))
-            whole[..., rows, columns], whole[..., columns, rows] = block, block.mT
+    with Bar("pairs of outputs", len(parts) * (len(parts) + 1) // 2, unit="pairs of pieces") as bar:
+        for i, (place, part) in enumerate(parts):
+            own = make(place, part)
+            for there, other in parts[: i + 1]:
+                block = between(own, own if there is place else make(there, other))
+                if there is place:
+                    block = (block + block.mT) / 2
+                rows, columns = (slice(width * at.start, width * at.stop) for at in (place, there))
+                whole[..., rows, columns] = block
+                whole[..., columns, rows] = block.mT
+                bar.update()
     return whole
 
 

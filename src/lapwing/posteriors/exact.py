@@ -19,6 +19,7 @@ from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
+from lapwing.ground.progress import working
 from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
@@ -37,6 +38,7 @@ P = TypeVar("P", bound="ExactPosterior")
 class ExactPosterior(Posterior):
     """A Gaussian whose log determinant is exact, so that its prior and noise can be tuned by the evidence."""
 
+    @working("evidence")
     def log_marginal(self) -> float:
         """Log evidence, nats; see ``Posterior.log_marginal``.
 
@@ -45,6 +47,7 @@ class ExactPosterior(Posterior):
         """
         return float(self.evidence.log_marginal(self.prior_precisions, self.scale))
 
+    @working("effective dimension")
     def effective_dimension(self) -> float:
         """Directions of weight space that the data determined, ``γ = d - tr(A Λ⁻¹)`` (MacKay 1992)."""
         return float(self.evidence.effective_dimensions(self.prior_precisions, self.scale).sum())
@@ -97,6 +100,7 @@ class WeightPosterior(ExactPosterior):
         more, less = (self.noise_scale * max(each) for each in zip((0.0, 0.0), *found, strict=True))
         return more, less
 
+    @working("sample")
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``; W is the operator's own inverse root."""
         probes.check_draws(samples, generator)
@@ -160,6 +164,7 @@ class WeightPosterior(ExactPosterior):
         return [Moments(mean, covariance) for covariance in covariances]
 
     @undisturbed()
+    @working("predict")
     def outputs_at(
         self, x: Inputs, places: Int[Tensor, " p"], choices: Sequence[WeightPosterior]
     ) -> Sequence[Moments | WideMoments]:

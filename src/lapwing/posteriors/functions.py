@@ -17,6 +17,7 @@ from lapwing.curvature.variance import Propagation, contracted
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, chunks
 from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.progress import working
 from lapwing.jacobian.model import BUDGET
 from lapwing.jacobian.products.linearisation import BatchJacobian
 from lapwing.likelihoods import Likelihood
@@ -75,6 +76,7 @@ class FunctionPosterior(ExactPosterior):
 
         return FunctionOperator(product, product, prior.shape, prior.values)
 
+    @working("sample")
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``; a draw of the prior, conditioned on the data (Wilson et al. 2021).
 

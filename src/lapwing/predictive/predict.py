@@ -12,6 +12,7 @@ import torch
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, checked
 from lapwing.ground.errors import ConfigError, UnsupportedError
+from lapwing.ground.progress import working
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import (
@@ -165,6 +166,7 @@ class NetworkPredictor(abc.ABC):
         """The network at its trained weights."""
 
     @undisturbed()
+    @working("predict")
     def outputs(
         self,
         x: Inputs,
@@ -187,6 +189,7 @@ class NetworkPredictor(abc.ABC):
             return self._linearised(inputs, link or self.link, joint, samples)
 
     @undisturbed()
+    @working("predict")
     def predict(
         self,
         x: Inputs,

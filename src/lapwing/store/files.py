@@ -14,6 +14,7 @@ from lapwing.curvature.fold import check_same
 from lapwing.ground.archive import Archive, Json, Tensors
 from lapwing.ground.data import Data, Source, Unpack, several
 from lapwing.ground.errors import MismatchError, check_kind
+from lapwing.ground.progress import working
 from lapwing.ground.ranks import once
 from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.model import Model
@@ -61,6 +62,7 @@ def read_header(path: str | PathLike[str]) -> Json:
     return POSTERIOR.header(path)
 
 
+@working("save")
 def save(
     posterior: Saved | ImagePosterior | Kernels,
     path: str | PathLike[str],
@@ -170,24 +172,27 @@ def load(
         Reading the file, and hashing it and the network; a forward pass over the data. Factorisations but for those
         of ``KFAC`` are computed again when first asked for.
     """
-    header = POSTERIOR.header(path)
-    tensors = POSTERIOR.tensors(file_at(path), header)
-    kind = str(header.get("posterior"))
-    if (model is None) != (kind in KINDS):
-        expected = "no network" if model is not None else "the network it was fitted to"
-        hint = "load(path)" if model is not None else "load(path, model)"
-        raise MismatchError(f"{expected}, for '{path}' is a {kind:.40}", "one" if model is not None else "none", hint)
-    if model is None:
-        return process_from(header, tensors, device)
-    network = bound(header.get("network"), tensors, unwrapped(model))
-    if kind == ImagePosterior.__name__:
-        return image_from(header, tensors, network)
-    read = None if data is None else Data(data, network.like, unpack, several())
-    posterior = posterior_from(header, tensors, network, read)
-    check_fits(posterior)
-    if isinstance(posterior, Posterior) and posterior.data is not None and not posterior.partial:
-        check_same(posterior.training.model, posterior.totals)
-    return posterior
+    with working("load", progress):
+        header = POSTERIOR.header(path)
+        tensors = POSTERIOR.tensors(file_at(path), header)
+        kind = str(header.get("posterior"))
+        if (model is None) != (kind in KINDS):
+            expected = "no network" if model is not None else "the network it was fitted to"
+            hint = "load(path)" if model is not None else "load(path, model)"
+            raise MismatchError(
+                f"{expected}, for '{path}' is a {kind:.40}", "one" if model is not None else "none", hint
+            )
+        if model is None:
+            return process_from(header, tensors, device)
+        network = bound(header.get("network"), tensors, unwrapped(model))
+        if kind == ImagePosterior.__name__:
+            return image_from(header, tensors, network)
+        read = None if data is None else Data(data, network.like, unpack, several())
+        posterior = posterior_from(header, tensors, network, read)
+        check_fits(posterior)
+        if isinstance(posterior, Posterior) and posterior.data is not None and not posterior.partial:
+            check_same(posterior.training.model, posterior.totals)
+        return posterior
 
 
 def installed() -> str:

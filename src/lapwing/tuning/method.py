@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from lapwing.ground.data import Source
 from lapwing.ground.errors import check_kind
+from lapwing.ground.progress import working
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
 from lapwing.jacobian.model import undisturbed
@@ -85,6 +86,12 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
         >>> tuned.trace[-1].log_marginal >= tuned.trace[0].log_marginal
         True
     """
+    with working("tune", progress):
+        return _tuned(posterior, method, progress)
+
+
+def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) -> T:
+    """The posterior with the values that a method chose; see ``tune``."""
     if isinstance(posterior, SelfTuned):
         return posterior.tuned(method, progress)
     check_kind("the posterior", posterior, (Posterior,), "tune(recipe.fit(model, data))")

@@ -15,6 +15,7 @@ from lapwing.evaluation.diagnosis import statistics
 from lapwing.evaluation.diagnosis.statistics import Check, Family, directions_of, inner, project
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError, NumericalError, ShapeError, UnsupportedError, check_count, check_fraction
+from lapwing.ground.progress import working
 from lapwing.linalg import Dense, Operator
 from lapwing.linear.solvers import Cholesky
 from lapwing.methods.gp import Process
@@ -120,6 +121,7 @@ def percent(value: float) -> str:
     return f"{100 * value:.2g} %" if value < 1 else f"{100 * value:.0f} %"
 
 
+@working("diagnose")
 def diagnose(
     posterior: Any,
     samples: int = 200,

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
+from lapwing.ground.progress import working
 from lapwing.ground.results import Solution
 from lapwing.methods.gp.kernels import Features, Kernel
 from lapwing.methods.gp.matrix import cross_product
@@ -107,6 +108,7 @@ class FunctionSamples:
         """Draws s."""
         return self.representers.shape[1] // self.outputs
 
+    @working("predict")
     def __call__(self, x: Float[Tensor, "m p"]) -> Float[Tensor, "s m c"]:
         """The functions at some inputs; the gradient in them is kept.
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.data import Source
 from lapwing.ground.errors import DataError, NumericalError, check_count, check_kind
+from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution, parted
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal
@@ -97,6 +98,7 @@ class Process:
         """What the mean is before data."""
         return Trend(self.settings.mean)
 
+    @working("predict")
     def mean(self, x: Float[Tensor, "m p"]) -> Float[Tensor, "m c"]:
         """The posterior mean; differentiable in x.
 
@@ -119,6 +121,7 @@ class Process:
         """The draws from which variances are read."""
         return self.sample_functions(self.settings.samples)
 
+    @working("sample functions")
     def sample_functions(self, samples: int = 1, *, seed: int | None = None) -> FunctionSamples:
         """Functions drawn from the posterior, which can be called anywhere.
 
@@ -149,6 +152,7 @@ class Process:
         weights = (alpha.repeat(1, samples) - shift).to(x), (beta.repeat(1, samples) - slope).to(x)
         return FunctionSamples(self.kernel, x, self.trend, prior, *weights, c, solution)
 
+    @working("predict")
     def predict(self, x: Float[Tensor, "m p"], *, joint: bool = False) -> Predictive:
         """The distribution of targets at some inputs, the noise included.
 
@@ -169,6 +173,7 @@ class Process:
         """
         return predictive(self.likelihood, self.outputs(x, joint=joint))
 
+    @working("predict")
     def outputs(self, x: Float[Tensor, "m p"], *, joint: bool = False) -> Outputs:
         """What is known of the function; exact where the solver is, else with variances from functions drawn once.
 
@@ -189,6 +194,7 @@ class Process:
                 return JointMoments(mean, torch.einsum("mn,cd->mcnd", self.covariance.joint(x), same))
             return apart(mean, self.covariance.variance(x))
 
+    @working("evidence")
     def log_marginal(self) -> float | Estimate:
         """Log evidence log p(y), nats, at the β of most likelihood (Antorán 2024, equation 2.43).
 

@@ -20,7 +20,7 @@ from lapwing.ground.errors import (
     check_kind,
     warn,
 )
-from lapwing.ground.progress import Bar
+from lapwing.ground.progress import Bar, working
 from lapwing.methods.gp.paths import FunctionSamples
 from lapwing.methods.gp.process import Process
 
@@ -61,6 +61,7 @@ class Search:
         check_count("seed", self.seed, 0)
 
 
+@working("Thompson sampling")
 def thompson(
     posterior: Process, bounds: Float[Tensor, "2 p"], batch: int = 1, *, search: Search | None = None, seed: int = 0
 ) -> Float[Tensor, "b p"]:

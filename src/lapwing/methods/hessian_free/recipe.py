@@ -10,6 +10,7 @@ from torch import nn
 from lapwing.curvature.fold import check_repeatable
 from lapwing.ground.data import Inputs, Source, Unpack, checked, concatenated, over_tensors
 from lapwing.ground.errors import check_count, check_kind, check_positive
+from lapwing.ground.progress import working
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
 from lapwing.jacobian.model import undisturbed
@@ -115,7 +116,7 @@ class HessianFree:
             ``Probed``: ``2 (probes + residual)`` fits; ``PerPoint``: two for each output of each point; ``PreTrained``:
             two for each output; and those that choose λ and check the linearity: ``posterior.linearity`` counts them.
         """
-        with undisturbed():
+        with undisturbed(), working("fit", progress):
             responder = self.responder(model, data, unpack=unpack)
             fitted = responder.refit.model
             if points is None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lapwing.ground.data import Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind, check_positive
+from lapwing.ground.progress import working
 from lapwing.ground.tree import Layout, Params
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import Network
@@ -99,7 +100,7 @@ def weight_uncertainty(
     choice = Signs() if fits is None else fits
     check_kind("fits=", choice, (Signs, Probed, PerPoint), "Signs() or Probed()")
     recipe = HessianFree(likelihood, **({} if prior is None else {"prior": prior}), **options)
-    with undisturbed():
+    with undisturbed(), working("weight uncertainty", progress):
         responder = recipe.responder(model, data, unpack=unpack)
         with responder.refit.work.shown(progress):
             variances, linearity = choice.weights(responder)

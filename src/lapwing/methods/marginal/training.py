@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import check_optimiser
-from lapwing.ground.progress import Bar
+from lapwing.ground.progress import Bar, working
 from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.survey import opened
@@ -124,7 +124,7 @@ def train_marginal(
     check_alone(read.shared, "training by the marginal likelihood", "Laplace(...).fit after the training")
     steps, heard = sum(1 for _ in read), log_det is not None
     epochs, warm_up, settle = lengths(epochs, warm_up, settle, steps=steps, heard=heard)
-    with undisturbed(), torch.enable_grad():
+    with undisturbed(), torch.enable_grad(), working("training", progress):
         marginal = MarginalLikelihood(
             model,
             likelihood,
