@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -211,3 +212,17 @@ def test_an_interruption_closes_every_bar(clock: Clock, terminal: Terminal) -> N
             with Bar("inner"):
                 raise KeyboardInterrupt
     assert not display.bars and progress._DISPLAY.get() is None
+
+
+def test_an_interruption_that_something_within_survives_ends_what_encloses_it_at_its_next_unit(clock: Clock) -> None:
+    steps = 0
+    with pytest.raises(KeyboardInterrupt), working("tune"), Bar("EM") as outer:
+        for steps in range(9):
+            with suppress(KeyboardInterrupt), Bar("conjugate gradients") as inner:
+                inner.update()
+                if steps == 3:
+                    raise KeyboardInterrupt
+            with Bar("the next"):
+                pass
+            outer.update()
+    assert steps == 3

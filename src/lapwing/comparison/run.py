@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from lapwing.comparison.bench import Bench, Contender
-from lapwing.comparison.table import Comparison
+from lapwing.comparison.table import Comparison, Row
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
 from lapwing.ground.data import Data, Source, Unpack
-from lapwing.ground.errors import ConfigError, DataError, DataWarning, check_kind, warn
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, check_kind, warn
 from lapwing.ground.progress import Bar, working
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.methods.gp import GP
@@ -73,6 +73,7 @@ def compare(
         LapwingError: If the plain network cannot be scored. If no method can run, the error of the last.
 
     Warns:
+        ConvergenceWarning: If it was interrupted; the methods that were done by then are compared.
         DataWarning: If nobody says what the likelihood is and real targets are all 0 or 1.
 
     Cost:
@@ -108,8 +109,17 @@ def compare(
         rows = [bench.plain("plain network", network)]
         if validation is not None:
             rows.append(bench.calibrated(network, validation))
-        contenders = [row for name, method in chosen.items() for row in bench.rows(name, method, model, ways)]
-    if contenders and not any(row.runs for row in contenders):
+        contenders: list[Row] = []
+        try:
+            for name, method in chosen.items():
+                for row in bench.rows(name, method, model, ways):
+                    contenders.append(row)
+        except KeyboardInterrupt:
+            compared = {row.method for row in contenders}
+            left = [name for name in chosen if name not in compared]
+            contenders.extend(Row(name, "", (), "interrupted") for name in left)
+            warn(f"interrupted before {', '.join(left) or 'the last tuning'}: the rest is compared", ConvergenceWarning)
+    if bench.failures and not any(row.runs for row in contenders):
         raise bench.failures[-1]
     return Comparison(tuple(rows + contenders))
 

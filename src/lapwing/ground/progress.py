@@ -168,6 +168,8 @@ class Bar:
     ) -> None:
         self.what, self.total, self.unit, self.progress = what, total, unit, progress
         self.done = done
+        self.interrupted = False
+        """Whether Ctrl-C ended something within, which may have kept what it had."""
         self._most, self._alike = most, alike
         self._cheaper = cheaper
         self._begun = clock()
@@ -193,9 +195,12 @@ class Bar:
         display.begin(self)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
         if self._display is not None:
             self._display.end(self)
+            if kind is KeyboardInterrupt:
+                for enclosing in self._display.bars:
+                    enclosing.interrupted = True
         if self._alone is not None:
             self._alone.__exit__()
 
@@ -210,6 +215,9 @@ class Bar:
         Args:
             units: How many; 0 where there is only something to say.
             said: What to say of them, such as a residual; ``None`` for the same as before.
+
+        Raises:
+            KeyboardInterrupt: As for ``check``.
         """
         self._said = self._said if said is None else said
         if units:
@@ -219,6 +227,16 @@ class Bar:
             self._tell()
         if self._display is not None:
             self._display.moved(self)
+        self.check()
+
+    def check(self) -> None:
+        """End this work too, where Ctrl-C ended what it had called for.
+
+        Raises:
+            KeyboardInterrupt: If something within was interrupted; what was found by it is not to be built on.
+        """
+        if self.interrupted:
+            raise KeyboardInterrupt
 
     @property
     def remaining(self) -> float | None:

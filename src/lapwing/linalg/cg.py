@@ -130,7 +130,7 @@ def _run(
     patience = max(50, max_iterations // 4)
     best, since, ratio = math.inf, steps, math.inf
     bar = Bar("conjugate gradients", most=max_iterations, done=steps, progress=progress)
-    with bar, suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), bar:
         for ratio in recurrence:
             steps += 1
             bar.update(said=f"residual {ratio * rtol:.1e}, done at {rtol:.1e}")

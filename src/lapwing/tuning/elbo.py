@@ -132,7 +132,14 @@ class ELBO:
         expectation = Expectation[Posterior](posterior, target, self.solver, self.samples, "auto", RTOL, self.seed)
         with Bar("ELBO", most=self.steps, unit="precisions", progress=progress) as bar:
             way = Climb(expectation, self.examples, self.seed, bar)
-            best = way.up(self.steps)
+            try:
+                best = way.up(self.steps)
+            except KeyboardInterrupt:
+                if way.best is None:
+                    raise
+                best = way.best
+                said = f"interrupted after {len(way.trace)} precisions: the best of them is taken"
+                warn(said, ConvergenceWarning)
         warn_unless_found(best.found.mode, expectation.solver_used)
         there, trace = best.found.state, (*way.trace, best.step(posterior))
         return ended(posterior, there.precisions, posterior.scale, trace, there.draws, noisy=False)
@@ -220,6 +227,7 @@ class Climb:
         state = self._start if near is None else near.found.state
         precisions = (self._start.precisions * math.exp(log_factor)).clamp(*BOUNDS)
         found = self.expectation.at(replace(state, precisions=precisions))
+        self.bar.check()
         charge = self._charge(found, log_factor, near)
         complexity = 0.5 * (float((precisions * found.norms).sum()) + charge - found.gamma)
         bound = -found.mode.nll - self._excess(found) - complexity

@@ -166,23 +166,35 @@ class EM:
     ) -> State:
         """Go on from a state to the end."""
         expectation.prepare()
-        found = None
-        with Bar("EM", most=self.steps + 1, done=len(state.trace), progress=progress) as bar:
-            while not state.settled and len(state.trace) <= self.steps:
-                accuracy = max(expectation.rtol, SLACK * min(1.0, last_move(state)))
-                found = expectation.at(state, progress, accuracy)
-                state, left = self._maximised(expectation.posterior, found, noisy)
-                if state.settled and accuracy > expectation.rtol:
-                    found = expectation.at(found.state, progress)
-                    state, left = self._maximised(expectation.posterior, found, noisy)
-                if file:
-                    once(expectation.tangent.training.data.shared, partial(file.write, state))
-                precision = state.trace[-1].prior_precision[0]
-                bar.update(said=f"precision {precision:.3g}, its logarithm {left:.1g} from the end")
-                logger.debug("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], left)
+        found: Expected | None = None
+        interrupted = False
+        bar = Bar("EM", most=self.steps + 1, done=len(state.trace), progress=progress)
+        try:
+            with bar:
+                while not state.settled and len(state.trace) <= self.steps:
+                    accuracy = max(expectation.rtol, SLACK * min(1.0, last_move(state)))
+                    here = expectation.at(state, progress, accuracy)
+                    bar.check()
+                    after, left = self._maximised(expectation.posterior, here, noisy)
+                    if after.settled and accuracy > expectation.rtol:
+                        here = expectation.at(here.state, progress)
+                        bar.check()
+                        after, left = self._maximised(expectation.posterior, here, noisy)
+                    found, state = here, after
+                    if file:
+                        once(expectation.tangent.training.data.shared, partial(file.write, state))
+                    precision = state.trace[-1].prior_precision[0]
+                    bar.update(said=f"precision {precision:.3g}, its logarithm {left:.1g} from the end")
+                    logger.debug("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], left)
+        except KeyboardInterrupt:
+            if state.measured is None:
+                raise
+            interrupted = True
+            said = f"EM: interrupted after {len(state.trace) - 1} steps: these choices are the last"
+            warn(said, ConvergenceWarning)
         if found is not None:
             self._warn(expectation, found, len(state.trace))
-        if not state.settled and state.moves is not None:
+        if not state.settled and not interrupted and state.moves is not None:
             warn(
                 f"expectation maximisation ended after {len(state.trace) - 1} steps, the last of which would move a "
                 f"log precision by {last_move(state):.1e}. Try a larger steps=, or a prior with fewer precisions",

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, final, get_args
 
 import torch
 
-from lapwing.ground.errors import check_option
+from lapwing.ground.errors import ConvergenceWarning, check_option, warn
 from lapwing.ground.progress import track
 from lapwing.posteriors import Posterior
 from lapwing.tuning.ascent import Height, climb, height_at, warn_of_steps
@@ -143,6 +143,12 @@ def last_of(points: Iterator[Height], posterior: P, name: str, noisy: bool, prog
     Warns:
         ConvergenceWarning: If the last is no answer.
     """
-    found = list(track(points, name, progress=progress))
+    found: list[Height] = []
+    try:
+        found.extend(track(points, name, progress=progress))
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        warn(f"interrupted after {len(found) - 1} steps: these choices are the last", ConvergenceWarning)
     taken = [step_of(posterior, p.log_marginal, p.precisions, p.scale, p.effective_dimension) for p in found]
     return ended(posterior, found[-1].precisions, found[-1].scale, tuple(taken), noisy=noisy)

@@ -124,7 +124,7 @@ class SDD(Stochastic):
         stopped: Stopped = "interrupted"
         bar = Bar("dual descent", most=self.steps, progress=self.progress)
         begun = time.perf_counter()
-        with bar, suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt), bar:
             order = coordinates(n, batch, b.device, generator)
             while path.taken < self.steps:
                 index, p = next(order), path.ahead()

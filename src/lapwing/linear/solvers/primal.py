@@ -142,7 +142,7 @@ class PrimalSGD(Stochastic):
         x, taken, residual = start, 0, torch.zeros(0)
         stopped: Stopped = "interrupted"
         bar = Bar("primal descent", most=self.steps, progress=self.progress)
-        with bar, suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt), bar:
             for now in islice(passes, -(-self.steps // look)):
                 since = now.steps - taken
                 x, taken = torch.zeros_like(start), now.steps

@@ -76,7 +76,7 @@ class AlternatingProjections(Solver):
         size, residual, taken = torch.where(size > 0, size, 1.0), relative(rest, b), 0
         steps, stopped = self.epochs * len(blocks), "interrupted"
         bar = Bar("alternating projections", most=steps, progress=self.progress)
-        with bar, suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt), bar:
             while float(residual.max()) > self.rtol and taken < steps:
                 worst = int(torch.stack([(rest[part] / size).square().sum() for part in blocks]).argmax())
                 index = blocks[worst]
