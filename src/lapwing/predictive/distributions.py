@@ -226,11 +226,12 @@ class Counts(Shown):
         mean = _expected_exp(outputs, "rates")
         if isinstance(outputs, WideMoments):
             spread = mean.square() * torch.expm1(outputs.variance)
-            spread = _finite(spread, "variances of rates exp f", 2 * outputs.mean)
+            spread = _finite(spread, "variances of rates exp f", 2 * (outputs.mean + outputs.variance))
             return cls(outputs, WideMoments(mean, spread))
         rows = mean.reshape(outputs.matrix.shape[:-1])
         matrix = rows[..., :, None] * rows[..., None, :] * torch.expm1(outputs.matrix)
-        covariance = _finite(matrix, "variances of rates exp f", 2 * outputs.mean).reshape(outputs.covariance.shape)
+        exponents = 2 * (outputs.mean + outputs.variance)
+        covariance = _finite(matrix, "variances of rates exp f", exponents).reshape(outputs.covariance.shape)
         return cls(outputs, replace(outputs, mean=mean, covariance=covariance, factor=None))
 
     @property
