@@ -18,7 +18,7 @@ UNREADABLE = (
 """What NumPy and zipfile raise for a file that is damaged, encrypted, or something else."""
 
 
-def read_arrays(path: Path, expected: str, hint: str) -> dict[str, np.ndarray[Any, Any]]:
+def read_arrays(path: Path, expected: str, hint: str) -> dict[str, np.ndarray]:
     """The arrays of a file by name: all of an ``.npz``, the one of an ``.npy`` by the name "".
 
     Args:
@@ -44,7 +44,7 @@ def read_arrays(path: Path, expected: str, hint: str) -> dict[str, np.ndarray[An
         with path.open("rb") as file:
             if not zipfile.is_zipfile(file):
                 return {"": _array(file, path.stat().st_size)}
-            arrays: dict[str, np.ndarray[Any, Any]] = {}
+            arrays: dict[str, np.ndarray] = {}
             with zipfile.ZipFile(file) as members:
                 for member in members.infolist():
                     with members.open(member) as part:
@@ -55,7 +55,7 @@ def read_arrays(path: Path, expected: str, hint: str) -> dict[str, np.ndarray[An
         raise DataError(expected, f"{path}, which NumPy cannot read: {reason!s:.120}", hint) from error
 
 
-def _array(file: IO[bytes], size: int) -> np.ndarray[Any, Any]:
+def _array(file: IO[bytes], size: int) -> np.ndarray:
     """One array, if the file can hold as many bytes as its header says."""
     shape, dtype = _header(file)
     if (bytes_said := math.prod(shape) * dtype.itemsize) > size:
