@@ -111,7 +111,7 @@ def reconstruct(
     else:
         mean = float(y.abs().max()) / (geometry.pixels[0] * geometry.pixel_size) + 1e-30
         precision = (noise_of(y) if noise_std is None else noise_std) ** -2
-        found = lw.ct.tv_reconstruction(y, lw.ct.Projector(geometry), weight / mean, precision=precision, progress=True)
+        found = lw.ct.tv_reconstruction(y, lw.ct.Projector(geometry), weight / mean, precision=precision)
         image = found.value
         say(f"steps        {found.iterations}, to a residual of {float(found.residual):.2g}")
     say(f"image        {' × '.join(map(str, image.shape))}, from {float(image.min()):.3g} to {float(image.max()):.3g}")
@@ -151,9 +151,7 @@ def propose(
     make_folder(out, "results.json", "next.png", "report.html")
     std = noise_of(y) if noise_std is None else noise_std
     say(f"sinogram     {' × '.join(map(str, y.shape))}, standard deviation of its noise {std:.3g}")
-    found = continued(
-        geometry, y, std, count=count, candidates=candidates, criterion=criterion, out=out, seed=seed, progress=True
-    )
+    found = continued(geometry, y, std, count=count, candidates=candidates, criterion=criterion, out=out, seed=seed)
     say(f"held out     {found['held_out']:.3g}, the squared misfit of rays held out over the noise's; 1 is noise alone")
     say("next angles  " + ", ".join(f"{angle:.4f}" for angle in found["next_angles"]) + " radians")
     say(f"saved        {out / 'results.json'}, {out / 'report.html'}: {found['seconds']:.0f} seconds")
@@ -169,7 +167,7 @@ def demo(*, out: Path = Path("runs/ct/demo"), seed: int = 0, quick: bool = False
     """
     check_count("--seed", seed, 0)
     make_folder(out, "results.json", "reconstruction.png", "report.html")
-    found = demonstrate(out, size=QUICK if quick else None, seed=seed, progress=True)
+    found = demonstrate(out, size=QUICK if quick else None, seed=seed)
     say("PSNR         " + ", ".join(f"{name.upper()} {value:.2f} dB" for name, value in found["psnr"].items()))
     say(f"coverage     {found['coverage']:.3f} of the object's pixels in their 95 % intervals")
     marginal, patches = (found[f"{name}_log_likelihood"] for name in ("marginal", "patch"))

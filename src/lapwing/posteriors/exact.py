@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +19,8 @@ from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, InputsLike
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, UnsupportedError, finite_evidence, warn
-from lapwing.jacobian.model import Model, undisturbed
+from lapwing.ground.progress import working
+from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
@@ -30,14 +30,6 @@ from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
 from lapwing.predictive import JointMoments, Moments, WideMoments
 from lapwing.priors import Prior
-
-logger = logging.getLogger(__name__)
-
-OUTPUTS = 1024
-"""Outputs of an example, its positions included, from which a prediction is timed beforehand."""
-
-LONG = 10.0
-"""Seconds from which that is said."""
 
 DROWNED = 1e3
 """The rounding of a curvature over the prior precision from which its posterior is refused."""
@@ -49,6 +41,7 @@ P = TypeVar("P", bound="ExactPosterior")
 class ExactPosterior(Posterior):
     """A Gaussian whose log determinant is exact, so that its prior and noise can be tuned by the evidence."""
 
+    @working("evidence")
     def log_marginal(self) -> float:
         """Log evidence, nats; see ``Posterior.log_marginal``.
 
@@ -60,6 +53,7 @@ class ExactPosterior(Posterior):
         """
         return finite_evidence(float(self.evidence.log_marginal(self.prior_precisions, self.scale)))
 
+    @working("effective dimension")
     def effective_dimension(self) -> float:
         """Directions of weight space that the data determined, ``γ = d - tr(A Λ⁻¹)`` (MacKay 1992)."""
         return float(self.evidence.effective_dimensions(self.prior_precisions, self.scale).sum())
@@ -116,6 +110,7 @@ class WeightPosterior(ExactPosterior):
         more, less = (self.noise_scale * max(each) for each in zip((0.0, 0.0), *found, strict=True))
         return more, less
 
+    @working("sample")
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``; W is the operator's own inverse root."""
         probes.check_draws(samples, generator)
@@ -175,12 +170,11 @@ class WeightPosterior(ExactPosterior):
         if self.survey.head and self._by_layers:
             found = wide_moments(given, inputs, places)
             return found if self.wide else [each.written for each in found]
-        if places is None and not self.survey.head:
-            warn_of_time(self.model, inputs)
         mean, covariances = given.moments(inputs, places)
         return [Moments(mean, covariance) for covariance in covariances]
 
     @undisturbed()
+    @working("predict")
     def outputs_at(
         self, x: InputsLike, places: Int[Tensor, " p"], choices: Sequence[WeightPosterior]
     ) -> Sequence[Moments | WideMoments]:
@@ -195,23 +189,6 @@ class WeightPosterior(ExactPosterior):
             raise UnsupportedError("outputs few enough for a joint covariance", outputs, "joint=False, or sample()")
         mean, covariance = joint(Propagation(self.model, (self.precision,)), inputs)
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
-
-
-def warn_of_time(model: Model, inputs: Inputs) -> None:
-    """Say what covariances will take where very many outputs of an example are pulled back, and what takes less.
-
-    Cost:
-        A forward pass of a few examples, where there are so many.
-    """
-    if model.width <= OUTPUTS:
-        return
-    seconds = 2 * model.width * model.seconds(inputs)
-    if seconds > LONG:
-        words = (
-            "%d outputs an example, each pulled back by itself: their covariances will take about %.0f s. A posterior "
-            "of weights=LastLayer() or structure=Sampled(16) predicts them in a few passes"
-        )
-        logger.warning(words, model.width, seconds)
 
 
 def wide_moments(given: Propagation, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> list[WideMoments]:
