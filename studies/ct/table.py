@@ -3,7 +3,8 @@
 One deep image prior a seed serves all but the last: the same reconstruction, with the error bars of its linear model.
 The g-prior is scaled by what the rays see of a weight, as the source has it, and by what it does to the image. Dropout
 has a network of its own, fitted with it. Rows of T J are in no method's seconds; all but dropout need them, and how
-much faster EM is says so with them. Log densities are nats a pixel of all pixels, coverage is that of 95 % intervals inside the object.
+much faster EM is says so with them. Log densities are nats a pixel of all pixels, coverage is that of 95 % intervals
+inside the object.
 """
 
 from __future__ import annotations

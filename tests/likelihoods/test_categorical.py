@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor
@@ -134,5 +136,7 @@ def test_only_outputs_that_are_probabilities_in_every_row_are_warned_of() -> Non
     probabilities, labels = torch.tensor([[0.25, 0.75], [0.5, 0.5]]), torch.tensor([0, 1])
     with pytest.warns(DataWarning, match="look like probabilities"):
         LIKELIHOOD.check(probabilities, labels)
-    LIKELIHOOD.check(torch.cat([probabilities, logits(1, 2)]), torch.tensor([0, 1, 0]))
-    LIKELIHOOD.check(torch.ones(3, 1), torch.zeros(3, dtype=torch.long))  # a single class is always certain
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        LIKELIHOOD.check(torch.cat([probabilities, logits(1, 2)]), torch.tensor([0, 1, 0]))
+        LIKELIHOOD.check(torch.ones(3, 1), torch.zeros(3, dtype=torch.long))  # a single class is always certain

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from lapwing.ground.errors import check_count, check_kind
 
-
 LARGE = 1e15
 """Poisson counts of larger means are drawn as normal ones: their skewness, below 1e-7, is what that leaves out."""
 

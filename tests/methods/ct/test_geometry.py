@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 
 import pytest
@@ -189,5 +190,7 @@ def test_more_rays_or_pixels_than_memory_holds_are_refused() -> None:
 def test_angles_that_look_like_degrees_are_warned_of(angles: Sequence[float]) -> None:
     with pytest.warns(DataWarning, match=r"look like degrees.*Try torch\.deg2rad"):
         Parallel2d((4, 4), angles)
-    for radians in (equidistant(8, 2 * math.pi), torch.linspace(-math.pi, math.pi, 5), torch.arange(4.0)):
-        Parallel2d((4, 4), radians)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for radians in (equidistant(8, 2 * math.pi), torch.linspace(-math.pi, math.pi, 5), torch.arange(4.0)):
+            Parallel2d((4, 4), radians)

@@ -11,8 +11,8 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_positive
 from lapwing.ground import probes
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_positive
 from lapwing.ground.results import Estimate
 from lapwing.linalg.operator import unit_vectors
 from lapwing.linalg.spectral import decompose
