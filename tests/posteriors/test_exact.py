@@ -13,7 +13,7 @@ import lapwing as lw
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal
 from lapwing.linalg.spectral import Spectral
 from lapwing.posteriors import WeightPosterior
-from lapwing.posteriors.exact import slack
+from lapwing.posteriors.exact import factor_error
 from tests.posterior_cases import STRUCTURES, Problem, labels, mlp, normal, problem, seeded
 
 over_weights = pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_product_of_factors_is_off_by_at_most_its_slack() -> None:
     one = torch.eye(3).double()[:, :1]
     left, right = Spectral(torch.tensor([3.0]).double(), one, 0.5, 0.75), Spectral(torch.tensor([2.0]), one, 0.25, 0.5)
     sizes = [torch.kron(*[one @ one.T * float(it.values + it.error * most) for it in (left, right)]) for most in (0, 1)]
-    more, less = slack(left, right)
+    more, less = factor_error(left, right)
     held = torch.kron(left.matrix, right.matrix.double())
     assert less == pytest.approx(float(torch.linalg.eigvalsh(sizes[1] - sizes[0]).max()))
     assert more == pytest.approx(0.5 * 2.5 + 0.25 * 3.75 + 0.5 * 0.25)

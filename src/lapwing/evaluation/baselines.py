@@ -12,9 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.evaluation.metrics.elements import labelled
-from lapwing.ground.data import Data, Inputs, Source, Unpack, check_finite, place
+from lapwing.ground.data import Data, InputsLike, Source, Unpack, as_inputs, check_finite, place
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError, warn
-from lapwing.jacobian.network.network import call, serving
+from lapwing.jacobian.network.network import call, like_of, serving
+from lapwing.jacobian.network.output import Output, check_output
 from lapwing.jacobian.survey import unwrapped
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.predictive import Moments, Predictive, predictive
@@ -142,9 +143,10 @@ class Map:
     The module is evaluated in eval mode and left as it was found, its buffers too.
 
     Args:
-        model: The network; it returns a tensor, a tuple that starts with one, or an object with ``.logits``.
+        model: The network; it returns a tensor, or a mapping or object with ``logits``, or see ``output``.
         likelihood: What its outputs mean.
         temperature: Divides the logits; see ``calibrated``.
+        output: Which part of what the network returns is its output: a key, an index or a function of it.
 
     Raises:
         UnsupportedError: If there is a temperature and the likelihood is not Categorical.
@@ -158,13 +160,15 @@ class Map:
     model: nn.Module
     likelihood: Likelihood = field(default_factory=Categorical)
     temperature: Temperature | None = None
+    output: Output = None
 
     def __post_init__(self) -> None:
+        check_output(self.output)
         if self.temperature is not None and not isinstance(self.likelihood, Categorical):
             expected, got = "the Categorical likelihood for a temperature", type(self.likelihood).__name__
             raise UnsupportedError(expected, got, "Map without a temperature")
 
-    def predict(self, x: Inputs) -> Predictive:
+    def predict(self, x: InputsLike) -> Predictive:
         """The predictive distribution of a batch.
 
         Args:
@@ -179,7 +183,7 @@ class Map:
         """
         return predictive(self.likelihood, Moments.certain(self.outputs(x)), "probit")
 
-    def outputs(self, x: Inputs) -> Float[Tensor, "n *event c"]:
+    def outputs(self, x: InputsLike) -> Float[Tensor, "n *event c"]:
         """Outputs of the network, divided by the temperature, class axis last.
 
         Args:
@@ -189,12 +193,13 @@ class Map:
             ShapeError: If they have another rank than the likelihood expects.
             DataError: If one is not finite.
         """
-        like = next(self.model.parameters(), None)
-        inputs = x if like is None else place(x, like)
+        like = like_of(self.model)
+        inputs = as_inputs(x)
+        inputs = inputs if like is None else place(inputs, like)
         module = unwrapped(self.model)
         with torch.no_grad(), serving(module):
             buffers = {name: value.clone() for name, value in module.named_buffers()}
-            raw = call(module, buffers, inputs)
+            raw = call(module, buffers, inputs, output=self.output)
         check_finite(raw, "outputs", "checking the inputs and the weights of the network")
         outputs = self.likelihood.canonical(raw)
         return outputs if self.temperature is None else outputs / self.temperature.temperature
@@ -228,8 +233,8 @@ class Map:
             expected, got = "Categorical or Gaussian, to calibrate the plain network", type(self.likelihood).__name__
             raise UnsupportedError(expected, got, "Map as it is")
         plain = replace(self, temperature=None)
-        like = next(self.model.parameters(), torch.zeros(()))
-        data = Data(held_out, like.detach(), unpack, progress)
+        like = like_of(self.model)
+        data = Data(held_out, torch.zeros(()) if like is None else like, unpack, progress)
         pairs = [(plain.outputs(batch.inputs), batch.targets) for batch in data]
         outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         if isinstance(self.likelihood, Categorical):

@@ -19,7 +19,8 @@ from jaxtyping import jaxtyped
 from torch import Tensor
 
 from lapwing.ground.archive import Json, Tensors
-from lapwing.ground.data import Inputs, bits
+from lapwing.ground.data import Inputs, bits, check_finite
+from lapwing.ground.data import tensors as tensors_of
 from lapwing.ground.errors import DataError, UnsupportedError
 
 INLINE = 256
@@ -98,7 +99,8 @@ class Records:
             if not each.init or hint in self.given:
                 continue
             part = getattr(value, each.name)
-            state[each.name] = inputs_state(part, place, self.tensors) if hint == Inputs else self.state(part, place)
+            of_network = hint in (Inputs, Inputs | None)
+            state[each.name] = inputs_state(part, place, self.tensors) if of_network else self.state(part, place)
         return state
 
     def read(self, kind: Any, state: Any, at: str) -> Any:
@@ -115,8 +117,11 @@ class Records:
         """
         if kind is Any:
             return state
-        if kind == Inputs:
-            return inputs_from(state, self.tensors, self.device)
+        if kind in (Inputs, Inputs | None):
+            inputs = inputs_from(state, self.tensors, self.device)
+            for part in tensors_of(inputs):
+                check_finite(part, at, REPAIR)
+            return inputs
         if kind in self.families:
             return self._member(kind, state, at)
         if get_origin(kind) in (Union, UnionType):
@@ -184,6 +189,7 @@ class Records:
             value = torch.tensor([_scalar(float, number, at) for number in state], dtype=torch.float64).to(self.device)
         else:
             value = self.tensors.get(state, self.device)
+            check_finite(value, at, REPAIR)
         if not isinstance(value, kind):
             shape = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
             raise DataError(f"{at} as {kind.__name__}", f"a tensor {shape}", REPAIR)

@@ -42,6 +42,8 @@ class Likelihood(abc.ABC):
     def __post_init__(self) -> None:
         check_positive("weight", self.weight)
         check_count("event_dim", self.event_dim, 0)
+        if self.event_dim > EVENT_AXES:
+            raise ConfigError(f"event_dim of at most {EVENT_AXES}", f"{self.event_dim}", "event_dim=2 for pixels")
         if self.class_dim != -1 and self.class_dim not in range(1, self.event_dim + 2):
             raise ConfigError(
                 "class_dim either -1 or an axis from 1 to event_dim + 1",
@@ -259,6 +261,9 @@ def is_integral(values: Tensor) -> bool:
     """Whether a tensor holds integers (booleans are not)."""
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
 
+
+EVENT_AXES = 62
+"""Most event axes of an example: a tensor has 64 axes at most, one of the examples and one of the outputs."""
 
 CACHED = 2**22
 """Bytes that stay in a CPU's cache (4 MiB): pieces larger than that take several times as long."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.curvature.fold import Totals
 from lapwing.ground import probes
-from lapwing.ground.data import Data, Inputs, chunks, count
+from lapwing.ground.data import Data, Inputs, InputsLike, chunks, count
 from lapwing.ground.errors import UnsupportedError, check_bytes
 from lapwing.ground.results import Estimate
 from lapwing.ground.tree import Params
@@ -66,7 +66,7 @@ class Posterior(NetworkPredictor, abc.ABC):
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @undisturbed()
-    def outputs_each(self: P, x: Inputs, choices: Sequence[P]) -> Sequence[Moments | WideMoments]:
+    def outputs_each(self: P, x: InputsLike, choices: Sequence[P]) -> Sequence[Moments | WideMoments]:
         """Linearised outputs under several choices of prior and noise, which share all but the last contraction.
 
         Args:
@@ -82,7 +82,7 @@ class Posterior(NetworkPredictor, abc.ABC):
 
     @undisturbed()
     def sample_functions(
-        self, x: Inputs, samples: int = 1, *, generator: torch.Generator | None = None
+        self, x: InputsLike, samples: int = 1, *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s n *event c"]:
         """Draws of the outputs at ``x``, jointly over its examples.
 

@@ -18,7 +18,7 @@ from lapwing.curvature.head import basis, spectra
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs
+from lapwing.ground.data import Inputs, InputsLike
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
 from lapwing.jacobian.model import Model, undisturbed
 from lapwing.likelihoods import Likelihood
@@ -86,12 +86,16 @@ class WeightPosterior(ExactPosterior):
     held: Held
 
     def __repr__(self) -> str:
-        more, less = self.slack
+        more, less = self.precision_error
         known = super().__repr__()
-        return f"{known[:-1]}, precision between {-less:.2g} and +{more:.2g} of the exact)" if more or less else known
+        if not (more or less):
+            return known
+        return (
+            f"{known[:-1]}, precision at most {more:.2g} too large and {less:.2g} too small, in 1 / weight², by rank=)"
+        )
 
     @property
-    def slack(self) -> tuple[float, float]:
+    def precision_error(self) -> tuple[float, float]:
         """By how much Λ is at most too large and too small, where ``KFAC`` holds factors by their leading eigenpairs.
 
         Beside the smallest prior precision α that makes variances too small by at most a factor ``1 + a / α`` and too
@@ -102,7 +106,7 @@ class WeightPosterior(ExactPosterior):
         """
         blocks = self.held.operator.blocks if isinstance(self.held.operator, BlockDiagonal) else ()
         kinds = [block for block in blocks if isinstance(block, Kronecker)]
-        found = [(float(block.scale) * part for part in slack(*block.bases)) for block in kinds]
+        found = [(float(block.scale) * part for part in factor_error(*block.bases)) for block in kinds]
         more, less = (self.noise_scale * max(each) for each in zip((0.0, 0.0), *found, strict=True))
         return more, less
 
@@ -172,7 +176,7 @@ class WeightPosterior(ExactPosterior):
 
     @undisturbed()
     def outputs_at(
-        self, x: Inputs, places: Int[Tensor, " p"], choices: Sequence[WeightPosterior]
+        self, x: InputsLike, places: Int[Tensor, " p"], choices: Sequence[WeightPosterior]
     ) -> Sequence[Moments | WideMoments]:
         """``outputs_each`` at some event positions, counted over all axes, which become one; others cost nothing."""
         inputs = self._inputs(x)
@@ -268,7 +272,7 @@ def distinct(variances: list[Float[Tensor, " d"]]) -> tuple[tuple[Float[Tensor, 
     return tuple(found), places
 
 
-def slack(left: Spectral, right: Spectral) -> tuple[float, float]:
+def factor_error(left: Spectral, right: Spectral) -> tuple[float, float]:
     """By how much ``L ⊗ R`` is at most too large and too small: ``-b I ≼ what it is - what it stands for ≼ a I``.
 
     Where what a factor stands for lies between ``F = Q diag(λ) Qᵀ`` and ``F + error I``, as for a Nyström factor,

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, chunks
+from lapwing.ground.data import Inputs, InputsLike, chunks
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
@@ -205,7 +205,7 @@ class MatrixFreePosterior(SolvedWeights):
         warn_unless(solution, self.solver.cure)
         return Estimate.of((b.double() * solution.value.double()).sum(0))
 
-    def solved_outputs(self, x: Inputs) -> SolvedMoments:
+    def solved_outputs(self, x: InputsLike) -> SolvedMoments:
         """Linearised outputs ``f ~ N(f(x), J Λ⁻¹ Jᵀ)`` by a solve against every row of J, with the residuals.
 
         Args:

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 import torch
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, checked
+from lapwing.ground.data import Inputs, InputsLike, checked
 from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import Network
@@ -167,7 +167,7 @@ class NetworkPredictor(abc.ABC):
     @undisturbed()
     def outputs(
         self,
-        x: Inputs,
+        x: InputsLike,
         link: Link | None = None,
         *,
         joint: bool = False,
@@ -189,7 +189,7 @@ class NetworkPredictor(abc.ABC):
     @undisturbed()
     def predict(
         self,
-        x: Inputs,
+        x: InputsLike,
         link: Link | None = None,
         *,
         joint: bool = False,
@@ -202,8 +202,8 @@ class NetworkPredictor(abc.ABC):
         The linearised predictive has ``f ~ N(f(x), J Λ⁻¹ Jᵀ)`` (Immer et al. 2021, equation 7).
 
         Args:
-            x: Inputs of n examples, as the network takes them; of ``PerPoint`` and ``Probed`` refits, some of the
-                evaluation points.
+            x: Inputs of n examples, as the network takes them, or an array, a data frame or lists of their numbers;
+                of ``PerPoint`` and ``Probed`` refits, some of the evaluation points.
             link: For classes, how the logits' uncertainty is averaged: ``"qmc"``, ``"pairwise"``, ``"probit"``,
                 ``"bridge"`` or ``"mc"``; ``None`` for the posterior's own, which tuning may choose.
             joint: Whether to return the covariance between the examples too, ``[n, c, n, c]``; of refits, only
@@ -269,7 +269,7 @@ class NetworkPredictor(abc.ABC):
             return ""
         return f"link {self.link}, " + (f"temperature {self.temperature:.4g}, " if self.temperature != 1 else "")
 
-    def _inputs(self, x: Inputs) -> Inputs:
+    def _inputs(self, x: InputsLike) -> Inputs:
         self.network.check_unchanged()
         return checked(x, self.network.like)
 

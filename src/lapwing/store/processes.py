@@ -116,6 +116,9 @@ def _functions(drawn: FunctionFields, base: Base, header: Json) -> FunctionSampl
     k, trend = drawn.weights.shape[1], Trend(base.mean)
     for name, rows in {"representers": len(base.inputs), "slopes": trend(base.inputs[:1]).shape[1]}.items():
         _check(getattr(drawn, name), f"functions.{name}", (rows, k))
+    if drawn.features > len(drawn.weights):  # each has a weight of its own or several
+        expected = f"at most {len(drawn.weights)} features, as many as have weights"
+        raise DataError(expected, f"functions.features = {drawn.features}", REPAIR)
     generator = torch.Generator().manual_seed(drawn.seed)
     prior = PriorFunctions.drawn(base.kernel, base.inputs, k, drawn.features, generator)
     if prior.weights.shape != drawn.weights.shape or not torch.allclose(prior.weights, drawn.weights):

@@ -140,7 +140,7 @@ class KFAC(CurvatureRecipe):
             up first (Eschenhagen et al. 2023).
         bias: ``"joint"`` treats a bias as a last input of its weight, ``"separate"`` gives it a block of its own.
         rank: Eigenpairs kept of a factor with three times as many rows or more; the rest of its trace is spread evenly
-            over all other directions, and ``WeightPosterior.slack`` bounds what that changes. ``None`` is exact.
+            over all other directions; ``WeightPosterior.precision_error`` bounds what that changes. ``None`` is exact.
 
     Raises:
         ConfigError: If an option is none of these.

@@ -54,8 +54,9 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
         posterior: The posterior.
         method: Held-out data, a loader or a pair of tensors, for ``Validation(data)``; or ``Mixup()``, ``ELBO()``,
             ``EM()``, ``EvidenceGradient()``, ``MacKay()``, ``Validation(data, ...)``. Without any, classifiers are
-            tuned by ``Mixup()`` where their inputs are numbers or tokens, which can be mixed; others by ``ELBO()``, but
-            where the evidence is exact, for labels of pixels and for real targets, by ``EvidenceGradient()``: the noise
+            tuned by ``Mixup()`` where their inputs are numbers or tokens, which can be mixed, and there are two
+            examples or more; others by ``ELBO()``, but where the evidence is exact, for labels of pixels and for real
+            targets, by ``EvidenceGradient()``: the noise
             must be that of the network, whose outputs predictions have for their mean, and the linear model, trained
             anew, fits the data better than it.
             ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the noise from the
@@ -95,7 +96,7 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
         method = Validation(method)
     hint = "a loader of held-out data, Mixup(), ELBO(), EM(), EvidenceGradient() or MacKay()"
     check_kind("the method", method, (Method,), hint)
-    fitted.network.check_unchanged(values=False)  # what reads the network looks at its bits
+    fitted.network.check_unchanged()
     if fitted.data is not None and fitted.data.shared:
         check_alike(True, checksum(chosen(method)), "method to tune by", "the same choices in each")
     return cast(Any, method).tune(fitted, progress)
@@ -112,7 +113,8 @@ def default(posterior: Posterior) -> Method:
     """The method for those who have no opinion."""
     if posterior.likelihood.labels and posterior.likelihood.event_dim > 1 and isinstance(posterior, ExactPosterior):
         return EvidenceGradient()  # pixels: two images mixed have no label in common, and there are many to go by
-    if posterior.likelihood.labels and (posterior.data is None or mixable(posterior)):
+    alone = posterior.totals.examples == 1  # such as one graph, whose nodes have the labels
+    if posterior.likelihood.labels and not alone and (posterior.data is None or mixable(posterior)):
         return Mixup()
     if not (isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian) and isinstance(posterior, ExactPosterior)):
         return ELBO()

@@ -25,6 +25,15 @@ CLOSE = 0.02
 FINE = 2**-10
 """Logarithms tried are multiples of this: rounding changes one only at an edge of the grid."""
 
+WEAKEST = 1e-6
+"""Factor of the prior precisions beyond which a weaker prior is no advice."""
+
+OTHERWISE = (
+    "weights=All() if fewer are uncertain, a structure with larger variances, or looking at the labels: a network that "
+    "errs on them so surely is not mended by a prior"
+)
+"""What to try where no weaker prior helps."""
+
 ROUNDING = 1e-6
 """Relative difference of losses that is none, in single precision."""
 
@@ -210,8 +219,8 @@ class HeldOutSearch(Generic[P]):
         elif winner.log_factor == grid[-1]:
             said = (
                 f"the weakest prior tried is the best, a precision of {float(precision.min()):.3g} ({losses}): these "
-                "data want more uncertainty than that gives. Try bounds= that reach weaker priors"
-            )
+                "data want more uncertainty than that gives. Try "
+            ) + ("bounds= that reach weaker priors" if winner.log_factor > math.log(WEAKEST) + CLOSE else OTHERWISE)
         else:
             return
         warn(f"{self.name}: {said}", ConvergenceWarning)

@@ -14,6 +14,7 @@ from torch import Tensor
 from lapwing.evaluation.diagnosis import statistics
 from lapwing.evaluation.diagnosis.statistics import Check, Family, directions_of, inner, project
 from lapwing.ground import probes
+from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import DataError, NumericalError, ShapeError, UnsupportedError, check_count, check_fraction
 from lapwing.linalg import Dense, Operator
 from lapwing.linear.solvers import Cholesky
@@ -120,6 +121,7 @@ def percent(value: float) -> str:
     return f"{100 * value:.2g} %" if value < 1 else f"{100 * value:.0f} %"
 
 
+@default_device_aside()
 def diagnose(
     posterior: Any,
     samples: int = 200,
@@ -194,6 +196,7 @@ def _targets(
     return away, away.new_zeros(len(x)), Dense(torch.linalg.inv(covariance))
 
 
+@default_device_aside()
 def diagnose_samples(
     samples: Float[Tensor, "s d"],
     mean: Tensor,

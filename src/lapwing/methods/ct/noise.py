@@ -12,6 +12,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground import probes
+from lapwing.ground.data import Array, as_tensor
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_positive
 from lapwing.ground.results import Estimate
 from lapwing.linalg.operator import unit_vectors
@@ -36,7 +37,10 @@ LEAST, MOST = 1e-10, 1e4
 
 
 def add_gaussian(
-    sinogram: Float[Tensor, "*shape"], fraction: float = 0.05, *, generator: torch.Generator | None = None
+    sinogram: Float[Tensor, "*shape"] | Array | list[Any],
+    fraction: float = 0.05,
+    *,
+    generator: torch.Generator | None = None,
 ) -> tuple[Float[Tensor, "*shape"], float]:
     """A sinogram with normal noise whose standard deviation is a fraction of the mean of ``|T x|``.
 
@@ -59,6 +63,7 @@ def add_gaussian(
         0.2
     """
     check_positive("fraction", fraction, "0.05")
+    sinogram = as_tensor(sinogram)
     check_real(sinogram, "sinogram")
     check_rays(sinogram)
     std = fraction * float(sinogram.abs().mean())
@@ -66,7 +71,7 @@ def add_gaussian(
 
 
 def count_photons(
-    sinogram: Float[Tensor, "*shape"], photons: float, *, generator: torch.Generator | None = None
+    sinogram: Float[Tensor, "*shape"] | Array | list[Any], photons: float, *, generator: torch.Generator | None = None
 ) -> Float[Tensor, "*shape"]:
     """Photons that a detector counts behind an object: Poisson, ``N ~ Poisson(I₀ exp(−T x))``, by Beer and Lambert.
 
@@ -82,6 +87,7 @@ def count_photons(
     check_positive("photons", photons, "1e4")
     if not math.isfinite(photons):
         raise ConfigError("finite photons", f"{photons!r:.40}", "photons=1e4")
+    sinogram = as_tensor(sinogram)
     check_rays(sinogram)
     means = photons * torch.exp(-sinogram)
     if not bool(means.isfinite().all()):
@@ -91,7 +97,7 @@ def count_photons(
 
 
 def log_transform(
-    counts: Shaped[Tensor, "*shape"], photons: float | Float[Tensor, "*flat"]
+    counts: Shaped[Tensor, "*shape"] | Array | list[Any], photons: float | Float[Tensor, "*flat"] | Array | list[Any]
 ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
     """The sinogram that counted photons are a measurement of, and its variance.
 
@@ -114,6 +120,7 @@ def log_transform(
         >>> y.tolist(), variance.tolist()
         ([[0.0]], [[0.0625]])
     """
+    counts = as_tensor(counts)
     counts = counts if counts.is_floating_point() else counts.to(torch.get_default_dtype())
     check_rays(counts)
     negative = (counts < 0).nonzero()
@@ -131,7 +138,9 @@ def log_transform(
     return open_beam.log() - more.log(), 1 / more
 
 
-def noise_level(sinogram: Float[Tensor, "*shape"], geometry: Geometry, *, progress: bool = False) -> Estimate:
+def noise_level(
+    sinogram: Float[Tensor, "*shape"] | Array | list[Any], geometry: Geometry, *, progress: bool = False
+) -> Estimate:
     """The standard deviation of the white noise of a sinogram, from itself, with its standard error.
 
     Rays of one image foretell each other, noise does not: σ is what is left. The image is taken for a Gaussian one with
@@ -176,6 +185,7 @@ def noise_level(sinogram: Float[Tensor, "*shape"], geometry: Geometry, *, progre
         >>> abs(found.value - std) < 3 * found.stderr
         True
     """
+    sinogram = as_tensor(sinogram)
     check_real(sinogram, "sinogram")
     y = geometry.check(sinogram).detach().double().view(len(geometry.theta), geometry.slices, geometry.bins)
     angles = _at_equal_distances(len(geometry.theta), RAYS // geometry.bins)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Data, Source
+from lapwing.ground.data import Data, Source, Values, as_tensor, check_there
 from lapwing.ground.errors import DataError, DataWarning, ShapeError, warn
 from lapwing.ground.results import Shown
 from lapwing.methods.gp.kernels import Kernel
@@ -46,6 +46,8 @@ class Observations(Shown):
         """
         batches = list(Data(data))
         inputs, y = (torch.cat([getattr(batch, name) for batch in batches]) for name in ("inputs", "targets"))
+        if not (inputs.is_floating_point() or inputs.is_complex()):
+            inputs = inputs.double()
         if inputs.ndim != 2 or not inputs.shape[1] or inputs.dtype not in (torch.float32, torch.float64):
             got = f"{inputs.dtype} {list(inputs.shape)}"
             hint = "x.flatten(1)" if inputs.ndim > 2 else "x[:, None] for a single dimension, x.float()"
@@ -149,7 +151,7 @@ class Observations(Shown):
         pairs = zip((self.inputs, self.targets, self.relative), (more.inputs, more.targets, more.relative), strict=True)
         return Observations(*(torch.cat([mine, theirs.to(mine)]) for mine, theirs in pairs))
 
-    def check(self, x: Tensor) -> Float[Tensor, "m p"]:
+    def check(self, x: Values) -> Float[Tensor, "m p"]:
         """New inputs, as these are.
 
         Raises:
@@ -167,11 +169,10 @@ def numbered(rows: Float[Tensor, "n p"]) -> Int[Tensor, " n"]:
     return first.argsort(stable=True).argsort(stable=True)[found]
 
 
-def checked(x: Tensor, like: Float[Tensor, "n p"]) -> Float[Tensor, "m p"]:
+def checked(x: Values, like: Float[Tensor, "n p"]) -> Float[Tensor, "m p"]:
     """New inputs, as others are; see ``Observations.check``."""
+    x = as_tensor(x)
     p = like.shape[1]
-    if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DataError(f"a tensor of inputs [m, {p}]", f"a {type(x).__name__}", "torch.as_tensor(x)")
     if x.ndim != 2 or x.shape[1] != p or x.is_complex():
         hint = "x[:, None] for a single dimension" if p == 1 else "x[None] for a single input"
         hint = hint if x.ndim < 2 else "the columns of the data, in their order"
@@ -188,6 +189,7 @@ def check_rows(values: Float[Tensor, "n p"] | Int[Tensor, "n p"] | Bool[Tensor, 
     Raises:
         DataError: Naming the first few.
     """
+    check_there(values, what)
     bad = (~values.isfinite()).any(1).nonzero()[:, 0].tolist()
     if bad:
         first = ", ".join(map(str, bad[:NAMED])) + (", ..." if len(bad) > NAMED else "")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
+from lapwing.ground.data import Array
 from lapwing.ground.results import Solution
 from lapwing.methods.gp.kernels import Features, Kernel
 from lapwing.methods.gp.matrix import cross_product
@@ -107,7 +108,7 @@ class FunctionSamples:
         """Draws s."""
         return self.representers.shape[1] // self.outputs
 
-    def __call__(self, x: Float[Tensor, "m p"]) -> Float[Tensor, "s m c"]:
+    def __call__(self, x: Float[Tensor, "m p"] | Array | list[Any]) -> Float[Tensor, "s m c"]:
         """The functions at some inputs; the gradient in them is kept.
 
         Args:

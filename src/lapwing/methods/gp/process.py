@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Source
+from lapwing.ground.data import Array, Source
 from lapwing.ground.errors import DataError, NumericalError, check_count, check_kind
 from lapwing.ground.results import Estimate, Solution, parted
 from lapwing.likelihoods import Gaussian
@@ -97,7 +97,7 @@ class Process:
         """What the mean is before data."""
         return Trend(self.settings.mean)
 
-    def mean(self, x: Float[Tensor, "m p"]) -> Float[Tensor, "m c"]:
+    def mean(self, x: Float[Tensor, "m p"] | Array | list[Any]) -> Float[Tensor, "m c"]:
         """The posterior mean; differentiable in x.
 
         Args:
@@ -149,7 +149,7 @@ class Process:
         weights = (alpha.repeat(1, samples) - shift).to(x), (beta.repeat(1, samples) - slope).to(x)
         return FunctionSamples(self.kernel, x, self.trend, prior, *weights, c, solution)
 
-    def predict(self, x: Float[Tensor, "m p"], *, joint: bool = False) -> Predictive:
+    def predict(self, x: Float[Tensor, "m p"] | Array | list[Any], *, joint: bool = False) -> Predictive:
         """The distribution of targets at some inputs, the noise included.
 
         Args:
@@ -169,7 +169,7 @@ class Process:
         """
         return predictive(self.likelihood, self.outputs(x, joint=joint))
 
-    def outputs(self, x: Float[Tensor, "m p"], *, joint: bool = False) -> Outputs:
+    def outputs(self, x: Float[Tensor, "m p"] | Array | list[Any], *, joint: bool = False) -> Outputs:
         """What is known of the function; exact where the solver is, else with variances from functions drawn once.
 
         Args:

@@ -70,7 +70,8 @@ class GP(Settings):
         """The posterior.
 
         Args:
-            data: Inputs ``[n, p]`` and targets ``[n]`` or ``[n, c]``: a pair of tensors or a loader.
+            data: Inputs ``[n, p]`` and targets ``[n]`` or ``[n, c]``: a pair of tensors, arrays, data frames or
+                lists, or a loader.
             relative_noise: Where the noise of each observation is known, how many times ``1/ρ`` its variance is.
 
         Raises:

@@ -192,7 +192,7 @@ class StochasticLanczos(LogDeterminant):
 def inner_operator(batch: MiniBatch) -> Operator:
     """``I + N/B Φ Φᵀ`` on the rows of a batch, through products alone; not differentiable."""
     live = batch.live
-    network = Network.of(live.network.module)
+    network = Network.of(live.network.module, live.network.output)
     jacobian = Linearisation(Model(network, batch.survey, live.likelihood)).at(live.inputs, keep=True)
     cotangents, rows = live.cotangents.detach(), live.cotangents.shape[:2]
     variances = batch.hyper.deviations(network.like).detach().square()[:, None]

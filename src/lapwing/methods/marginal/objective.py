@@ -13,11 +13,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.ground.data import Inputs, Source, Unpack, count, place
+from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, DataError, check_kind
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.layers.loose import right_way
-from lapwing.jacobian.network.differentiable import LiveBatch, live
-from lapwing.jacobian.network.network import Network, call
+from lapwing.jacobian.network.differentiable import LiveBatch, check_trainable, live
+from lapwing.jacobian.network.network import Network, call, like_of
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import find_layers, probe, unwrapped
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.laplace import Laplace
@@ -57,6 +59,8 @@ class MarginalLikelihood:
         warm_up: Epochs of training on the likelihood alone.
         settle: Epochs after those in which the weights do not hear of the log-determinant.
         noise: Whether to learn the noise of a Gaussian likelihood.
+        output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index or a
+            function of it. ``None`` where it returns one tensor, or something with ``logits``.
         unpack: Splits one element of a loader into inputs and targets.
         generator: Source of randomness of the log-determinant.
 
@@ -92,6 +96,7 @@ class MarginalLikelihood:
         warm_up: int = 10,
         settle: int = 50,
         noise: bool = True,
+        output: Output = None,
         unpack: Unpack | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -111,12 +116,15 @@ class MarginalLikelihood:
                 "a log-determinant to learn the precisions from", "log_det=None, updates=ByGradient()", "log_det=Gram()"
             )
         self.model, self.data_size, self.log_det, self.updates = model, data_size, log_det, updates
-        self.warm_up, self.settle, self.generator, self._unpack = warm_up, settle, generator, unpack
+        self.warm_up, self.settle, self.generator = warm_up, settle, generator
+        self.output = output
+        self._unpack = unpack
         self.history: list[Epoch] = []
         self._module = unwrapped(model, "MarginalLikelihood(model, likelihood, data_size=n)")
         self._terms: list[tuple[float, float, float]] = []
         self._survey: Survey | None = None
-        network = Network.of(self._module)
+        check_trainable(self._module)
+        network = Network.of(self._module, self.output)
         prior.check_names([name for name, _ in self._module.named_parameters()])
         self._hyper = Hyperparameters(prior, likelihood, network.uncertain, network.like, noise=noise)
         for value in self._hyper.parameters():
@@ -159,6 +167,7 @@ class MarginalLikelihood:
         """
         return list(self._hyper.parameters())
 
+    @default_device_aside()
     def loss(self, x: Inputs, y: Tensor) -> Float[Tensor, ""]:
         """The loss of a mini-batch, nats, float64; its terms are kept for ``history``.
 
@@ -174,7 +183,8 @@ class MarginalLikelihood:
         Cost:
             A forward pass and the log-determinant's; a backward pass through both when it is differentiated.
         """
-        like = next(self._module.parameters())
+        like = like_of(self._module)
+        assert like is not None  # a network without weights is refused where this is made
         inputs, labels = place(x, like), y.to(like.device)
         examples = count(inputs)
         if examples > self.data_size:
@@ -183,12 +193,12 @@ class MarginalLikelihood:
         share, ratio, norm = self.data_size / examples, None, None
         with torch.enable_grad():
             if self.warming_up:
-                outputs = self._hyper.reference.canonical(call(self.model, {}, inputs))
+                outputs = self._hyper.reference.canonical(call(self.model, {}, inputs, output=self.output))
                 targets = self._hyper.reference.canonical_targets(outputs.detach(), labels)
                 self._hyper.reference.check(outputs.detach(), targets)
                 loss = nll = share * self._hyper.nll(outputs, targets)
             else:
-                network = live(self._module)
+                network = live(self._module, output=self.output)
                 batch = LiveBatch(network, self._hyper.reference, inputs, labels)
                 nll = share * self._hyper.nll(batch.outputs, batch.targets)
                 norm, ratio = self._hyper.square_norm(network.layout.flatten(network.params)), self._ratio(batch)
@@ -198,6 +208,7 @@ class MarginalLikelihood:
         self._terms.append((nll.item(), log_prior, math.nan if ratio is None else 0.5 * (ratio.item() + log_det_prior)))
         return loss
 
+    @default_device_aside()
     def end_of_epoch(self, data: Source | None = None) -> Epoch:
         """Say that all batches of an epoch have been seen: its record is made, and the hyper-parameters updated.
 
@@ -232,7 +243,7 @@ class MarginalLikelihood:
 
     def _fit(self, recipe: Laplace, data: Source) -> Posterior:
         """A posterior of the network as it is, of ``data_size`` examples."""
-        posterior = recipe.fit(self.model, data, unpack=self._unpack)
+        posterior = recipe.fit(self.model, data, output=self.output, unpack=self._unpack)
         examples = posterior.totals.examples
         if examples != self.data_size and not posterior.partial:
             raise DataError(
@@ -247,7 +258,7 @@ class MarginalLikelihood:
         survey = self._surveyed(batch.inputs)
         if self.log_det is None or (self.settling and not self.updates.by_gradient):
             return None
-        network = live(self._module, pull=0.0) if self.settling else batch.network
+        network = live(self._module, pull=0.0, output=self.output) if self.settling else batch.network
         batch = replace(batch, network=network, way=survey.way)
         return self.log_det.ratio(MiniBatch(batch, self._hyper, survey, self.data_size), self.generator)
 
@@ -255,7 +266,7 @@ class MarginalLikelihood:
         """What is known of the layers, from the first batch after the warm-up."""
         if self._survey is None:
             check_statistics(self._module)
-            network = Network.of(self._module)
+            network = Network.of(self._module, self.output)
             survey = find_layers(network, inputs)
             self._survey = replace(survey, way=right_way(network, network.names, probe(inputs, 2)))
         return self._survey

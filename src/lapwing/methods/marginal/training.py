@@ -16,6 +16,7 @@ from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import check_optimiser
 from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import opened
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.marginal.epochs import Epoch, lengths, warn_of
@@ -63,6 +64,7 @@ def train_marginal(
     hyper_lr: float = 1e-2,
     optimiser: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None,
     noise: bool = True,
+    output: Output = None,
     unpack: Unpack | None = None,
     progress: bool = False,
     generator: torch.Generator | None = None,
@@ -89,6 +91,8 @@ def train_marginal(
         hyper_lr: Learning rate of the log precisions, for ``ByGradient``.
         optimiser: Makes the optimiser of the weights; ``None`` is Adam with ``lr``.
         noise: Whether to learn the noise of a Gaussian likelihood.
+        output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index or a
+            function of it. ``None`` where it returns one tensor, or something with ``logits``.
         unpack: Splits one element of the data into inputs and targets.
         progress: Whether to show a progress bar, with the likelihood's part until the log-determinant is in the loss.
         generator: Source of randomness of the log-determinant.
@@ -134,6 +138,7 @@ def train_marginal(
             warm_up=warm_up,
             settle=settle,
             noise=noise,
+            output=output,
             unpack=unpack,
             generator=generator,
         )
