@@ -81,6 +81,7 @@ def test_uneven_angles_count_by_the_gaps_around_them() -> None:
     assert float((parts - round_).norm() / round_.norm()) < 0.02
 
 
+@pytest.mark.filterwarnings("ignore:angles look like degrees:lapwing.DataWarning")  # one and a half turns
 def test_equidistant_angles_all_weigh_the_same() -> None:
     for n in (1, 2, 3, 7, 60, 999):
         for end in (math.pi, 2 * math.pi):

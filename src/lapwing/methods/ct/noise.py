@@ -171,8 +171,8 @@ def noise_level(
 
     Cost:
         For n rays read, n Fourier transforms of an image of at most 384 × 384 pixels, or as many as the geometry has,
-        and the eigenvalues of an n × n matrix in float64: a second for 32 × 32 pixels and 20 angles, ten or twenty
-        for larger scans. Memory: ``24 n²`` bytes, 100 MB at most, and about as much for T.
+        and the eigenvalues of an n × n matrix in float64: a second for 32 × 32 pixels and 20 angles, half a
+        minute for larger scans. Memory: ``24 n²`` bytes, 100 MB at most, and about as much for T.
 
     Example:
         >>> from lapwing.methods.ct.beams import Parallel2d
