@@ -206,6 +206,12 @@ class Posterior(NetworkPredictor, abc.ABC):
         return False
 
     @property
+    def moment_numbers(self) -> int:
+        """Numbers that what is known of the outputs of one position takes."""
+        c = self.model.event[-1]
+        return c if self.wide else c**2
+
+    @property
     def noise_scale(self) -> float:
         """Noise precision now, relative to the one the curvature was computed with."""
         return self.likelihood.noise_over(self.fitted) or 1.0

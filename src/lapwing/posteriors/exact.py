@@ -28,7 +28,7 @@ from lapwing.linalg.spectral import Spectral
 from lapwing.linear.evidence import Complexity, LogEvidence, NewtonStep, complexity_of
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
-from lapwing.predictive import JointMoments, Moments, WideMoments
+from lapwing.predictive import BasisMoments, JointMoments, Moments, WideMoments
 from lapwing.priors import Prior
 
 logger = logging.getLogger(__name__)
@@ -204,7 +204,7 @@ def warn_of_time(model: Model, inputs: Inputs) -> None:
         logger.warning(words, model.width, seconds)
 
 
-def wide_moments(given: Propagation, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> list[WideMoments]:
+def wide_moments(given: Propagation, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> list[BasisMoments]:
     """Outputs of a head, whose covariances at all positions have the same eigenvectors, under each precision.
 
     Args:
@@ -223,7 +223,7 @@ def wide_moments(given: Propagation, inputs: Inputs, places: Int[Tensor, " p"] |
     mean, mixed = torch.cat(means), basis(given.precisions[0], network)
     columns = [list(column) for column in zip(*values, strict=True)]
     values.clear()  # what was put together is let go of, precision by precision
-    return [WideMoments(mean, torch.cat(columns.pop(0)), *mixed) for _ in given.precisions]
+    return [BasisMoments(mean, torch.cat(columns.pop(0)), *mixed) for _ in given.precisions]
 
 
 def warn_of_rounding(curvature: Structured, smallest: Callable[[], float]) -> None:

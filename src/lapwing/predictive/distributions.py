@@ -14,7 +14,7 @@ from lapwing.ground.errors import NumericalError, check_fraction
 from lapwing.ground.results import Shown
 from lapwing.likelihoods.gaussian import split
 from lapwing.predictive.outputs import Draws, JointMoments, Moments
-from lapwing.predictive.wide import Outputs, WideMoments
+from lapwing.predictive.wide import BasisMoments, Outputs, WideMoments
 
 
 @final
@@ -227,7 +227,7 @@ class Counts(Shown):
         if isinstance(outputs, WideMoments):
             spread = mean.square() * torch.expm1(outputs.variance)
             spread = _finite(spread, "variances of rates exp f", 2 * outputs.mean)
-            return cls(outputs, WideMoments(mean, spread))
+            return cls(outputs, BasisMoments(mean, spread))
         rows = mean.reshape(outputs.matrix.shape[:-1])
         matrix = rows[..., :, None] * rows[..., None, :] * torch.expm1(outputs.matrix)
         covariance = _finite(matrix, "variances of rates exp f", 2 * outputs.mean).reshape(outputs.covariance.shape)

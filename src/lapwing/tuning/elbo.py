@@ -19,7 +19,7 @@ from lapwing.linear.preconditioners import balanced
 from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target
 from lapwing.posteriors import ExactPosterior, Posterior, Step
-from lapwing.predictive import Moments, WideMoments
+from lapwing.predictive import FactorMoments, Moments, WideMoments
 from lapwing.tuning.ascent import climb
 from lapwing.tuning.choices import BOUNDS, P, chosen, ended
 from lapwing.tuning.em import EM
@@ -301,4 +301,4 @@ class Climb:
             return posterior.outputs_each(inputs, [choice])[0]
         draws = self.expectation.prior(state).inverse_root() @ state.draws
         mean, moved = posterior.pushed(inputs, draws)
-        return Moments.from_factor(mean, moved / draws.shape[1] ** 0.5)
+        return FactorMoments(mean, moved / draws.shape[1] ** 0.5)

@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, warn
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.posteriors import Posterior, Step
-from lapwing.predictive import Link, Moments, WideMoments, held_out_losses, spread, with_spread
+from lapwing.predictive import Link, Moments, WideMoments, held_out_losses
 from lapwing.tuning.choices import P, chosen, measured, tunes_noise
 from lapwing.tuning.held_out import HeldOut
 
@@ -155,7 +155,7 @@ class HeldOutSearch(Generic[P]):
         if isinstance(likelihood, Gaussian) and tunes_noise(self.data.posterior, self.noise):
             noise = self._noise(likelihood, moments)
             likelihood = likelihood.scaled(noise)
-            moments = [with_spread(part, spread(part) / noise) for part in moments]
+            moments = [part.widened(1 / noise) for part in moments]
         plain = self._plain(moments) if len(links) > 1 and not self.temperature else None
         found: list[Tried] = []
         for link in links:

@@ -158,7 +158,7 @@ def shapes(inputs: Inputs) -> tuple[tuple[Key, tuple[int, ...]], ...]:
 def entries(inputs: Inputs) -> dict[Key, Any]:
     """The entries of inputs by the names or the places at which a network is called with them."""
     if isinstance(inputs, Mapping):
-        return dict(inputs)
+        return {key: value for key, value in inputs.items()}
     return dict(enumerate(inputs if isinstance(inputs, tuple) else (inputs,)))
 
 
