@@ -288,7 +288,8 @@ class Posterior(NetworkPredictor, abc.ABC):
             pass an output. Beside the result, memory of a chunk of inputs, about 128 MiB.
         """
         model = self.model
-        size = model.chunk(max(model.width, min(draws.shape[1], COLUMNS)), BUDGET)
+        columns = draws.shape[1]
+        size = model.chunk(model.width if columns >= model.width else min(columns, COLUMNS), BUDGET)
         means, moved = list[Tensor](), list[Tensor]()
         for _, part in chunks(inputs, size):
             there = Linearisation(model).at(part)

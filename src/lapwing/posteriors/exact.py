@@ -7,11 +7,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from time import perf_counter
 from typing import TypeVar, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from lapwing.curvature.gram import joint
 from lapwing.curvature.head import basis, spectra
@@ -28,13 +30,25 @@ from lapwing.linalg.spectral import Spectral
 from lapwing.linear.evidence import Complexity, LogEvidence, NewtonStep, complexity_of
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
-from lapwing.predictive import BasisMoments, JointMoments, Moments, WideMoments
+from lapwing.predictive import BasisMoments, FactorMoments, JointMoments, Moments, WideMoments
 from lapwing.priors import Prior
 
 logger = logging.getLogger(__name__)
 
 OUTPUTS = 1024
 """Outputs of an example, its positions included, from which a prediction is timed beforehand."""
+
+JACOBIAN = 2**31
+"""Bytes the Jacobian of one example may take, layer by layer, for covariances of its outputs (2 GiB)."""
+
+DRAWS = 64
+"""Draws of the weights that outputs are known by where it would take more."""
+
+QUIET = 2.0
+"""Seconds after which a bar is shown, in a terminal or a notebook."""
+
+BLOCK, COPIES = 2**28, 4
+"""Bytes that draws made at a time may take (256 MiB); float64 copies of one that are made on the way."""
 
 LONG = 10.0
 """Seconds from which that is said."""
@@ -109,9 +123,13 @@ class WeightPosterior(ExactPosterior):
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``; W is the operator's own inverse root."""
         probes.check_draws(samples, generator)
+        return self.network.weights + self._deviations(samples, generator).mT
+
+    def _deviations(self, samples: int, generator: torch.Generator | None) -> Float[Tensor, "d k"]:
+        """``W ε`` for some ε, one a column."""
         weights, operator = self.network.weights, self.precision.operator
         noise = probes.gaussian((self.network.size, samples), like=weights, generator=generator)
-        return weights + (operator.inverse_root() @ noise.to(operator.dtype)).mT.to(weights)
+        return (operator.inverse_root() @ noise.to(operator.dtype)).to(weights)
 
     @cached_property
     def precision(self) -> Held:
@@ -166,9 +184,45 @@ class WeightPosterior(ExactPosterior):
             found = wide_moments(given, inputs, places)
             return found if self.wide else [each.written for each in found]
         if places is None and not self.survey.head:
+            if self._drawn:
+                return [choice._moments_by_draws(inputs) for choice in choices]
             warn_of_time(self.model, inputs)
         mean, covariances = given.moments(inputs, places)
         return [Moments(mean, covariance) for covariance in covariances]
+
+    @property
+    def _drawn(self) -> bool:
+        """Whether the Jacobian of one example is too large to be made, layer by layer as it would be."""
+        network = self.network
+        return self.survey.bytes(self.model.event[-1], network.like.itemsize) > JACOBIAN
+
+    def _moments_by_draws(self, inputs: Inputs) -> FactorMoments:
+        """Outputs known by ``DRAWS`` draws of the weights, the same at every call: ``F = J W ε / √DRAWS``.
+
+        Cost:
+            About two forward passes a draw, and its making; memory ``BLOCK`` beside the result.
+        """
+        generator = torch.Generator().manual_seed(0)
+        together = max(1, BLOCK // (COPIES * 8 * self.network.size))
+        mean, moved, start = self.network.like, list[Tensor](), perf_counter()
+        with tqdm(desc="draws of outputs", total=DRAWS, disable=None, delay=QUIET, unit="draw", leave=False) as bar:
+            for first in range(0, DRAWS, together):
+                deviations = self._deviations(min(together, DRAWS - first), generator)
+                mean, part = self.pushed(inputs, deviations)
+                moved.append(part)
+                bar.update(part.shape[-1])
+                if first == 0:
+                    self._say_drawn((perf_counter() - start) * DRAWS / part.shape[-1])
+        return FactorMoments(mean, torch.cat(moved, -1) / DRAWS**0.5)
+
+    def _say_drawn(self, seconds: float) -> None:
+        outputs = self.model.event[-1]
+        needed = self.survey.bytes(outputs, self.network.like.itemsize) >> 20
+        words = (
+            "the Jacobian of one example, %d outputs, would take %s MiB: covariances are those of %d draws, which take "
+            "about %.0f s, with a relative standard error of %.2g of a variance. weights=LastLayer() has them exactly"
+        )
+        logger.warning(words, outputs, f"{needed:,}", DRAWS, seconds, (2 / DRAWS) ** 0.5)
 
     @undisturbed()
     def outputs_at(
@@ -183,6 +237,10 @@ class WeightPosterior(ExactPosterior):
         if len(set(self.held.partition)) < len(self.held.partition):
             outputs = f"{self.model.event[-1]:,} of them, of which some are held apart"
             raise UnsupportedError("outputs few enough for a joint covariance", outputs, "joint=False, or sample()")
+        if self._drawn and not self.survey.head:
+            found = self._moments_by_draws(inputs)
+            rows = found.factor.flatten(0, -2)
+            return JointMoments(found.mean, (rows @ rows.mT).view(*found.mean.shape, *found.mean.shape), found.factor)
         mean, covariance = joint(Propagation(self.model, (self.precision,)), inputs)
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
 
