@@ -10,7 +10,6 @@ the measured core, and on a GPU whose operations a second are assumed, not measu
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from benchmarks.command import Setting, Study, main
 from benchmarks.measure import run_isolated
 from benchmarks.networks import WideResNet18
 from benchmarks.report import GIB, ROOT, Row, grouped
+from benchmarks.table import with_tables
 
 PAGE = ROOT / "docs" / "costs.md"
 SIZES, OUTPUTS = {32: 50, 96: 8}, 10
@@ -211,8 +211,7 @@ def page(rows: Sequence[Row]) -> str:
     ]
     ratio = check["measured"] / check["planned"]
     lines.append(f"| {check['work']}: measured over planned by the same arithmetic | {ratio:.2g} |")
-    fresh = iter("\n".join(lines).split("\n\n"))
-    return re.sub(r"^\|.*(?:\n\|.*)*", lambda _: next(fresh), PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return with_tables(PAGE.read_text(encoding="utf-8"), "\n".join(lines).split("\n\n"))
 
 
 def duration(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -69,3 +70,49 @@ def cell(row: Row, column: str) -> str:
     if value is None:
         return "–"
     return (f"{value:.4g}" if isinstance(value, float) else str(value)) + (f" ± {error:.2g}" if error else "")
+
+
+def markdown(rows: Sequence[Row], columns: Mapping[str, str]) -> str:
+    """Rows as a table of a page, a row a line; what a row does not have is left empty.
+
+    Args:
+        rows: In the order of the lines.
+        columns: What is shown of each row, and how it is headed.
+
+    Example:
+        >>> print(markdown([{"step": "fit", "seconds": 0.125}], {"step": "step", "seconds": "seconds"}))
+        | step | seconds |
+        |---|---|
+        | fit | 0.12 |
+    """
+
+    def shown(value: object) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, float):
+            return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}"
+        return str(value)
+
+    heading = f"| {' | '.join(columns.values())} |"
+    lines = [f"| {' | '.join(shown(row.get(name)) for name in columns)} |" for row in rows]
+    return "\n".join([heading, "|---" * len(columns) + "|", *lines])
+
+
+def with_tables(page: str, fresh: Iterable[str]) -> str:
+    """A page in which tables are replaced by those that have the same first line.
+
+    Args:
+        page: Its text.
+        fresh: Tables made anew.
+
+    Raises:
+        ValueError: Where the page has no table with such a first line.
+    """
+    for table in fresh:
+        heading = table.partition("\n")[0]
+        pattern = rf"^{re.escape(heading)}(?:\n\|.*)*"
+        found = re.search(pattern, page, flags=re.MULTILINE)
+        if found is None:
+            raise ValueError(f"the page has no table that begins with {heading!r}")
+        page = page[: found.start()] + table + page[found.end() :]
+    return page

@@ -13,6 +13,7 @@ import torch
 import lapwing as lw
 from lapwing import cli
 from lapwing.ground.errors import DataWarning
+from lapwing.store.files import POSTERIOR
 from tests.posterior_cases import normal
 
 X = normal(40, 2) * torch.tensor([3.0, 50.0])
@@ -129,11 +130,36 @@ def test_what_is_no_process_of_one_output(capsys: pytest.CaptureFixture[str]) ->
         assert f"one output. Got p.safetensors, a {kind}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"notes": [1]}, "notes as "), ({"notes": {"columns": 5}}, "notes.columns"), ({"posterior": ...}, "a None")],
+)
+def test_a_header_that_is_no_fit_of_a_table(
+    capsys: pytest.CaptureFixture[str], change: dict[str, Any], message: str
+) -> None:
+    lw.save(lw.GP().fit((X, Y)), "p.safetensors", notes={"columns": ["width", "height"]})
+    header = POSTERIOR.header(Path("p.safetensors"))
+    tensors = POSTERIOR.tensors(Path("p.safetensors"), header)
+    body = {name: value for name, value in (header | change).items() if value is not ...}
+    POSTERIOR.write(Path("p.safetensors"), body, tensors)
+    with pytest.raises(SystemExit):
+        cli.main(["gp", "predict", "p.safetensors", "data.csv"])
+    assert message in capsys.readouterr().err
+
+
 def test_a_table_without_a_column_of_the_fit(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     lw.save(lw.GP().fit((X, Y)), "p.safetensors", notes={"columns": ["width", "height"]})
     with pytest.raises(SystemExit):
         cli.main(["gp", "predict", "p.safetensors", "data.csv"])
     assert "none or several of height" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04 cut short", b"", b"PK\x05\x06" + 18 * b"\0" + b"more"])
+def test_a_damaged_file_of_arrays_is_one_line(capsys: pytest.CaptureFixture[str], content: bytes) -> None:
+    Path("bad.npz").write_bytes(content)
+    with pytest.raises(SystemExit):
+        cli.main(["gp", "fit", "bad.npz", "--target", "y"])
+    assert "lapwing: Expected" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,9 @@ def test_the_network_is_left_as_it_was() -> None:
 
 def test_no_function_hides_a_module() -> None:
     """``import lapwing.x`` then ``lapwing.x.y`` would find the function."""
-    assert [name for name in lw.__all__ if importlib.util.find_spec(f"lapwing.{name}")] == []
+    modules = [name for name in lw.__all__ if importlib.util.find_spec(f"lapwing.{name}")]
+    assert modules == ["ct", "gp"]
+    assert all(getattr(lw, name) is importlib.import_module(f"lapwing.{name}") for name in modules)
 
 
 def test_default_recipes_all_have_the_likelihood() -> None:

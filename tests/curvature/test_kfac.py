@@ -280,10 +280,10 @@ def test_leading_pairs_of_wide_factors_err_by_what_is_stated(caplog: pytest.LogC
         return found
 
     exact, few, all_pairs = fit(None), fit(5), fit(20)
-    assert "leading eigenpairs" in caplog.text and "of the exact)" in repr(few)
-    assert exact.slack == all_pairs.slack == (0.0, 0.0) and "of the exact" not in repr(exact)
+    assert "leading eigenpairs" in caplog.text and "too small, in 1 / weight²" in repr(few)
+    assert exact.precision_error == all_pairs.precision_error == (0.0, 0.0) and "too small" not in repr(exact)
     assert factored(few)[0].bases[1].values.shape == (5,)
-    more, less = few.slack
+    more, less = few.precision_error
     assert 0 < more < less
     torch.testing.assert_close(few.held.operator.trace(), exact.held.operator.trace())
     v = torch.randn(exact.network.size, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -176,6 +176,12 @@ def test_event_axes_are_a_whole_number(event_dim: Any) -> None:
         Categorical(event_dim=event_dim)
 
 
+def test_event_axes_are_no_more_than_a_tensor_has() -> None:
+    assert Gaussian(event_dim=62).event_dim == 62
+    with pytest.raises(ConfigError, match="event_dim of at most 62"):
+        Gaussian(event_dim=10**9)
+
+
 def test_outputs_without_a_class_axis_are_refused_with_what_to_do() -> None:
     with pytest.raises(ShapeError, match=r"outputs of shape \[n, c\].*Got shape \[4\].*unsqueeze\(-1\)"):
         Gaussian().canonical(torch.zeros(4))

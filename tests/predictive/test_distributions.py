@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lapwing.ground.errors import ConfigError
-from lapwing.predictive import Classification, Counts, Draws, JointMoments, Moments, MultiLabel, Regression
+from lapwing.ground.errors import ConfigError, NumericalError
+from lapwing.predictive import Classification, Counts, Draws, JointMoments, Moments, MultiLabel, Regression, BasisMoments
 
 PROBS = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]], dtype=torch.float64)
 LOGITS = Moments.certain(torch.zeros(2, 3, dtype=torch.float64))
@@ -129,3 +129,13 @@ def test_count_draws_are_counts_and_rates_are_rates(generator: torch.Generator) 
     rates = p.sample(50, noise=False, generator=generator)
     assert bool((rates > 0).all()) and not bool((rates == rates.round()).all())
     assert p.sample(3).dtype == torch.float32
+
+
+def test_counts_that_overflow_name_the_exponent_with_its_variance() -> None:
+    """Of a log rate N(m, v) the variance of the rate is of the order exp(2 (m + v))."""
+    moments = Moments(torch.tensor([[20.0]]).double(), torch.tensor([[[400.0]]]).double())
+    with pytest.raises(NumericalError, match=r"variances of rates exp f\. Got an exponent of 840"):
+        Counts.of(moments)
+    wide = BasisMoments(moments.mean, moments.variance)
+    with pytest.raises(NumericalError, match="an exponent of 840"):
+        Counts.of(wide)

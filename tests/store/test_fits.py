@@ -13,7 +13,8 @@ import pytest
 from torch import nn
 
 import lapwing as lw
-from lapwing.ground.errors import DataError, LapwingError
+from lapwing.ground.archive import Tensors
+from lapwing.ground.errors import ConfigError, DataError, LapwingError
 from lapwing.methods.hessian_free import PreTrained
 from lapwing.store import load, read_header, save
 from lapwing.store.files import POSTERIOR
@@ -107,5 +108,22 @@ def test_axes_beyond_all_bounds_fill_no_memory(tmp_path: Path) -> None:
     for name in ("likelihood", "fitted"):
         body = changed(body, (name, "event_dim"), 10**9)
     POSTERIOR.write(tmp_path / "b", body, tensors)
-    with pytest.raises(DataError, match="1000000001 axes an example"):
+    with pytest.raises(ConfigError, match="event_dim of at most 62"):
         load(tmp_path / "b", model)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tensors_of_another_type_or_with_nan_are_refused(kind: str, tmp_path: Path) -> None:
+    model = saved(kind, tmp_path / "a")
+    header = read_header(tmp_path / "a")
+    kept = POSTERIOR.tensors(tmp_path / "a", header).named
+    body = {name: value for name, value in header.items() if name not in ("format", "schema", "checksum")}
+    real = {name: value for name, value in kept.items() if value.is_floating_point() and value.numel()}
+    assert real
+    for name, value in real.items():
+        missing = value.clone()
+        missing.view(-1)[0] = math.nan
+        for other in (missing, value.half(), value.int()):
+            POSTERIOR.write(tmp_path / "b", body, Tensors(kept | {name: other}))
+            with pytest.raises(DataError, match=r"saving it again"):
+                load(tmp_path / "b", model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -151,6 +152,13 @@ class TestFull:
         with refused(TooLargeError, "KFAC() or Diagonal()"):
             fit(case, lw.Full(view=view, max_seconds=0.99 * needed))  # type: ignore[arg-type]
         fit(case, lw.Full(view=view, max_seconds=needed))  # type: ignore[arg-type]
+
+    def test_what_takes_too_long_reads_so(self) -> None:
+        needed = seconds(20, 26)
+        with pytest.raises(TooLargeError) as error:
+            fit(problem("gaussian"), lw.Full(max_seconds=0.999 * needed))
+        most, takes = (float(number) for number in re.findall(r"([\d.e-]+) seconds", str(error.value)))
+        assert needed <= takes < 1.1 * needed and most < takes
 
     def test_refuses_a_precision_a_weight_in_function_space(self) -> None:
         with refused(UnsupportedError, "Isotropic or Layerwise"):

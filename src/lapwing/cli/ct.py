@@ -16,6 +16,7 @@ import lapwing as lw
 from lapwing.cli.continuation import continued
 from lapwing.cli.demonstration import QUICK, demonstrate
 from lapwing.cli.say import make_folder, say
+from lapwing.ground.arrays import read_arrays
 from lapwing.ground.errors import ConfigError, DataError, DataWarning, check_count, check_positive, warn
 from lapwing.methods.ct import FanBeam, Geometry, Parallel2d, Parallel3d, Scan
 from lapwing.methods.ct.design import Criterion
@@ -227,14 +228,17 @@ def angles_of(scan: Scan, path: Path | None) -> Float[Tensor, " angles"]:
         return lw.ct.equidistant(count) if scan.angles is None else scan.angles
     if not path.is_file():
         raise DataError("a file of angles for --angles", f"no file {path}", "its path, one number a line, or a .npy")
-    try:
-        found = np.load(path) if path.suffix == ".npy" else np.loadtxt(path)
-    except ValueError as error:
-        raise DataError("a file of angles", f"{path}: {error}", "one number a line, or a .npy") from error
-    if found.shape != (count,):
-        raise DataError(
-            f"{count} angles, one a projection", f"{list(found.shape)} in {path}", "the angles of this scan"
-        )
+    hint = "one number a line, or a .npy"
+    if path.suffix == ".npy":
+        found = read_arrays(path, "a file of angles", hint).get("", np.zeros(0))
+    else:
+        try:
+            found = np.loadtxt(path)
+        except ValueError as error:  # that text is not in UTF-8 is one too
+            raise DataError("a file of angles", f"{path}: {error}", hint) from error
+    if found.shape != (count,) or found.dtype.kind not in "fiu":
+        got = f"{list(found.shape)} of {found.dtype} in {path}"
+        raise DataError(f"{count} angles, one a projection", got, "the angles of this scan")
     return torch.as_tensor(found, dtype=torch.float64)
 
 

@@ -17,9 +17,9 @@ from lapwing.cli.say import make_folder, say
 from lapwing.cli.table import names_of, read_table, write_table
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError, DataWarning, check_fraction, warn
+from lapwing.ground.records import Records
 from lapwing.methods.gp import RBF, Kernel, Matern, Process
 from lapwing.methods.gp.recipe import lengthscales, spreads
-from lapwing.methods.gp.settings import PRECISE
 from lapwing.show.report.regression import write_regression_report
 
 KERNELS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
@@ -82,12 +82,15 @@ def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict
     check_fraction("level", level, "--level 0.95")
     if not posterior.is_file():
         raise DataError("a posterior that lapwing gp fit saved", f"no file {posterior}", "its path, or lapwing gp fit")
-    header: Any = lw.read_header(posterior)
-    process = lw.load(posterior) if header["posterior"] == "Process" else None
+    header = lw.read_header(posterior)
+    kind = str(header.get("posterior"))
+    process = lw.load(posterior) if kind == "Process" else None
     if not isinstance(process, Process) or process.data.outputs > 1:
         hint = "what lapwing gp fit saved"
-        raise DataError("a Gaussian process of one output", f"{posterior}, a {header['posterior']}", hint)
-    names = (header.get("notes") or {}).get("columns") or names_of(data)
+        raise DataError("a Gaussian process of one output", f"{posterior}, a {kind:.40}", hint)
+    notes: dict[str, Any] = Records().read(dict[str, Any], header.get("notes", {}), "notes")
+    columns: tuple[str, ...] = Records().read(tuple[str, ...], notes.get("columns", []), "notes.columns")
+    names = list(columns) or names_of(data)
     table = read_table(data, names)
     _warn_of_units(process, names, table)
     make_folder(out, "predictions.csv")
@@ -101,8 +104,8 @@ def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict
 
 
 def _tensors(table: np.ndarray) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:
-    """Inputs and targets, which are the last column, in single precision where there are many."""
-    values = torch.from_numpy(table).to(torch.float64 if len(table) <= PRECISE else torch.float32)
+    """Inputs and targets, which are the last column."""
+    values = torch.from_numpy(table)
     return values[:, :-1], values[:, -1]
 
 

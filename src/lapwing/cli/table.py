@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lapwing.ground.arrays import read_arrays
 from lapwing.ground.errors import DataError
 from lapwing.ground.whole import replacing
 
@@ -84,11 +85,7 @@ def names_of(path: Path) -> list[str]:
 
 def _arrays(path: Path) -> tuple[list[str], np.ndarray]:
     """Names and columns of an ``.npz`` file."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays: dict[str, np.ndarray] = {name: np.asarray(file[name]) for name in file.files}
-    except ValueError as error:
-        raise DataError(f"arrays of numbers in {path}", str(error), "numpy.savez") from error
+    arrays = read_arrays(path, f"arrays of numbers in {path}", "numpy.savez(x=x, y=y)")
     names, parts = list[str](), list[np.ndarray]()
     for name, array in arrays.items():
         lengths = {len(each) if each.ndim else 0 for each in arrays.values()}

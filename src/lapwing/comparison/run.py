@@ -14,6 +14,7 @@ from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
 from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, DataWarning, check_kind, warn
+from lapwing.jacobian.network.output import Output
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.methods.gp import GP
 from lapwing.methods.hessian_free import HessianFree
@@ -34,6 +35,7 @@ def compare(
     ood: Source | None = None,
     validation: Source | None = None,
     likelihood: Likelihood | None = None,
+    output: Output = None,
     unpack: Unpack | None = None,
     link: Link | None = None,
     progress: bool = False,
@@ -58,6 +60,8 @@ def compare(
         validation: Held-out data to tune on; not the test data.
         likelihood: p(y | f); ``None`` takes that of the methods or, without methods, Categorical for integer targets
             and Gaussian for real ones.
+        output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index or a
+            function of it. ``None`` where it returns one tensor, or something with ``logits``.
         unpack: Splits one element of a loader into inputs and targets.
         link: How posteriors average over the uncertainty of the logits; ``None`` for each one's own.
         progress: Whether to show a progress bar.
@@ -102,8 +106,8 @@ def compare(
     calls: Mapping[type, int] = {Laplace: 1 + 2 * len(ways), GP: 3}
     steps += sum(calls.get(type(each), 2) for each in chosen.values())
     with tqdm(total=steps, desc="comparing", disable=not progress, unit="step", leave=False) as bar:
-        bench = Bench(train, test, ood, unpack, link, device, generator, bar)
-        network = Map(model, likelihood)
+        bench = Bench(train, test, ood, output, unpack, link, device, generator, bar)
+        network = Map(model, likelihood, output=output)
         network = network.calibrated(train, unpack=unpack) if isinstance(likelihood, Gaussian) else network
         rows = [bench.plain("plain network", network)]
         if validation is not None:

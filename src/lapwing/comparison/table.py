@@ -41,6 +41,17 @@ class Column:
     spread: bool = True
     tabled: bool = True
 
+    @property
+    def heading(self) -> str:
+        """Its label, with an arrow that says which way it is better.
+
+        Example:
+            >>> Column("nll", "NLL, nats", "lower", ".3f", "").heading
+            'NLL, nats ↓'
+        """
+        arrows = {"higher": " ↑", "lower": " ↓", "neither": ""}
+        return self.label + arrows[self.better]
+
     def write(self, value: float) -> str:
         """A number as a table writes it; from a million on, by its exponent."""
         text = f"{value:{self.format}}" if abs(value) < 1e6 else f"{value:.1e}"
@@ -50,7 +61,7 @@ class Column:
 COLUMNS = (
     Column("accuracy", "accuracy", "higher", ".3f", "share of examples classified rightly"),
     Column("rmse", "RMSE", "lower", ".3f", "root mean squared error, in the unit of the targets"),
-    Column("nll", "NLL", "lower", ".3f", "mean negative log likelihood of the test targets, nats an example"),
+    Column("nll", "NLL, nats", "lower", ".3f", "mean negative log likelihood of the test targets, nats an example"),
     Column("ece", "ECE", "lower", ".3f", "expected calibration error, 15 bins of equal width"),
     Column("ece_floor", "ECE floor", "neither", ".3f", "ECE of a calibrated predictor of the same confidences"),
     Column("adaptive_ece", "adaptive ECE", "lower", ".3f", "ECE over bins of equally many examples", tabled=False),
@@ -58,15 +69,25 @@ COLUMNS = (
     Column("crps", "CRPS", "lower", ".3f", "continuous ranked probability score, in the unit of the targets"),
     Column("picp", "PICP", "neither", ".3f", "share of test targets inside the 95 % interval"),
     Column(
-        "rejection_area", "rejection", "higher", ".4f", "mean accuracy as the least sure are rejected", tabled=False
+        "rejection_area",
+        "accuracy of the surest",
+        "higher",
+        ".4f",
+        "share classified rightly of the examples that are kept, averaged over keeping all to keeping one, the surest",
+        tabled=False,
     ),
     Column("ood_auroc", "OOD AUROC", "higher", ".3f", "how well uncertainty tells foreign examples from familiar ones"),
     Column(
-        "evidence", "evidence", "neither", ".0f", "what tuning maximised: log evidence at trained weights, nats", False
+        "evidence",
+        "log evidence, nats",
+        "neither",
+        ".0f",
+        "what tuning maximised: log evidence at trained weights, nats",
+        False,
     ),
     Column(
         "evidence_at_mode",
-        "evidence at mode",
+        "log evidence at mode, nats",
         "neither",
         ".0f",
         "what tuning maximised: log evidence of the network made linear, at its own mode, nats",
@@ -74,7 +95,7 @@ COLUMNS = (
     ),
     Column(
         "bound",
-        "bound",
+        "bound on log evidence, nats",
         "neither",
         ".0f",
         "what tuning maximised: a lower bound on the log evidence of the network made linear, nats; up to a constant "
@@ -82,9 +103,14 @@ COLUMNS = (
         False,
     ),
     Column(
-        "validation_nll", "tuned NLL", "neither", ".3f", "what tuning minimised: NLL of the data it judged by", False
+        "validation_nll",
+        "NLL tuned by, nats",
+        "neither",
+        ".3f",
+        "what tuning minimised: NLL of the data it judged by",
+        False,
     ),
-    Column("prior_precision", "prior", "neither", ".3g", "prior precision, 1 / variance of a weight", False),
+    Column("prior_precision", "prior precision", "neither", ".3g", "prior precision, 1 / variance of a weight", False),
     Column("fit_seconds", "fit s", "lower", ".2f", "seconds to compute the curvature", False),
     Column("tune_seconds", "tune s", "lower", ".2f", "seconds to choose the prior, or the temperature", False),
     Column("predict_seconds", "predict s", "lower", ".2f", "seconds to predict and score all test data", False),
@@ -143,9 +169,9 @@ class Comparison:
     Example:
         >>> plain, kfac = Row("plain network", "", ({"nll": 0.5},)), Row("KFAC", "default", ({"nll": 0.25},))
         >>> print(Comparison((plain, kfac)))
-        method         tuned by    NLL
-        plain network  –         0.500
-        KFAC           default   0.250
+        method         tuned by  NLL, nats ↓
+        plain network  –               0.500
+        KFAC           default         0.250
     """
 
     rows: tuple[Row, ...]
@@ -176,7 +202,7 @@ class Comparison:
     def table(self) -> str:
         """The table as text, with ± one standard error where there are several runs, and notes below."""
         columns = [column for column in self.columns if column.tabled]
-        head = ["method", "tuned by", *(column.label for column in columns)]
+        head = ["method", "tuned by", *(column.heading for column in columns)]
         cells = [[row.method, row.tuned_by or "–", *(shown(row, column) for column in columns)] for row in self.rows]
         notes = [f"{row.method}, {row.tuned_by}: {row.note}" for row in self.rows if row.note]
         return "\n".join([*aligned([head, *cells], 2), *notes])
@@ -212,7 +238,7 @@ def pooled(comparisons: Sequence[Comparison]) -> Comparison:
     Example:
         >>> runs = [Comparison((Row("KFAC", "default", ({"nll": value},)),)) for value in (1.0, 3.0)]
         >>> print(pooled(runs))
-        method  tuned by            NLL
+        method  tuned by    NLL, nats ↓
         KFAC    default   2.000 ± 1.000
     """
     names = [[(row.method, row.tuned_by) for row in comparison.rows] for comparison in comparisons]

@@ -24,8 +24,8 @@ TOGETHER = 1024
 class OutputSum:
     """Adds up ``Σ B`` for ``B = diag(b) - v vᵀ`` beside its diagonal: never c × c where c is large.
 
-    What couples the outputs that are apart is left out; the log says what part of the absolute sum of all entries
-    beside the diagonal is kept.
+    What couples the outputs that are apart is left out; the log says which part of the absolute sum of all entries
+    beside the diagonal is kept, in per cent.
     """
 
     def __init__(self) -> None:
@@ -91,5 +91,11 @@ class OutputSum:
             if len(self._block):  # rows of B add up to 0: what is beside the diagonal is as much as the diagonal
                 beside = self._block.diagonal().sum() - self._block.sum()
                 level, share = logging.WARNING, float(beside / self._diagonal.sum().clamp(min=1e-300))
-            words = "%d of %d outputs together, which keeps %.3g of what couples them; the others by the diagonal"
-            logger.log(level, words, len(self._block), len(alone), share)
+            logger.log(
+                level,
+                "of %d outputs the %d of most curvature are kept together and the others apart, by their diagonal: "
+                "%.3g %% of the curvature between outputs is kept; 100 %% is exact",
+                len(alone),
+                len(self._block),
+                100 * share,
+            )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lapwing.evaluation import metrics
 from lapwing.ground.data import Data, Source, Unpack
+from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.likelihoods import Likelihood
 from lapwing.predictive import (
@@ -54,20 +55,39 @@ def aligned(lines: Sequence[Sequence[str]], words: int) -> list[str]:
     return ["  ".join(side(w, n) for side, w, n in zip(sides, line, widths, strict=True)).rstrip() for line in lines]
 
 
+MEANINGS = {
+    "accuracy": "share of examples, higher is better",
+    "nll": "nats an example, lower is better",
+    "ece": "calibration error of the confidence, lower is better",
+    "ece_floor": "what a calibrated predictor would have as ece",
+    "adaptive_ece": "calibration error, bins of equally many, lower is better",
+    "brier": "squared distance from 0 to 2, lower is better",
+    "rejection_area": "accuracy of the surest, averaged over how many are kept, higher is better",
+    "rmse": "unit of the targets, lower is better",
+    "crps": "unit of the targets, lower is better",
+    "picp": "share of targets inside the 95 % intervals, best at 0.95",
+    "ood_auroc": "foreign examples told from familiar ones, 0.5 is chance, higher is better",
+}
+"""The unit of each score, and which way it is better."""
+
+
 @final
 class Scores(dict[str, float]):
-    """Scores by name, lower better but for accuracy, AUROC and the area under the rejection curve.
+    """Scores by name; printed with their units, and which way they are better.
 
     Example:
         >>> print(Scores({"accuracy": 0.9, "nll": 0.25}))
-        accuracy  0.9000
-        nll       0.2500
+        accuracy  0.9000  share of examples, higher is better
+        nll       0.2500  nats an example, lower is better
     """
 
     def __str__(self) -> str:
-        return "\n".join(aligned([[name, f"{value:.4f}"] for name, value in self.items()], 1))
+        numbers = aligned([[name, f"{value:.4f}"] for name, value in self.items()], 1)
+        meanings = [MEANINGS.get(name, "") for name in self]
+        return "\n".join(f"{line}  {words}".rstrip() for line, words in zip(numbers, meanings, strict=True))
 
 
+@default_device_aside()
 def evaluate(
     predictor: Predictor,
     data: Source,

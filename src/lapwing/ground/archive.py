@@ -42,7 +42,7 @@ class Tensors:
         >>> tensors = Tensors()
         >>> spec = tensors.put("w", torch.tensor([[1.0, 2.0], [3.0, 4.0]]).mT)
         >>> spec, tensors.get(spec).tolist()
-        ({'tensor': 'w', 'axes': [1, 0]}, [[1.0, 3.0], [2.0, 4.0]])
+        ({'tensor': 'w', 'dtype': 'float32', 'axes': [1, 0]}, [[1.0, 3.0], [2.0, 4.0]])
     """
 
     named: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
@@ -57,7 +57,7 @@ class Tensors:
         shared = any(other.untyped_storage().data_ptr() == place for other in self.named.values())
         self.named[name] = kept.clone() if shared else kept
         order = {} if axes == sorted(axes) else {"axes": axes}
-        return {"tensor": name} | order | ({"dtype": "int64"} if small else {})
+        return {"tensor": name, "dtype": _name(value.dtype)} | order
 
     def get(self, spec: Any, device: torch.device | str = "cpu") -> Tensor:
         """The tensor that gave ``spec``, on a device.
@@ -68,9 +68,11 @@ class Tensors:
         name = spec.get("tensor") if isinstance(spec, dict) else None
         if not isinstance(name, str) or name not in self.named:
             raise DataError("the name of a tensor of the file", f"{spec!r:.60}", "saving it again")
-        value, axes = self.named[name].to(device), spec.get("axes")
-        if spec.get("dtype") == "int64":
+        value, axes, dtype = self.named[name].to(device), spec.get("axes"), spec.get("dtype")
+        if value.dtype == torch.int32 and dtype == "int64":
             value = value.long()
+        if _name(value.dtype) != dtype:
+            raise DataError(f"the tensor {name:.60} in {dtype!s:.20}", _name(value.dtype), "saving it again")
         if axes is None:
             return value
         whole = isinstance(axes, list) and all(type(axis) is int for axis in axes)
@@ -86,6 +88,11 @@ class Tensors:
             total.update(f"{name}{list(value.shape)}{value.dtype}".encode())
             total.update(bits(value))
         return total.hexdigest()
+
+
+def _name(dtype: torch.dtype) -> str:
+    """A type of numbers as a header has it."""
+    return str(dtype).removeprefix("torch.")
 
 
 @final

@@ -19,11 +19,15 @@ from jaxtyping import jaxtyped
 from torch import Tensor
 
 from lapwing.ground.archive import Json, Tensors
-from lapwing.ground.data import Inputs, bits
+from lapwing.ground.data import Inputs, bits, check_finite
+from lapwing.ground.data import tensors as tensors_of
 from lapwing.ground.errors import DataError, UnsupportedError
 
 INLINE = 256
 """Most numbers of one vector that stay in the JSON, where people can read them; longer ones become tensors."""
+
+DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64)}
+"""What numbers may be by name."""
 
 LARGEST = 2**62
 """The largest whole number."""
@@ -69,6 +73,8 @@ class Records:
             return value.tolist() if short and bool(value.isfinite().all()) else self.tensors.put(at, value)
         if value is None or isinstance(value, bool | int | float | str):
             return value
+        if isinstance(value, torch.dtype):
+            return str(value)
         if isinstance(value, tuple | list):
             if len(value) > INLINE and all(isinstance(part, float) for part in value):
                 return self.tensors.put(at, torch.tensor(value, dtype=torch.float64))
@@ -98,7 +104,8 @@ class Records:
             if not each.init or hint in self.given:
                 continue
             part = getattr(value, each.name)
-            state[each.name] = inputs_state(part, place, self.tensors) if hint == Inputs else self.state(part, place)
+            of_network = hint in (Inputs, Inputs | None)
+            state[each.name] = inputs_state(part, place, self.tensors) if of_network else self.state(part, place)
         return state
 
     def read(self, kind: Any, state: Any, at: str) -> Any:
@@ -115,8 +122,11 @@ class Records:
         """
         if kind is Any:
             return state
-        if kind == Inputs:
-            return inputs_from(state, self.tensors, self.device)
+        if kind in (Inputs, Inputs | None):
+            inputs = inputs_from(state, self.tensors, self.device)
+            for part in tensors_of(inputs):
+                check_finite(part, at, REPAIR)
+            return inputs
         if kind in self.families:
             return self._member(kind, state, at)
         if get_origin(kind) in (Union, UnionType):
@@ -184,6 +194,7 @@ class Records:
             value = torch.tensor([_scalar(float, number, at) for number in state], dtype=torch.float64).to(self.device)
         else:
             value = self.tensors.get(state, self.device)
+            check_finite(value, at, REPAIR)
         if not isinstance(value, kind):
             shape = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
             raise DataError(f"{at} as {kind.__name__}", f"a tensor {shape}", REPAIR)
@@ -213,12 +224,16 @@ def _scalar(kind: Any, state: Any, at: str) -> Any:
     whole, expected = type(state) is int and abs(state) <= LARGEST, getattr(kind, "__name__", str(kind))
     if get_origin(kind) is Literal:
         fits, expected = state in get_args(kind), f"one of {', '.join(map(str, get_args(kind)))}"
+    elif kind is torch.dtype:
+        fits = isinstance(state, str) and state in DTYPES
     elif kind is float:
         fits = whole or (isinstance(state, float) and not math.isnan(state))
     else:
         fits = whole if kind is int else type(state) is (kind or NoneType)
     if not fits:
         raise unlike(at, expected, state)
+    if kind is torch.dtype:
+        return DTYPES[str(state)]
     return float(state) if kind is float else state
 
 

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.data import Data, Inputs, count, ordinary, take
+from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import (
@@ -270,12 +271,19 @@ def at_positions(uses: list[Tensor], axis: int) -> Tensor:
 
 @contextmanager
 def undisturbed() -> Generator[None]:
-    """Neither inference mode, in which nothing is differentiated, nor autocast, which rounds; also a decorator.
+    """Neither inference mode, in which nothing is differentiated, nor autocast, which rounds, nor a default device.
+
+    Also a decorator. The user's network and loader have the default device of the user.
 
     Example:
         >>> with torch.inference_mode(), torch.autocast("cpu"), undisturbed():
         ...     torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
         (False, False)
     """
-    with torch.inference_mode(False), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+    with (
+        torch.inference_mode(False),
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+        default_device_aside(),
+    ):
         yield

@@ -184,7 +184,8 @@ def complexity_of_factor(factor: Float[Tensor, "d r"], group: Int[Tensor, " d"])
 def thin_factor(curvature: Structured) -> Float[Tensor, "d r"] | None:
     """L in float64 with ``L Lᵀ = G`` to rounding and few columns; ``None`` where there is none.
 
-    Few are at most half as many as rows; a low-rank curvature has those it has. The curvature of few data is of low rank, however it is held: that of 20 examples of three classes has rank 40.
+    Few are at most half as many as rows; a low-rank curvature has those it has. The curvature of few data is of low
+    rank, however it is held: that of 20 examples of three classes has rank 40.
 
     Cost:
         Of a dense matrix of ``LARGE`` rows or more ``d r²`` multiplications, at most ``d³ / 4``, where all of its

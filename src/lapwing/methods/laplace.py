@@ -18,6 +18,7 @@ from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import digest_of
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import opened, surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
@@ -99,6 +100,7 @@ class Laplace:
         model: nn.Module,
         data: Source,
         *,
+        output: Output = None,
         unpack: Unpack | None = None,
         progress: bool = False,
         generator: torch.Generator | None = None,
@@ -107,7 +109,10 @@ class Laplace:
 
         Args:
             model: The trained network; used in eval mode and left exactly as it is.
-            data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair of tensors.
+            data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair ``(x, y)`` of
+                tensors, arrays, data frames or lists.
+            output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index
+                or a function of it. ``None`` where it returns one tensor, or something with ``logits``.
             unpack: Splits one element of the loader into ``(inputs, targets)``.
             progress: Whether to show a progress bar.
             generator: Source of randomness, for ``MCFisher`` and a ``GPrior`` with samples.
@@ -130,25 +135,29 @@ class Laplace:
         with undisturbed():
             module, read = opened(model, data, "fit(model, data)", unpack=unpack, progress=progress)
             check_same_fit(read, self, module)
-            task = self.task(module, read, generator)
+            task = self.task(module, read, generator, output=output)
             posterior = self.structure.fit(task)
             strict = isinstance(posterior, MatrixFreePosterior | SampledPosterior)
             if not posterior.partial:
                 check_repeatable(task.model, posterior.totals, strict=strict)
         return posterior
 
-    def task(self, module: nn.Module, data: Data, generator: torch.Generator | None = None) -> Task:
+    def task(
+        self, module: nn.Module, data: Data, generator: torch.Generator | None = None, *, output: Output = None
+    ) -> Task:
         """What a structure is fitted to: the network surveyed, its uncertain weights chosen, the prior's scale found.
 
         Args:
             module: The network, out of its wrappers.
             data: The training data.
             generator: As in ``fit``.
+            output: As in ``fit``.
         """
         self.prior.check_names([name for name, _ in module.named_parameters()])
-        network = self.weights.choose(module, data, self.likelihood, self.prior)
+        network = self.weights.choose(module, data, self.likelihood, self.prior, output)
         self.prior.precisions(network.uncertain)
-        return scaled(Task(surveyed(network, self.likelihood, data), self.prior, self.curvature, generator))
+        model = surveyed(network, self.likelihood, data)
+        return scaled(Task(model, self.prior, self.curvature, generator, self.structure))
 
 
 def check_same_fit(data: Data, recipe: object, module: nn.Module) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.curvature.fold import Totals
 from lapwing.ground import probes
-from lapwing.ground.data import Data, Inputs, chunks, count
+from lapwing.ground.data import Data, Inputs, InputsLike, chunks, count
 from lapwing.ground.errors import UnsupportedError, check_bytes
 from lapwing.ground.results import Estimate
 from lapwing.ground.tree import Params
@@ -35,6 +35,15 @@ JOINT = 2**32
 P = TypeVar("P", bound="Posterior")
 
 
+@runtime_checkable
+class Fit(Protocol):
+    """How a posterior was fitted, to be done again."""
+
+    def again(self, model: Model, prior: Prior) -> Posterior:
+        """The posterior of a model under a prior, in the structure of before."""
+        ...
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Posterior(NetworkPredictor, abc.ABC):
     """A Gaussian around a trained network.
@@ -47,6 +56,7 @@ class Posterior(NetworkPredictor, abc.ABC):
         trace: Steps of tuning, oldest first.
         noise_fixed: Whether the noise must stay as fitted, since the curvature is not in proportion to its precision.
         partial: Whether some of the data were left out on purpose.
+        fitted_by: How it was fitted; ``None`` where that is not known.
     """
 
     model: Model
@@ -55,6 +65,7 @@ class Posterior(NetworkPredictor, abc.ABC):
     trace: tuple[Step, ...] = field(default=(), kw_only=True)
     noise_fixed: bool = field(default=False, kw_only=True)
     partial: bool = field(default=False, kw_only=True)
+    fitted_by: Fit | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
         size, name = self.network.size, type(self).__name__
@@ -66,7 +77,7 @@ class Posterior(NetworkPredictor, abc.ABC):
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @undisturbed()
-    def outputs_each(self: P, x: Inputs, choices: Sequence[P]) -> Sequence[Moments | WideMoments]:
+    def outputs_each(self: P, x: InputsLike, choices: Sequence[P]) -> Sequence[Moments | WideMoments]:
         """Linearised outputs under several choices of prior and noise, which share all but the last contraction.
 
         Args:
@@ -82,7 +93,7 @@ class Posterior(NetworkPredictor, abc.ABC):
 
     @undisturbed()
     def sample_functions(
-        self, x: Inputs, samples: int = 1, *, generator: torch.Generator | None = None
+        self, x: InputsLike, samples: int = 1, *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s n *event c"]:
         """Draws of the outputs at ``x``, jointly over its examples.
 
@@ -160,6 +171,28 @@ class Posterior(NetworkPredictor, abc.ABC):
         if likelihood != self.fitted:
             self.check_noise_free()
         return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
+
+    def refitted(self: P, likelihood: Likelihood) -> P:
+        """The posterior with the same prior and link under another likelihood: its curvature is computed again.
+
+        Args:
+            likelihood: The fitted likelihood, with other noise precisions.
+
+        Raises:
+            UnsupportedError: If it is not known how it was fitted, or its training data are not at hand.
+
+        Cost:
+            That of its fit.
+        """
+        if self.fitted_by is None:
+            raise UnsupportedError(
+                "a posterior made by Laplace(...).fit, to compute its curvature again with other noise precisions",
+                f"a {type(self).__name__} made otherwise",
+                "Laplace(...).fit, or one noise for all outputs, Gaussian(shared=True)",
+            )
+        _ = self.model.data
+        found = self.fitted_by.again(replace(self.model, likelihood=likelihood), self.prior)
+        return cast(P, replace(found, trace=self.trace, link=self.link, temperature=self.temperature))
 
     def check_noise_free(self) -> None:
         """Refuse, by an ``UnsupportedError``, to change the noise where the curvature would not follow."""

@@ -20,8 +20,8 @@ from lapwing.curvature.head import basis, spectra
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs
-from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
+from lapwing.ground.data import Inputs, InputsLike
+from lapwing.ground.errors import ConvergenceWarning, NumericalError, UnsupportedError, finite_evidence, warn
 from lapwing.jacobian.model import Model, undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
@@ -53,6 +53,9 @@ BLOCK, COPIES = 2**28, 4
 LONG = 10.0
 """Seconds from which that is said."""
 
+DROWNED = 1e3
+"""The rounding of a curvature over the prior precision from which its posterior is refused."""
+
 P = TypeVar("P", bound="ExactPosterior")
 
 
@@ -63,10 +66,13 @@ class ExactPosterior(Posterior):
     def log_marginal(self) -> float:
         """Log evidence, nats; see ``Posterior.log_marginal``.
 
+        Raises:
+            NumericalError: If it is not finite.
+
         Cost:
             One factorisation of the curvature, kept for the next call. No data.
         """
-        return float(self.evidence.log_marginal(self.prior_precisions, self.scale))
+        return finite_evidence(float(self.evidence.log_marginal(self.prior_precisions, self.scale)))
 
     def effective_dimension(self) -> float:
         """Directions of weight space that the data determined, ``γ = d - tr(A Λ⁻¹)`` (MacKay 1992)."""
@@ -100,12 +106,16 @@ class WeightPosterior(ExactPosterior):
     held: Held
 
     def __repr__(self) -> str:
-        more, less = self.slack
+        more, less = self.precision_error
         known = super().__repr__()
-        return f"{known[:-1]}, precision between {-less:.2g} and +{more:.2g} of the exact)" if more or less else known
+        if not (more or less):
+            return known
+        return (
+            f"{known[:-1]}, precision at most {more:.2g} too large and {less:.2g} too small, in 1 / weight², by rank=)"
+        )
 
     @property
-    def slack(self) -> tuple[float, float]:
+    def precision_error(self) -> tuple[float, float]:
         """By how much Λ is at most too large and too small, where ``KFAC`` holds factors by their leading eigenpairs.
 
         Beside the smallest prior precision α that makes variances too small by at most a factor ``1 + a / α`` and too
@@ -116,7 +126,7 @@ class WeightPosterior(ExactPosterior):
         """
         blocks = self.held.operator.blocks if isinstance(self.held.operator, BlockDiagonal) else ()
         kinds = [block for block in blocks if isinstance(block, Kronecker)]
-        found = [(float(block.scale) * part for part in slack(*block.bases)) for block in kinds]
+        found = [(float(block.scale) * part for part in factor_error(*block.bases)) for block in kinds]
         more, less = (self.noise_scale * max(each) for each in zip((0.0, 0.0), *found, strict=True))
         return more, less
 
@@ -226,7 +236,7 @@ class WeightPosterior(ExactPosterior):
 
     @undisturbed()
     def outputs_at(
-        self, x: Inputs, places: Int[Tensor, " p"], choices: Sequence[WeightPosterior]
+        self, x: InputsLike, places: Int[Tensor, " p"], choices: Sequence[WeightPosterior]
     ) -> Sequence[Moments | WideMoments]:
         """``outputs_each`` at some event positions, counted over all axes, which become one; others cost nothing."""
         inputs = self._inputs(x)
@@ -284,6 +294,40 @@ def wide_moments(given: Propagation, inputs: Inputs, places: Int[Tensor, " p"] |
     return [BasisMoments(mean, torch.cat(columns.pop(0)), *mixed) for _ in given.precisions]
 
 
+def check_rounding(posterior: WeightPosterior) -> None:
+    """Refuse a posterior of whose undetermined directions nothing is left beside the rounding of its curvature.
+
+    Raises:
+        NumericalError: If the rounding is ``DROWNED`` times the prior precision.
+    """
+    prior = float(posterior.prior_diagonal.min())
+    rounding = rounding_above(posterior.held.operator, lambda: DROWNED * prior)
+    if rounding is not None:
+        raise NumericalError(
+            f"a curvature whose rounding is less than {DROWNED:g} times the prior precision, {prior:.2g}",
+            f"a rounding of {rounding:.2g}: variances of what the data say little about would be wrong",
+            "inputs, targets and log variances of size 1, a larger prior precision, or structure=KFAC()",
+        )
+
+
+def rounding_above(curvature: Structured, limit: Callable[[], float]) -> float | None:
+    """The rounding of a dense curvature, if it is above a limit and directions drown in it; else ``None``.
+
+    Args:
+        curvature: s G.
+        limit: The limit.
+
+    Cost:
+        The trace; an eigendecomposition only where its rounding is above the limit.
+    """
+    if not isinstance(curvature, Dense):
+        return None
+    rounding = float(curvature.diagonal().sum()) * torch.finfo(curvature.dtype).eps
+    if rounding <= limit() or float(curvature.eigenvalues()[0]) >= rounding:
+        return None
+    return rounding
+
+
 def warn_of_rounding(curvature: Structured, smallest: Callable[[], float]) -> None:
     """Warn where directions that the data leave to the prior drown in the rounding of a dense curvature.
 
@@ -292,14 +336,12 @@ def warn_of_rounding(curvature: Structured, smallest: Callable[[], float]) -> No
         smallest: Smallest precision of the prior.
 
     Cost:
-        The trace; an eigendecomposition only where its rounding is above the prior.
+        That of ``rounding_above``.
     """
-    if not isinstance(curvature, Dense):
-        return
-    rounding, prior = float(curvature.diagonal().sum()) * torch.finfo(curvature.dtype).eps, smallest()
-    if rounding > prior and float(curvature.eigenvalues()[0]) < rounding:
+    rounding = rounding_above(curvature, smallest)
+    if rounding is not None:
         warn(
-            f"the rounding of the curvature, {rounding:.2g}, is larger than the prior precision, {prior:.2g}: "
+            f"the rounding of the curvature, {rounding:.2g}, is larger than the prior precision, {smallest():.2g}: "
             "variances of what the data say little about are wrong. "
             'Try Full(view="functions"), or a larger prior precision',
             ConvergenceWarning,
@@ -326,7 +368,7 @@ def distinct(variances: list[Float[Tensor, " d"]]) -> tuple[tuple[Float[Tensor, 
     return tuple(found), places
 
 
-def slack(left: Spectral, right: Spectral) -> tuple[float, float]:
+def factor_error(left: Spectral, right: Spectral) -> tuple[float, float]:
     """By how much ``L ⊗ R`` is at most too large and too small: ``-b I ≼ what it is - what it stands for ≼ a I``.
 
     Where what a factor stands for lies between ``F = Q diag(λ) Qᵀ`` and ``F + error I``, as for a Nyström factor,

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, chunks
-from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
+from lapwing.ground.data import Inputs, InputsLike, chunks
+from lapwing.ground.errors import ConvergenceWarning, NumericalError, finite_evidence, warn
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
 from lapwing.ground.results import Estimate, Solution, joined
@@ -70,7 +70,8 @@ class SolvedWeights(Posterior):
     def _log_marginal(self, ratio: Estimate) -> Estimate:
         """The log evidence that is charged half of ``log det Λ / det A``."""
         joint = self.joint_evidence.log_joint(self.prior_precisions, self.scale)
-        return Estimate(float(joint) - 0.5 * ratio.value, 0.5 * ratio.stderr, ratio.samples)
+        value = finite_evidence(float(joint) - 0.5 * ratio.value)
+        return Estimate(value, 0.5 * ratio.stderr, ratio.samples)
 
 
 def warn_unless(solution: Solution, cure: str) -> None:
@@ -88,7 +89,7 @@ def warn_unless(solution: Solution, cure: str) -> None:
     if solution.stopped == "stagnated" and solution.value.dtype != torch.float64:
         cure = "float64: rounding in the products lets it go no further"
     warn(
-        f"a solve with the posterior precision stopped at a relative residual of {residual:.1e}, "
+        f"a solve with the posterior precision stopped after {solution.iterations} steps at {solution.distance}, "
         "above its tolerance; the error of a variance is usually far smaller, that of single weights may not be. "
         f"Try {cure}",
         ConvergenceWarning,
@@ -205,7 +206,7 @@ class MatrixFreePosterior(SolvedWeights):
         warn_unless(solution, self.solver.cure)
         return Estimate.of((b.double() * solution.value.double()).sum(0))
 
-    def solved_outputs(self, x: Inputs) -> SolvedMoments:
+    def solved_outputs(self, x: InputsLike) -> SolvedMoments:
         """Linearised outputs ``f ~ N(f(x), J Λ⁻¹ Jᵀ)`` by a solve against every row of J, with the residuals.
 
         Args:

@@ -15,6 +15,7 @@ from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.ggn import GGN, Hessian, MCFisher, chunk_size
 from lapwing.curvature.gram import TangentKernel
 from lapwing.curvature.sums import DenseSum, Held
+from lapwing.curvature.training_rows import FeatureRows, InputRows, TrainingRows, hides_inputs
 from lapwing.ground.data import Inputs, concatenated, count, is_pair
 from lapwing.ground.errors import (
     NumericalError,
@@ -28,8 +29,9 @@ from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
+from lapwing.posteriors.exact import check_rounding
 from lapwing.priors import DiagonalPrior, GPrior
-from lapwing.structures.summed import KFAC, Diagonal, Task
+from lapwing.structures.summed import KFAC, Diagonal, Fits, Task
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ def seconds(side: int, other: int, groups: int = 1) -> float:
 
 @final
 @dataclass(frozen=True)
-class Full:
+class Full(Fits):
     """The whole covariance, in whichever view is cheaper: d × d over the weights, or nc × nc over the training outputs.
 
     Λ = Jᵀ B J + A, or the same posterior through I + Sᵀ K S with K = J A⁻¹ Jᵀ and B = S Sᵀ (Rasmussen & Williams 2006,
@@ -84,10 +86,12 @@ class Full:
 
     Raises:
         TooLargeError: If the matrix would be larger, or take longer; nothing is computed.
+        NumericalError: If of d × d nothing but rounding is left where the data leave weights to the prior.
 
     Cost:
-        Weights: ``n c d²`` to sum, ``d³`` once. Functions: ``(n c)² d`` or less, ``(n c)³`` once, and a pass over the
-        training data for every prediction.
+        Weights: ``n c d²`` to sum, ``d³`` once. Functions: ``(n c)² d`` or less, ``(n c)³`` once. Of a last layer the
+        posterior keeps the features of the training inputs; of other weights it keeps the training inputs, and every
+        prediction sends them through the network again: a forward pass, and a backward pass for each output.
 
     Example:
         >>> import lapwing as lw
@@ -119,7 +123,9 @@ class Full:
         self._check(task.model.network.size, rows, "d × d over the weights")
         if isinstance(task.curvature, Hessian):
             return self._exact(task, task.curvature.damping)
-        return task.summed(DenseSum(task.model.network))
+        posterior = task.summed(DenseSum(task.model.network))
+        check_rounding(posterior)
+        return posterior
 
     def _exact(self, task: Task, damping: float) -> Posterior:
         """The posterior with the exact Hessian, refused where that and the prior are not positive definite."""
@@ -141,24 +147,33 @@ class Full:
         check_alone(task.model.data.shared, "the view over the training outputs", "Full(view='weights'), or KFAC()")
         groups = task.prior.groups(task.model.network.uncertain)[1]
         self._check(rows, task.model.network.size, "nc × nc over the training outputs", groups)
-        inputs, cotangents, totals = self._record(task)
-        kernel = TangentKernel(task.model)
+        training, totals = self._record(task)
         layout, device = task.model.network.uncertain, task.model.network.like.device
         group, relative = task.prior.groups(layout)[0].to(device), task.prior.relative(layout)
         units = torch.ones((), dtype=torch.float64) if relative is None else 1 / relative
         variances = [(group == g) * units.to(device) for g in range(groups)]
-        grams = kernel.training_grams(inputs, cotangents, variances)
-        return task.posterior(FunctionPosterior, totals, inputs, cotangents, grams)
+        grams = TangentKernel(task.model).training_grams(training, variances)
+        return task.posterior(FunctionPosterior, totals, training, grams)
 
-    def _record(self, task: Task) -> tuple[Inputs, Tensor, Totals]:
-        """Training inputs, the cotangents that make them rows, and sums over the data."""
+    def _record(self, task: Task) -> tuple[TrainingRows, Totals]:
+        """The rows of the training data, and sums over them."""
         data = Fold(task.model, chunk_size(task.model, task.curvature))
-        inputs, cotangents = [], []
+        by_features, options = task.model.survey.head, None
+        inputs, features, cotangents = list[Inputs](), list[Tensor](), list[Tensor]()
         for forward, f, y in data:
             blocks = task.curvature.cotangents(task.model.likelihood, f, y, generator=task.generator)
-            inputs.append(forward.inputs)
             cotangents.append(torch.cat(list(blocks)))
-        return concatenated(inputs), torch.cat(cotangents, dim=1), data.totals()
+            if by_features and not features:
+                by_features = hides_inputs(forward)
+            if by_features:
+                features.append(forward.head.a)
+                options = forward.head.options
+            else:
+                inputs.append(forward.inputs)
+        columns = torch.cat(cotangents, dim=1)
+        if by_features:
+            return FeatureRows(columns, torch.cat(features), options), data.totals()
+        return InputRows(columns, concatenated(inputs)), data.totals()
 
     def _check(self, side: int, other: int, what: str, groups: int = 1) -> None:
         hint = "structure KFAC() or Diagonal(), weights LastLayer() or Subnetwork(1000), or a larger Full("
@@ -167,14 +182,25 @@ class Full:
             got = f"{side:,} rows, which need {needed:,} bytes"
             raise TooLargeError(f"a covariance {what} of at most {self.max_bytes:,} bytes", got, f"{hint}max_bytes=)")
         if longest > self.max_seconds:
-            got = f"{side:,} rows, which take about {longest:.0f}"
+            got = f"{side:,} rows, which take about {rounded_up(longest):g} seconds"
             expected = f"a covariance {what} that takes at most {self.max_seconds:g} seconds"
             raise TooLargeError(expected, got, f"{hint}max_seconds=)")
 
 
+def rounded_up(value: float) -> float:
+    """To two digits, away from zero, so that what is above a limit reads so.
+
+    Example:
+        >>> rounded_up(5.02), rounded_up(123.0)
+        (5.1, 130.0)
+    """
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return round(math.ceil(value / step) * step, 12)
+
+
 @final
 @dataclass(frozen=True)
-class Auto:
+class Auto(Fits):
     """Picks Full where one of its views takes at most 5 seconds by the cost rule, KFAC beyond; logs what it picked.
 
     The rule, ``structures.full.seconds``: ``2 m² r + 9 m³`` multiplications for a matrix of m rows beside r of the
@@ -199,6 +225,7 @@ class Auto:
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in the structure picked."""
         picked = self.pick(task)
+        task = replace(task, structure=picked)
         return picked.fit(task if isinstance(picked, Full) or task.model.data.shared else sampled(task))
 
     def pick(self, task: Task) -> Full | KFAC | Diagonal:

@@ -15,7 +15,7 @@ from lapwing.linear.solvers import CG, Perturb, Root, Solver
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.structures.full import SLOW
 from lapwing.structures.lowrank import LowRank
-from lapwing.structures.summed import Task, check_products
+from lapwing.structures.summed import Fits, Task, check_products
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ MUCH = 2**32
 
 @final
 @dataclass(frozen=True)
-class MatrixFree:
+class MatrixFree(Fits):
     """The full covariance by products with Λ = G + A alone: no structure is imposed, nothing is d × d.
 
     A variance is a solve against a Jacobian row, a draw a solve against noise, the log determinant an ``Estimate``.
@@ -69,7 +69,7 @@ class MatrixFree:
 
 @final
 @dataclass(frozen=True)
-class Sampled:
+class Sampled(Fits):
     """The full covariance by draws ``ζ = Λ⁻¹ (√s R ε₁ + A^½ ε₂)``, solved for once (Antorán 2024, chapter 6).
 
     No structure is imposed and nothing is d × d. After one block solve, predictions are products of the Jacobian with

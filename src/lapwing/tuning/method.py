@@ -18,6 +18,7 @@ from lapwing.tuning.choices import P
 from lapwing.tuning.elbo import ELBO
 from lapwing.tuning.evidence import EvidenceGradient
 from lapwing.tuning.mixup import Mixup, mixable
+from lapwing.tuning.noise import ByOutput, tuned_by_output
 from lapwing.tuning.validation import Validation
 
 T = TypeVar("T")
@@ -48,14 +49,17 @@ class SelfTuned(Protocol):
 def tune(posterior: T, method: Method | Source | None = None, *, progress: bool = False) -> T:
     """A posterior with a better prior precision, and with it a better link or noise precision.
 
-    Nothing is fitted again: the curvature is reused, and its one eigendecomposition where there is one.
+    Nothing is fitted again: the curvature is reused, and its one eigendecomposition where there is one. The exception
+    is a Gaussian likelihood of several outputs, each with a noise of its own: their ratios change the curvature, which
+    is computed again, two to five times. ``Gaussian(shared=True)`` has one noise for all, and its curvature is reused.
 
     Args:
         posterior: The posterior.
         method: Held-out data, a loader or a pair of tensors, for ``Validation(data)``; or ``Mixup()``, ``ELBO()``,
             ``EM()``, ``EvidenceGradient()``, ``MacKay()``, ``Validation(data, ...)``. Without any, classifiers are
-            tuned by ``Mixup()`` where their inputs are numbers or tokens, which can be mixed; others by ``ELBO()``, but
-            where the evidence is exact, for labels of pixels and for real targets, by ``EvidenceGradient()``: the noise
+            tuned by ``Mixup()`` where their inputs are numbers or tokens, which can be mixed, and there are two
+            examples or more; others by ``ELBO()``, but where the evidence is exact, for labels of pixels and for real
+            targets, by ``EvidenceGradient()``: the noise
             must be that of the network, whose outputs predictions have for their mean, and the linear model, trained
             anew, fits the data better than it.
             ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the noise from the
@@ -95,9 +99,11 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
         method = Validation(method)
     hint = "a loader of held-out data, Mixup(), ELBO(), EM(), EvidenceGradient() or MacKay()"
     check_kind("the method", method, (Method,), hint)
-    fitted.network.check_unchanged(values=False)  # what reads the network looks at its bits
+    fitted.network.check_unchanged()
     if fitted.data is not None and fitted.data.shared:
         check_alike(True, checksum(chosen(method)), "method to tune by", "the same choices in each")
+    if isinstance(method, ByOutput):
+        return cast(Any, tuned_by_output(fitted, method, progress))
     return cast(Any, method).tune(fitted, progress)
 
 
@@ -112,7 +118,8 @@ def default(posterior: Posterior) -> Method:
     """The method for those who have no opinion."""
     if posterior.likelihood.labels and posterior.likelihood.event_dim > 1 and isinstance(posterior, ExactPosterior):
         return EvidenceGradient()  # pixels: two images mixed have no label in common, and there are many to go by
-    if posterior.likelihood.labels and (posterior.data is None or mixable(posterior)):
+    alone = posterior.totals.examples == 1  # such as one graph, whose nodes have the labels
+    if posterior.likelihood.labels and not alone and (posterior.data is None or mixable(posterior)):
         return Mixup()
     if not (isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian) and isinstance(posterior, ExactPosterior)):
         return ELBO()

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, final
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, warn
@@ -24,6 +27,15 @@ CLOSE = 0.02
 
 FINE = 2**-10
 """Logarithms tried are multiples of this: rounding changes one only at an edge of the grid."""
+
+WEAKEST = 1e-6
+"""Factor of the prior precisions beyond which a weaker prior is no advice."""
+
+OTHERWISE = (
+    "weights=All() if fewer are uncertain, a structure with larger variances, or looking at the labels: a network that "
+    "errs on them so surely is not mended by a prior"
+)
+"""What to try where no weaker prior helps."""
 
 ROUNDING = 1e-6
 """Relative difference of losses that is none, in single precision."""
@@ -153,7 +165,7 @@ class HeldOutSearch(Generic[P]):
         """The least loss of each link at a prior precision, over temperatures or the noise."""
         moments, likelihood, noise = self.data.moments(log_factor), self.data.likelihood, 1.0
         if isinstance(likelihood, Gaussian) and tunes_noise(self.data.posterior, self.noise):
-            noise = self._noise(likelihood, moments)
+            noise = noise_factor(self.data, likelihood, moments)
             likelihood = likelihood.scaled(noise)
             moments = [part.widened(1 / noise) for part in moments]
         plain = self._plain(moments) if len(links) > 1 and not self.temperature else None
@@ -177,20 +189,6 @@ class HeldOutSearch(Generic[P]):
             found.append(Tried(log_factor, loss(log_temperature), link, math.exp(log_temperature), noise))
         return found
 
-    def _noise(self, likelihood: Gaussian, moments: list[Moments | WideMoments]) -> float:
-        """The noise precision of least loss, over that of the start, with the prior's over it fixed: a closed form.
-
-        Covariances scale as ``1 / ν`` where both precisions scale as ν: ``1 / ν = mean (y - f)² / (K + 1/β)``.
-        """
-        total, observations = 0.0, 0.0
-        for part, batch in zip(moments, self.data.batches, strict=True):
-            y = likelihood.canonical_targets(part.mean, batch.targets)
-            variance = part.variance.double() + 1 / likelihood.precisions(part.mean.double())
-            total += float(((y - part.mean).double().square() / variance).sum())
-            observations += y.numel()
-        total, observations = self.data.added(total, observations)
-        return observations / total if total > 0 else 1.0
-
     def _judge(self, winner: Tried) -> None:
         """Warn where the best is no answer."""
         posterior, grid = self.data.posterior, self.data.grid
@@ -210,8 +208,8 @@ class HeldOutSearch(Generic[P]):
         elif winner.log_factor == grid[-1]:
             said = (
                 f"the weakest prior tried is the best, a precision of {float(precision.min()):.3g} ({losses}): these "
-                "data want more uncertainty than that gives. Try bounds= that reach weaker priors"
-            )
+                "data want more uncertainty than that gives. Try "
+            ) + ("bounds= that reach weaker priors" if winner.log_factor > math.log(WEAKEST) + CLOSE else OTHERWISE)
         else:
             return
         warn(f"{self.name}: {said}", ConvergenceWarning)
@@ -229,6 +227,49 @@ class HeldOutSearch(Generic[P]):
             steps.append(replace(step, validation_nll=one.loss, link=link, temperature=temperature))
         tuned = chosen(self.data.choice(last.log_factor), *values[-1], tuple(steps))
         return tuned.with_link(last.link, last.temperature)
+
+
+def squared_residuals(
+    data: HeldOut[Any], likelihood: Gaussian, moments: Sequence[Moments | WideMoments]
+) -> tuple[Float[Tensor, " c"], float]:
+    """Squared residuals over the variances predicted, ``Σ (y - f)² / (K + 1/β)`` of each output; observations of each.
+
+    Args:
+        data: The held-out data.
+        likelihood: Has the noise precisions β.
+        moments: Outputs of each batch.
+    """
+    sums = list[Tensor]()
+    observations = 0
+    for part, batch in zip(moments, data.batches, strict=True):
+        y = likelihood.canonical_targets(part.mean, batch.targets)
+        variance = part.variance.double() + 1 / likelihood.precisions(part.mean.double())
+        squares = (y.double() - part.mean.double()).square() / variance
+        sums.append(squares.flatten(0, -2).sum(0))
+        observations += squares[..., 0].numel()
+    each = torch.stack(sums).sum(0)
+    *totals, counted = data.added(*each.tolist(), float(observations))
+    return each.new_tensor(totals), counted
+
+
+def noise_factor(data: HeldOut[Any], likelihood: Gaussian, moments: Sequence[Moments | WideMoments]) -> float:
+    """The noise precision of least loss, over that of the start, with the prior's over it fixed: a closed form.
+
+    Covariances scale as ``1 / ν`` where both precisions scale as ν: ``1 / ν = mean (y - f)² / (K + 1/β)``.
+    """
+    squares, observations = squared_residuals(data, likelihood, moments)
+    total = float(squares.sum())
+    return len(squares) * observations / total if total > 0 else 1.0
+
+
+def own_noises_of(
+    data: HeldOut[Any], likelihood: Likelihood, moments: Sequence[Moments | WideMoments]
+) -> Float[Tensor, " c"]:
+    """The noise precision of each output by the same closed form, ``β_k / mean (y_k - f_k)² / (K_kk + 1/β_k)``."""
+    assert isinstance(likelihood, Gaussian)
+    squares, observations = squared_residuals(data, likelihood, moments)
+    factors = torch.where(squares > 0, observations / squares, 1.0)
+    return likelihood.precisions(factors) * factors
 
 
 def candidates(posterior: Posterior, link: Link | None) -> tuple[Link, ...]:

@@ -58,7 +58,7 @@ def test_the_table_holds_the_numbers() -> None:
     page = Page(render(RESULTS, Path()))
     assert page.open == []
     assert page.cells == [
-        ["method ", "accuracy ↑ ", "NLL ↓ ", "evidence "],
+        ["method ", "accuracy ↑ ", "NLL, nats ↓ ", "log evidence, nats "],
         ["plain network ", "0.850 ± 0.050", "0.500 ± 0.010", "– "],
         ["KFAC by default", "0.900 ± 0.000", "0.250 ± 0.050", "−20 "],
         ["<full> by default", "Expected less. Got more. Try KFAC. "],
@@ -120,10 +120,11 @@ def test_what_is_no_result_is_refused(tmp_path: Path, content: str | None) -> No
     assert "Errno" not in str(info.value)
 
 
-@pytest.mark.parametrize("name", ["none.svg", "results.json"])
+@pytest.mark.parametrize("name", ["none.svg", "results.json", "folder.svg", "a\0.svg"])
 def test_a_figure_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder.svg").mkdir()
     write_json(RESULTS | {"figures": [{"file": name, "title": "", "caption": ""}]}, tmp_path / "results.json")
-    with pytest.raises(DataError, match=name):
+    with pytest.raises(DataError, match=name.replace("\0", r"\\x00")):
         write_report(tmp_path / "results.json")
 
 

@@ -96,6 +96,19 @@ def count(factor: Factor, cotangents: int) -> Count:
 
 
 @final
+class NoModules:
+    """In place of what tells a counter its module, by hooks that fail in networks with derivatives inside."""
+
+    parents = ("Global",)
+
+    def __enter__(self) -> None:
+        """Nothing is hooked."""
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing was hooked."""
+
+
+@final
 class Work:
     """What one example takes, counted on the first of some: one forward and one backward pass.
 
@@ -107,7 +120,9 @@ class Work:
 
     def __init__(self, model: Model, inputs: Inputs, cotangents: int) -> None:
         one, network = take(inputs, slice(0, 1)), model.network
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        counter = FlopCounterMode(display=False)
+        counter.mod_tracker = NoModules()  # type: ignore[assignment]
+        with torch.no_grad(), counter:
             network(one)
         self.cotangents, self.forward = cotangents, max(counter.get_total_flops() // 2, network.layout.size)
         """Cotangents c; multiplications of a forward pass, F."""

@@ -98,9 +98,9 @@ def minimise(loss: Loss, start: Point, solver: Solver, *, rtol: float, steps: in
 
 
 def solved(problem: Problem, b: Float[Tensor, " d"], solver: Solver, rtol: float, left: float) -> Solution:
-    """``Λ⁻¹ b``: by ``CG`` as loosely as asked, residuals in the units of the prior; by ``SGD`` in what is left."""
+    """``Λ⁻¹ b``: by ``CG`` as loosely as asked, residuals in the units of the prior; by ``SGD`` in the passes left."""
     if isinstance(solver, SGD):
-        return replace(solver, epochs=int(left)).solve(problem, b)
+        return replace(solver, epochs=int(left)).approach(problem, b)
     if not isinstance(solver, CG):
         return solver.solve(problem, b)
     return conjugate_gradients(

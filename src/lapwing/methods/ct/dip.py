@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.checkpoint import Checkpoint
-from lapwing.ground.data import check_finite
+from lapwing.ground.data import Array, as_tensor, check_finite
 from lapwing.ground.errors import (
     ConfigError,
     ConvergenceWarning,
@@ -117,9 +117,9 @@ class DeepImagePrior:
     def fit(
         self,
         network: nn.Module,
-        z: Float[Tensor, "1 c *space"],
+        z: Float[Tensor, "1 c *space"] | Array | list[Any],
         operator: Measurement,
-        sinogram: Float[Tensor, " rows"],
+        sinogram: Float[Tensor, " rows"] | Array | list[Any],
         *,
         noise_std: float,
         progress: bool = False,
@@ -147,6 +147,8 @@ class DeepImagePrior:
             A step: a forward and a backward pass, and a product with T and its adjoint.
         """
         check_positive("noise_std", noise_std, "0.05")
+        z = as_tensor(z, like=next(network.parameters(), None))
+        sinogram = as_tensor(sinogram, like=z)
         check_finite(sinogram, "measurements", "leaving out the rays that have none")
         rows, pixels = operator.shape
         if sinogram.shape != (rows,):

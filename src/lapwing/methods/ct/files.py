@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -12,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.arrays import read_arrays
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.methods.ct.geometry import in_radians
 
@@ -63,30 +63,18 @@ def read_scan(path: str | Path, dtype: torch.dtype = torch.float32) -> Scan:
         raise DataError(expected, f"no file {path}", "its path")
     if path.is_dir() or path.suffix.lower() in TIFF:
         return Scan(_checked(_pages(path), path, dtype), None)
-    try:
-        found: Any = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise DataError(expected, f"{path}, which NumPy cannot read: {error}", "numpy.save or numpy.savez") from error
-    if not isinstance(found, np.lib.npyio.NpzFile):
-        return Scan(_checked(found, path, dtype), None)
-    with found:
-        names = list(found)
-        if "sinogram" not in names:
-            raise DataError(f"an array named sinogram in {path}", f"{names}", "numpy.savez(path, sinogram=, angles=)")
-        sinogram = _checked(_member(found, "sinogram", path), path, dtype)
-        angles = in_radians(_member(found, "angles", path)) if "angles" in names else None
+    arrays = read_arrays(path, expected, "numpy.save or numpy.savez")
+    if "" in arrays:
+        return Scan(_checked(arrays[""], path, dtype), None)
+    if "sinogram" not in arrays:
+        got = f"{list(arrays)}"
+        raise DataError(f"an array named sinogram in {path}", got, "numpy.savez(path, sinogram=, angles=)")
+    sinogram = _checked(arrays["sinogram"], path, dtype)
+    angles = in_radians(arrays["angles"]) if "angles" in arrays else None
     if angles is not None and len(angles) != len(sinogram):
         got = f"{len(angles)} angles for a sinogram {list(sinogram.shape)}"
         raise DataError(f"an angle for each projection of {path}, which lead", got, "sinogram.T")
     return Scan(sinogram, angles)
-
-
-def _member(found: Any, name: str, path: Path) -> Any:
-    """An array of a file, which is read only now."""
-    try:
-        return found[name]
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"numbers named {name} in {path}", f"what NumPy cannot read: {error}", "an array") from error
 
 
 def _pages(path: Path) -> np.ndarray:

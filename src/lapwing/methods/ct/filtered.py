@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from lapwing.ground.data import Array, as_tensor
 from lapwing.ground.errors import DataError, check_option
 from lapwing.methods.ct.beams import FanBeam, axes_of
 from lapwing.methods.ct.geometry import Geometry
@@ -18,7 +19,7 @@ Window: TypeAlias = Literal["ramp", "shepp-logan", "cosine", "hamming", "hann"]
 
 
 def filtered_back_projection(
-    sinogram: Shaped[Tensor, "*shape"], geometry: Geometry, window: Window = "ramp"
+    sinogram: Shaped[Tensor, "*shape"] | Array | list[Any], geometry: Geometry, window: Window = "ramp"
 ) -> Float[Tensor, "*image"]:
     """Filter each projection by a ramp, and smear it back along its rays (Kak and Slaney 1988, §3.3 and §3.4.2).
 
@@ -55,6 +56,7 @@ def filtered_back_projection(
     check_option("window", window, get_args(Window))
     weights = _weights(geometry)
     angles, spacing = len(geometry.theta), geometry.spacing / geometry.magnification
+    sinogram = as_tensor(sinogram)
     measured = sinogram if sinogram.is_floating_point() else sinogram.to(torch.get_default_dtype())
     y = geometry.check(measured).view(angles, geometry.slices, geometry.bins)
     _, direction = geometry.rays()

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import check_finite
+from lapwing.ground.data import Array, as_tensor, check_finite
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError, check_count, check_positive
 
 Rays: TypeAlias = tuple[Float[Tensor, "angles bins 2"], Float[Tensor, "angles bins 2"]]
@@ -163,7 +163,7 @@ class Geometry(abc.ABC):
             raise ConfigError(f"numbers of angles below {count}, or a mask of all {count}", came, "index=range(3)")
         return replace(self, angles=self.theta[numbers.long()])
 
-    def check(self, sinogram: Tensor) -> Float[Tensor, " rays"]:
+    def check(self, sinogram: Tensor | Array | list[Any]) -> Float[Tensor, " rays"]:
         """A sinogram of this tomograph as one vector.
 
         Args:
@@ -178,6 +178,7 @@ class Geometry(abc.ABC):
             >>> Parallel2d((3, 3), equidistant(2), detector=4).check(torch.zeros(2, 4)).shape
             torch.Size([8])
         """
+        sinogram = as_tensor(sinogram)
         shape, came = self.sinogram, tuple(sinogram.shape)
         if came not in (shape, (math.prod(shape),)):
             turned = "sinogram.T" if came == shape[::-1] else "the angles and detector= it was measured with"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lapwing.curvature.fold import Fingerprint, Totals
 from lapwing.ground import probes
-from lapwing.ground.data import check_finite
+from lapwing.ground.data import Array, as_tensor, check_finite
 from lapwing.ground.errors import ShapeError, check_count, check_fraction, check_kind, check_positive
 from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Gaussian, Likelihood
@@ -72,9 +72,9 @@ class ImagePosterior:
     def of(
         cls,
         network: nn.Module,
-        z: Float[Tensor, "1 c *space"],
+        z: Float[Tensor, "1 c *space"] | Array | list[Any],
         operator: Measurement,
-        sinogram: Float[Tensor, " rows"],
+        sinogram: Float[Tensor, " rows"] | Array | list[Any],
         *,
         noise_std: float,
         prior: Prior | None = None,
@@ -114,6 +114,8 @@ class ImagePosterior:
         check_count("samples", samples, 2)
         check_count("seed", seed, 0)
         check_positive("noise_std", noise_std, "0.05")
+        z = as_tensor(z, like=next(network.parameters(), None))
+        sinogram = as_tensor(sinogram, like=z)
         check_finite(sinogram, "measurements", "leaving out the rays that have none")
         likelihood = Gaussian(noise_std**-2)
         observed = Observed(linear_image(network, z), operator, sinogram, likelihood)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from lapwing.ground import probes
+from lapwing.ground.data import Array, as_tensor
 from lapwing.ground.errors import DataError, ShapeError, check_positive
 from lapwing.methods.ct.geometry import check_rays, check_real, place
 
 
 def add_gaussian(
-    sinogram: Float[Tensor, "*shape"], fraction: float = 0.05, *, generator: torch.Generator | None = None
+    sinogram: Float[Tensor, "*shape"] | Array | list[Any],
+    fraction: float = 0.05,
+    *,
+    generator: torch.Generator | None = None,
 ) -> tuple[Float[Tensor, "*shape"], float]:
     """A sinogram with normal noise whose standard deviation is a fraction of the mean of ``|T x|``.
 
@@ -35,6 +41,7 @@ def add_gaussian(
         0.2
     """
     check_positive("fraction", fraction, "0.05")
+    sinogram = as_tensor(sinogram)
     check_real(sinogram, "sinogram")
     check_rays(sinogram)
     std = fraction * float(sinogram.abs().mean())
@@ -42,7 +49,7 @@ def add_gaussian(
 
 
 def count_photons(
-    sinogram: Float[Tensor, "*shape"], photons: float, *, generator: torch.Generator | None = None
+    sinogram: Float[Tensor, "*shape"] | Array | list[Any], photons: float, *, generator: torch.Generator | None = None
 ) -> Float[Tensor, "*shape"]:
     """Photons that a detector counts behind an object: Poisson, ``N ~ Poisson(I₀ exp(−T x))``, by Beer and Lambert.
 
@@ -52,12 +59,13 @@ def count_photons(
         generator: Source of randomness.
     """
     check_positive("photons", photons, "1e4")
+    sinogram = as_tensor(sinogram)
     check_rays(sinogram)
     return probes.poisson(photons * torch.exp(-sinogram), generator=generator)
 
 
 def log_transform(
-    counts: Shaped[Tensor, "*shape"], photons: float | Float[Tensor, "*flat"]
+    counts: Shaped[Tensor, "*shape"] | Array | list[Any], photons: float | Float[Tensor, "*flat"] | Array | list[Any]
 ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
     """The sinogram that counted photons are a measurement of, and its variance.
 
@@ -80,6 +88,7 @@ def log_transform(
         >>> y.tolist(), variance.tolist()
         ([[0.0]], [[0.0625]])
     """
+    counts = as_tensor(counts)
     counts = counts if counts.is_floating_point() else counts.to(torch.get_default_dtype())
     check_rays(counts)
     negative = (counts < 0).nonzero()
@@ -97,7 +106,7 @@ def log_transform(
     return open_beam.log() - more.log(), 1 / more
 
 
-def noise_level(sinogram: Float[Tensor, "*angles bins"]) -> float:
+def noise_level(sinogram: Float[Tensor, "*angles bins"] | Array | list[Any]) -> float:
     """The standard deviation of the noise of a sinogram, from itself.
 
     Fourth differences along the detector, ``d = y₋₂ − 4y₋₁ + 6y₀ − 4y₁ + y₂``, see little of a smooth projection and
@@ -116,6 +125,7 @@ def noise_level(sinogram: Float[Tensor, "*angles bins"]) -> float:
         >>> round(noise_level(y), 1)
         3.0
     """
+    sinogram = as_tensor(sinogram)
     if sinogram.ndim < 1 or sinogram.shape[-1] < 5:
         raise ShapeError("a sinogram of at least 5 bins", f"{list(sinogram.shape)}", "the noise you know of")
     check_rays(sinogram)

@@ -232,6 +232,11 @@ class Observed:
         return Chunk(index, f, y, push, pull, image.width)
 
 
+def like_of(operator: Measurement) -> Tensor | None:
+    """A tensor with the device and dtype that a measurement takes; ``None`` where it does not say."""
+    return getattr(operator, "like", None)
+
+
 def linear_image(network: nn.Module, z: Float[Tensor, "1 c *space"]) -> Linearisation:
     """A network that makes one image from a fixed input, made linear in the weights of its filters.
 

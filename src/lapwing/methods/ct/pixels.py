@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import check_finite
+from lapwing.ground.data import Array, as_tensor, check_finite
 from lapwing.ground.errors import ConfigError, ShapeError, check_positive
 from lapwing.linear.model import Matrix
-from lapwing.methods.ct.observed import Measurement
+from lapwing.methods.ct.observed import Measurement, like_of
 
 LENGTHSCALES = (None, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 """Length-scales that are tried, in pixels; ``None`` for independent pixels."""
@@ -68,7 +68,7 @@ class PixelFit:
 
 def fit_pixels(
     operator: Measurement,
-    sinogram: Float[Tensor, " rows"],
+    sinogram: Float[Tensor, " rows"] | Array | list[Any],
     shape: Sequence[int],
     *,
     noise_std: float,
@@ -104,6 +104,7 @@ def fit_pixels(
     """
     check_positive("noise_std", noise_std, "0.05, one number for all rays")
     _check_lengths(lengthscales)
+    sinogram = as_tensor(sinogram, like=like_of(operator))
     check_finite(sinogram, "measurements", "leaving out the rays that have none")
     if operator.shape != (len(sinogram), math.prod(shape)):
         came = f"{len(sinogram)} measurements, an image {list(shape)} and an operator {list(operator.shape)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -13,11 +13,11 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground import probes
-from lapwing.ground.data import check_finite
+from lapwing.ground.data import Array, as_tensor, check_finite
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, ShapeError, check_count, check_positive, warn
 from lapwing.ground.results import Solution
 from lapwing.methods.ct.geometry import check_real
-from lapwing.methods.ct.observed import Measurement
+from lapwing.methods.ct.observed import Measurement, like_of
 from lapwing.methods.ct.projector import Projector
 
 POWERS = 30
@@ -31,7 +31,7 @@ BALANCE = 0.1
 
 
 def tv_reconstruction(
-    sinogram: Float[Tensor, "*shape"],
+    sinogram: Float[Tensor, "*shape"] | Array | list[Any],
     operator: Measurement,
     weight: float,
     *,
@@ -83,7 +83,8 @@ def tv_reconstruction(
     check_positive("weight", weight, "0.1")
     check_positive("rtol", rtol, "1e-2")
     check_count("iterations", iterations)
-    saddle = _Saddle.of(sinogram, operator, weight, precision, nonnegative, image)
+    measured = as_tensor(sinogram, like=like_of(operator))
+    saddle = _Saddle.of(measured, operator, weight, precision, nonnegative, image)
     state = saddle.start()
     steps = 0
     with tqdm(desc="total variation", total=iterations, disable=not progress, unit="step", leave=False) as bar:

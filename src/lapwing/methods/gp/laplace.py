@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Source
+from lapwing.ground.data import Array, Source
 from lapwing.ground.errors import DataError, NumericalError, UnsupportedError, check_kind
 from lapwing.likelihoods import Bernoulli, Categorical, Likelihood, Poisson
 from lapwing.linalg import Dense, Diagonal
@@ -114,7 +114,7 @@ class LaplaceProcess:
         """The outputs at the data, ``L u`` at the mode, float64."""
         return self._root @ self.mode.weights.view(len(self.data), -1)
 
-    def outputs(self, x: Float[Tensor, "m p"]) -> Moments:
+    def outputs(self, x: Float[Tensor, "m p"] | Array | list[Any]) -> Moments:
         """What is known of the outputs.
 
         Args:
@@ -131,7 +131,7 @@ class LaplaceProcess:
             mean = (features @ self.mode.weights).to(new)
             return Moments(mean, within.to(new) + torch.diag_embed(rest.to(new)[:, None].expand_as(mean)))
 
-    def predict(self, x: Float[Tensor, "m p"]) -> Predictive:
+    def predict(self, x: Float[Tensor, "m p"] | Array | list[Any]) -> Predictive:
         """The distribution of targets at some inputs.
 
         Args:

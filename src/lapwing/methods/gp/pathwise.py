@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_positive, warn
-from lapwing.methods.gp.evidence import at, chosen, gradient_by, limits_of, logs_of
+from lapwing.methods.gp.evidence import at, chosen, gradient_by, joined_gradient, limits_of, logs_of
 from lapwing.methods.gp.process import Process
 
 
@@ -72,10 +73,16 @@ def estimated_gradient(process: Process) -> Float[Tensor, " h"]:
     solution = process.functions.solution
     if solution.stopped == "interrupted":  # Ctrl-C ended the solve, and is to end the steps with it
         raise KeyboardInterrupt
-    drawn = solution.value / process.settings.samples**0.5
-    alpha = process.representers[0]
+    parts = list[tuple[Tensor, Tensor]]()
+    for group in process.groups:
+        columns = group.columns(solution.value.shape[1], process.data.outputs)
+        drawn = solution.value[:, columns] / process.settings.samples**0.5
+        alpha = process.representers[0][:, group.outputs]
+        diagonal = 0.5 * (alpha.square().sum(1) - drawn.square().sum(1))
+        parts.append(gradient_by(group, _weight(alpha, drawn), diagonal))
+    return joined_gradient(process, parts)
 
-    def weight(i: slice, j: slice) -> Tensor:
-        return 0.5 * (alpha[i] @ alpha[j].mT - drawn[i] @ drawn[j].mT)
 
-    return gradient_by(process, weight, 0.5 * (alpha.square().sum(1) - drawn.square().sum(1)))
+def _weight(alpha: Float[Tensor, "n c"], drawn: Float[Tensor, "n s"]) -> Callable[[slice, slice], Float[Tensor, "a b"]]:
+    """``½ (α αᵀ - mean_s α_s α_sᵀ)`` a tile at a time."""
+    return lambda i, j: 0.5 * (alpha[i] @ alpha[j].mT - drawn[i] @ drawn[j].mT)

@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count
-from lapwing.methods.gp.evidence import P, at, chosen, climbed, least_noise, logs_of
+from lapwing.methods.gp.evidence import LeastNoise, P, at, chosen, climbed, logs_of
 from lapwing.methods.gp.process import Process
 
 GAIN = 0.3
@@ -60,7 +60,7 @@ class Subset:
         """See ``Evidence.tune``; without its warning of few steps."""
         order = probes.permutation(len(posterior.data), generator=torch.Generator().manual_seed(self.seed))
         shuffled = posterior.select(torch.tensor(order, device=posterior.data.inputs.device))
-        part, floor = shuffled.first(self.size), least_noise(posterior)
+        part, floor = shuffled.first(self.size), LeastNoise.of(posterior)
         found, _ = climbed(part, self.steps, self.noise, progress, floor=floor, gain=GAIN)
         result = at(posterior, logs_of(found))
         return replace(result, trace=(*found.trace, chosen(result)))
@@ -106,7 +106,7 @@ class Centroids:
             apart = (inputs - inputs[centre]).square().sum(1)
             nearest = apart.topk(min(self.size, len(inputs)), largest=False).indices
             near = replace(posterior.select(posterior.data.places(nearest)), trace=trace)
-            found, stopped = climbed(near, STEPS, self.noise, progress, floor=least_noise(posterior))
+            found, stopped = climbed(near, STEPS, self.noise, progress, floor=LeastNoise.of(posterior))
             optima.append(logs_of(found))
             trace = found.trace
             if stopped == "interrupted":

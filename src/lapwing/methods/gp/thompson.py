@@ -95,7 +95,7 @@ def thompson(
     with torch.no_grad():
         best = functions(candidates)[..., 0].topk(min(search.starts, len(candidates)), dim=1).indices
     starts = candidates[best]
-    held = GRAPH * starts.element_size() * starts.shape[1] * (len(posterior.data) + posterior.settings.features)
+    held = GRAPH * starts.element_size() * starts.shape[1] * (len(posterior.data) + functions.prior.count)
     width = max(1, ROOM // held)
     parts = [slice(i, i + width) for i in range(0, batch, width)]
     return torch.cat([_refined(functions.some(part), starts[part], bounds, search.steps) for part in parts])

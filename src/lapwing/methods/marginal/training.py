@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from lapwing.ground.data import Data, Source, Unpack
+from lapwing.ground.data import Data, Source, Unpack, take
 from lapwing.ground.errors import check_optimiser
 from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import opened
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.marginal.epochs import Epoch, lengths, warn_of
@@ -63,6 +65,7 @@ def train_marginal(
     hyper_lr: float = 1e-2,
     optimiser: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None,
     noise: bool = True,
+    output: Output = None,
     unpack: Unpack | None = None,
     progress: bool = False,
     generator: torch.Generator | None = None,
@@ -88,7 +91,9 @@ def train_marginal(
         lr: Learning rate of the weights; that of a deep network is smaller, say 1e-3.
         hyper_lr: Learning rate of the log precisions, for ``ByGradient``.
         optimiser: Makes the optimiser of the weights; ``None`` is Adam with ``lr``.
-        noise: Whether to learn the noise of a Gaussian likelihood.
+        noise: Whether to learn the noise of a Gaussian likelihood, that of each output unless they share one.
+        output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index or a
+            function of it. ``None`` where it returns one tensor, or something with ``logits``.
         unpack: Splits one element of the data into inputs and targets.
         progress: Whether to show a progress bar, with the likelihood's part until the log-determinant is in the loss.
         generator: Source of randomness of the log-determinant.
@@ -119,14 +124,14 @@ def train_marginal(
     """
     if optimiser is not None:
         check_optimiser(optimiser, "optimiser=lambda parameters: torch.optim.SGD(parameters, lr=1e-2)")
-    _, read = opened(model, data, "train_marginal(model, data, likelihood)", unpack=unpack)
+    module, read = opened(model, data, "train_marginal(model, data, likelihood)", unpack=unpack)
     check_alone(read.shared, "training by the marginal likelihood", "Laplace(...).fit after the training")
     steps, heard = sum(1 for _ in read), log_det is not None
     epochs, warm_up, settle = lengths(epochs, warm_up, settle, steps=steps, heard=heard)
     with undisturbed(), torch.enable_grad():
         marginal = MarginalLikelihood(
             model,
-            likelihood,
+            with_own_noises(likelihood, module, read),
             prior,
             data_size=read.examples,
             log_det=log_det,
@@ -134,6 +139,7 @@ def train_marginal(
             warm_up=warm_up,
             settle=settle,
             noise=noise,
+            output=output,
             unpack=unpack,
             generator=generator,
         )
@@ -150,6 +156,19 @@ def train_marginal(
     if not interrupted:
         warn_of(marginal.history, read.examples)
     return MarginalTraining(marginal.prior, marginal.likelihood, tuple(marginal.history), interrupted)
+
+
+def with_own_noises(likelihood: Likelihood, module: nn.Module, data: Data) -> Likelihood:
+    """The likelihood with a noise precision for each of several outputs, where each is chosen by itself.
+
+    Cost:
+        A forward pass of one example, where there is one noise.
+    """
+    if not isinstance(likelihood.noise_precision, float):
+        return likelihood
+    outputs = likelihood.canonical(Network.of(module)(take(data.first(), slice(0, 1))))
+    noises = likelihood.own_noises(outputs.shape[-1])
+    return likelihood if noises is None else likelihood.with_own_noises(noises)
 
 
 def _run(

@@ -178,9 +178,11 @@ def _best(column: Column, numbers: Sequence[float | None]) -> str | None:
 def _inlined(folder: Path, name: str) -> str:
     """A picture as a data URI."""
     path = folder / name
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise DataError(f"a figure in '{folder}'", f"{path}", "a copy of it there, named relative to the JSON file")
-    if path.suffix not in KINDS or not path.exists():
+    if "\0" in name or not path.resolve().is_relative_to(folder.resolve()):
+        raise DataError(
+            f"a figure in '{folder}'", f"{str(path)!r}", "a copy of it there, named relative to the JSON file"
+        )
+    if path.suffix not in KINDS or not path.is_file():
         raise DataError(f"a figure, {' or '.join(KINDS)}", f"{path}", "running make demo again, which draws them")
     return f"data:{KINDS[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
 
