@@ -9,7 +9,16 @@ import pytest
 import torch
 
 from lapwing.ground.errors import ConfigError, NumericalError
-from lapwing.predictive import Classification, Counts, Draws, JointMoments, Moments, MultiLabel, Regression, BasisMoments
+from lapwing.predictive import (
+    BasisMoments,
+    Classification,
+    Counts,
+    Draws,
+    JointMoments,
+    Moments,
+    MultiLabel,
+    Regression,
+)
 
 PROBS = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]], dtype=torch.float64)
 LOGITS = Moments.certain(torch.zeros(2, 3, dtype=torch.float64))

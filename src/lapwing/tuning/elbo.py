@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from lapwing.ground.data import Inputs, Source, Unpack, chunks
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, finite_evidence, warn
-from lapwing.linear.preconditioners import balanced
+from lapwing.linear.preconditioners import Chosen, balanced_by_shape
 from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target
 from lapwing.posteriors import ExactPosterior, Posterior, Step
@@ -282,20 +282,20 @@ class Climb:
         return near.charge - mean * (log_factor - near.log_factor)
 
     @cached_property
-    def _chosen(self) -> tuple[Inputs, Tensor, Float[Tensor, " n"]]:
-        return balanced(self.expectation.tangent.training.data, self.examples)
+    def _chosen(self) -> list[Chosen]:
+        return balanced_by_shape(self.expectation.tangent.training.data, self.examples)
 
     def _excess(self, found: Expected) -> float:
         """What the expected loss of all examples is above that at w*, nats; some examples at a time."""
-        inputs, targets, weights = self._chosen
         model = self.expectation.posterior.model
         each = OUTPUTS * model.width * DRAWN
         generator = torch.Generator(model.network.like.device).manual_seed(self.seed)
         total = 0.0
         with torch.no_grad():
-            for place, part in chunks(inputs, max(1, BYTES // each)):
-                excess = self._excess_of(found, part, targets[place], generator)
-                total += float(excess @ weights[place].to(excess))
+            for inputs, targets, weights in self._chosen:
+                for place, part in chunks(inputs, max(1, BYTES // each)):
+                    excess = self._excess_of(found, part, targets[place], generator)
+                    total += float(excess @ weights[place].to(excess))
         return total
 
     def _excess_of(
