@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import UserDict
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from lapwing.ground import data
 from lapwing.ground.data import PAIR_BATCH, Data
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
+from lapwing.ground.progress import working
 from tests.checker import unchecked
 from tests.posterior_cases import labels, normal, refused
 
@@ -42,6 +44,14 @@ def together(source: Any, **options: Any) -> tuple[Tensor, Tensor]:
     """All inputs and all targets of a source whose inputs are tensors."""
     batches = list(Data(source, **options))
     return torch.cat([batch.inputs for batch in batches]), torch.cat([batch.targets for batch in batches])
+
+
+class Unsized:
+    """Two batches, of which nobody knows before."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield X[:2], Y[:2]
+        yield X[2:], Y[2:]
 
 
 class TestFormats:
@@ -188,8 +198,16 @@ class TestBatches:
 
     @pytest.mark.parametrize("progress", [False, True])
     def test_show_progress_on_request(self, progress: bool, capsys: pytest.CaptureFixture[str]) -> None:
-        sizes((X, Y), progress=progress)
-        assert ("batch" in capsys.readouterr().err) == progress
+        with working("read", progress):
+            sizes((X, Y))
+        assert ("batches" in capsys.readouterr().err) == progress
+
+    @pytest.mark.parametrize(
+        "source", [(X, Y), [(X, Y)], DataLoader(TensorDataset(X, Y), batch_size=1), iter([(X, Y)]), Unsized()]
+    )
+    def test_say_about_how_many_examples_there_are(self, source: Any) -> None:
+        data = Data(source)
+        assert data.about(len(next(iter(data)))) == len(X)
 
 
 class TestRefusals:

@@ -50,7 +50,7 @@ def tomography(given: As) -> list[Tensor]:
         ct.tv_reconstruction(y, projector, 0.1, rtol=0.5).value,
         ct.add_gaussian(y, generator=torch.Generator().manual_seed(0))[0],
         ct.log_transform(given(counts), 1e3)[0],
-        torch.tensor([ct.noise_level(y), ct.psnr(y, given(SINOGRAM / 2))]),
+        torch.tensor([ct.noise_level(y, GEOMETRY).value, ct.psnr(y, given(SINOGRAM / 2))]),
         torch.tensor(ct.fit_pixels(projector, flat, (6, 6), noise_std=0.1, lengthscales=(None,)).log_evidence),
         fitted.image,
         images.mean,

@@ -56,12 +56,12 @@ def fit(
     likelihood = task.get("likelihood") or likelihood_of(task["train"], task.get("unpack"))
     recipe = lw.Laplace(likelihood, structure=held, weights=chosen)
     options = {name: task.get(name) for name in ("output", "unpack")}
-    posterior = recipe.fit(task["model"], task["train"], **options, progress=True)
+    posterior = recipe.fit(task["model"], task["train"], **options)
     if tune == "default":
-        posterior = lw.tune(posterior, progress=True)
+        posterior = lw.tune(posterior)
     elif tune == "validation":
         method = lw.Validation(task["validation"], unpack=task.get("unpack"))
-        posterior = lw.tune(posterior, method, progress=True)
+        posterior = lw.tune(posterior, method)
     lw.save(posterior, out / "posterior.safetensors")
     nll = posterior.trace[-1].validation_nll if posterior.trace else None
     evidence = f"log evidence         {posterior.log_marginal():.6g} nats"
@@ -84,7 +84,7 @@ def evaluate(setup: str, posterior: Path, /) -> None:
     loaded = lw.load(posterior, task["model"], output=task.get("output"))
     if isinstance(loaded, lw.ct.ImagePosterior):
         raise DataError("a posterior that lapwing fit saved", f"{posterior}, one over an image", "lapwing ct propose")
-    scores = lw.evaluate(loaded, task["test"], ood=task.get("ood"), unpack=task.get("unpack"), progress=True)
+    scores = lw.evaluate(loaded, task["test"], ood=task.get("ood"), unpack=task.get("unpack"))
     say(str(scores))
 
 
@@ -98,7 +98,7 @@ def compare(setup: str, /, *, out: Path = Path("runs/compare")) -> None:
     """
     task = read(setup, "train", "test")
     make_folder(out, "results.json", "report.html")
-    result = lw.compare(task.pop("model"), task.pop("train"), task.pop("test"), **task, progress=True)
+    result = lw.compare(task.pop("model"), task.pop("train"), task.pop("test"), **task)
     write_json(result.to_dict(), out / "results.json")
     say(result.table())
     say(f"{out / 'results.json'}, {write_report(out / 'results.json')}")

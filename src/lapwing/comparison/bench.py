@@ -14,13 +14,13 @@ from typing import Any, Generic, TypeAlias, TypeVar, final
 
 import torch
 from torch import nn
-from tqdm.auto import tqdm
 
 from lapwing.comparison.table import Row
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor, Scores, evaluate
 from lapwing.ground.data import Data, Inputs, Source, Unpack, concatenated
 from lapwing.ground.errors import LapwingError
+from lapwing.ground.progress import Bar
 from lapwing.jacobian.network.output import Output
 from lapwing.likelihoods import Categorical
 from lapwing.methods.gp import GP, Process
@@ -63,7 +63,7 @@ class Bench:
     link: Link | None
     device: torch.device
     generator: torch.Generator | None
-    bar: tqdm[Any]
+    bar: Bar
     failures: list[Exception] = field(default_factory=list)
 
     def plain(self, name: str, predictor: Predictor) -> Row:
@@ -150,7 +150,7 @@ class Bench:
         return self._timed(f"{name}: predict", scores)
 
     def _timed(self, what: str, call: Callable[[], T]) -> Measured[T]:
-        self.bar.set_postfix_str(what, refresh=False)
+        self.bar.update(0, what)
         result = measured(call, self.device)
         self.bar.update()
         return result

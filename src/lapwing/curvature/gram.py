@@ -14,6 +14,7 @@ from torch import Tensor
 from lapwing.curvature.training_rows import TrainingRows, rows_of
 from lapwing.curvature.variance import Propagation, in_basis, variance_of, whitened_rows
 from lapwing.ground.data import Inputs, chunks, count, take
+from lapwing.ground.progress import Bar, track
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import BUDGET, Model
@@ -77,7 +78,7 @@ class TangentKernel:
             its rows: of features nothing, of inputs a forward and k backward passes over all of them.
         """
         blocks = []
-        for _, part in self._chunks(inputs):
+        for _, part in track(self._chunks(inputs), "rows of the kernel", unit="pieces"):
             left = self.rows(part)
             others = (training.factors(self.model, place) for place in self._places(training))
             blocks.append(torch.cat([self.gram(left, right, variance) for right in others], dim=1))
@@ -156,14 +157,17 @@ def symmetric(
         whole: Is filled, and returned.
     """
     width = whole.shape[-1] // places[-1].stop
-    for i, place in enumerate(places):
-        own = make(place)
-        for there in places[: i + 1]:
-            block = between(own, own if there is place else make(there))
-            if there is place:
-                block = (block + block.mT) / 2
-            rows, columns = (slice(width * at.start, width * at.stop) for at in (place, there))
-            whole[..., rows, columns], whole[..., columns, rows] = block, block.mT
+    with Bar("pairs of outputs", len(places) * (len(places) + 1) // 2, unit="pairs of pieces") as bar:
+        for i, place in enumerate(places):
+            own = make(place)
+            for there in places[: i + 1]:
+                block = between(own, own if there is place else make(there))
+                if there is place:
+                    block = (block + block.mT) / 2
+                rows, columns = (slice(width * at.start, width * at.stop) for at in (place, there))
+                whole[..., rows, columns] = block
+                whole[..., columns, rows] = block.mT
+                bar.update()
     return whole
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lapwing.evaluation.metrics.elements import labelled
 from lapwing.ground.data import Data, InputsLike, Source, Unpack, as_inputs, check_finite, place
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError, warn
+from lapwing.ground.progress import working
 from lapwing.jacobian.network.network import call, like_of, serving
 from lapwing.jacobian.network.output import Output, check_output
 from lapwing.jacobian.survey import unwrapped
@@ -205,7 +206,7 @@ class Map:
         outputs = self.likelihood.canonical(raw)
         return outputs if self.temperature is None else outputs / self.temperature.temperature
 
-    def calibrated(self, held_out: Source, *, unpack: Unpack | None = None, progress: bool = False) -> Map:
+    def calibrated(self, held_out: Source, *, unpack: Unpack | None = None, progress: bool | None = None) -> Map:
         """This network with one number chosen by data it was not trained on: for classes a temperature, else the noise.
 
         The noise precision of ``Gaussian`` is that of largest likelihood: that of the residuals, of each output unless
@@ -214,7 +215,7 @@ class Map:
         Args:
             held_out: Loader of ``(x, y)`` or mappings with ``labels``, or a pair of tensors.
             unpack: Splits what the loader yields into inputs and targets.
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
         Raises:
             UnsupportedError: If the likelihood is neither Categorical nor Gaussian.
@@ -236,8 +237,9 @@ class Map:
             raise UnsupportedError(expected, got, "Map as it is")
         plain = replace(self, temperature=None)
         like = like_of(self.model)
-        data = Data(held_out, torch.zeros(()) if like is None else like, unpack, progress)
-        pairs = [(plain.outputs(batch.inputs), batch.targets) for batch in data]
+        like = torch.zeros(()) if like is None else like
+        with working("calibrate", progress):
+            pairs = [(plain.outputs(batch.inputs), batch.targets) for batch in Data(held_out, like, unpack)]
         outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         if isinstance(self.likelihood, Categorical):
             return replace(self, temperature=Temperature.fit(outputs, targets))

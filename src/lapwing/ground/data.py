@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground import ranks
 from lapwing.ground.device import users_default_device
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, describe
+from lapwing.ground.progress import track
 
 Inputs: TypeAlias = Tensor | Mapping[str, Any] | tuple[Any, ...]
 """What a network is called with: a tensor, keyword arguments, or positional arguments."""
@@ -71,7 +71,6 @@ class Data:
         source: An iterable of ``(x, y)`` pairs, of mappings with ``labels``, or one pair held in memory.
         like: Tensor whose device the batches move to and whose dtype floating inputs take; ``None`` leaves both.
         unpack: Splits one element of ``source`` into ``(inputs, targets)``; ``None`` knows pairs and mappings.
-        progress: Whether to show a progress bar.
         shared: Whether this is one process's part of the data, and each of several processes has its own.
 
     Example:
@@ -83,7 +82,6 @@ class Data:
     source: Source
     like: Tensor | None = None
     unpack: Unpack | None = None
-    progress: bool = False
     shared: bool = False
 
     def __post_init__(self) -> None:
@@ -98,9 +96,9 @@ class Data:
 
     def __iter__(self) -> Iterator[Batch]:
         seen = 0
-        once = as_users_code(self._elements)  # tqdm would ask a loader for two iterators
+        elements = as_users_code(self._elements)
         total = length_hint(self._elements) or None
-        for element in tqdm(once, "data", total, disable=not self.progress, unit="batch", leave=False):
+        for element in track(elements, "data", total, unit="batches"):
             with users_default_device():
                 inputs, targets = split(element, self.unpack)
             check_there(targets, "targets")
@@ -126,6 +124,16 @@ class Data:
     def examples(self) -> int:
         """Examples there were in the first whole pass, which is made now if there was none."""
         return sum(len(batch) for batch in self)
+
+    def about(self, first: int) -> int:
+        """About how many examples there are, by the length of the source; counted where that is not known.
+
+        Args:
+            first: Examples of the first batch.
+        """
+        if is_pair(self.source):
+            return count(cast("tuple[Inputs, Tensor]", self.source)[0])
+        return length_hint(self._elements) * first or self.examples
 
     def added(self, values: Tensor) -> Tensor:
         """A sum over all data from that over this process's part, in place."""

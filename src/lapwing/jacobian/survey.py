@@ -286,9 +286,7 @@ def _disagreeing(full: Pass, plain: Tensor, params: Params) -> set[str]:
     return wrong
 
 
-def opened(
-    model: nn.Module, data: Source, call: str, *, unpack: Unpack | None = None, progress: bool = False
-) -> tuple[nn.Module, Data]:
+def opened(model: nn.Module, data: Source, call: str, *, unpack: Unpack | None = None) -> tuple[nn.Module, Data]:
     """The network inside ``model``, and the data as tensors of its kind.
 
     Args:
@@ -296,7 +294,6 @@ def opened(
         data: What the user passed as the data.
         call: How it is passed, for the message.
         unpack: Makes ``(inputs, targets)`` of a batch.
-        progress: Whether passes over the data show a progress bar.
 
     Raises:
         ConfigError: If the model is no module, or its weights have no values yet.
@@ -305,7 +302,7 @@ def opened(
     module = unwrapped(model, call)
     like = like_of(module)
     like = torch.zeros(()) if like is None else like
-    return module, Data(data, like=like, unpack=unpack, progress=progress, shared=several())
+    return module, Data(data, like=like, unpack=unpack, shared=several())
 
 
 def unwrapped(model: nn.Module, call: str = "the trained nn.Module") -> nn.Module:

@@ -14,6 +14,7 @@ from lapwing.curvature.fold import check_repeatable
 from lapwing.curvature.ggn import GGN, Curvature
 from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, check_kind
+from lapwing.ground.progress import working
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
 from lapwing.jacobian.model import undisturbed
@@ -102,7 +103,7 @@ class Laplace:
         *,
         output: Output = None,
         unpack: Unpack | None = None,
-        progress: bool = False,
+        progress: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> Posterior:
         """The posterior of a trained network.
@@ -114,7 +115,7 @@ class Laplace:
             output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index
                 or a function of it. ``None`` where it returns one tensor, or something with ``logits``.
             unpack: Splits one element of the loader into ``(inputs, targets)``.
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
             generator: Source of randomness, for ``MCFisher`` and a ``GPrior`` with samples.
 
         Returns:
@@ -132,8 +133,8 @@ class Laplace:
         Cost:
             One pass over the data: a forward pass, and a backward pass through the activations for each output.
         """
-        with undisturbed():
-            module, read = opened(model, data, "fit(model, data)", unpack=unpack, progress=progress)
+        with undisturbed(), working("fit", progress):
+            module, read = opened(model, data, "fit(model, data)", unpack=unpack)
             check_same_fit(read, self, module)
             task = self.task(module, read, generator, output=output)
             posterior = self.structure.fit(task)

@@ -15,6 +15,7 @@ from lapwing.curvature.fold import Totals
 from lapwing.ground import probes
 from lapwing.ground.data import Data, Inputs, InputsLike, chunks, count
 from lapwing.ground.errors import UnsupportedError, check_bytes
+from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate
 from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import Survey
@@ -77,6 +78,7 @@ class Posterior(NetworkPredictor, abc.ABC):
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @undisturbed()
+    @working("predict")
     def outputs_each(self: P, x: InputsLike, choices: Sequence[P]) -> Sequence[Moments | WideMoments]:
         """Linearised outputs under several choices of prior and noise, which share all but the last contraction.
 
@@ -92,6 +94,7 @@ class Posterior(NetworkPredictor, abc.ABC):
             return self._moments(inputs, choices)
 
     @undisturbed()
+    @working("sample functions")
     def sample_functions(
         self, x: InputsLike, samples: int = 1, *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s n *event c"]:
@@ -289,7 +292,8 @@ class Posterior(NetworkPredictor, abc.ABC):
 
     def _networks(self, inputs: Inputs, samples: int, generator: torch.Generator | None) -> Draws:
         drawn = self.sample(samples, generator=generator)
-        each = [self.likelihood.canonical(self.network(inputs, self.params(weights))) for weights in drawn]
+        networks = track(drawn, "networks", unit="networks")
+        each = [self.likelihood.canonical(self.network(inputs, self.params(weights))) for weights in networks]
         return Draws(torch.stack(each))
 
     def _functions(self, inputs: Inputs) -> JointMoments | Draws:
@@ -324,7 +328,8 @@ class Posterior(NetworkPredictor, abc.ABC):
         columns = draws.shape[1]
         size = model.chunk(model.width if columns >= model.width else min(columns, COLUMNS), BUDGET)
         means, moved = list[Tensor](), list[Tensor]()
-        for _, part in chunks(inputs, size):
+        pieces = -(-count(inputs) // size)
+        for _, part in track(chunks(inputs, size), "products with the Jacobian", pieces, unit="pieces"):
             there = Linearisation(model).at(part)
             means.append(there.outputs)
             moved.append(there.push(draws).movedim(0, -1))

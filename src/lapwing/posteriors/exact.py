@@ -7,22 +7,21 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from time import perf_counter
 from typing import TypeVar, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.curvature.gram import joint
 from lapwing.curvature.head import basis, spectra
 from lapwing.curvature.sums import Held
-from lapwing.curvature.variance import Propagation
+from lapwing.curvature.variance import CHEAPER, Propagation
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, InputsLike
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, UnsupportedError, finite_evidence, warn
-from lapwing.jacobian.model import Model, undisturbed
+from lapwing.ground.progress import Bar, working
+from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
@@ -35,23 +34,14 @@ from lapwing.priors import Prior
 
 logger = logging.getLogger(__name__)
 
-OUTPUTS = 1024
-"""Outputs of an example, its positions included, from which a prediction is timed beforehand."""
-
 JACOBIAN = 2**31
 """Bytes the Jacobian of one example may take, layer by layer, for covariances of its outputs (2 GiB)."""
 
 DRAWS = 64
 """Draws of the weights that outputs are known by where it would take more."""
 
-QUIET = 2.0
-"""Seconds after which a bar is shown, in a terminal or a notebook."""
-
 BLOCK, COPIES = 2**28, 4
 """Bytes that draws made at a time may take (256 MiB); float64 copies of one that are made on the way."""
-
-LONG = 10.0
-"""Seconds from which that is said."""
 
 DROWNED = 1e3
 """The rounding of a curvature over the prior precision from which its posterior is refused."""
@@ -63,6 +53,7 @@ P = TypeVar("P", bound="ExactPosterior")
 class ExactPosterior(Posterior):
     """A Gaussian whose log determinant is exact, so that its prior and noise can be tuned by the evidence."""
 
+    @working("evidence")
     def log_marginal(self) -> float:
         """Log evidence, nats; see ``Posterior.log_marginal``.
 
@@ -74,6 +65,7 @@ class ExactPosterior(Posterior):
         """
         return finite_evidence(float(self.evidence.log_marginal(self.prior_precisions, self.scale)))
 
+    @working("effective dimension")
     def effective_dimension(self) -> float:
         """Directions of weight space that the data determined, ``γ = d - tr(A Λ⁻¹)`` (MacKay 1992)."""
         return float(self.evidence.effective_dimensions(self.prior_precisions, self.scale).sum())
@@ -130,6 +122,7 @@ class WeightPosterior(ExactPosterior):
         more, less = (self.noise_scale * max(each) for each in zip((0.0, 0.0), *found, strict=True))
         return more, less
 
+    @working("sample")
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``; W is the operator's own inverse root."""
         probes.check_draws(samples, generator)
@@ -193,10 +186,8 @@ class WeightPosterior(ExactPosterior):
         if self.survey.head and self._by_layers:
             found = wide_moments(given, inputs, places)
             return found if self.wide else [each.written for each in found]
-        if places is None and not self.survey.head:
-            if self._drawn:
-                return [choice._moments_by_draws(inputs) for choice in choices]
-            warn_of_time(self.model, inputs)
+        if self._drawn and not self.survey.head:
+            return [choice._moments_by_draws(inputs, places) for choice in choices]
         mean, covariances = given.moments(inputs, places)
         return [Moments(mean, covariance) for covariance in covariances]
 
@@ -206,35 +197,36 @@ class WeightPosterior(ExactPosterior):
         network = self.network
         return self.survey.bytes(self.model.event[-1], network.like.itemsize) > JACOBIAN
 
-    def _moments_by_draws(self, inputs: Inputs) -> FactorMoments:
+    def _moments_by_draws(self, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> FactorMoments:
         """Outputs known by ``DRAWS`` draws of the weights, the same at every call: ``F = J W ε / √DRAWS``.
+
+        Args:
+            inputs: n examples.
+            places: As for ``Propagation.moments``.
 
         Cost:
             About two forward passes a draw, and its making; memory ``BLOCK`` beside the result.
         """
-        generator = torch.Generator().manual_seed(0)
-        together = max(1, BLOCK // (COPIES * 8 * self.network.size))
-        mean, moved, start = self.network.like, list[Tensor](), perf_counter()
-        with tqdm(desc="draws of outputs", total=DRAWS, disable=None, delay=QUIET, unit="draw", leave=False) as bar:
-            for first in range(0, DRAWS, together):
-                deviations = self._deviations(min(together, DRAWS - first), generator)
-                mean, part = self.pushed(inputs, deviations)
-                moved.append(part)
-                bar.update(part.shape[-1])
-                if first == 0:
-                    self._say_drawn((perf_counter() - start) * DRAWS / part.shape[-1])
-        return FactorMoments(mean, torch.cat(moved, -1) / DRAWS**0.5)
-
-    def _say_drawn(self, seconds: float) -> None:
         outputs = self.model.event[-1]
         needed = self.survey.bytes(outputs, self.network.like.itemsize) >> 20
         words = (
-            "the Jacobian of one example, %d outputs, would take %s MiB: covariances are those of %d draws, which take "
-            "about %.0f s, with a relative standard error of %.2g of a variance. weights=LastLayer() has them exactly"
+            "the Jacobian of one example, %d outputs, would take %s MiB: covariances are those of %d draws, with a "
+            "relative standard error of %.2g of a variance. weights=LastLayer() has them exactly"
         )
-        logger.warning(words, outputs, f"{needed:,}", DRAWS, seconds, (2 / DRAWS) ** 0.5)
+        logger.warning(words, outputs, f"{needed:,}", DRAWS, (2 / DRAWS) ** 0.5)
+        generator = torch.Generator().manual_seed(0)
+        together = max(1, BLOCK // (COPIES * 8 * self.network.size))
+        mean, columns = self.network.like, list[Tensor]()
+        with Bar("draws of outputs", DRAWS, unit="draws", cheaper=CHEAPER) as bar:
+            for first in range(0, DRAWS, together):
+                deviations = self._deviations(min(together, DRAWS - first), generator)
+                mean, moved = self.pushed(inputs, deviations)
+                columns += [at_places(column, places) for column in moved.unbind(-1)]
+                bar.update(moved.shape[-1])
+        return FactorMoments(at_places(mean, places), torch.stack(columns, -1) / DRAWS**0.5)
 
     @undisturbed()
+    @working("predict")
     def outputs_at(
         self, x: InputsLike, places: Int[Tensor, " p"], choices: Sequence[WeightPosterior]
     ) -> Sequence[Moments | WideMoments]:
@@ -253,23 +245,6 @@ class WeightPosterior(ExactPosterior):
             return JointMoments(found.mean, (rows @ rows.mT).view(*found.mean.shape, *found.mean.shape), found.factor)
         mean, covariance = joint(Propagation(self.model, (self.precision,)), inputs)
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
-
-
-def warn_of_time(model: Model, inputs: Inputs) -> None:
-    """Say what covariances will take where very many outputs of an example are pulled back, and what takes less.
-
-    Cost:
-        A forward pass of a few examples, where there are so many.
-    """
-    if model.width <= OUTPUTS:
-        return
-    seconds = 2 * model.width * model.seconds(inputs)
-    if seconds > LONG:
-        words = (
-            "%d outputs an example, each pulled back by itself: their covariances will take about %.0f s. A posterior "
-            "of weights=LastLayer() or structure=Sampled(16) predicts them in a few passes"
-        )
-        logger.warning(words, model.width, seconds)
 
 
 def wide_moments(given: Propagation, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> list[BasisMoments]:

@@ -18,6 +18,7 @@ from lapwing.curvature.variance import Propagation, contracted
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, chunks
 from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.progress import working
 from lapwing.jacobian.model import BUDGET
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal, FunctionOperator, Operator
@@ -95,6 +96,7 @@ class FunctionPosterior(ExactPosterior):
 
         return FunctionOperator(product, product, prior.shape, prior.values)
 
+    @working("sample")
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``; a draw of the prior, conditioned on the data (Wilson et al. 2021).
 

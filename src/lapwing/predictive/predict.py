@@ -12,6 +12,7 @@ import torch
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, InputsLike, checked
 from lapwing.ground.errors import ConfigError, UnsupportedError
+from lapwing.ground.progress import working
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import (
@@ -166,6 +167,7 @@ class NetworkPredictor(abc.ABC):
         """The network at its trained weights."""
 
     @undisturbed()
+    @working("predict")
     def outputs(
         self,
         x: InputsLike,
@@ -188,6 +190,7 @@ class NetworkPredictor(abc.ABC):
             return self._linearised(inputs, link or self.link, joint, samples)
 
     @undisturbed()
+    @working("predict")
     def predict(
         self,
         x: InputsLike,

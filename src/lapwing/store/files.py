@@ -15,6 +15,7 @@ from lapwing.ground.archive import Archive, Json, Tensors
 from lapwing.ground.data import Data, Source, Unpack, several
 from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import MismatchError, check_kind
+from lapwing.ground.progress import working
 from lapwing.ground.ranks import once
 from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.model import Model
@@ -64,6 +65,7 @@ def read_header(path: str | PathLike[str]) -> Json:
 
 
 @default_device_aside()
+@working("save")
 def save(
     posterior: Saved | ImagePosterior | Kernels,
     path: str | PathLike[str],
@@ -143,7 +145,7 @@ def load(
     *,
     output: Output = ...,
     unpack: Unpack | None = ...,
-    progress: bool = ...,
+    progress: bool | None = ...,
 ) -> Saved | ImagePosterior: ...
 
 
@@ -155,7 +157,7 @@ def load(
     *,
     output: Output = None,
     unpack: Unpack | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     device: torch.device | str = "cpu",
 ) -> Saved | ImagePosterior | Kernels:
     """The posterior of a file, around the network it was fitted to; a Gaussian process needs none.
@@ -173,7 +175,7 @@ def load(
         output: The function by which the output was taken from what the network returns, as given to ``Laplace.fit``: a
             file holds no code. A key or an index it holds.
         unpack: As given to ``Laplace.fit``.
-        progress: Whether to show a progress bar whenever the data are read.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
         device: Where to put a Gaussian process.
 
     Raises:
@@ -188,26 +190,28 @@ def load(
         Reading the file, and hashing it and the network; a forward pass over the data. Factorisations but for those
         of ``KFAC`` are computed again when first asked for.
     """
-    header = POSTERIOR.header(path)
-    tensors = POSTERIOR.tensors(file_at(path), header)
-    kind = str(header.get("posterior"))
-    if (model is None) != (kind in KINDS):
-        expected = "no network" if model is not None else "the network it was fitted to"
-        hint = "load(path)" if model is not None else "load(path, model)"
-        raise MismatchError(f"{expected}, for '{path}' is a {kind:.40}", "one" if model is not None else "none", hint)
-    if model is None:
-        return process_from(header, tensors, device)
-    network = bound(header.get("network"), tensors, unwrapped(model), output)
-    if kind == ImagePosterior.__name__:
-        return image_from(header, tensors, network)
-    read = None if data is None else Data(data, network.like, unpack, progress, several())
-    posterior = posterior_from(header, tensors, network, read)
-    check_fits(posterior)
-    if isinstance(posterior, Posterior) and posterior.data is not None and not posterior.partial:
-        check_same(posterior.training.model, posterior.totals)
-        if isinstance(posterior, FunctionPosterior):
-            return posterior.with_data()
-    return posterior
+    with working("load", progress):
+        header = POSTERIOR.header(path)
+        tensors = POSTERIOR.tensors(file_at(path), header)
+        kind = str(header.get("posterior"))
+        if (model is None) != (kind in KINDS):
+            expected = "no network" if model is not None else "the network it was fitted to"
+            hint = "load(path)" if model is not None else "load(path, model)"
+            got = "one" if model is not None else "none"
+            raise MismatchError(f"{expected}, for '{path}' is a {kind:.40}", got, hint)
+        if model is None:
+            return process_from(header, tensors, device)
+        network = bound(header.get("network"), tensors, unwrapped(model), output)
+        if kind == ImagePosterior.__name__:
+            return image_from(header, tensors, network)
+        read = None if data is None else Data(data, network.like, unpack, several())
+        posterior = posterior_from(header, tensors, network, read)
+        check_fits(posterior)
+        if isinstance(posterior, Posterior) and posterior.data is not None and not posterior.partial:
+            check_same(posterior.training.model, posterior.totals)
+            if isinstance(posterior, FunctionPosterior):
+                return posterior.with_data()
+        return posterior
 
 
 def installed() -> str:

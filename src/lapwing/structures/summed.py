@@ -211,7 +211,7 @@ class KFAC(CurvatureRecipe, Fits):
         network, curved = task.model.network, [layer for layer in task.model.survey.layers if layer.kind not in NORMS]
         joint = [layer.names for layer in curved]
         _check_one_precision(task, joint if self.bias == "joint" else [(name,) for names in joint for name in names])
-        total = KroneckerSum(network, self.sharing, self.bias, self.rank, task.model.data.progress)
+        total = KroneckerSum(network, self.sharing, self.bias, self.rank)
         posterior = task.affordable().summed(total)
         if total.cut:
             logger.warning("%s keeps the leading eigenpairs of its largest factors: %r", self, posterior)

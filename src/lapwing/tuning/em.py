@@ -12,7 +12,6 @@ from typing import Any, cast, final, get_args
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground.archive import Archive
 from lapwing.ground.checkpoint import Checkpoint
@@ -26,6 +25,7 @@ from lapwing.ground.errors import (
     finite_evidence,
     warn,
 )
+from lapwing.ground.progress import Bar
 from lapwing.ground.ranks import check_alike, once
 from lapwing.ground.whole import file_at
 from lapwing.linear.model import LinearModel
@@ -130,12 +130,12 @@ class EM:
         check_positive("tolerance", self.tolerance)
         check_kind("solver=", self.solver, (Solver, type(None)), "CG() or SGD()")
 
-    def tune(self, posterior: Q, progress: bool) -> Q:
+    def tune(self, posterior: Q, progress: bool | None) -> Q:
         """The posterior at the fixed point.
 
         Args:
             posterior: The posterior.
-            progress: Whether to show progress bars.
+            progress: Whether to show progress bars; ``None`` for after two seconds, in a terminal or notebook.
 
         Raises:
             DataError: If the data are not those of the fit.
@@ -199,29 +199,44 @@ class EM:
         return Expectation(posterior, self.target, self.solver, self.samples, self.estimator, rtol, self.seed)
 
     def _run(
-        self, expectation: Expectation[Any], state: State, noisy: bool, file: Checkpoint[State] | None, progress: bool
+        self,
+        expectation: Expectation[Any],
+        state: State,
+        noisy: bool,
+        file: Checkpoint[State] | None,
+        progress: bool | None,
     ) -> State:
         """Go on from a state to the end."""
         expectation.prepare()
-        found = None
-        with tqdm(desc="EM", total=self.steps + 1, disable=not progress, unit="step", leave=False) as bar:
-            bar.update(len(state.trace))
-            while not state.settled and len(state.trace) <= self.steps:
-                accuracy = max(expectation.rtol, SLACK * min(1.0, last_move(state)))
-                found = expectation.at(state, progress, accuracy)
-                state, left = self._maximised(expectation.posterior, found, noisy)
-                if state.settled and accuracy > expectation.rtol:
-                    found = expectation.at(found.state, progress)
-                    state, left = self._maximised(expectation.posterior, found, noisy)
-                if file:
-                    once(expectation.tangent.training.data.shared, partial(file.write, state))
-                bar.update()
-                precision = state.trace[-1].prior_precision[0]
-                bar.set_postfix_str(f"precision {precision:.3g}, its logarithm {left:.1g} from the end")
-                logger.debug("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], left)
+        found: Expected | None = None
+        interrupted = False
+        bar = Bar("EM", most=self.steps + 1, done=len(state.trace), progress=progress)
+        try:
+            with bar:
+                while not state.settled and len(state.trace) <= self.steps:
+                    accuracy = max(expectation.rtol, SLACK * min(1.0, last_move(state)))
+                    here = expectation.at(state, progress, accuracy)
+                    bar.check()
+                    after, left = self._maximised(expectation.posterior, here, noisy)
+                    if after.settled and accuracy > expectation.rtol:
+                        here = expectation.at(here.state, progress)
+                        bar.check()
+                        after, left = self._maximised(expectation.posterior, here, noisy)
+                    found, state = here, after
+                    if file:
+                        once(expectation.tangent.training.data.shared, partial(file.write, state))
+                    precision = state.trace[-1].prior_precision[0]
+                    bar.update(said=f"precision {precision:.3g}, its logarithm {left:.1g} from the end")
+                    logger.debug("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], left)
+        except KeyboardInterrupt:
+            if state.measured is None:
+                raise
+            interrupted = True
+            said = f"EM: interrupted after {len(state.trace) - 1} steps: these choices are the last"
+            warn(said, ConvergenceWarning)
         if found is not None:
             self._warn(expectation, found, len(state.trace))
-        if not state.settled and state.moves is not None:
+        if not state.settled and not interrupted and state.moves is not None:
             warn(
                 f"expectation maximisation ended after {len(state.trace) - 1} steps, the last of which would move a "
                 f"log precision by {last_move(state):.1e}. Try a larger steps=, or a prior with fewer precisions",

@@ -9,9 +9,9 @@ from typing import Literal, TypeAlias, cast, final, get_args
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
-from lapwing.ground.errors import check_option, finite_evidence
+from lapwing.ground.errors import ConvergenceWarning, check_option, finite_evidence, warn
+from lapwing.ground.progress import track
 from lapwing.posteriors import Posterior
 from lapwing.tuning.ascent import Height, climb, height_at, warn_of_steps
 from lapwing.tuning.choices import BOUNDS, At, P, ended, evidence_at, fixed_point, step_of, tunes_noise
@@ -57,7 +57,7 @@ class EvidenceGradient:
     def __post_init__(self) -> None:
         check_option("noise", self.noise, get_args(Noise))
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior of largest evidence.
 
         Raises:
@@ -130,7 +130,7 @@ class MacKay:
     steps: int = 500
     tolerance: float = 1e-9
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior at the fixed point.
 
         Raises:
@@ -187,7 +187,7 @@ def noises_by_evidence(posterior: Posterior, at: At) -> Float[Tensor, " c"]:
     return sums.noises(cast(Tensor, own_noises(posterior)), gamma)
 
 
-def last_of(points: Iterator[Height], posterior: P, name: str, noisy: bool, progress: bool) -> P:
+def last_of(points: Iterator[Height], posterior: P, name: str, noisy: bool, progress: bool | None) -> P:
     """The posterior at the last of some points, all of them in its trace.
 
     Args:
@@ -195,7 +195,7 @@ def last_of(points: Iterator[Height], posterior: P, name: str, noisy: bool, prog
         posterior: The posterior before.
         name: Of the progress bar.
         noisy: Whether the noise was chosen.
-        progress: Whether to show one.
+        progress: Whether to show one; ``None`` for after two seconds, in a terminal or notebook.
 
     Raises:
         NumericalError: If its evidence is not finite.
@@ -203,7 +203,13 @@ def last_of(points: Iterator[Height], posterior: P, name: str, noisy: bool, prog
     Warns:
         ConvergenceWarning: If the last is no answer.
     """
-    found = list(tqdm(points, desc=name, disable=not progress, unit="step", leave=False))
+    found: list[Height] = []
+    try:
+        found.extend(track(points, name, progress=progress))
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        warn(f"interrupted after {len(found) - 1} steps: these choices are the last", ConvergenceWarning)
     finite_evidence(found[-1].log_marginal)
     taken = [step_of(posterior, p.log_marginal, p.precisions, p.scale, p.effective_dimension) for p in found]
     return ended(posterior, found[-1].precisions, found[-1].scale, tuple(taken), noisy=noisy)

@@ -228,12 +228,12 @@ class Expectation(Generic[Q]):
             for _ in model.visit(columns):
                 pass
 
-    def at(self, state: State, progress: bool = False, rtol: float | None = None) -> Expected:
+    def at(self, state: State, progress: bool | None = None, rtol: float | None = None) -> Expected:
         """What expectation says at the precisions of a state.
 
         Args:
             state: The precisions, and where to start from.
-            progress: Whether to show progress bars.
+            progress: Whether to show progress bars; ``None`` for after two seconds, in a terminal or notebook.
             rtol: Relative gradient and error of draws now; ``None`` for those of the expectation.
 
         Cost:

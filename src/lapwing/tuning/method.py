@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from lapwing.ground.data import Source
 from lapwing.ground.errors import check_kind
+from lapwing.ground.progress import working
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
 from lapwing.jacobian.model import undisturbed
@@ -31,7 +32,7 @@ OWN = ("data", "unpack", "checkpoint")
 class Method(Protocol):
     """A way to choose hyper-parameters."""
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior with the prior and noise it chose."""
         ...
 
@@ -40,13 +41,13 @@ class Method(Protocol):
 class SelfTuned(Protocol):
     """A posterior of another kind, which knows how its hyper-parameters are chosen."""
 
-    def tuned(self, method: Any, progress: bool) -> Any:
+    def tuned(self, method: Any, progress: bool | None) -> Any:
         """The posterior with other hyper-parameters; ``None`` for its own way to choose them."""
         ...
 
 
 @undisturbed()
-def tune(posterior: T, method: Method | Source | None = None, *, progress: bool = False) -> T:
+def tune(posterior: T, method: Method | Source | None = None, *, progress: bool | None = None) -> T:
     """A posterior with a better prior precision, and with it a better link or noise precision.
 
     Nothing is fitted again: the curvature is reused, and its one eigendecomposition where there is one. The exception
@@ -65,7 +66,7 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
             ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the noise from the
             residuals alone. Of a Gaussian process ``gp.Evidence()``, ``gp.Subset()``, ``gp.Pathwise()`` or
             ``gp.Centroids()``; without any, the first up to 2,000 observations, else the second.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
     Returns:
         The posterior at the chosen values; its ``trace`` has grown by the steps taken.
@@ -89,6 +90,12 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
         >>> tuned.trace[-1].log_marginal >= tuned.trace[0].log_marginal
         True
     """
+    with working("tune", progress):
+        return _tuned(posterior, method, progress)
+
+
+def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) -> T:
+    """The posterior with the values that a method chose; see ``tune``."""
     if isinstance(posterior, SelfTuned):
         return posterior.tuned(method, progress)
     check_kind("the posterior", posterior, (Posterior,), "tune(recipe.fit(model, data))")

@@ -106,7 +106,7 @@ class Mixup:
         check_count("examples", self.examples, usual=400)
         check_count("seed", self.seed, 0)
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior of smallest NLL on mixtures.
 
         Raises:

@@ -51,7 +51,7 @@ class ByOutput(Protocol):
         """Noise precision of each output that the method asks for at the prior and the noise of a posterior."""
         ...
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior with the prior that it chose, and a factor for the noise of all outputs."""
         ...
 
@@ -60,13 +60,13 @@ class ByOutput(Protocol):
         ...
 
 
-def tuned_by_output(posterior: P, method: ByOutput, progress: bool) -> P:
+def tuned_by_output(posterior: P, method: ByOutput, progress: bool | None) -> P:
     """The posterior at the prior and the noise of each output at which a method stays.
 
     Args:
         posterior: The posterior before.
         method: Chooses.
-        progress: Whether to show progress bars.
+        progress: Whether to show progress bars; ``None`` for after two seconds, in a terminal or notebook.
 
     Raises:
         UnsupportedError: If its curvature cannot be computed again.

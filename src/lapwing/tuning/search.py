@@ -10,9 +10,9 @@ from typing import Any, Generic, final
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, warn
+from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link, Moments, WideMoments, held_out_losses
@@ -115,7 +115,7 @@ class HeldOutSearch(Generic[P]):
     noise: bool = False
     temperature: bool = False
 
-    def run(self, progress: bool) -> P:
+    def run(self, progress: bool | None) -> P:
         """The posterior of least loss.
 
         Raises:
@@ -125,12 +125,24 @@ class HeldOutSearch(Generic[P]):
         Warns:
             ConvergenceWarning: If that is at an end of the range, or worse than the network alone.
         """
-        with tqdm(desc=self.name.lower(), disable=not progress, unit="precision", leave=False) as bar:
-            tried = self._tried(bar)
+        most = len(self.data.grid) + REFINEMENTS[0 if self.data.exact else 1]
+        with Bar(self.name.lower(), unit="precisions", most=most, progress=progress) as bar:
+            tried = list[Tried]()
+            interrupted = False
+            try:
+                self._try(tried, bar)
+            except KeyboardInterrupt:
+                if not tried:
+                    raise
+                interrupted = True
         winner = least(tried)
         if not math.isfinite(winner.loss):
             raise NumericalError("a finite held-out loss", "none at any prior precision", "other bounds=, or float64")
-        self._judge(winner)
+        if interrupted:
+            said = f"{self.name}: interrupted after {len(tried)} precisions: the best of them is taken"
+            warn(said, ConvergenceWarning)
+        else:
+            self._judge(winner)
         return self._chosen([*tried, winner])
 
     def _plain(self, moments: Sequence[Moments | WideMoments]) -> float:
@@ -138,28 +150,31 @@ class HeldOutSearch(Generic[P]):
         certain = [Moments.certain(part.mean) for part in moments]
         return mean_loss(self.data, certain, self.data.likelihood, "probit")
 
-    def _tried(self, bar: Any) -> list[Tried]:
-        """The best at each precision, in the order in which they were tried."""
+    def _try(self, tried: list[Tried], bar: Bar) -> None:
+        """Add the best at each precision, in the order in which they are tried."""
         grid, exact = self.data.grid, self.data.exact
         found: list[list[Tried]] = []
         for point in grid:
-            found.append(self._at(point, self.links))
+            here = self._at(point, self.links)
+            bar.check()
+            found.append(here)
+            tried.append(least(here))
             bar.update()
-            losses = [least(each).loss for each in found]
+            losses = [one.loss for one in tried]
             best = losses.index(min(losses))
             if not exact and len(found) - 1 - best >= PATIENCE and losses[-1] > losses[best]:
                 break
-        tried = [least(each) for each in found]
         curves = [list(curve) for curve in zip(*found, strict=True)]
         for _ in range(REFINEMENTS[0 if exact else 1]):
             points = [(curve, point) for curve in curves if (point := between(curve)) is not None]
             if not points:
                 break
             curve, point = min(points, key=lambda one: (len(one[0]), least(one[0]).loss))
-            curve += self._at(point, (curve[0].link,))
+            here = self._at(point, (curve[0].link,))
+            bar.check()
+            curve += here
             tried.append(curve[-1])
             bar.update()
-        return tried
 
     def _at(self, log_factor: float, links: tuple[Link, ...]) -> list[Tried]:
         """The least loss of each link at a prior precision, over temperatures or the noise."""

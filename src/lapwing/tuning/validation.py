@@ -71,7 +71,7 @@ class Validation:
         if self.link is not None:
             check_link(self.link)
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior of smallest validation NLL.
 
         Raises:

@@ -11,10 +11,10 @@ import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
-from tqdm.auto import tqdm
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
+from lapwing.ground.progress import Bar
 from lapwing.linear.solvers import SDD, AlternatingProjections, Cholesky, Solver
 from lapwing.methods.gp import GP, RBF, Matern, Process
 from lapwing.predictive import Draws, JointMoments, Regression
@@ -188,21 +188,22 @@ def test_an_interrupted_solve_says_its_residual_keeps_what_it_has_and_goes_on(
     solver: Solver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = GP(Matern(1.5), lw.Gaussian(NOISE), solver=solver, mean="zero", progress=True).fit(data())
-    calls, said = iter(range(12)), list[str]()
+    calls, residuals = iter(range(12)), list[float]()
 
-    def interrupted(bar: tqdm, n: float = 1) -> None:
+    def interrupted(bar: Bar, units: int = 1, said: str | None = None) -> None:
+        if said is not None:
+            residuals.append(float(said.removeprefix("residual ").split(",")[0]))
         if next(calls, None) is None:
             raise KeyboardInterrupt
 
     says = r"was interrupted after .* relative residual .* with_solver\(solver\), which goes on"
     with monkeypatch.context() as patch, pytest.warns(ConvergenceWarning, match=says):
-        patch.setattr(tqdm, "update", interrupted)
-        patch.setattr(tqdm, "set_postfix", lambda bar, residual: said.append(residual))
+        patch.setattr(Bar, "update", interrupted)
         found = process.answers
     rest = data()[1] - process.groups[0].problem.precision.dense() @ found.value
     relative = torch.linalg.vector_norm(rest) / torch.linalg.vector_norm(data()[1])
     assert found.stopped == "interrupted" and float(found.residual) == pytest.approx(float(relative))
-    assert len(said) > 1 and float(said[0]) > float(relative)
+    assert len(residuals) > 1 and residuals[0] > float(relative)
     further = process.with_solver(lw.CG(rtol=1e-11))
     assert further.start == (found,) and further.answers.converged
     again = process.with_solver(solver)

@@ -16,6 +16,7 @@ from lapwing.evaluation.diagnosis.statistics import Check, Family, directions_of
 from lapwing.ground import probes
 from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import DataError, NumericalError, ShapeError, UnsupportedError, check_count, check_fraction
+from lapwing.ground.progress import working
 from lapwing.linalg import Dense, Operator
 from lapwing.linear.solvers import Cholesky
 from lapwing.methods.gp import Process
@@ -122,6 +123,7 @@ def percent(value: float) -> str:
 
 
 @default_device_aside()
+@working("diagnose")
 def diagnose(
     posterior: Any,
     samples: int = 200,

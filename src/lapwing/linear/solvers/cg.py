@@ -88,7 +88,8 @@ class CG(Solver):
             its precisions are alike.
         max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
         seconds: Time after which a block takes no further step, and says how far it is; ``None`` for any.
-        progress: Whether to show a progress bar with the residual.
+        progress: Whether to show a progress bar with the residual; ``None`` for after two seconds, in a terminal or
+            notebook.
 
     Raises:
         ConfigError: If a number is not positive.
@@ -98,7 +99,7 @@ class CG(Solver):
 
     Example:
         >>> CG(rtol=1e-4)
-        CG(rtol=0.0001, max_iterations=1000, preconditioner=None, max_bytes=1073741824, seconds=None, progress=False)
+        CG(rtol=0.0001, max_iterations=1000, preconditioner=None, max_bytes=1073741824, seconds=None, progress=None)
     """
 
     cure = "a preconditioner of more rank, up to CG(preconditioner=PivotedCholesky(1000)), or a larger max_iterations"
@@ -108,7 +109,7 @@ class CG(Solver):
     preconditioner: Preconditioner | None = None
     max_bytes: int = 2**30
     seconds: float | None = None
-    progress: bool = False
+    progress: bool | None = None
 
     def __post_init__(self) -> None:
         if self.seconds is not None:

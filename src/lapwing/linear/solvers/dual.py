@@ -13,10 +13,10 @@ from typing import ClassVar, final
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count, check_positive
+from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.deflation import Deflation
@@ -85,7 +85,8 @@ class SDD(Stochastic):
         seed: Of the coordinates.
         max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
         seconds: Time after which a block takes no further step, and says how far it is; ``None`` for any.
-        progress: Whether to show a progress bar with the residual.
+        progress: Whether to show a progress bar with the residual; ``None`` for after two seconds, in a terminal or
+            notebook.
 
     Raises:
         ConfigError: If a number makes no sense; it names the one.
@@ -111,7 +112,7 @@ class SDD(Stochastic):
     seed: int = 0
     max_bytes: int = 2**30
     seconds: float | None = None
-    progress: bool = False
+    progress: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -147,9 +148,9 @@ class SDD(Stochastic):
         n, noise = problem.size, problem.prior.values[:, None]
         look, found = max(1, self.steps // LOOKS), Distance(torch.zeros(0), torch.zeros(0))
         stopped: Stopped = "interrupted"
-        bar = tqdm(total=self.steps, desc="dual descent", disable=not self.progress, unit="step", leave=False)
+        bar = Bar("dual descent", most=self.steps, progress=self.progress)
         begun = time.perf_counter()
-        with bar, suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt), bar:
             order = coordinates(n, batch, b.device, generator)
             while path.taken < self.steps:
                 index, p = next(order), path.ahead()
@@ -164,7 +165,7 @@ class SDD(Stochastic):
                     continue
                 found = function_distance(problem, b, path.average())
                 worst = found.worst
-                bar.set_postfix(residual=f"{worst:.1e}")
+                bar.update(0, f"residual {worst:.1e}, done at {self.rtol:.1e}")
                 if not worst < GROWTH:
                     return None
                 if worst <= self.rtol:

@@ -13,10 +13,10 @@ from typing import ClassVar, final
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count, check_fraction
+from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg import Dense, Diagonal, FunctionOperator, Structured
 from lapwing.linear.gauss_newton import Gram
@@ -66,7 +66,8 @@ class PrimalSGD(Stochastic):
         momentum: ρ.
         seed: Of everything random.
         max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
-        progress: Whether to show a progress bar with the residual.
+        progress: Whether to show a progress bar with the residual; ``None`` for after two seconds, in a terminal or
+            notebook.
 
     Raises:
         ConfigError: If a number makes no sense; it names the one.
@@ -93,7 +94,7 @@ class PrimalSGD(Stochastic):
     momentum: float = 0.9
     seed: int = 0
     max_bytes: int = 2**30
-    progress: bool = False
+    progress: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -166,15 +167,15 @@ class PrimalSGD(Stochastic):
 
         x, taken, within = start, 0, self.rtol
         stopped: Stopped = "interrupted"
-        bar = tqdm(total=self.steps, desc="primal descent", disable=not self.progress, unit="step", leave=False)
-        with bar, suppress(KeyboardInterrupt):
+        bar = Bar("primal descent", most=self.steps, progress=self.progress)
+        with suppress(KeyboardInterrupt), bar:
             for now in islice(passes, -(-self.steps // look)):
-                bar.update(now.steps - taken)
+                since = now.steps - taken
                 x, taken = torch.zeros_like(start), now.steps
                 x[at] = now.value
                 found = distance(within)
                 left = float(found.residual.max())
-                bar.set_postfix(residual=f"{left:.1e}")
+                bar.update(since, f"residual {left:.1e}, done at {self.rtol:.1e}")
                 if now.diverged or not left < GROWTH:
                     return None
                 if found.worst <= self.rtol:

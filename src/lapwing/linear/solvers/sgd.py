@@ -11,10 +11,10 @@ from typing import ClassVar, final
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count, check_positive
+from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution
 from lapwing.linalg import Operator
 from lapwing.linear.loss import Loss, Mode, Point
@@ -238,7 +238,7 @@ def _dominant(piece: Operator, root: Tensor, v: Tensor, generator: torch.Generat
     return v / value, value
 
 
-def descend_loss(loss: Loss, start: Point, solver: SGD, *, rtol: float, progress: bool = False) -> Mode:
+def descend_loss(loss: Loss, start: Point, solver: SGD, *, rtol: float, progress: bool | None = None) -> Mode:
     """The minimum of a loss by Nesterov's method on mini-batches, in coordinates ``z = A^½ w``.
 
         g = z - m A^-½ Σ_{i∈S} score_i,    steps falling linearly to 0           (Antorán 2024, section 6.2.3)
@@ -251,7 +251,7 @@ def descend_loss(loss: Loss, start: Point, solver: SGD, *, rtol: float, progress
         start: Where to start.
         solver: Epochs, examples to a mini-batch, momentum, clipping, first step and seed.
         rtol: Relative gradient at which the minimum is found.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
     Raises:
         NumericalError: If every step diverged.
@@ -272,15 +272,14 @@ def descend_loss(loss: Loss, start: Point, solver: SGD, *, rtol: float, progress
         point = loss.at((z / root)[:, 0])
         return loss.gradient(point)[1], point
 
-    with tqdm(total=solver.epochs, desc="descent", disable=not progress, unit="epoch", leave=False) as bar:
+    with Bar("descent", most=solver.epochs, unit="epochs", progress=progress) as bar:
 
         def about(now: Descended) -> float:
             lengths = torch.linalg.vector_norm(
                 torch.cat([now.gradient, now.value, now.value - now.gradient], dim=1), dim=0, dtype=torch.float64
             )
             left = float(lengths[0] / lengths[1:].max()) if lengths[0] > 0 else 0.0
-            bar.update()
-            bar.set_postfix(gradient=f"{left:.1e}")
+            bar.update(said=f"gradient {left:.1e}, done at {rtol:.1e}")
             return left
 
         done = settle(

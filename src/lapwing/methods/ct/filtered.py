@@ -10,7 +10,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from lapwing.ground.data import Array, as_tensor
-from lapwing.ground.errors import DataError, check_option
+from lapwing.ground.errors import DataError, NumericalError, check_option
 from lapwing.methods.ct.beams import FanBeam, axes_of
 from lapwing.methods.ct.geometry import Geometry
 
@@ -33,11 +33,12 @@ def filtered_back_projection(
         window: Of the filter.
 
     Returns:
-        The image, in the dtype and on the device of the sinogram.
+        The image, in the dtype and on the device of the sinogram; half precision is computed in float32.
 
     Raises:
         ConfigError: If there is no such window.
         DataError: If a ray is not finite, or the angles leave out a part of the turn.
+        NumericalError: If the image does not fit the dtype of the sinogram.
         ShapeError: If the sinogram is not of the geometry.
 
     Cost:
@@ -59,6 +60,9 @@ def filtered_back_projection(
     sinogram = as_tensor(sinogram)
     measured = sinogram if sinogram.is_floating_point() else sinogram.to(torch.get_default_dtype())
     y = geometry.check(measured).view(angles, geometry.slices, geometry.bins)
+    y = y.to(torch.promote_types(y.dtype, torch.float32))
+    largest = y.abs().max().clamp_min(torch.finfo(y.dtype).tiny)
+    y = y / largest  # that no sum of large numbers overflows
     _, direction = geometry.rays()
     _, middle = axes_of(geometry.theta)
     cosine = (direction * middle[:, None]).sum(-1)
@@ -68,7 +72,13 @@ def filtered_back_projection(
         seen, magnified = (part[0].to(y) for part in geometry.select([angle]).shadow(geometry.points))
         at = (seen - float(geometry.positions[0])) / geometry.spacing
         total += weights[angle] * _between(filtered[angle], at) * (magnified / geometry.magnification).square()
-    return (total * (math.pi / angles)).view(geometry.image)
+    image = (total * (math.pi / angles) * largest).to(measured.dtype).view(geometry.image)
+    if not bool(image.isfinite().all()):
+        came = "one with larger numbers"
+        raise NumericalError(
+            f"an image that fits {measured.dtype}", came, "sinogram.double(), or a larger unit of length"
+        )
+    return image
 
 
 def _filter(

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, check_count, warn
+from lapwing.ground.progress import Bar
 from lapwing.ground.results import Stopped
 from lapwing.linalg.dense import inverted
 from lapwing.linear.solvers.cholesky import Cholesky
@@ -75,12 +75,12 @@ class Evidence:
     def __post_init__(self) -> None:
         check_count("steps", self.steps)
 
-    def tune(self, posterior: P, progress: bool = False) -> P:
+    def tune(self, posterior: P, progress: bool | None = None) -> P:
         """The posterior with the kernel and noise it chose.
 
         Args:
             posterior: The posterior.
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
         Warns:
             ConvergenceWarning: If the steps were too few, or a hyper-parameter ended at a limit.
@@ -177,7 +177,7 @@ def limits_of(process: Process | LaplaceProcess, noise: bool) -> tuple[Float[Ten
 
 
 def climbed(
-    start: P, steps: int, noise: bool, progress: bool, *, floor: LeastNoise, gain: float = GAIN
+    start: P, steps: int, noise: bool, progress: bool | None, *, floor: LeastNoise, gain: float = GAIN
 ) -> tuple[P, Stopped]:
     """The posterior of the highest exact evidence, and why no higher one was looked for.
 
@@ -187,7 +187,7 @@ def climbed(
         start: Where to start.
         steps: Most steps.
         noise: Whether the noise is chosen too.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
         floor: Least noise variances.
         gain: It ends where its last three steps together gained fewer nats.
     """
@@ -199,7 +199,7 @@ def climbed(
         own = slice(len(lowest) - len(least), None)
         lowest[own] = torch.maximum(lowest[own], torch.minimum(least, first[own]))
     limits = list(zip(lowest.tolist(), highest.tolist(), strict=True))
-    with tqdm(total=steps, desc="evidence", disable=not progress, unit="step", leave=False) as bar:
+    with Bar("evidence", most=steps, progress=progress) as bar:
         climb = _Climb(start, highest > lowest, gain, bar)
         options = {"maxiter": steps, "maxcor": len(first), "ftol": 0.0, "gtol": 0.0}
         try:
@@ -237,7 +237,7 @@ class _Climb(Generic[P]):
         bar: Of the steps.
     """
 
-    def __init__(self, start: P, free: Bool[Tensor, " h"], gain: float, bar: Any) -> None:
+    def __init__(self, start: P, free: Bool[Tensor, " h"], gain: float, bar: Bar) -> None:
         self.start, self.free, self.gain, self.bar = start, free, gain, bar
         self.best, self.process, self.scale = -math.inf, start, 1.0
         self.trace, self.values = list(start.trace), list[float]()
@@ -264,8 +264,7 @@ class _Climb(Generic[P]):
         value = -float(intermediate_result.fun) / self.scale
         self.trace.append(chosen(at(self.start, torch.as_tensor(intermediate_result.x)), value))
         self.values.append(value)
-        self.bar.update()
-        self.bar.set_postfix(log_marginal=f"{value:.6g}")
+        self.bar.update(said=f"log evidence {value:.6g} nats")
         if len(self.values) > LAST and value - self.values[-1 - LAST] < self.gain:
             raise StopIteration
 

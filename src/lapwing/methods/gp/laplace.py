@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lapwing.ground.data import Array, Source
 from lapwing.ground.errors import DataError, NumericalError, UnsupportedError, check_kind
+from lapwing.ground.progress import working
 from lapwing.likelihoods import Bernoulli, Categorical, Likelihood, Poisson
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.loss import Mode
@@ -64,6 +65,7 @@ class LaplaceProcess:
     start: Float[Tensor, "n c"] | None = None
 
     @classmethod
+    @working("fit")
     def fit(cls, kernel: Kernel, likelihood: Likelihood, data: Source) -> LaplaceProcess:
         """The posterior; its mode is found when it is first asked for.
 
@@ -131,6 +133,7 @@ class LaplaceProcess:
             mean = (features @ self.mode.weights).to(new)
             return Moments(mean, within.to(new) + torch.diag_embed(rest.to(new)[:, None].expand_as(mean)))
 
+    @working("predict")
     def predict(self, x: Float[Tensor, "m p"] | Array | list[Any]) -> Predictive:
         """The distribution of targets at some inputs.
 
@@ -143,6 +146,7 @@ class LaplaceProcess:
         """
         return predictive(self.likelihood, self.outputs(x))
 
+    @working("evidence")
     def log_marginal(self) -> float:
         """``log p(y | f) - ½ |u|² - ½ log |1 + Lᵀ B L|`` at the mode, nats (equation 3.32 of the same)."""
         size = float(self.mode.weights.square().sum())
@@ -202,7 +206,7 @@ class LaplaceProcess:
         """What pickle holds: where the mode is, and no factor."""
         return {each.name: getattr(self, each.name) for each in fields(self)} | {"start": self._found}
 
-    def tuned(self, method: Any, progress: bool) -> LaplaceProcess:
+    def tuned(self, method: Any, progress: bool | None) -> LaplaceProcess:
         """See ``lapwing.tune``."""
         from lapwing.methods.gp.evidence import Evidence  # it is of processes
         from lapwing.methods.gp.subsets import Subset

@@ -12,6 +12,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.data import Array
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.progress import working
 from lapwing.ground.results import Solution
 from lapwing.methods.gp.groups import Kernels
 from lapwing.methods.gp.kernels import Features
@@ -179,6 +180,7 @@ class FunctionSamples:
         """Draws s."""
         return self.representers.shape[1] // self.outputs
 
+    @working("predict")
     def __call__(self, x: Float[Tensor, "m p"] | Array | list[Any]) -> Float[Tensor, "s m c"]:
         """The functions at some inputs; the gradient in them is kept.
 

@@ -9,9 +9,9 @@ from typing import final
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_positive, warn
+from lapwing.ground.progress import track
 from lapwing.methods.gp.evidence import at, chosen, gradient_by, joined_gradient, limits_of, logs_of
 from lapwing.methods.gp.process import Process
 
@@ -46,7 +46,7 @@ class Pathwise:
         check_count("steps", self.steps)
         check_positive("rate", self.rate, "0.1")
 
-    def tune(self, posterior: Process, progress: bool = False) -> Process:
+    def tune(self, posterior: Process, progress: bool | None = None) -> Process:
         """See ``Evidence.tune``; without its warnings but that of Ctrl-C."""
         logs = logs_of(posterior).requires_grad_()
         adam = torch.optim.Adam([logs], lr=self.rate, betas=(0.9, 0.99))
@@ -54,7 +54,7 @@ class Pathwise:
         lowest, highest = limits_of(posterior, self.noise)
         process = posterior
         try:
-            for _ in tqdm(range(self.steps), "evidence", disable=not progress, unit="step", leave=False):
+            for _ in track(range(self.steps), "evidence", progress=progress):
                 logs.grad = -estimated_gradient(process)
                 adam.step()
                 falling.step()

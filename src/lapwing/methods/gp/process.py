@@ -15,6 +15,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.data import Array, Source
 from lapwing.ground.errors import DataError, NumericalError, check_count, check_kind
+from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution, joined, parted
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg.functions import log_determinant
@@ -115,6 +116,7 @@ class Process:
         """What the mean is before data."""
         return Trend(self.settings.mean)
 
+    @working("predict")
     def mean(self, x: Float[Tensor, "m p"] | Array | list[Any]) -> Float[Tensor, "m c"]:
         """The posterior mean; differentiable in x.
 
@@ -139,6 +141,7 @@ class Process:
         """The draws from which variances are read."""
         return self.sample_functions(self.settings.samples)
 
+    @working("sample functions")
     def sample_functions(self, samples: int = 1, *, seed: int | None = None) -> FunctionSamples:
         """Functions drawn from the posterior, which can be called anywhere.
 
@@ -174,6 +177,7 @@ class Process:
         weights = alpha.repeat(1, samples) + exact.to(alpha) - shift, beta.repeat(1, samples) - slope
         return FunctionSamples(self.kernel, self.seen.inputs, self.trend, prior, *weights, c, solution)
 
+    @working("predict")
     def predict(self, x: Float[Tensor, "m p"] | Array | list[Any], *, joint: bool = False) -> Predictive:
         """The distribution of targets at some inputs, the noise included.
 
@@ -194,6 +198,7 @@ class Process:
         """
         return predictive(self.likelihood, self.outputs(x, joint=joint))
 
+    @working("predict")
     def outputs(self, x: Float[Tensor, "m p"] | Array | list[Any], *, joint: bool = False) -> Outputs:
         """What is known of the function; exact where the solver is, else with variances from functions drawn once.
 
@@ -236,6 +241,7 @@ class Process:
             found[:, group.outputs] = squares[..., group.outputs].mean((0, 2))[:, None]
         return found
 
+    @working("evidence")
     def log_marginal(self) -> float | Estimate:
         """Log evidence log p(y), nats, at the β of most likelihood (Antorán 2024, equation 2.43).
 
@@ -287,7 +293,7 @@ class Process:
         part = slice(data.reach(size))
         return replace(self, data=data.select(part), settings=replace(self.settings, dtype=None), start=())
 
-    def tuned(self, method: Any, progress: bool) -> Process:
+    def tuned(self, method: Any, progress: bool | None) -> Process:
         """See ``lapwing.tune``."""
         if len(self.data) < 2:
             raise DataError("at least two observations to tune by", "one", "predictions with the choices as they are")

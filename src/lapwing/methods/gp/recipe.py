@@ -44,7 +44,8 @@ class GP(Settings):
         samples: Functions behind variances.
         features: Random features of a function; see ``Settings``.
         dtype: Of solves; see ``Settings``.
-        progress: Whether solves show a bar with their residual.
+        progress: Whether solves show a bar with their residual; ``None`` for after two seconds, in a terminal or
+            notebook.
         seed: Of everything random.
 
     Raises:

@@ -45,7 +45,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             parameters has half of it, in which it takes fewer steps, and iterative solves the rest, which end there and
             warn how far they are. What is exact, for up to 16,384 distinct inputs, is never cut short.
         random_state: Of everything random.
-        progress: Whether steps and solves show a bar.
+        progress: Whether steps and solves show a bar; ``None`` for after two seconds, in a terminal or notebook.
 
     Warns:
         ConvergenceWarning: If the seconds were too few.
@@ -69,7 +69,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         dtype: Any = None,
         seconds: Any = 600.0,
         random_state: Any = 0,
-        progress: Any = False,
+        progress: Any = None,
     ) -> None:
         self.kernel = kernel
         self.mean = mean
@@ -100,17 +100,18 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         targets = torch.as_tensor(self._target_scale.fit_transform(y)).to(dtype)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        progress = None if self.progress is None else bool(self.progress)
         options: dict[str, Any] = {"mean": self.mean, "solver": self.solver, "samples": self.samples, "seed": seed}
         options["dtype"] = self.dtype
-        posterior = GP(self.kernel, progress=bool(self.progress), **options).fit((x, targets))
+        posterior = GP(self.kernel, progress=progress, **options).fit((x, targets))
         if self.tune and len(x) > 1:
-            posterior = self._tuned(posterior)
+            posterior = self._tuned(posterior, progress)
         self.posterior_: Process = self._solved(posterior, begun)
         return self
 
-    def _tuned(self, posterior: Process) -> Process:
+    def _tuned(self, posterior: Process, progress: bool | None) -> Process:
         """With hyper-parameters chosen; the default search of a part takes the steps that half of the seconds allow."""
-        method, progress = (None if isinstance(self.tune, bool | np.bool_) else self.tune), bool(self.progress)
+        method = None if isinstance(self.tune, bool | np.bool_) else self.tune
         if method is not None or self.seconds is None or len(posterior.seen) <= SMALL:
             return tune(posterior, method, progress=progress)
         begun = time.perf_counter()

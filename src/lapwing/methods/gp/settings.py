@@ -41,7 +41,8 @@ class Settings:
             least.
         dtype: ``torch.float32`` for solves in single precision: half of the memory and time, and no noise variance much
             below 1e-6 of the targets' variance. ``None`` for float64, which is what ``Cholesky()`` takes in any case.
-        progress: Whether solves show a bar with their residual.
+        progress: Whether solves show a bar with their residual; ``None`` for after two seconds, in a terminal or
+            notebook.
         seed: Of the functions and the noise.
 
     Raises:
@@ -53,7 +54,7 @@ class Settings:
     samples: int = 64
     features: int | None = None
     dtype: torch.dtype | None = None
-    progress: bool = False
+    progress: bool | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -96,8 +97,8 @@ class Settings:
         if not isinstance(solver, Solver):
             many = CG(rtol=1e-2, preconditioner=PivotedCholesky(500)) if observations <= MEDIUM else SDD()
             solver = Cholesky() if observations <= EXACT else many
-        if self.progress and any(field.name == "progress" for field in fields(solver)):
-            return replace(solver, progress=True)  # type: ignore[call-arg]
+        if self.progress is not None and any(field.name == "progress" for field in fields(solver)):
+            return replace(solver, progress=self.progress)  # type: ignore[call-arg]
         return solver
 
 

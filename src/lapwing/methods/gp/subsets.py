@@ -7,10 +7,10 @@ from typing import final
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count
+from lapwing.ground.progress import track
 from lapwing.methods.gp.evidence import LeastNoise, P, at, chosen, climbed, logs_of
 from lapwing.methods.gp.process import Process
 
@@ -56,7 +56,7 @@ class Subset:
         check_count("steps", self.steps)
         check_count("seed", self.seed, 0)
 
-    def tune(self, posterior: P, progress: bool = False) -> P:
+    def tune(self, posterior: P, progress: bool | None = None) -> P:
         """See ``Evidence.tune``; without its warning of few steps."""
         order = probes.permutation(len(posterior.data), generator=torch.Generator().manual_seed(self.seed))
         shuffled = posterior.select(torch.tensor(order, device=posterior.data.inputs.device))
@@ -97,12 +97,12 @@ class Centroids:
         check_count("size", self.size, 2)
         check_count("seed", self.seed, 0)
 
-    def tune(self, posterior: Process, progress: bool = False) -> Process:
+    def tune(self, posterior: Process, progress: bool | None = None) -> Process:
         """See ``Evidence.tune``; without its warning of few steps, and interrupted with the neighbourhoods so far."""
         inputs, optima, trace = posterior.seen.inputs, list[Tensor](), posterior.trace
         centres = probes.permutation(len(inputs), generator=torch.Generator().manual_seed(self.seed))
         count = self.count if self.size < len(inputs) else 1  # else all are the same
-        for centre in tqdm(centres[:count], "neighbourhoods", disable=not progress, leave=False):
+        for centre in track(centres[:count], "neighbourhoods", unit="neighbourhoods", progress=progress):
             apart = (inputs - inputs[centre]).square().sum(1)
             nearest = apart.topk(min(self.size, len(inputs)), largest=False).indices
             near = replace(posterior.select(posterior.data.places(nearest)), trace=trace)

@@ -10,6 +10,7 @@ from torch import nn
 from lapwing.curvature.fold import check_repeatable
 from lapwing.ground.data import InputsLike, Source, Unpack, checked, concatenated, over_tensors
 from lapwing.ground.errors import check_count, check_kind, check_positive
+from lapwing.ground.progress import working
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
 from lapwing.jacobian.model import undisturbed
@@ -94,7 +95,7 @@ class HessianFree:
         *,
         output: Output = None,
         unpack: Unpack | None = None,
-        progress: bool = False,
+        progress: bool | None = None,
     ) -> HessianFreePosterior:
         """The posterior of a trained network.
 
@@ -106,7 +107,7 @@ class HessianFree:
             output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index
                 or a function of it. ``None`` where it returns one tensor, or something with ``logits``.
             unpack: Splits one element of the loader into ``(inputs, targets)``.
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
         Raises:
             DataError: If the data are empty, not finite, change between two passes, or do not fit the likelihood.
@@ -120,7 +121,7 @@ class HessianFree:
             ``Probed``: ``2 (probes + residual)`` fits; ``PerPoint``: two for each output of each point; ``PreTrained``:
             two for each output; and those that choose λ and check the linearity: ``posterior.linearity`` counts them.
         """
-        with undisturbed():
+        with undisturbed(), working("fit", progress):
             responder = self.responder(model, data, output=output, unpack=unpack)
             fitted = responder.refit.model
             if points is None:

@@ -218,7 +218,7 @@ class ByEvidence(Updates):
         recipe = Laplace(hyper.likelihood, prior=hyper.prior)
         view, beyond = ("weights", KFAC()) if self.at == "mode" else ("auto", Auto())
         try:
-            structure = Full(view=view, max_seconds=AFFORDABLE) if self.structure is None else self.structure
+            structure = Full(view=view, max_flops=AFFORDABLE) if self.structure is None else self.structure
             posterior = fit(replace(recipe, structure=structure))
         except TooLargeError:
             if self.structure is not None:

@@ -10,10 +10,10 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from lapwing.ground.data import Data, Source, Unpack, take
 from lapwing.ground.errors import check_optimiser
+from lapwing.ground.progress import Bar, working
 from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import Network
@@ -67,7 +67,7 @@ def train_marginal(
     noise: bool = True,
     output: Output = None,
     unpack: Unpack | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     generator: torch.Generator | None = None,
 ) -> MarginalTraining:
     """Train weights, prior precision and noise together on the Laplace approximation of the marginal likelihood.
@@ -95,7 +95,8 @@ def train_marginal(
         output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index or a
             function of it. ``None`` where it returns one tensor, or something with ``logits``.
         unpack: Splits one element of the data into inputs and targets.
-        progress: Whether to show a progress bar, with the likelihood's part until the log-determinant is in the loss.
+        progress: Whether to show a progress bar, with the likelihood's part until the log-determinant is in the loss;
+            ``None`` for after two seconds, in a terminal or notebook.
         generator: Source of randomness of the log-determinant.
 
     Returns:
@@ -128,7 +129,7 @@ def train_marginal(
     check_alone(read.shared, "training by the marginal likelihood", "Laplace(...).fit after the training")
     steps, heard = sum(1 for _ in read), log_det is not None
     epochs, warm_up, settle = lengths(epochs, warm_up, settle, steps=steps, heard=heard)
-    with undisturbed(), torch.enable_grad():
+    with undisturbed(), torch.enable_grad(), working("training", progress):
         marginal = MarginalLikelihood(
             model,
             with_own_noises(likelihood, module, read),
@@ -176,14 +177,14 @@ def _run(
     data: Data,
     optimisers: tuple[torch.optim.Optimizer, ...],
     epochs: int,
-    progress: bool,
+    progress: bool | None,
 ) -> bool:
     """All epochs; whether they were interrupted."""
     after = epochs - marginal.warm_up
     schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(each, after) for each in optimisers]
     try:
-        with tqdm(range(epochs), disable=not progress, unit="epoch", leave=False) as bar:
-            for epoch in bar:
+        with Bar("training", epochs, unit="epochs", alike=False, progress=progress) as bar:
+            for epoch in range(epochs):
                 for batch in data:
                     for each in optimisers:
                         each.zero_grad()
@@ -194,10 +195,8 @@ def _run(
                 if epoch >= marginal.warm_up:
                     for schedule in schedules:
                         schedule.step()
-                shown = {"nll": record.nll} if math.isnan(record.total) else {"total": record.total}
-                bar.set_postfix(
-                    {name: f"{value:.4g}" for name, value in shown.items()}, alpha=f"{record.prior_precision[0]:.3g}"
-                )
+                loss = f"nll {record.nll:.4g}" if math.isnan(record.total) else f"total {record.total:.4g}"
+                bar.update(said=f"{loss}, prior precision {record.prior_precision[0]:.3g}")
     except KeyboardInterrupt:
         logger.warning("interrupted after %d of %d epochs: what was learned is kept", marginal.epoch, epochs)
         return True
