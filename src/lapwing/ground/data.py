@@ -331,7 +331,10 @@ def as_tensor(values: Any, like: Tensor | None = None) -> Tensor:
 
 
 def _numbers(values: Any, what: str) -> NDArray[Any]:
-    """An array of numbers."""
+    """An array of numbers, none of which is masked: NumPy would give what stands behind a mask."""
+    masked = int(np.ma.count_masked(values)) if isinstance(values, np.ma.MaskedArray) else 0
+    if masked:
+        raise DataError(f"numbers in {what}", f"{masked} masked ones", "leaving out rows with masked numbers")
     try:
         array = np.asarray(values)
     except ValueError as reason:  # lists of different lengths

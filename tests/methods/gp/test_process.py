@@ -130,6 +130,14 @@ def test_the_evidence_by_products_has_the_exact_one_within_its_error() -> None:
     assert abs(float(found) - float(exact)) < 4 * found.stderr < 20  # type: ignore[union-attr]
 
 
+def test_the_error_of_the_evidence_by_products_is_how_far_its_values_are_apart() -> None:
+    found = [
+        GP(RBF(1.5), lw.Gaussian(NOISE), solver=lw.CG(), seed=seed).fit(data(c=2)).log_marginal() for seed in range(16)
+    ]
+    said = sum(each.stderr for each in found) / 16  # type: ignore[union-attr]
+    assert 1 / 1.5 < torch.tensor([float(each) for each in found]).std() / said < 1.5
+
+
 def test_sampled_functions_are_functions() -> None:
     (x, y), new = data(), normal(5, 3, seed=2)
     process = GP(Matern(1.5), lw.Gaussian(NOISE)).fit((x, y))

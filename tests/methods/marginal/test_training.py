@@ -143,6 +143,24 @@ def test_what_it_refuses() -> None:
         train_marginal(model, [], likelihood)
 
 
+class TwoHeads(nn.Module):
+    """Returns two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(3, 4).double(), nn.Linear(3, 2).double()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.left(x), self.right(x)
+
+
+@pytest.mark.parametrize("likelihood", [lw.Gaussian(), lw.Gaussian(shared=True)], ids=["own", "shared"])
+def test_one_of_several_outputs_is_trained(likelihood: lw.Gaussian) -> None:
+    result = train_marginal(seeded(TwoHeads), (normal(8, 3), normal(8, 2)), likelihood, output=1, epochs=12, settle=0)
+    assert isinstance(result.likelihood, lw.Gaussian)
+    assert isinstance(result.likelihood.precision, float) == likelihood.shared
+
+
 @pytest.mark.parametrize("updates", [ByEvidence(every=20), ByGradient()], ids=["evidence", "gradient"])
 def test_each_output_has_a_noise_of_its_own(updates: Any) -> None:
     x = normal(60, 3)

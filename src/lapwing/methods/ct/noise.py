@@ -84,6 +84,9 @@ def count_photons(
         photons: I₀, those that a bin would count without the object.
         generator: Source of randomness.
 
+    Returns:
+        Counts, in float32 at least: half precision has no whole numbers beyond 256 or 2048.
+
     Raises:
         ConfigError: If photons are no positive finite number.
         DataError: If a ray is not finite, or so negative that no number holds its count.
@@ -93,7 +96,7 @@ def count_photons(
         raise ConfigError("finite photons", f"{photons!r:.40}", "photons=1e4")
     sinogram = as_tensor(sinogram)
     check_rays(sinogram)
-    means = photons * torch.exp(-sinogram)
+    means = photons * torch.exp(-sinogram.to(torch.promote_types(sinogram.dtype, torch.float32)))
     if not bool(means.isfinite().all()):
         came = f"one of {float(sinogram.min()):g}, behind which {sinogram.dtype} cannot count"
         raise DataError("a sinogram of line integrals, 0 or more", came, "its unit, and fewer photons")
