@@ -300,3 +300,12 @@ def test_functions_of_a_kernel_that_is_rounded_to_single_precision_are_drawn() -
     drawn, expected = rounded.sample_functions(500)(new), predicted(exact, new).outputs.marginal()
     torch.testing.assert_close(drawn.mean(0), expected.mean, rtol=0, atol=0.05)
     torch.testing.assert_close(drawn.var(0)[:, 0], expected.variance[:, 0], rtol=0.3, atol=0)
+
+
+def test_draws_that_are_off_by_more_than_the_noise_say_so() -> None:
+    """A tolerance of a hundredth of the function is ten times the noise, and variances are read from such draws."""
+    x = torch.linspace(0, 10, 60, dtype=torch.float64)[:, None]
+    recipe = GP(RBF(1.5), lw.Gaussian(1e6), solver=SDD(), mean="zero", samples=8)
+    with pytest.warns(ConvergenceWarning, match=r"standard deviations of the noise.* Try solver=SDD\(rtol=0\.000"):
+        found = recipe.fit((x, x.sin())).functions
+    assert found.solution.converged

@@ -26,7 +26,7 @@ from lapwing.methods.gp.kernels import Index, Kernel
 from lapwing.methods.gp.matrix import check_room, cross_product
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions, exact_at
-from lapwing.methods.gp.settings import Chosen, Settings, check_solved, singular
+from lapwing.methods.gp.settings import Chosen, Settings, check_drawn, check_solved, singular
 from lapwing.methods.gp.trend import Trend, least_squares
 from lapwing.predictive import Draws, JointMoments, Outputs, Predictive, predictive
 
@@ -373,6 +373,9 @@ class Process:
             solution = self.solver.drawn(group.problem, values, noise, initial=initial)
         except NumericalError as error:
             raise singular(error, group.noise) from None
+        if solution.error is not None:
+            drawn = slice(basis.stop, None)
+            check_drawn(solution.error[drawn], values[:, drawn] + noise[:, drawn], group.noise, self.solver)
         solution.value[:, own] += solution.value[:, basis] @ explained
         return solution
 

@@ -102,6 +102,10 @@ class Settings:
         return solver
 
 
+DRAWN = 0.5
+"""Part of the noise's standard deviation that drawn functions may be off by: intervals are then a tenth too wide."""
+
+
 @final
 @dataclass(frozen=True)
 class Chosen:
@@ -157,3 +161,29 @@ def check_solved(solution: Solution, solver: Solver, dtype: torch.dtype) -> None
         f"a solve {ended} after {solution.iterations} iterations with {solution.distance}. Try {cure}",
         ConvergenceWarning,
     )
+
+
+def check_drawn(
+    error: Float[Tensor, " k"], values: Float[Tensor, "n k"], noise: Float[Tensor, " n"], solver: Solver
+) -> None:
+    """Warn where drawn functions may be off by much of the noise: variances are read from them, and hold what is off.
+
+    Args:
+        error: Of their solves, see ``Solution``.
+        values: What was solved for.
+        noise: Noise variance at each input.
+        solver: What solved.
+
+    Warns:
+        ConvergenceWarning: If that is more than ``DRAWN`` of the noise's standard deviation.
+    """
+    scale = (values / noise.sqrt()[:, None]).double().square().mean(0).sqrt()
+    off = float((error * scale).max()) if len(error) else 0.0
+    if off > DRAWN:
+        kind, rtol = type(solver).__name__, getattr(solver, "rtol", None)
+        cure = f"{kind}(rtol={rtol * DRAWN / off:.1g})" if isinstance(rtol, float) else "a smaller rtol="
+        warn(
+            f"functions that were drawn may be off by {off:.2g} standard deviations of the noise, root mean square, and "
+            f"then standard deviations that are read from them are too large. Try solver={cure}, or Cholesky()",
+            ConvergenceWarning,
+        )
