@@ -183,7 +183,7 @@ def check_drawn(
         kind, rtol = type(solver).__name__, getattr(solver, "rtol", None)
         cure = f"{kind}(rtol={rtol * DRAWN / off:.1g})" if isinstance(rtol, float) else "a smaller rtol="
         warn(
-            f"functions that were drawn may be off by {off:.2g} standard deviations of the noise, root mean square, and "
-            f"then standard deviations that are read from them are too large. Try solver={cure}, or Cholesky()",
+            f"drawn functions may be off by {off:.2g} standard deviations of the noise, root mean square, and then "
+            f"standard deviations that are read from them are too large. Try solver={cure}, or Cholesky()",
             ConvergenceWarning,
         )
