@@ -200,7 +200,8 @@ class GGNProduct(Gram):
             start += columns
 
     def _adjoint(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "r k"]:
-        likelihood, rows = self.model.likelihood, list[Tensor]()
+        likelihood = self.model.likelihood
+        rows = list[Tensor]()
         for chunk, h in self.visit(block.shape[1]):
             moved = chunk.push(block).movedim(0, -1)
             rows.append(likelihood.root_adjoint(h, chunk.targets, moved).flatten(0, -2))

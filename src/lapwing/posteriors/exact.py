@@ -40,8 +40,11 @@ JACOBIAN = 2**31
 DRAWS = 64
 """Draws of the weights that outputs are known by where it would take more."""
 
-BLOCK, COPIES = 2**28, 4
-"""Bytes that draws made at a time may take (256 MiB); float64 copies of one that are made on the way."""
+BLOCK = 2**28
+"""Bytes that draws made at a time may take (256 MiB)."""
+
+COPIES = 4
+"""Float64 copies of a draw that are made on the way."""
 
 DROWNED = 1e3
 """The rounding of a curvature over the prior precision from which its posterior is refused."""
