@@ -129,8 +129,7 @@ class GGNProduct(Gram):
         Columns are ordered by example, event position, column of S: by the order of the data, which must be the same
         in each pass where the model does not keep what it needs of them.
         """
-        likelihood, event = self.model.likelihood, self.model.event
-        each = event[:-1].numel() * likelihood.rank(event[-1])
+        each = self.model.likelihood.root_columns(self.model.event)
         size = (self.shape[0], self.model.data.span[1] * each)
         return FunctionOperator(self._rooted, self._adjoint, size, self._like)
 

@@ -219,7 +219,8 @@ class WeightPosterior(ExactPosterior):
         logger.warning(words, outputs, f"{needed:,}", DRAWS, (2 / DRAWS) ** 0.5)
         generator = torch.Generator().manual_seed(0)
         together = max(1, BLOCK // (COPIES * 8 * self.network.size))
-        mean, columns = self.network.like, list[Tensor]()
+        mean = self.network.like
+        columns = list[Tensor]()
         with Bar("draws of outputs", DRAWS, unit="draws", cheaper=CHEAPER) as bar:
             for first in range(0, DRAWS, together):
                 deviations = self._deviations(min(together, DRAWS - first), generator)

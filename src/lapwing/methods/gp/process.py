@@ -157,7 +157,8 @@ class Process:
         """
         check_count("samples", samples)
         n, c = len(self.seen), self.data.outputs
-        x, features = self.seen.inputs.to(self.dtype), self.settings.features_for(n, samples, c)
+        x = self.seen.inputs.to(self.dtype)
+        features = self.settings.features_for(n, samples, c)
         check_room("functions", (n + features, samples, c), x, "fewer samples=, or outputs")
         generator = torch.Generator().manual_seed(self.settings.seed if seed is None else seed)
         with torch.no_grad():
@@ -327,7 +328,8 @@ class Process:
         c, q = self.data.outputs, self.trend(self.seen.inputs[:1]).shape[1]
         first = c + q * len(self.groups) if asked else 0
         initial = self._initial(first, first + values.shape[1])
-        places, parts = list[int](), list[Solution]()
+        places = list[int]()
+        parts = list[Solution]()
         for number, group in enumerate(self.groups):
             drawn = group.columns(values.shape[1], c)
             own = [*group.outputs, *range(c + q * number, c + q * (number + 1))] if asked else []
@@ -335,7 +337,8 @@ class Process:
             start = None if initial is None else initial[:, place]
             parts.append(self._solved_of(group, values[:, drawn], noise[:, drawn], start, asked=asked))
             places += place
-        whole, order = joined(parts), torch.tensor(places).argsort()
+        whole = joined(parts)
+        order = torch.tensor(places).argsort()
         check_solved(whole, self.solver, self.dtype)
         return replace(whole, value=whole.value[:, order], residual=whole.residual[order])
 
