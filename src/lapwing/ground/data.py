@@ -169,6 +169,42 @@ class Data:
         return list(source) if isinstance(source, Iterator) else source
 
 
+def inputs_of(source: Source | Inputs, unpack: Unpack | None = None) -> Iterator[Inputs]:
+    """The inputs of data whose targets nobody asks for, batch by batch; there may be none.
+
+    Args:
+        source: As for ``Data``; or inputs alone: those of all examples, or a loader of them.
+        unpack: As for ``Data``.
+
+    Raises:
+        DataError: If there are no examples.
+
+    Example:
+        >>> [x.shape for x in inputs_of(torch.zeros(300, 2))]
+        [torch.Size([150, 2]), torch.Size([150, 2])]
+        >>> [x.shape for x in inputs_of([torch.zeros(3, 2), (torch.ones(1, 2), torch.ones(1))])]
+        [torch.Size([3, 2]), torch.Size([1, 2])]
+    """
+    whole = isinstance(source, Tensor | Mapping) or is_array(source)
+    if unpack is None and whole and "labels" not in (source if isinstance(source, Mapping) else ()):
+        inputs = as_inputs(source)
+        yield from (part for _, part in chunks(inputs, PAIR_BATCH))
+    elif is_pair(source) or unpack is not None:
+        yield from (batch.inputs for batch in Data(cast(Source, source), unpack=unpack))
+    else:
+        seen = 0
+        for element in track(as_users_code(cast("Iterable[Any]", source)), "data", unit="batches"):
+            try:
+                inputs = split(element)[0]
+            except DataError:
+                alone = isinstance(element, list | tuple) and len(element) == 1
+                inputs = as_inputs(element[0] if alone else element)
+            seen += count(inputs)
+            yield inputs
+        if not seen:
+            raise DataError("at least one example", f"an empty {type(source).__name__}", "a loader of inputs")
+
+
 def as_users_code(source: Iterable[Any]) -> Iterator[Any]:
     """The elements of a loader, each made under the default device that the user has."""
     with users_default_device():
