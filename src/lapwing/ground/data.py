@@ -86,8 +86,8 @@ class Data:
 
     def __post_init__(self) -> None:
         whole = isinstance(self.source, Tensor | Mapping) or is_array(self.source)
-        one = self.unpack is None and whole  # whose rows and keys are no batches
-        readable = not one and any(hasattr(self.source, name) for name in ("__iter__", "__getitem__"))
+        one_batch = self.unpack is None and whole  # whose rows and keys are no batches
+        readable = not one_batch and any(hasattr(self.source, name) for name in ("__iter__", "__getitem__"))
         if not readable:
             hint = "DataLoader(dataset), (x, y), or [batch] for one batch"
             raise DataError("a loader, a list of batches, or tensors (x, y)", describe(self.source), hint)
@@ -257,8 +257,8 @@ def split(element: Any, unpack: Unpack | None = None) -> tuple[Inputs, Tensor]:
         pass  # rows of inputs, without targets
     elif isinstance(element, list | tuple) and len(element) >= 2 and is_targets(element[-1]):
         inputs = element[0] if len(element) == 2 else element[:-1]
-        several = isinstance(inputs, list) and not is_numbers(inputs)
-        return as_inputs(tuple(inputs) if several else inputs), as_tensor(element[-1])
+        positional = isinstance(inputs, list) and not is_numbers(inputs)
+        return as_inputs(tuple(inputs) if positional else inputs), as_tensor(element[-1])
     raise DataError("batches of (x, y) or mappings with 'labels'", describe(element), UNPACK)
 
 

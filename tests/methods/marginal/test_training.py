@@ -171,3 +171,21 @@ def test_each_output_has_a_noise_of_its_own(updates: Any) -> None:
     result = train_marginal(model, (x, y), lw.Gaussian(), updates=updates, **options)
     assert isinstance(result.likelihood, lw.Gaussian)
     assert result.likelihood.noise_std == pytest.approx(noises.tolist(), rel=0.25)
+
+
+class WithFeatures(nn.Module):
+    """A network that returns its features beside its outputs."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self.network(x)
+
+
+def test_the_output_that_is_picked_has_the_noises() -> None:
+    model, _, x, y = case("gaussian")
+    result = train_marginal(WithFeatures(model), (x, y), lw.Gaussian(), output=1, epochs=3, warm_up=1)
+    assert isinstance(result.likelihood.noise_precision, tuple)
+    assert len(result.likelihood.noise_precision) == y.shape[1]

@@ -18,12 +18,17 @@ from lapwing.methods.gp.trend import Mean
 EXACT, MEDIUM = 16_384, 100_000
 """Distinct inputs up to which ``"auto"`` takes Cholesky's method, and up to which conjugate gradients."""
 
-FEATURES, PER_DRAW = 2_000, 100
-"""Random features of few functions; features a function, so that what they leave out of covariances is less than the
-error that so few draws have."""
+FEATURES = 2_000
+"""Random features of few functions."""
 
-ENTRIES, WEIGHTS = 2**27, 2**26
-"""Entries of features at the data, and weights of all functions, up to which there are more than so few."""
+PER_DRAW = 100
+"""Features for each of many functions: they leave less out of covariances than the error that so few draws have."""
+
+ENTRIES = 2**27
+"""Entries of features at the data up to which there are more than ``FEATURES``."""
+
+WEIGHTS = 2**26
+"""Weights of all functions up to which there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
