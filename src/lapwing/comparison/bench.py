@@ -18,7 +18,7 @@ from torch import nn
 from lapwing.comparison.table import Row
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor, Scores, evaluate
-from lapwing.ground.data import Data, Inputs, Source, Unpack, concatenated
+from lapwing.ground.data import Data, Inputs, Source, Unpack, concatenated, without_targets
 from lapwing.ground.errors import LapwingError
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.network.output import Output
@@ -114,8 +114,9 @@ class Bench:
 
     def _points(self) -> Inputs:
         """All inputs that scores are taken at."""
-        sources = [source for source in (self.test, self.ood) if source is not None]
-        return concatenated([batch.inputs for source in sources for batch in Data(source, unpack=self.unpack)])
+        test = Data(self.test, unpack=self.unpack)
+        outside = () if self.ood is None else without_targets(self.ood, self.unpack)
+        return concatenated([batch.inputs for data in (test, outside) for batch in data])
 
     def _whole(self) -> tuple[Inputs, torch.Tensor]:
         """The training data in one batch."""

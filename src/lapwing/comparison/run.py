@@ -56,7 +56,7 @@ def compare(
         test: Held-out data to score on.
         methods: Recipes and predictors by name; ``None`` takes last layer, diagonal, KFAC, and full where it fits.
         tunings: Further ways to tune, by name.
-        ood: Data from elsewhere, to be told apart; their targets are ignored.
+        ood: Data from elsewhere, or inputs alone, to be told apart: their targets are ignored.
         validation: Held-out data to tune on; not the test data.
         likelihood: p(y | f); ``None`` takes that of the methods or, without methods, Categorical for integer targets
             and Gaussian for real ones.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lapwing.evaluation import metrics
-from lapwing.ground.data import Data, Source, Unpack
+from lapwing.ground.data import Data, Inputs, Source, Unpack, without_targets
 from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.ground.progress import working
@@ -93,7 +93,7 @@ def evaluate(
     predictor: Predictor,
     data: Source,
     *,
-    ood: Source | None = None,
+    ood: Source | Inputs | None = None,
     unpack: Unpack | None = None,
     progress: bool | None = None,
     **options: Any,
@@ -103,7 +103,7 @@ def evaluate(
     Args:
         predictor: A posterior, or a baseline such as ``Map(model)``.
         data: Held-out data: a loader, or a pair of tensors.
-        ood: Data from elsewhere; their targets are ignored.
+        ood: Data from elsewhere, or inputs alone: their targets are ignored.
         unpack: Splits one element of a loader.
         progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
         **options: Passed on to ``predict``, such as ``link="mc"`` for a posterior; a baseline takes none.
@@ -131,8 +131,8 @@ def evaluate(
     """
     check_predictor(predictor, options)
     with working("evaluate", progress):
-        kept = _gathered(predictor, data, unpack, options)
-        outside = None if ood is None else _gathered(predictor, ood, unpack, options, False)
+        kept = _gathered(predictor, Data(data, unpack=unpack), options)
+        outside = None if ood is None else _gathered(predictor, without_targets(ood, unpack), options, False)
     targets, scores = kept["targets"], dict[str, float]()
     if "probs" in kept:
         scores = _classification(kept["probs"], targets)
@@ -150,15 +150,11 @@ def evaluate(
 
 
 def _gathered(
-    predictor: Predictor,
-    data: Source,
-    unpack: Unpack | None,
-    options: Mapping[str, Any],
-    with_targets: bool = True,
+    predictor: Predictor, data: Data, options: Mapping[str, Any], with_targets: bool = True
 ) -> dict[str, Tensor]:
     """What the scores need of all predictions, on the CPU; a batch's outputs and their covariance go with the batch."""
     columns: dict[str, list[Tensor]] = {}
-    for batch in Data(data, unpack=unpack):
+    for batch in data:
         prediction = predictor.predict(batch.inputs, **options)
         found = {"uncertainty": _uncertainty(prediction)}
         if with_targets:

@@ -226,6 +226,37 @@ def split(element: Any, unpack: Unpack | None = None) -> tuple[Inputs, Tensor]:
     raise DataError("batches of (x, y) or mappings with 'labels'", describe(element), UNPACK)
 
 
+def without_targets(source: Any, unpack: Unpack | None = None) -> Data:
+    """Data whose targets are ignored, so that there need be none: inputs, or a loader of batches of them, will do.
+
+    Args:
+        source: Inputs held in memory, a loader of inputs, or data with targets.
+        unpack: Splits one element of a loader into ``(inputs, targets)``; ``None`` knows inputs, pairs and mappings.
+
+    Returns:
+        The data, with zeros in place of targets that are not there.
+
+    Example:
+        >>> [len(batch) for batch in without_targets([torch.zeros(3, 2), (torch.zeros(4, 2), torch.zeros(4))])]
+        [3, 4]
+    """
+    if unpack is not None or isinstance(source, Mapping):
+        return Data(source, unpack=unpack)
+    if isinstance(source, Tensor) or is_array(source):
+        return Data((source, torch.zeros(len(source))))
+    return Data(source, unpack=_with_zeros)
+
+
+def _with_zeros(element: Any) -> tuple[Inputs, Tensor]:
+    """One element of a loader, with zeros in place of targets that are not there."""
+    inputs = element[0] if isinstance(element, list | tuple) and len(element) == 1 else element
+    unlabelled = isinstance(inputs, Mapping) and not any(is_targets(inputs.get(key)) for key in ("labels", "label"))
+    if isinstance(inputs, Tensor) or is_array(inputs) or unlabelled:
+        found = as_inputs(inputs)
+        return found, torch.zeros(count(found))
+    return split(element)
+
+
 def is_array(value: object) -> bool:
     """Whether NumPy reads it as an array: its own, a data frame, or a column of one; a tensor and a number are none."""
     return isinstance(value, Array) and not isinstance(value, Tensor | np.generic)
