@@ -11,7 +11,7 @@ from lapwing.comparison.bench import Bench, Contender
 from lapwing.comparison.table import Comparison, Row
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
-from lapwing.ground.data import Data, Source, Unpack
+from lapwing.ground.data import Data, Inputs, Source, Unpack
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, check_kind, warn
 from lapwing.ground.progress import Bar, working
 from lapwing.jacobian.network.output import Output
@@ -32,7 +32,7 @@ def compare(
     *,
     methods: Mapping[str, Contender] | None = None,
     tunings: Mapping[str, Method] | None = None,
-    ood: Source | None = None,
+    ood: Source | Inputs | None = None,
     validation: Source | None = None,
     likelihood: Likelihood | None = None,
     output: Output = None,
@@ -56,7 +56,7 @@ def compare(
         test: Held-out data to score on.
         methods: Recipes and predictors by name; ``None`` takes last layer, diagonal, KFAC, and full where it fits.
         tunings: Further ways to tune, by name.
-        ood: Data from elsewhere, or inputs alone, to be told apart: their targets are ignored.
+        ood: Data from elsewhere, to be told apart; their targets are ignored.
         validation: Held-out data to tune on; not the test data.
         likelihood: p(y | f); ``None`` takes that of the methods or, without methods, Categorical for integer targets
             and Gaussian for real ones.

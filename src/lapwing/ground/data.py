@@ -169,6 +169,42 @@ class Data:
         return list(source) if isinstance(source, Iterator) else source
 
 
+def inputs_of(source: Source | Inputs, unpack: Unpack | None = None) -> Iterator[Inputs]:
+    """The inputs of data whose targets nobody asks for, batch by batch; there may be none.
+
+    Args:
+        source: As for ``Data``; or inputs alone: those of all examples, or a loader of them.
+        unpack: As for ``Data``.
+
+    Raises:
+        DataError: If there are no examples.
+
+    Example:
+        >>> [x.shape for x in inputs_of(torch.zeros(300, 2))]
+        [torch.Size([150, 2]), torch.Size([150, 2])]
+        >>> [x.shape for x in inputs_of([torch.zeros(3, 2), (torch.ones(1, 2), torch.ones(1))])]
+        [torch.Size([3, 2]), torch.Size([1, 2])]
+    """
+    whole = isinstance(source, Tensor | Mapping) or is_array(source)
+    if unpack is None and whole and "labels" not in (source if isinstance(source, Mapping) else ()):
+        inputs = as_inputs(source)
+        yield from (part for _, part in chunks(inputs, PAIR_BATCH))
+    elif is_pair(source) or unpack is not None:
+        yield from (batch.inputs for batch in Data(cast(Source, source), unpack=unpack))
+    else:
+        seen = 0
+        for element in track(as_users_code(cast("Iterable[Any]", source)), "data", unit="batches"):
+            try:
+                inputs = split(element)[0]
+            except DataError:
+                alone = isinstance(element, list | tuple) and len(element) == 1
+                inputs = as_inputs(element[0] if alone else element)
+            seen += count(inputs)
+            yield inputs
+        if not seen:
+            raise DataError("at least one example", f"an empty {type(source).__name__}", "a loader of inputs")
+
+
 def as_users_code(source: Iterable[Any]) -> Iterator[Any]:
     """The elements of a loader, each made under the default device that the user has."""
     with users_default_device():
@@ -224,37 +260,6 @@ def split(element: Any, unpack: Unpack | None = None) -> tuple[Inputs, Tensor]:
         several = isinstance(inputs, list) and not is_numbers(inputs)
         return as_inputs(tuple(inputs) if several else inputs), as_tensor(element[-1])
     raise DataError("batches of (x, y) or mappings with 'labels'", describe(element), UNPACK)
-
-
-def without_targets(source: Any, unpack: Unpack | None = None) -> Data:
-    """Data whose targets are ignored, so that there need be none: inputs, or a loader of batches of them, will do.
-
-    Args:
-        source: Inputs held in memory, a loader of inputs, or data with targets.
-        unpack: Splits one element of a loader into ``(inputs, targets)``; ``None`` knows inputs, pairs and mappings.
-
-    Returns:
-        The data, with zeros in place of targets that are not there.
-
-    Example:
-        >>> [len(batch) for batch in without_targets([torch.zeros(3, 2), (torch.zeros(4, 2), torch.zeros(4))])]
-        [3, 4]
-    """
-    if unpack is not None or isinstance(source, Mapping):
-        return Data(source, unpack=unpack)
-    if isinstance(source, Tensor) or is_array(source):
-        return Data((source, torch.zeros(len(source))))
-    return Data(source, unpack=_with_zeros)
-
-
-def _with_zeros(element: Any) -> tuple[Inputs, Tensor]:
-    """One element of a loader, with zeros in place of targets that are not there."""
-    inputs = element[0] if isinstance(element, list | tuple) and len(element) == 1 else element
-    unlabelled = isinstance(inputs, Mapping) and not any(is_targets(inputs.get(key)) for key in ("labels", "label"))
-    if isinstance(inputs, Tensor) or is_array(inputs) or unlabelled:
-        found = as_inputs(inputs)
-        return found, torch.zeros(count(found))
-    return split(element)
 
 
 def is_array(value: object) -> bool:
