@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import sys
 import tempfile
 import time
@@ -264,12 +265,35 @@ NETWORKS: dict[str, Callable[[int], Case]] = {
 }
 
 
+LEFT = re.compile(r"(?P<bar>[^|]*?): .*\[[\d:]+<(?P<left>[\d:]+)")
+"""A bar that says what is left."""
+
+WORTH = 5.0
+"""Seconds left from which a forecast is held against what came."""
+
+
+@dataclass
+class Forecast:
+    """What a bar first said was left, and when it last moved.
+
+    Args:
+        left: Seconds.
+        told: When that was.
+        moved: When the bar last moved.
+    """
+
+    left: float
+    told: float
+    moved: float
+
+
 class Terminal(io.StringIO):
-    """Notes when something was written to it, and says that it is a terminal."""
+    """Notes when something was written to it and what bars say is left, and says that it is a terminal."""
 
     def __init__(self) -> None:
         super().__init__()
         self.times: list[float] = []
+        self.forecasts: dict[str, Forecast] = {}
 
     def isatty(self) -> bool:
         """A terminal, so that bars are shown."""
@@ -277,8 +301,28 @@ class Terminal(io.StringIO):
 
     def write(self, text: str) -> int:
         """Keep the text and when it came."""
-        self.times.append(time.perf_counter())
+        now = time.perf_counter()
+        self.times.append(now)
+        if (bar := LEFT.search(text)) is not None:
+            name = bar["bar"].strip()
+            if name in self.forecasts:
+                self.forecasts[name].moved = now
+            elif (left := seconds_of(bar["left"])) >= WORTH:
+                self.forecasts[name] = Forecast(left, now, now)
         return super().write(text)
+
+
+def seconds_of(clock: str) -> float:
+    """The seconds of hours, minutes and seconds.
+
+    Example:
+        >>> seconds_of("01:30"), seconds_of("1:00:00")
+        (90.0, 3600.0)
+    """
+    seconds = 0.0
+    for part in clock.split(":"):
+        seconds = 60 * seconds + float(part)
+    return seconds
 
 
 def listened(meter: Meter, name: str, work: Callable[[], Any]) -> Any:
@@ -311,7 +355,10 @@ def listened(meter: Meter, name: str, work: Callable[[], Any]) -> Any:
         logger.removeHandler(handler)
     moments = sorted([*ends, *terminal.times, *logged.times])
     silence = max(after - moment for moment, after in pairwise(moments))
-    meter.tell(name, silence=silence, said=logged.getvalue(), bar=terminal.getvalue()[-200:])
+    told = {bar: (each.left, each.moved - each.told) for bar, each in terminal.forecasts.items()}
+    longest = max(told.values(), default=None)
+    facts = {} if longest is None else {"forecast": longest[0], "came": longest[1]}
+    meter.tell(name, silence=silence, said=logged.getvalue(), forecasts=told, **facts)
     return found
 
 
